@@ -1,0 +1,2 @@
+//! (room under construction)
+fn main() {}
