@@ -12,6 +12,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::EntryPoint;
+
+pub use crate::EntryKind;
+
 /// A word that is none of the names of a closed list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} `{value}`")]
@@ -134,7 +138,7 @@ pub mod limit_names {
     pub const OPS: &str = "ops";
     /// Weight bytes of a shard.
     pub const WEIGHT_BYTES: &str = "weight-bytes";
-    /// Bytes of a shard's compiled artefact.
+    /// Bytes of a shard's compiled artefact: its weights and what each entry point adds.
     pub const ARTEFACT_BYTES: &str = "artefact-bytes";
     /// Bytes a loaded shard occupies: artefact and states.
     pub const CONTEXT_BYTES: &str = "context-bytes";
@@ -546,18 +550,6 @@ impl fmt::Display for Encoding {
     }
 }
 
-names! {
-    /// The three kinds of entry point.
-    EntryKind, "entry point kind" {
-        /// Fills states and returns hidden rows only where a later shard has states to fill.
-        Prefill = "prefill",
-        /// Takes rows through every layer.
-        Decode = "decode",
-        /// Stateless, all rows see each other.
-        Encode = "encode",
-    }
-}
-
 /// Name of an entry point: `prefill_128@4096`, `decode_1@4096`, `encode_256`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryName {
@@ -567,6 +559,22 @@ pub struct EntryName {
     pub rows: u32,
     /// Context capacity in tokens; zero for `encode`, which has no state.
     pub context: u32,
+}
+
+impl EntryName {
+    /// The entry point of this name in a plan whose largest entry point has `largest_rows` rows.
+    pub fn point(&self, largest_rows: u32) -> EntryPoint {
+        let context = match self.kind {
+            EntryKind::Encode => self.rows,
+            EntryKind::Prefill | EntryKind::Decode => self.context,
+        };
+        EntryPoint {
+            kind: self.kind,
+            rows: self.rows.into(),
+            context: context.into(),
+            largest_rows: largest_rows.max(self.rows).into(),
+        }
+    }
 }
 
 impl fmt::Display for EntryName {
@@ -592,7 +600,12 @@ impl FromStr for EntryName {
             _ => Err(unknown()),
         };
         let (kind, sizes) = text.split_once('_').ok_or_else(unknown)?;
-        let kind = kind.parse::<EntryKind>().map_err(|_| unknown())?;
+        let kind = match kind {
+            "prefill" => EntryKind::Prefill,
+            "decode" => EntryKind::Decode,
+            "encode" => EntryKind::Encode,
+            _ => return Err(unknown()),
+        };
         match (kind, sizes.split_once('@')) {
             (EntryKind::Encode, None) => Ok(Self { kind, rows: number(sizes)?, context: 0 }),
             (EntryKind::Prefill | EntryKind::Decode, Some((rows, context))) => {
@@ -650,11 +663,11 @@ pub struct CostRow {
     pub entry: EntryName,
     /// Operations after legalisation; zero where this kind takes no part in the entry point.
     pub ops: u64,
-    /// Weight bytes, the same at every entry point since they share one set.
+    /// Weight bytes. Entry points share one set, so a shard holds the largest of its entry points.
     pub weight_bytes: u64,
-    /// Bytes in the compiled artefact.
+    /// Bytes this entry point adds to the compiled artefact; weights, which entry points share, not counted.
     pub artefact_bytes: u64,
-    /// State bytes at the entry point's context capacity.
+    /// State bytes at the entry point's context capacity; a shard holds the largest of its entry points.
     pub state_bytes: u64,
     /// Whether the target takes it.
     pub legality: Legality,
@@ -729,7 +742,6 @@ mod tests {
         round_trip(StateFormat::ALL);
         round_trip(WeightRole::ALL);
         round_trip(ElementType::ALL);
-        round_trip(EntryKind::ALL);
         round_trip(ErrorClass::ALL);
     }
 
