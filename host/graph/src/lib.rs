@@ -1,1 +1,43 @@
-//! (room under construction)
+//! The graph: what a model computes, before anyone decides where it runs.
+//!
+//! **Job.** The intermediate representation all rooms share: semantic operations with frozen numbers, symbolic
+//! row counts, components, layer boundaries as cut points, the three kinds of entry point, step-input roles,
+//! states, and the passes over them (instantiate, decompose, legalise, count). Also [`target`], the plain data
+//! about a chip that rooms exchange.
+//!
+//! **Not its job.** It knows no vendor, no model family and no file format, it computes no tensor, and it takes
+//! no decision: a planner chooses cuts, a shim says what it takes, the reference evaluator does arithmetic.
+//!
+//! Reading order: [`Op`], [`Role`], [`Component`], [`Graph::entry`], [`EntryGraph`], [`legalise()`].
+
+mod builder;
+mod component;
+mod count;
+mod decompose;
+mod dtype;
+mod entry;
+mod error;
+mod infer;
+mod instantiate;
+mod layer_kind;
+mod legalise;
+mod op;
+mod role;
+mod state;
+pub mod target;
+mod weight;
+
+pub use builder::ComponentBuilder;
+pub use component::{Component, ComponentKind, Dim, Graph, Node, NodeId, Value, ValueId, ValueSource};
+pub use decompose::{decompose_all, decompose_where};
+pub use dtype::DType;
+pub use entry::{EntryGraph, EntryKind, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
+pub use error::GraphError;
+pub use infer::{RANK_LIMIT, infer_shape};
+pub use instantiate::EntryOptions;
+pub use layer_kind::{LayerKinds, layer_kinds};
+pub use legalise::{LegaliseError, Legalised, Verdict, legalise};
+pub use op::{Attention, Attribute, AttributeValue, KeySource, Op, Rope};
+pub use role::{INVISIBLE, Keys, Mask, Role, Rotary};
+pub use state::{State, StateId, StateKind};
+pub use weight::{Asset, AssetId, Weight, WeightBytes, WeightData, WeightId};

@@ -1,0 +1,197 @@
+use crate::{
+    Component, ComponentKind, DType, Dim, Graph, GraphError, Node, NodeId, Op, Role, State, StateId, Value,
+    ValueId, ValueSource, WeightId,
+};
+
+/// Builds a [`Component`] node by node; used by whoever translates a model.
+///
+/// Shapes are stated by the caller where an operation does not keep its first operand's shape; [`EntryGraph`](crate::EntryGraph)
+/// instantiation checks every one of them against [`infer_shape`](crate::infer_shape).
+pub struct ComponentBuilder<'g> {
+    graph: &'g Graph,
+    component: Component,
+    layer: Option<u32>,
+}
+
+impl<'g> ComponentBuilder<'g> {
+    /// An empty component over the weights and states of `graph`.
+    pub fn new(graph: &'g Graph, kind: ComponentKind) -> Self {
+        ComponentBuilder {
+            graph,
+            component: Component {
+                kind,
+                layers: 0,
+                values: Vec::new(),
+                nodes: Vec::new(),
+                cuts: Vec::new(),
+                outputs: Vec::new(),
+                taps: Vec::new(),
+            },
+            layer: None,
+        }
+    }
+
+    /// Declares the residual stream where layer `layer` begins; nodes added from now on belong to it.
+    pub fn begin_layer(&mut self, stream: ValueId) {
+        self.layer = Some(self.component.layers);
+        self.component.layers += 1;
+        self.component.cuts.push(stream);
+    }
+
+    /// Declares the residual stream after the last layer.
+    pub fn end_layers(&mut self, stream: ValueId) {
+        self.layer = None;
+        self.component.cuts.push(stream);
+    }
+
+    fn value(&mut self, name: String, shape: Vec<Dim>, dtype: DType, source: ValueSource) -> ValueId {
+        if let Some(index) =
+            self.component.values.iter().position(|value| value.source == source && value.name == name)
+        {
+            return ValueId(index as u32);
+        }
+        self.component.values.push(Value { name, shape, dtype, source });
+        ValueId(self.component.values.len() as u32 - 1)
+    }
+
+    /// A tensor given from outside.
+    pub fn input(&mut self, role: Role, shape: Vec<Dim>, dtype: DType) -> ValueId {
+        self.value(role.name().to_owned(), shape, dtype, ValueSource::Input(role))
+    }
+
+    /// Positions of the rows.
+    pub fn positions(&mut self) -> ValueId {
+        self.input(Role::Positions, vec![Dim::Rows], DType::I32)
+    }
+
+    /// A constant of the checkpoint.
+    pub fn constant(&mut self, id: WeightId) -> ValueId {
+        let weight = self.graph.weight(id);
+        let shape = weight.shape.iter().map(|&extent| Dim::Fixed(extent)).collect();
+        self.value(weight.name.clone(), shape, weight.dtype, ValueSource::Constant(id))
+    }
+
+    /// The current layer's slice of the per-layer inputs, `[R, P]`.
+    pub fn per_layer_input(&mut self) -> ValueId {
+        let layer = self.layer.unwrap_or(0);
+        let shape = vec![Dim::Rows, Dim::Fixed(self.graph.per_layer_width)];
+        self.value(format!("layer.{layer}.per-layer-input"), shape, DType::F32, ValueSource::PerLayer(layer))
+    }
+
+    /// Adds an operation whose result has the shape of its first operand.
+    pub fn op(&mut self, name: &str, op: Op, inputs: &[ValueId]) -> ValueId {
+        let shape = self.component.values[inputs[0].0 as usize].shape.clone();
+        self.op_shaped(name, op, inputs, shape)
+    }
+
+    /// Adds an operation with a result of the given shape.
+    pub fn op_shaped(&mut self, name: &str, op: Op, inputs: &[ValueId], shape: Vec<Dim>) -> ValueId {
+        self.push(name, op, None, inputs, shape, None)
+    }
+
+    /// `x · wᵀ`.
+    pub fn linear(&mut self, name: &str, x: ValueId, weight: WeightId) -> ValueId {
+        let mut shape = self.component.values[x.0 as usize].shape.clone();
+        let out = self.graph.weight(weight).shape[0];
+        if let Some(last) = shape.last_mut() {
+            *last = Dim::Fixed(out);
+        }
+        let weight = self.constant(weight);
+        self.op_shaped(name, Op::Linear, &[x, weight], shape)
+    }
+
+    /// Root-mean-square normalisation, with or without a weight.
+    pub fn rms_norm(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: Option<WeightId>,
+        width: u32,
+        eps: f32,
+        weight_offset: f32,
+    ) -> ValueId {
+        let mut inputs = vec![x];
+        if let Some(weight) = weight {
+            inputs.push(self.constant(weight));
+        }
+        self.op(name, Op::RmsNorm { width, eps, weight_offset }, &inputs)
+    }
+
+    /// A reshape whose target may hold symbolic extents.
+    pub fn reshape(&mut self, name: &str, x: ValueId, shape: Vec<Dim>) -> ValueId {
+        self.push(name, Op::Reshape { shape: Vec::new() }, Some(shape.clone()), &[x], shape, None)
+    }
+
+    /// Writes new rows to a state and gives the state after the write.
+    pub fn state_update(&mut self, name: &str, id: StateId, rows: ValueId) -> ValueId {
+        let state: &State = &self.graph.states[id.0 as usize];
+        let shape = vec![Dim::Capacity(id), Dim::Fixed(state.width)];
+        let before = self.value(state.name.clone(), shape.clone(), DType::F32, ValueSource::State(id));
+        // The capacity is filled in at instantiation; until then the state's identity stands for it.
+        let slots = self.value(
+            format!("slots.{}", state.name),
+            vec![Dim::Rows],
+            DType::I32,
+            ValueSource::Input(Role::Slots { capacity: u64::from(id.0) }),
+        );
+        self.push(name, Op::StateUpdate, None, &[before, rows, slots], shape, Some(id))
+    }
+
+    fn push(
+        &mut self,
+        name: &str,
+        op: Op,
+        reshape: Option<Vec<Dim>>,
+        inputs: &[ValueId],
+        shape: Vec<Dim>,
+        writes: Option<StateId>,
+    ) -> ValueId {
+        let name = match self.layer {
+            Some(layer) => format!("layer.{layer}.{name}"),
+            None => name.to_owned(),
+        };
+        let node = NodeId(self.component.nodes.len() as u32);
+        let output = self.value(name.clone(), shape, DType::F32, ValueSource::Node(node));
+        self.component.nodes.push(Node {
+            name,
+            op,
+            reshape,
+            inputs: inputs.to_vec(),
+            output,
+            layer: self.layer,
+            writes,
+        });
+        output
+    }
+
+    /// Declares a result.
+    pub fn output(&mut self, value: ValueId, role: Role) {
+        self.component.outputs.push((value, role));
+    }
+
+    /// Names a value that verification may ask for.
+    pub fn tap(&mut self, name: &str, value: ValueId) {
+        self.component.taps.push((name.to_owned(), value));
+    }
+
+    /// The finished component, checked: names unique, every operand made before its use.
+    pub fn finish(self) -> Result<Component, GraphError> {
+        let mut made = vec![false; self.component.values.len()];
+        for (index, value) in self.component.values.iter().enumerate() {
+            made[index] = !matches!(value.source, ValueSource::Node(_));
+        }
+        let mut names = std::collections::HashSet::new();
+        for node in &self.component.nodes {
+            let fault =
+                |reason: String| GraphError::Shape { node: node.name.clone(), op: node.op.name(), reason };
+            if !names.insert(&node.name) {
+                return Err(fault("a second node of this name".to_owned()));
+            }
+            if let Some(input) = node.inputs.iter().find(|input| !made[input.0 as usize]) {
+                return Err(fault(format!("operand {} is used before it is made", input.0)));
+            }
+            made[node.output.0 as usize] = true;
+        }
+        Ok(self.component)
+    }
+}

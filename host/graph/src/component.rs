@@ -1,0 +1,214 @@
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Asset, DType, GraphError, Op, Role, State, StateId, Weight, WeightId};
+
+/// A part of a model that is planned and placed on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComponentKind {
+    /// Gathered embedding rows → the first residual stream.
+    Embed,
+    /// Embeddings → the per-layer inputs of all layers.
+    PerLayerInput,
+    /// The stack of layers; the only component with cut points.
+    Decoder,
+    /// Residual stream → logits.
+    Head,
+    /// Residual stream of all rows → one sentence vector.
+    Pooling,
+}
+
+impl ComponentKind {
+    /// Every kind, in the order in which a step runs them.
+    pub const ALL: [ComponentKind; 5] = [
+        ComponentKind::Embed,
+        ComponentKind::PerLayerInput,
+        ComponentKind::Decoder,
+        ComponentKind::Head,
+        ComponentKind::Pooling,
+    ];
+
+    /// Kebab-case name, as in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ComponentKind::Embed => "embed",
+            ComponentKind::PerLayerInput => "per-layer-input",
+            ComponentKind::Decoder => "decoder",
+            ComponentKind::Head => "head",
+            ComponentKind::Pooling => "pooling",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        ComponentKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl std::fmt::Display for ComponentKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A symbolic extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// A number.
+    Fixed(u64),
+    /// Rows of the entry point.
+    Rows,
+    /// Capacity of a state.
+    Capacity(StateId),
+}
+
+/// Index of a value within its component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub u32);
+
+/// Index of a node within its component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ValueSource {
+    /// The single output of a node.
+    Node(NodeId),
+    /// Given from outside.
+    Input(Role),
+    /// The slice of the per-layer inputs that belongs to one layer, `[R, P]`.
+    PerLayer(u32),
+    /// A constant of the checkpoint.
+    Constant(WeightId),
+    /// A state before this step.
+    State(StateId),
+}
+
+/// A tensor with a symbolic shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Unique within the component.
+    pub name: String,
+    /// Extents, outermost first.
+    pub shape: Vec<Dim>,
+    /// Element type.
+    pub dtype: DType,
+    /// Where it comes from.
+    pub source: ValueSource,
+}
+
+/// An operation with its operands; one output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Unique within the component; `layer.3.q`.
+    pub name: String,
+    /// What it does. A [`Op::Reshape`] over rows carries the shape in `reshape` instead, since it is symbolic.
+    pub op: Op,
+    /// For reshapes: the symbolic target shape.
+    pub reshape: Option<Vec<Dim>>,
+    /// Operands.
+    pub inputs: Vec<ValueId>,
+    /// Result.
+    pub output: ValueId,
+    /// The layer it belongs to, in components that have layers.
+    pub layer: Option<u32>,
+    /// For [`Op::StateUpdate`]: the state it writes.
+    pub writes: Option<StateId>,
+}
+
+/// A dataflow graph in topological order with a symbolic row count.
+#[derive(Clone, Debug)]
+pub struct Component {
+    /// Which part of the model it is.
+    pub kind: ComponentKind,
+    /// Layers; 0 where the component has none.
+    pub layers: u32,
+    /// Tensors.
+    pub values: Vec<Value>,
+    /// Operations in an order in which they can run.
+    pub nodes: Vec<Node>,
+    /// The residual stream at each layer boundary, `layers + 1` of them; empty without layers.
+    pub cuts: Vec<ValueId>,
+    /// Results of the whole component besides states.
+    pub outputs: Vec<(ValueId, Role)>,
+    /// Values that can be added as outputs for verification, by tap name. Layer outputs (`layer.N`) are the cuts and are not listed.
+    pub taps: Vec<(String, ValueId)>,
+}
+
+/// A model: components over one set of weights, assets and states.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    /// A name for reports; no meaning.
+    pub name: String,
+    /// Values per row of the residual stream.
+    pub hidden: u64,
+    /// Rows of the embedding table and of the logits; 0 where there is no head.
+    pub vocabulary: u64,
+    /// Positions the model was made for.
+    pub context: u64,
+    /// Values per layer and row of the per-layer inputs; 0 for none.
+    pub per_layer_width: u64,
+    /// Constants.
+    pub weights: Vec<Weight>,
+    /// Gathered tables. Index 0 is the embedding.
+    pub assets: Vec<Asset>,
+    /// Key/value states in the order of the layers that write them.
+    pub states: Vec<State>,
+    /// Parts, in the order of [`ComponentKind::ALL`].
+    pub components: Vec<Component>,
+}
+
+impl Graph {
+    /// The component of that kind.
+    pub fn component(&self, kind: ComponentKind) -> Result<&Component, GraphError> {
+        self.components.iter().find(|component| component.kind == kind).ok_or(GraphError::NoComponent(kind))
+    }
+
+    /// Whether it has a component of that kind.
+    pub fn has(&self, kind: ComponentKind) -> bool {
+        self.components.iter().any(|component| component.kind == kind)
+    }
+
+    /// Layers of the decoder.
+    pub fn layers(&self) -> u32 {
+        self.components
+            .iter()
+            .find(|component| component.kind == ComponentKind::Decoder)
+            .map_or(0, |c| c.layers)
+    }
+
+    /// Whether text is generated step by step (there are states), or encoded in one pass.
+    pub fn is_generative(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// Whether any layer in the range writes a state.
+    pub fn writes_states(&self, layers: Range<u32>) -> bool {
+        self.states.iter().any(|state| layers.contains(&state.layer))
+    }
+
+    /// The layer whose states `layer` reads without writing them, if it shares some.
+    pub fn donor_of(&self, layer: u32) -> Option<u32> {
+        let decoder = self.component(ComponentKind::Decoder).ok()?;
+        let reads = decoder.nodes.iter().filter(|node| node.layer == Some(layer));
+        for node in reads.filter(|node| matches!(node.op, Op::Attention(_))) {
+            for input in &node.inputs {
+                if let ValueSource::Node(writer) = decoder.values[input.0 as usize].source {
+                    let writer = &decoder.nodes[writer.0 as usize];
+                    if writer.writes.is_some() && writer.layer != Some(layer) {
+                        return writer.layer;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The weight of that index.
+    pub fn weight(&self, id: WeightId) -> &Weight {
+        &self.weights[id.0 as usize]
+    }
+}

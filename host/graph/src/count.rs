@@ -1,0 +1,45 @@
+use crate::{EntryGraph, Op, Role};
+
+impl EntryGraph {
+    /// Multiply-adds of one run over all rows: matrix products and attention, where the work is; elementwise operations are not counted.
+    ///
+    /// Attention over a state counts every slot, visible or not.
+    pub fn multiply_adds(&self) -> u64 {
+        self.nodes.iter().map(|node| self.node_multiply_adds(node)).fold(0, u64::saturating_add)
+    }
+
+    fn node_multiply_adds(&self, node: &crate::EntryNode) -> u64 {
+        let shape = |index: usize| self.tensor(node.inputs[index]).shape.as_slice();
+        let elements = |index: usize| self.tensor(node.inputs[index]).elements();
+        match &node.op {
+            Op::Linear => elements(0).saturating_mul(shape(1)[0]),
+            Op::Attention(_) => elements(0).saturating_mul(shape(1)[0]).saturating_mul(2),
+            Op::MatMul { .. } => {
+                let inner = shape(0)[shape(0).len() - 1];
+                self.tensor(node.output).elements().saturating_mul(inner)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the constants it reads, as stored, each once.
+    pub fn weight_bytes(&self) -> u64 {
+        let mut seen = std::collections::HashSet::new();
+        self.constants()
+            .filter(|(_, weight)| seen.insert(*weight))
+            .map(|(tensor, _)| self.tensor(tensor).bytes())
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the states it writes.
+    pub fn written_state_bytes(&self) -> u64 {
+        self.inputs
+            .iter()
+            .filter(|(_, role)| match role {
+                Role::State { state } => self.states.iter().any(|port| port.id == *state && port.written),
+                _ => false,
+            })
+            .map(|(tensor, _)| self.tensor(*tensor).bytes())
+            .fold(0, u64::saturating_add)
+    }
+}

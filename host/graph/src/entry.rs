@@ -1,0 +1,181 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{ComponentKind, DType, GraphError, Op, Role, State, StateId, WeightId};
+
+/// The three kinds of entry point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EntryKind {
+    /// Fills states and nothing else: stops at the last state write, returns hidden rows only if a later shard has states to fill.
+    Prefill,
+    /// Takes rows through every layer: 1 generates, more score or check drafts.
+    Decode,
+    /// One pass without states (encoders).
+    Encode,
+}
+
+impl EntryKind {
+    /// Lower-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EntryKind::Prefill => "prefill",
+            EntryKind::Decode => "decode",
+            EntryKind::Encode => "encode",
+        }
+    }
+}
+
+impl std::fmt::Display for EntryKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is fixed when a component becomes a static graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EntryPoint {
+    /// What it is for.
+    pub kind: EntryKind,
+    /// Static row count; a run may use fewer.
+    pub rows: u64,
+    /// Context capacity: rows of linear states. For [`EntryKind::Encode`] equal to `rows`.
+    pub context: u64,
+    /// The largest row count among all entry points that share the states; rings hold window + this.
+    pub largest_rows: u64,
+}
+
+impl EntryPoint {
+    /// `prefill_128@4096`, `decode_1@4096`, `encode_256`.
+    pub fn name(&self) -> String {
+        match self.kind {
+            EntryKind::Encode => format!("{}_{}", self.kind, self.rows),
+            _ => format!("{}_{}@{}", self.kind, self.rows, self.context),
+        }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), GraphError> {
+        if self.rows == 0 || self.rows > self.context || self.largest_rows < self.rows {
+            return Err(GraphError::EntryPoint { rows: self.rows, context: self.context });
+        }
+        Ok(())
+    }
+}
+
+/// Index of a tensor within its entry graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TensorId(pub u32);
+
+/// Index of an input or output within [`EntryGraph::inputs`] or [`EntryGraph::outputs`].
+pub type PortId = usize;
+
+/// A tensor with a static shape, dense row-major.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tensor {
+    /// Unique within the entry graph.
+    pub name: String,
+    /// Extents, outermost first.
+    pub shape: Vec<u64>,
+    /// Element type.
+    pub dtype: DType,
+    /// For constants: the weight of the graph (after work-order assembly: of the work order) it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<WeightId>,
+}
+
+impl Tensor {
+    /// Number of elements; saturates.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().fold(1_u64, |product, &extent| product.saturating_mul(extent))
+    }
+
+    /// Dense size in bytes; saturates.
+    pub fn bytes(&self) -> u64 {
+        self.elements().saturating_mul(self.dtype.bytes())
+    }
+}
+
+/// An operation of an entry graph; one output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntryNode {
+    /// Unique within the entry graph; `layer.3.q`.
+    pub name: String,
+    /// What it does.
+    #[serde(flatten)]
+    pub op: Op,
+    /// Operands.
+    pub inputs: Vec<TensorId>,
+    /// Result.
+    pub output: TensorId,
+    /// The layer it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<u32>,
+}
+
+/// A state an entry point reads or writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatePort {
+    /// Which state of the graph.
+    pub id: StateId,
+    /// Its declaration.
+    #[serde(flatten)]
+    pub state: State,
+    /// Rows under this entry point.
+    pub capacity: u64,
+    /// Whether this entry writes it (in graph, or through the runtime).
+    pub written: bool,
+}
+
+/// One entry point of a shard: static shapes, nodes in an order in which they can run.
+///
+/// A state that is written appears as input and as output with the same role; the two are one buffer. No other tensor is both.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntryGraph {
+    /// Which component.
+    pub component: ComponentKind,
+    /// First layer and one past the last; both 0 for components without layers.
+    pub layers: (u32, u32),
+    /// What was fixed.
+    pub point: EntryPoint,
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// All operations.
+    pub nodes: Vec<EntryNode>,
+    /// What is bound before a run.
+    pub inputs: Vec<(TensorId, Role)>,
+    /// What a run gives.
+    pub outputs: Vec<(TensorId, Role)>,
+    /// States it reads or writes.
+    pub states: Vec<StatePort>,
+}
+
+impl EntryGraph {
+    /// The tensor of that index.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// The input with that role.
+    pub fn input(&self, role: &Role) -> Option<TensorId> {
+        self.inputs.iter().find(|(_, held)| held == role).map(|(id, _)| *id)
+    }
+
+    /// The output with that role.
+    pub fn output(&self, role: &Role) -> Option<TensorId> {
+        self.outputs.iter().find(|(_, held)| held == role).map(|(id, _)| *id)
+    }
+
+    /// Constants in order of first use.
+    pub fn constants(&self) -> impl Iterator<Item = (TensorId, WeightId)> + '_ {
+        self.tensors
+            .iter()
+            .enumerate()
+            .filter_map(|(index, tensor)| tensor.weight.map(|weight| (TensorId(index as u32), weight)))
+    }
+
+    /// Node indices in report form: `layer.3.q (linear)`.
+    pub fn describe_node(&self, index: usize) -> String {
+        let node = &self.nodes[index];
+        format!("{} ({})", node.name, node.op.name())
+    }
+}

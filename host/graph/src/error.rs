@@ -1,0 +1,86 @@
+use crate::{ComponentKind, EntryKind};
+
+/// A graph that cannot be built or instantiated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// A weight's range lies outside its byte source.
+    #[error("weight range {offset}+{length} exceeds the {available} bytes of its source")]
+    WeightRange {
+        /// First byte.
+        offset: usize,
+        /// Bytes asked for.
+        length: usize,
+        /// Bytes there.
+        available: usize,
+    },
+    /// An operation was given shapes it is not defined for.
+    #[error("node `{node}` ({op}): {reason}")]
+    Shape {
+        /// The node's name.
+        node: String,
+        /// The operation.
+        op: &'static str,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The graph has no such component.
+    #[error("the graph has no component `{0}`")]
+    NoComponent(ComponentKind),
+    /// The layer range is empty or reaches beyond the component.
+    #[error("layers {start}..{end} are not a range of `{component}`, which has {layers}")]
+    LayerRange {
+        /// The component.
+        component: ComponentKind,
+        /// First layer.
+        start: u32,
+        /// One past the last.
+        end: u32,
+        /// Layers there are.
+        layers: u32,
+    },
+    /// A value other than the residual stream or a state would have to cross the cut.
+    #[error(
+        "value `{value}` of layer {layer} is needed beyond the cut; only the residual stream and states may cross"
+    )]
+    CrossesCut {
+        /// The value.
+        value: String,
+        /// The layer that makes it.
+        layer: u32,
+    },
+    /// The component cannot run under this kind of entry point.
+    #[error("`{component}` has no {entry} entry point: {reason}")]
+    EntryKind {
+        /// The component.
+        component: ComponentKind,
+        /// The kind asked for.
+        entry: EntryKind,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Rows or context are zero, or rows exceed the context.
+    #[error("an entry point of {rows} rows in a context of {context} is not possible")]
+    EntryPoint {
+        /// Rows asked for.
+        rows: u64,
+        /// Context capacity asked for.
+        context: u64,
+    },
+}
+
+impl GraphError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            GraphError::WeightRange { .. } => {
+                Some("the checkpoint file is shorter than its header says; fetch it again")
+            }
+            GraphError::EntryPoint { .. } => {
+                Some("rows and context must be positive, and rows at most the context")
+            }
+            GraphError::LayerRange { .. } => Some("`shardwright show` lists the layers"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DType, GraphError};
+
+/// Index of a weight within its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WeightId(pub u32);
+
+/// Index of a gathered table within its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AssetId(pub u32);
+
+/// Where weight bytes live: a mapped file, or memory.
+pub trait WeightBytes: Send + Sync {
+    /// All bytes of the source.
+    fn bytes(&self) -> &[u8];
+}
+
+impl WeightBytes for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A range of a shared byte source; cloning shares it.
+#[derive(Clone)]
+pub struct WeightData {
+    source: Arc<dyn WeightBytes>,
+    offset: usize,
+    length: usize,
+}
+
+impl WeightData {
+    /// A range of `source`, refused when it reaches beyond the end.
+    pub fn new(source: Arc<dyn WeightBytes>, offset: usize, length: usize) -> Result<Self, GraphError> {
+        let available = source.bytes().len();
+        match offset.checked_add(length) {
+            Some(end) if end <= available => Ok(WeightData { source, offset, length }),
+            _ => Err(GraphError::WeightRange { offset, length, available }),
+        }
+    }
+
+    /// Owned bytes.
+    pub fn from_vec(bytes: Vec<u8>) -> Self {
+        let length = bytes.len();
+        WeightData { source: Arc::new(bytes), offset: 0, length }
+    }
+
+    /// The bytes, little-endian, row-major.
+    pub fn bytes(&self) -> &[u8] {
+        &self.source.bytes()[self.offset..self.offset + self.length]
+    }
+}
+
+impl fmt::Debug for WeightData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {}", self.length, self.offset)
+    }
+}
+
+/// A constant tensor of the checkpoint.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// What it is to the network, independent of family: `q`, `k`, `v`, `o`, `gate`, `up`, `down`, `norm`, `head`, … A plan chooses formats by this word.
+    pub part: &'static str,
+    /// Dense row-major shape; rank ≥ 1.
+    pub shape: Vec<u64>,
+    /// Stored type.
+    pub dtype: DType,
+    /// Stored bytes: exactly the product of `shape` times the element size.
+    pub data: WeightData,
+}
+
+impl Weight {
+    /// Stored size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.data.length as u64
+    }
+}
+
+/// A table that is only ever gathered by token id. It belongs to no artefact: the runtime maps it, gathers the rows of
+/// a step and widens them to f32.
+#[derive(Clone, Debug)]
+pub struct Asset {
+    /// `embedding`, `per-layer-embedding`.
+    pub name: String,
+    /// The table: shape `[entries, width]`.
+    pub table: Weight,
+    /// Token ids that read another row than their own (placeholders read the padding row).
+    pub redirect: Vec<(u32, u32)>,
+}
+
+impl Asset {
+    /// Values per row.
+    pub fn width(&self) -> u64 {
+        self.table.shape[1]
+    }
+
+    /// Rows.
+    pub fn entries(&self) -> u64 {
+        self.table.shape[0]
+    }
+
+    /// The row that `token` reads.
+    pub fn row_of(&self, token: u32) -> u32 {
+        self.redirect.iter().find(|(from, _)| *from == token).map_or(token, |(_, to)| *to)
+    }
+}
