@@ -1,0 +1,428 @@
+//! What can be wrong with a plan.
+
+use std::fmt;
+
+use shardwright_graph::target::{Encoding, EntryKind, EntryName, Flag, Limit};
+
+/// Side of a boundary tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The shard reads it.
+    Input,
+    /// The shard writes it.
+    Output,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Direction::Input => "input",
+            Direction::Output => "output",
+        })
+    }
+}
+
+/// The first thing found wrong with a plan. Shards are counted from zero in the plan's order.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanFault {
+    /// A list is longer than any sound plan needs.
+    #[error("plan has {count} {what}, at most {cap} are read")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The cap.
+        cap: usize,
+    },
+    /// A text is longer than any sound plan needs.
+    #[error("a {what} of the plan has {bytes} bytes, at most {cap} are read")]
+    TextTooLong {
+        /// What is too long.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The cap.
+        cap: usize,
+    },
+    /// A reason names a shard that is not there.
+    #[error("a reason names shard {shard}, which the plan does not have")]
+    UnknownReasonShard {
+        /// The index.
+        shard: u32,
+    },
+    /// A component index out of range.
+    #[error("shard {shard}: the model has no component {component}")]
+    UnknownComponent {
+        /// The shard.
+        shard: u32,
+        /// The index.
+        component: u32,
+    },
+    /// A target index out of range.
+    #[error("shard {shard}: the request has no target {target}")]
+    UnknownTarget {
+        /// The shard.
+        shard: u32,
+        /// The index.
+        target: u32,
+    },
+    /// A format tuple index out of range.
+    #[error("shard {shard}: the request has no format tuple {formats}")]
+    UnknownFormats {
+        /// The shard.
+        shard: u32,
+        /// The index.
+        formats: u32,
+    },
+    /// A component comes after a later one.
+    #[error("shard {shard}: component {component} comes too late, components run in order")]
+    ComponentOrder {
+        /// The shard.
+        shard: u32,
+        /// The component.
+        component: u32,
+    },
+    /// A component that is never cut appears twice.
+    #[error("shard {shard}: component `{component}` was already placed")]
+    ComponentRepeated {
+        /// The second shard.
+        shard: u32,
+        /// The component.
+        component: String,
+    },
+    /// A component without any shard.
+    #[error("component `{component}` has no shard")]
+    ComponentMissing {
+        /// The component.
+        component: String,
+    },
+    /// A layer range that is empty or leaves the component.
+    #[error("shard {shard}: layers {first}..{end} are no range inside {layers} layers")]
+    LayerRange {
+        /// The shard.
+        shard: u32,
+        /// First layer.
+        first: u32,
+        /// One past the last.
+        end: u32,
+        /// Layers of the component, zero if it is never cut.
+        layers: u32,
+    },
+    /// A layer in two shards.
+    #[error("shard {shard}: layer {layer} was already placed")]
+    LayerRepeated {
+        /// The second shard.
+        shard: u32,
+        /// The layer.
+        layer: u32,
+    },
+    /// A layer in no shard.
+    #[error("layer {layer} of component `{component}` is in no shard")]
+    LayerSkipped {
+        /// The component.
+        component: String,
+        /// The layer.
+        layer: u32,
+    },
+    /// A layer reads a state that lives on another device.
+    #[error(
+        "shard {shard}: layer {layer} reads the state of layer {donor} in shard {donor_shard}, which is on another shim or \
+         device (state-not-shareable)"
+    )]
+    StateNotShareable {
+        /// Shard of the reader.
+        shard: u32,
+        /// The reader.
+        layer: u32,
+        /// The writer.
+        donor: u32,
+        /// Shard of the writer.
+        donor_shard: u32,
+    },
+    /// The target does not take a layer kind in the chosen formats.
+    #[error("shard {shard}: `{target}` does not take `{kind}` as {formats} at {entry}: {why}")]
+    IllegalFormats {
+        /// The shard.
+        shard: u32,
+        /// Name of the layer kind.
+        kind: String,
+        /// Name of the target.
+        target: String,
+        /// The tuple.
+        formats: String,
+        /// The entry point.
+        entry: EntryName,
+        /// The target's reason.
+        why: String,
+    },
+    /// A shard exceeds a limit of its target.
+    #[error("shard {shard}: {} is {value}, the limit is {} ({})", limit.name, limit.value, limit.provenance)]
+    OverLimit {
+        /// The shard.
+        shard: u32,
+        /// Its value.
+        value: u64,
+        /// The limit.
+        limit: Limit,
+    },
+    /// All shards of a target together exceed one of its limits.
+    #[error("target `{target}`: {} is {value}, the limit is {} ({})", limit.name, limit.value, limit.provenance)]
+    OverTargetLimit {
+        /// Name of the target.
+        target: String,
+        /// The value.
+        value: u64,
+        /// The limit.
+        limit: Limit,
+    },
+    /// The plan needs more memory than the goal allows.
+    #[error("the plan needs {value} bytes, the goal is {max}")]
+    OverMemory {
+        /// Bytes needed.
+        value: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
+    /// The plan loses more quality than the goal allows.
+    #[error("the plan loses {value} thousandths of quality, the goal is {max}")]
+    OverQuality {
+        /// Predicted loss in thousandths.
+        value: u64,
+        /// The goal.
+        max: u64,
+    },
+    /// There is a quality goal, and nobody measured what these formats cost here.
+    #[error(
+        "shard {shard}: no sensitivity of layer {layer} to {formats} was measured, and there is a quality goal"
+    )]
+    UnmeasuredQuality {
+        /// The shard.
+        shard: u32,
+        /// The layer.
+        layer: u32,
+        /// The tuple.
+        formats: String,
+    },
+    /// A sum of costs leaves 64 bits.
+    #[error("shard {shard}: the costs do not fit in 64 bits")]
+    CostOverflow {
+        /// The shard.
+        shard: u32,
+    },
+    /// A flag the target does not know.
+    #[error("shard {shard}: `{target}` knows no flag `{flag}`")]
+    UnknownFlag {
+        /// The shard.
+        shard: u32,
+        /// The flag.
+        flag: String,
+        /// Name of the target.
+        target: String,
+    },
+    /// A flag with a value it does not take.
+    #[error("shard {shard}: flag `{flag}` takes {expected}")]
+    FlagValue {
+        /// The shard.
+        shard: u32,
+        /// Flag and value.
+        flag: Flag,
+        /// What it takes.
+        expected: String,
+    },
+    /// A flag given twice.
+    #[error("shard {shard}: flag `{flag}` is given twice")]
+    FlagRepeated {
+        /// The shard.
+        shard: u32,
+        /// The flag.
+        flag: String,
+    },
+    /// A boundary the component does not have.
+    #[error("shard {shard}: the component has no {direction} `{name}`")]
+    UnknownBoundary {
+        /// The shard.
+        shard: u32,
+        /// Which side.
+        direction: Direction,
+        /// The name.
+        name: String,
+    },
+    /// A boundary given twice.
+    #[error("shard {shard}: {direction} `{name}` is given twice")]
+    BoundaryRepeated {
+        /// The shard.
+        shard: u32,
+        /// Which side.
+        direction: Direction,
+        /// The name.
+        name: String,
+    },
+    /// A boundary of the component without an encoding.
+    #[error("shard {shard}: {direction} `{name}` has no encoding")]
+    BoundaryMissing {
+        /// The shard.
+        shard: u32,
+        /// Which side.
+        direction: Direction,
+        /// The name.
+        name: String,
+    },
+    /// A scale that is no finite number above zero.
+    #[error("shard {shard}: the scale of `{name}`, bits {bits:#010x}, is no finite number above zero")]
+    ScaleInvalid {
+        /// The shard.
+        shard: u32,
+        /// The boundary.
+        name: String,
+        /// Bits of the scale.
+        bits: u32,
+    },
+    /// Scale or zero point do not fit the element type.
+    #[error("shard {shard}: encoding {encoding} of `{name}` does not fit its element type")]
+    EncodingInvalid {
+        /// The shard.
+        shard: u32,
+        /// The boundary.
+        name: String,
+        /// The encoding.
+        encoding: Encoding,
+    },
+    /// A reader expects another encoding than the writer writes.
+    #[error("`{name}` is written by shard {writer} as {written} and read by shard {reader} as {read}")]
+    EncodingMismatch {
+        /// The boundary.
+        name: String,
+        /// Writing shard.
+        writer: u32,
+        /// Its encoding.
+        written: Encoding,
+        /// Reading shard.
+        reader: u32,
+        /// Its encoding.
+        read: Encoding,
+    },
+    /// An entry point the request does not offer.
+    #[error("shard {shard}: the request does not offer {entry}")]
+    UnknownEntry {
+        /// The shard.
+        shard: u32,
+        /// The entry point.
+        entry: EntryName,
+    },
+    /// An entry point for another context than its shard's.
+    #[error("shard {shard}: {entry} does not have the shard's context {context}")]
+    EntryContext {
+        /// The shard.
+        shard: u32,
+        /// The entry point.
+        entry: EntryName,
+        /// Context of the shard.
+        context: u32,
+    },
+    /// An entry point given twice.
+    #[error("shard {shard}: {entry} is given twice")]
+    EntryRepeated {
+        /// The shard.
+        shard: u32,
+        /// The entry point.
+        entry: EntryName,
+    },
+    /// More rows than the goal allows.
+    #[error("shard {shard}: {entry} has more than {max} rows")]
+    EntryTooLarge {
+        /// The shard.
+        shard: u32,
+        /// The entry point.
+        entry: EntryName,
+        /// Largest number of rows.
+        max: u32,
+    },
+    /// A kind of entry point the shard must have.
+    #[error("shard {shard}: no {needed} entry point")]
+    EntryMissing {
+        /// The shard.
+        shard: u32,
+        /// What is missing.
+        needed: &'static str,
+    },
+    /// An entry point the shard has no use for.
+    #[error("shard {shard}: {entry} has nothing to do there")]
+    UnexpectedEntry {
+        /// The shard.
+        shard: u32,
+        /// The entry point.
+        entry: EntryName,
+    },
+    /// Two shards of the chain with different entry points.
+    #[error("shard {shard}: other {kind} entry points than shard {other}, a chain needs the same in all")]
+    EntriesDiffer {
+        /// The shard.
+        shard: u32,
+        /// The shard it is compared with.
+        other: u32,
+        /// Kind of entry point.
+        kind: EntryKind,
+    },
+    /// Less context than asked for.
+    #[error("shard {shard}: context {context} is below the {goal} asked for")]
+    ContextTooSmall {
+        /// The shard.
+        shard: u32,
+        /// Its context.
+        context: u32,
+        /// The goal.
+        goal: u32,
+    },
+    /// More context than the model has.
+    #[error("shard {shard}: context {context} is above the model's {max}")]
+    ContextTooLarge {
+        /// The shard.
+        shard: u32,
+        /// Its context.
+        context: u32,
+        /// The model's.
+        max: u32,
+    },
+    /// Two shards of the chain with different contexts.
+    #[error("shard {shard}: context {context}, the shards before have {expected}")]
+    ContextDiffers {
+        /// The shard.
+        shard: u32,
+        /// Its context.
+        context: u32,
+        /// That of the shards before.
+        expected: u32,
+    },
+    /// A fallback target index out of range.
+    #[error("the request has no target {target} to fall back to")]
+    UnknownFallback {
+        /// The index.
+        target: u32,
+    },
+    /// A fallback target given twice.
+    #[error("target {target} is listed twice as a fallback")]
+    FallbackRepeated {
+        /// The index.
+        target: u32,
+    },
+}
+
+impl PlanFault {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            PlanFault::OverLimit { .. } | PlanFault::OverTargetLimit { .. } => Some(
+                "the planner must cut into smaller shards; `--limit NAME=VALUE` replaces a limit that is known to be wrong",
+            ),
+            PlanFault::OverMemory { .. } => Some("allow more memory, or less context"),
+            PlanFault::OverQuality { .. } => Some("allow a larger loss, or wider weight formats"),
+            PlanFault::UnmeasuredQuality { .. } => Some("measure sensitivities, or drop the quality goal"),
+            PlanFault::StateNotShareable { .. } => Some("layers that share a state must be on one device"),
+            PlanFault::UnknownFlag { .. } => Some("the shim's flag schema lists the flags it knows"),
+            PlanFault::ContextTooLarge { .. } => Some("ask for less context"),
+            _ => Some("this is a mistake of the planner; the built-in planner is `generic`"),
+        }
+    }
+}

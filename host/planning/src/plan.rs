@@ -1,0 +1,140 @@
+//! What a planner answers, as plain data. A [`Plan`] is what an untrusted guest said; only
+//! [`check`](crate::check::check) turns it into a [`CheckedPlan`](crate::check::CheckedPlan), which is all a
+//! compiler ever sees.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::{Encoding, EntryName, Flag};
+
+/// How one boundary tensor of a shard is written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Boundary {
+    /// Name, as the component lists it.
+    pub name: String,
+    /// Its encoding.
+    pub encoding: Encoding,
+}
+
+/// When a shard is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BuildTime {
+    /// Ahead of time.
+    Ahead,
+    /// When first needed on the device.
+    JustInTime,
+}
+
+impl BuildTime {
+    /// The stable kebab-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BuildTime::Ahead => "ahead",
+            BuildTime::JustInTime => "just-in-time",
+        }
+    }
+}
+
+impl fmt::Display for BuildTime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// One shard: a run of layers of one component, or a whole component, on one target.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shard {
+    /// Index of the component in the request.
+    pub component: u32,
+    /// First layer; zero for a component without layers.
+    pub first: u32,
+    /// One past the last layer; zero for a component without layers.
+    pub end: u32,
+    /// Index of the target in the request.
+    pub target: u32,
+    /// Index of the format tuple in the request.
+    pub formats: u32,
+    /// Context capacity in tokens; zero if the model has no states.
+    pub context: u32,
+    /// Entry points to build.
+    pub entries: Vec<EntryName>,
+    /// Boundary tensors it reads, as the component lists them.
+    pub inputs: Vec<Boundary>,
+    /// Boundary tensors it writes.
+    pub outputs: Vec<Boundary>,
+    /// Compiler flags.
+    pub flags: Vec<Flag>,
+    /// When it is compiled.
+    pub build: BuildTime,
+}
+
+/// What a choice rests on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The limit of this name.
+    Limit(String),
+    /// The cost of this name: `time`, `weight-bytes`, `ops`, …
+    Cost(String),
+    /// The goal of this name.
+    Goal(String),
+    /// Earlier feedback of this error class.
+    Feedback(String),
+    /// A preference of the planner, the profile or the user.
+    Preference(String),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = match self {
+            Cause::Limit(name) => ("limit", name),
+            Cause::Cost(name) => ("cost", name),
+            Cause::Goal(name) => ("goal", name),
+            Cause::Feedback(name) => ("feedback", name),
+            Cause::Preference(name) => ("preference", name),
+        };
+        write!(formatter, "{kind} {name}")
+    }
+}
+
+/// Why something was chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// Index of the shard in the plan; none if it concerns the whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
+    /// What was chosen.
+    pub choice: String,
+    /// Why, in one sentence with numbers.
+    pub because: String,
+    /// What that rests on.
+    pub cause: Cause,
+}
+
+/// The answer of a planner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Shards in order of execution.
+    pub shards: Vec<Shard>,
+    /// Indices of the targets to continue on when one is lost, in order.
+    pub fallback: Vec<u32>,
+    /// Reasons for the choices.
+    pub reasons: Vec<Reason>,
+}
+
+impl Plan {
+    /// The plan as JSON without whitespace, fields in order of declaration: equal plans, equal bytes.
+    pub fn canonical_bytes(&self) -> Vec<u8> {
+        crate::canonical_json(self)
+    }
+
+    /// Whether `other` would build and run the same, whatever its reasons say.
+    pub fn builds_same(&self, other: &Plan) -> bool {
+        self.shards == other.shards && self.fallback == other.fallback
+    }
+}

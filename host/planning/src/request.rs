@@ -1,0 +1,207 @@
+//! What a planner is asked: everything it may know about a model and its targets, as plain data.
+//!
+//! The same information as `wit/v0.1/planner.wit`, kept apart from the generated bindings so that a new version of
+//! the interface changes the conversion and nothing else. Serialised with `serde_json`; the fields are written in
+//! the order of declaration, hence equal requests have equal bytes ([`Request::canonical_bytes`]).
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::{
+    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Target, WeightFormat, WeightRole,
+};
+
+mod validate;
+
+pub use validate::{RequestFault, caps};
+
+/// Part a layer takes in `prefill`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrefillPart {
+    /// The whole layer.
+    Full,
+    /// Only what its states need: the last layer that writes one.
+    StatesOnly,
+    /// Nothing: no state and no wanted output depends on it.
+    None,
+}
+
+/// Layers of equal structure share a kind; a component without layers has one of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerKind {
+    /// Name for reports, such as `sliding` or `head`.
+    pub name: String,
+    /// Part it takes in prefill. Layers that differ in this are of different kinds.
+    pub prefill: PrefillPart,
+}
+
+/// One layer of a component.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Index in [`Request::kinds`].
+    pub kind: u32,
+    /// Layer of the same component whose state this one reads instead of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub donor: Option<u32>,
+    /// Whether it writes a state.
+    pub writes_state: bool,
+}
+
+/// What a component consists of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Body {
+    /// It is never cut; index of its kind in [`Request::kinds`].
+    Whole(u32),
+    /// It may be cut before any layer.
+    Layers(Vec<Layer>),
+}
+
+/// A component of the model, in order of execution.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Component {
+    /// `embed`, `per-layer-input`, `decoder`, `head`, `pooling`, …
+    pub name: String,
+    /// Its layers, or the kind of the whole.
+    pub body: Body,
+    /// Names of the boundary tensors it reads (`hidden`, `per-layer`). A shard reads what the nearest earlier shard
+    /// wrote under that name.
+    pub inputs: Vec<String>,
+    /// Names of the boundary tensors it writes (`hidden`, `per-layer`, `logits`, `embedding`). A name that is both
+    /// input and output runs through every shard of a layered component.
+    pub outputs: Vec<String>,
+}
+
+impl Component {
+    /// Number of layers; zero for a component that is never cut.
+    pub fn layer_count(&self) -> u32 {
+        match &self.body {
+            Body::Whole(_) => 0,
+            Body::Layers(layers) => u32::try_from(layers.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Kinds of the layers `first..end`, or of the whole; none if the range is not inside the component.
+    pub fn kinds(&self, first: u32, end: u32) -> Option<Vec<u32>> {
+        match &self.body {
+            Body::Whole(kind) => (first == 0 && end == 0).then(|| vec![*kind]),
+            Body::Layers(layers) => {
+                let range = layers.get(first as usize..end as usize)?;
+                Some(range.iter().map(|layer| layer.kind).collect())
+            }
+        }
+    }
+}
+
+/// The model as far as planning needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSummary {
+    /// Name for reports.
+    pub name: String,
+    /// Model family, such as `gemma4_text`.
+    pub family: String,
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Largest context in tokens; zero if the model has no states.
+    pub max_context: u32,
+    /// Components in order of execution.
+    pub components: Vec<Component>,
+}
+
+/// A target with all that is known about it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetSummary {
+    /// Which device of which shim.
+    pub target: Target,
+    /// Upper bounds. If two have one name, the smaller counts.
+    pub limits: Vec<Limit>,
+    /// Compiler flags the shim knows.
+    pub schema: Vec<FlagSchema>,
+    /// Flags the profile recommends.
+    pub recommended: Vec<Flag>,
+}
+
+/// What a weight format costs in quality at one place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sensitivity {
+    /// Index of the component.
+    pub component: u32,
+    /// Layer; zero for a component without layers.
+    pub layer: u32,
+    /// Which weights.
+    pub role: WeightRole,
+    /// In which format.
+    pub format: WeightFormat,
+    /// Loss in thousandths; losses add up.
+    pub per_mille: u32,
+}
+
+/// What the plan should achieve.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Goals {
+    /// Largest sum of losses in thousandths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality_per_mille: Option<u32>,
+    /// Bytes for artefacts and states of all shards together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Least context in tokens; zero if the model has no states.
+    pub context: u32,
+    /// Largest number of rows a prefill (or encode) entry may have.
+    pub max_prefill_rows: u32,
+    /// Wanted microseconds per generated token. Not binding: times are estimates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_microseconds: Option<u64>,
+}
+
+/// One setting for the planner, as its description lists them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannerOption {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// The question to a planner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// The model.
+    pub model: ModelSummary,
+    /// Kinds of layers.
+    pub kinds: Vec<LayerKind>,
+    /// Targets in order of preference.
+    pub targets: Vec<TargetSummary>,
+    /// Format tuples in order of preference.
+    pub formats: Vec<FormatTuple>,
+    /// Entry points the cost table covers.
+    pub entries: Vec<EntryName>,
+    /// The cost table: kind × target × formats × entry. A missing row means the target does not take it.
+    pub costs: Vec<CostRow>,
+    /// Measured sensitivities.
+    pub sensitivities: Vec<Sensitivity>,
+    /// Goals.
+    pub goals: Goals,
+    /// Settings for the planner.
+    pub options: Vec<PlannerOption>,
+}
+
+impl Request {
+    /// Whether every index, name and table is sound, and if not, the first fault. Planners are asked only after this.
+    pub fn validate(&self) -> Result<(), RequestFault> {
+        validate::validate(self)
+    }
+
+    /// The request as JSON without whitespace, fields in order of declaration: equal requests, equal bytes.
+    pub fn canonical_bytes(&self) -> Vec<u8> {
+        crate::canonical_json(self)
+    }
+}

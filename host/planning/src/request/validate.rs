@@ -1,0 +1,264 @@
+//! Soundness of a request: what every planner, and the check of its plan, may rely on. A request is written by our own
+//! `build` room or read from a file somebody sent with a bug report.
+
+use std::collections::BTreeSet;
+
+use shardwright_graph::target::{EntryKind, EntryName};
+
+use super::{Body, Request};
+
+/// Caps on a request, far above what a model of 8 billion parameters on five targets needs.
+pub mod caps {
+    /// Components.
+    pub const COMPONENTS: usize = 32;
+    /// Layers of one component.
+    pub const LAYERS: usize = 1024;
+    /// Kinds of layers.
+    pub const KINDS: usize = 1024;
+    /// Targets.
+    pub const TARGETS: usize = 32;
+    /// Format tuples.
+    pub const FORMATS: usize = 64;
+    /// Entry points.
+    pub const ENTRIES: usize = 64;
+    /// Rows of the cost table.
+    pub const COSTS: usize = 1 << 17;
+    /// Sensitivities.
+    pub const SENSITIVITIES: usize = 1 << 17;
+}
+
+/// What is wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestFault {
+    /// A list is longer than anything real.
+    #[error("request has {count} {what}, at most {cap} are taken")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The cap.
+        cap: usize,
+    },
+    /// A list that may not be empty.
+    #[error("request has no {what}")]
+    Empty {
+        /// What is missing.
+        what: &'static str,
+    },
+    /// An index out of range.
+    #[error("{place} names {what} {index}, which the request does not have")]
+    Index {
+        /// Where the index stands.
+        place: String,
+        /// What it names.
+        what: &'static str,
+        /// The index.
+        index: u32,
+    },
+    /// Something listed twice.
+    #[error("{what} `{name}` is listed twice")]
+    Repeated {
+        /// What is repeated.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A donor that is not an earlier layer with a state.
+    #[error(
+        "layer {layer} of `{component}` reads the state of layer {donor}, which is no earlier layer that writes one"
+    )]
+    Donor {
+        /// The component.
+        component: String,
+        /// The reader.
+        layer: u32,
+        /// The supposed writer.
+        donor: u32,
+    },
+    /// A model with states needs decode and prefill entry points, one without needs encode.
+    #[error("entry points do not fit the model: {why}")]
+    Entries {
+        /// Why.
+        why: String,
+    },
+    /// A recommended flag that the schema does not have or with a value it does not take.
+    #[error("target `{target}` recommends `{flag}`: {why}")]
+    Flag {
+        /// The target.
+        target: String,
+        /// The flag.
+        flag: String,
+        /// Why not.
+        why: String,
+    },
+}
+
+pub(super) fn validate(request: &Request) -> Result<(), RequestFault> {
+    counts(request)?;
+    model(request)?;
+    entries(request)?;
+    tables(request)?;
+    targets(request)
+}
+
+fn counts(request: &Request) -> Result<(), RequestFault> {
+    let lists = [
+        ("components", request.model.components.len(), caps::COMPONENTS, true),
+        ("layer kinds", request.kinds.len(), caps::KINDS, true),
+        ("targets", request.targets.len(), caps::TARGETS, true),
+        ("format tuples", request.formats.len(), caps::FORMATS, true),
+        ("entry points", request.entries.len(), caps::ENTRIES, true),
+        ("cost rows", request.costs.len(), caps::COSTS, true),
+        ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
+    ];
+    for (what, count, cap, needed) in lists {
+        if count > cap {
+            return Err(RequestFault::TooMany { what, count, cap });
+        }
+        if needed && count == 0 {
+            return Err(RequestFault::Empty { what });
+        }
+    }
+    for component in &request.model.components {
+        if let Body::Layers(layers) = &component.body {
+            if layers.len() > caps::LAYERS {
+                let (count, cap) = (layers.len(), caps::LAYERS);
+                return Err(RequestFault::TooMany { what: "layers", count, cap });
+            }
+            if layers.is_empty() {
+                return Err(RequestFault::Empty { what: "layers" });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn index(
+    place: impl Fn() -> String,
+    what: &'static str,
+    index: u32,
+    length: usize,
+) -> Result<(), RequestFault> {
+    if (index as usize) < length { Ok(()) } else { Err(RequestFault::Index { place: place(), what, index }) }
+}
+
+fn unique<'name>(what: &'static str, names: impl Iterator<Item = &'name str>) -> Result<(), RequestFault> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(RequestFault::Repeated { what, name: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn model(request: &Request) -> Result<(), RequestFault> {
+    unique("component", request.model.components.iter().map(|component| component.name.as_str()))?;
+    for component in &request.model.components {
+        unique("input", component.inputs.iter().map(String::as_str))?;
+        unique("output", component.outputs.iter().map(String::as_str))?;
+        match &component.body {
+            Body::Whole(kind) => {
+                index(
+                    || format!("component `{}`", component.name),
+                    "layer kind",
+                    *kind,
+                    request.kinds.len(),
+                )?;
+            }
+            Body::Layers(layers) => {
+                for (position, layer) in layers.iter().enumerate() {
+                    let place = || format!("layer {position} of `{}`", component.name);
+                    index(place, "layer kind", layer.kind, request.kinds.len())?;
+                    if let Some(donor) = layer.donor {
+                        let writes = layers.get(donor as usize).is_some_and(|donor| donor.writes_state);
+                        if donor as usize >= position || !writes {
+                            return Err(RequestFault::Donor {
+                                component: component.name.clone(),
+                                layer: u32::try_from(position).unwrap_or(u32::MAX),
+                                donor,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn entries(request: &Request) -> Result<(), RequestFault> {
+    let names: Vec<String> = request.entries.iter().map(EntryName::to_string).collect();
+    unique("entry point", names.iter().map(String::as_str))?;
+    let count = |kind| request.entries.iter().filter(|entry| entry.kind == kind).count();
+    let (encode, decode) = (count(EntryKind::Encode), count(EntryKind::Decode));
+    let fault = |why: String| Err(RequestFault::Entries { why });
+    if request.model.max_context == 0 {
+        if encode == 0 || encode != request.entries.len() {
+            return fault("a model without states has encode entry points only".to_owned());
+        }
+        return Ok(());
+    }
+    if encode > 0 || decode == 0 {
+        return fault("a model with states has decode and prefill entry points only".to_owned());
+    }
+    for entry in &request.entries {
+        if entry.context == 0 || entry.context > request.model.max_context || entry.rows > entry.context {
+            return fault(format!("{entry} in a model with a context of {}", request.model.max_context));
+        }
+    }
+    Ok(())
+}
+
+fn tables(request: &Request) -> Result<(), RequestFault> {
+    let known: BTreeSet<EntryName> = request.entries.iter().copied().collect();
+    let mut keys = BTreeSet::new();
+    for (position, row) in request.costs.iter().enumerate() {
+        let place = || format!("cost row {position}");
+        index(place, "layer kind", row.kind, request.kinds.len())?;
+        index(place, "target", row.target, request.targets.len())?;
+        index(place, "format tuple", row.formats, request.formats.len())?;
+        let name =
+            || format!("kind {}, target {}, formats {}, {}", row.kind, row.target, row.formats, row.entry);
+        if !known.contains(&row.entry) {
+            return Err(RequestFault::Entries { why: format!("cost row {position} is for {}", row.entry) });
+        }
+        if !keys.insert((row.kind, row.target, row.formats, row.entry)) {
+            return Err(RequestFault::Repeated { what: "cost row", name: name() });
+        }
+    }
+    let mut keys = BTreeSet::new();
+    for (position, row) in request.sensitivities.iter().enumerate() {
+        let place = || format!("sensitivity {position}");
+        index(place, "component", row.component, request.model.components.len())?;
+        let layers = request.model.components[row.component as usize].layer_count().max(1);
+        index(place, "layer", row.layer, layers as usize)?;
+        if !keys.insert((row.component, row.layer, row.role, row.format)) {
+            let name =
+                format!("component {}, layer {}, {}, {}", row.component, row.layer, row.role, row.format);
+            return Err(RequestFault::Repeated { what: "sensitivity", name });
+        }
+    }
+    Ok(())
+}
+
+fn targets(request: &Request) -> Result<(), RequestFault> {
+    unique("target", request.targets.iter().map(|target| target.target.name.as_str()))?;
+    for target in &request.targets {
+        unique("flag", target.schema.iter().map(|schema| schema.name.as_str()))?;
+        unique("recommended flag", target.recommended.iter().map(|flag| flag.name.as_str()))?;
+        for flag in &target.recommended {
+            let fault = |why: String| RequestFault::Flag {
+                target: target.target.name.clone(),
+                flag: flag.to_string(),
+                why,
+            };
+            let schema = target.schema.iter().find(|schema| schema.name == flag.name);
+            let schema = schema.ok_or_else(|| fault("the shim knows no such flag".to_owned()))?;
+            schema.accepts(&flag.value).map_err(|expected| fault(format!("it takes {expected}")))?;
+        }
+    }
+    unique("option", request.options.iter().map(|option| option.name.as_str()))
+}
