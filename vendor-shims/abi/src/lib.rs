@@ -1,1 +1,112 @@
-//! (room under construction)
+//! The contract between the host and vendor shims: `include/shim.h`, its Rust twin, and a safe layer for writing a
+//! shim in Rust.
+//!
+//! **Job.** [`raw`] repeats the header struct for struct. [`Shim`] and [`LoadedShard`] are what an author implements, with
+//! checked [views](EntryView) over the tables the host hands over. [`export_shim!`] turns an implementation into the
+//! exported symbol, catching panics at every door, and adds the layouts by which the host tells a shim that was built
+//! against other structs.
+//!
+//! **Not its job.** It loads no library and parses no file (the host's `shims` room does), and it computes nothing.
+//!
+//! Reading order: `vendor-shims/README.md`, `include/shim.h`, [`Shim`], [`LoadedShard`], `vendor-shims/template/rust`.
+
+mod buffer;
+mod compile;
+mod error;
+pub mod export;
+mod module;
+mod options;
+pub mod raw;
+mod run;
+mod shim;
+mod view;
+
+#[doc(hidden)]
+pub use abi_stable;
+pub use buffer::HostBuffer;
+pub use compile::CompileOutput;
+pub use error::{Error, ErrorClass, Result};
+pub use export::{log, version_text};
+pub use module::{ShimModule, ShimModuleRef};
+pub use options::Options;
+pub use run::{Artefact, Bound, Control, Element, Run, typed, typed_mut};
+pub use shim::{
+    Binding, Buffer, Compatibility, Description, Device, DeviceKind, Direction, Estimate, Flag, FlagKind,
+    FlagOutcome, Import, Limit, LoadedEntry, LoadedShard, MemoryKinds, Provenance, Shim, SyncDirection,
+    Verdict,
+};
+pub use view::{
+    EntryView, NodeView, PortView, QuantisationView, TensorIndex, TensorView, WeightView, WorkOrderView,
+};
+
+/// Exports a [`Shim`] as a shared library: the C symbol `shardwright_shim_entry`, and the abi_stable root module that carries
+/// the layouts of the contract's structs.
+///
+/// Also defines `shim_entry()`, the same door as a Rust function, for linking the shim statically. The calling crate
+/// declares a feature `static`; with it nothing is exported, so that several shims fit into one program. A shim's profile
+/// must keep `panic = "unwind"`: an aborting panic cannot be caught.
+///
+/// ```
+/// use shardwright_shim_abi::*;
+///
+/// struct Nothing;
+///
+/// impl Shim for Nothing {
+///     fn describe() -> Description {
+///         Description { name: "nothing".into(), vendor: "example".into(), version: "1".into(), ..Description::default() }
+///     }
+///     fn open(options: &Options<'_>) -> Result<Self> {
+///         options.only(&[])?;
+///         Ok(Nothing)
+///     }
+///     fn devices(&self, _soc: Option<&str>) -> Result<Vec<Device>> {
+///         Ok(Vec::new())
+///     }
+///     fn check(&self, _device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
+///         Ok(entry.nodes().map(|_| Verdict::Refused("this shim takes nothing".into())).collect())
+///     }
+///     fn compile(&self, _device: &str, _order: WorkOrderView<'_>, _output: &mut CompileOutput<'_>) -> Result<()> {
+///         Err(Error::unsupported_op("this shim takes nothing"))
+///     }
+///     fn compatibility(&self, _device: &str, _head: &[u8]) -> Result<Compatibility> {
+///         Ok(Compatibility::NotMine("this shim makes nothing".into()))
+///     }
+///     fn load<'m>(&'m self, _: &str, _: Artefact<'m>, _: &Options<'_>) -> Result<Box<dyn LoadedShard + 'm>> {
+///         Err(Error::invalid_argument("there is nothing to load"))
+///     }
+/// }
+///
+/// # mod door { use super::Nothing;
+/// shardwright_shim_abi::export_shim!(Nothing);
+/// # }
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! export_shim {
+    ($shim:ty) => {
+        /// The contract's entry function, for linking this shim statically.
+        pub fn shim_entry() -> $crate::raw::SwEntryFunction {
+            $crate::export::entry::<$shim>
+        }
+
+        #[cfg(not(feature = "static"))]
+        const _: () = {
+            /// # Safety
+            ///
+            /// The pointers are as the contract says.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn shardwright_shim_entry(
+                host: *const $crate::raw::SwHost,
+                answer: *mut $crate::raw::SwAnswer,
+            ) {
+                // SAFETY: the caller's promise is the same.
+                unsafe { $crate::export::entry::<$shim>(host, answer) }
+            }
+
+            // The name abi_stable looks for; a test compares it.
+            #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
+            pub static SHIM_MODULE: $crate::abi_stable::library::LibHeader =
+                $crate::export::lib_header::<$shim>();
+        };
+    };
+}

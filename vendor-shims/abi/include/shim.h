@@ -1,0 +1,706 @@
+/*
+ * shim.h: the contract between Shardwright's host and a vendor shim.
+ *
+ * A shim is a shared library that compiles shards of a network for one vendor's accelerator and runs them. It exports
+ * one symbol, `shardwright_shim_entry`; everything else is reached through the table that symbol answers with.
+ * `vendor-shims/README.md` is the numbered how-to, `vendor-shims/template/c` a shim to copy.
+ *
+ * Status: draft. Until the first tagged release this file may change together with all its users. From then on it is
+ * frozen: structs only grow at the end, numbers are only appended, and the version range below decides.
+ *
+ * RULES THAT HOLD EVERYWHERE (exceptions stand beside the member they concern)
+ *
+ *  1. 64-bit little-endian machines only. Fixed-width integers only; sizes and counts are uint64_t.
+ *  2. Every struct starts with `size`: the number of bytes its writer knows. A reader looks at a member only when
+ *     `size` covers it; SW_HAS(pointer, member) asks that. Arrays of structs are arrays of pointers, so elements may grow.
+ *  3. Strings are UTF-8 and NUL-terminated. Reserved members are 0.
+ *  4. Pointer notes read [owner, valid until, null]. "call" means until the called function returns. Nobody writes through
+ *     a pointer to const. A reader that needs something longer copies it.
+ *  5. A shim tells things through sinks: it fills a struct on its own stack and calls `sink->item(sink->context, &it)`, as often as
+ *     there are things to tell, only on the calling thread and only before it returns. `item` and `context`: [host, call,
+ *     item never null, context may be]. The host copies inside `item`. No memory changes hands.
+ *  6. Functions that can fail return `sw_error *`: null is success, anything else is an error object that the host frees
+ *     with `error_free`. A function that fails leaves its out-parameters alone. No exception, panic, longjmp or exit()
+ *     crosses this boundary.
+ *  7. Threads: for one instance (`sw_shim`) the host makes one call at a time, from any thread. At the same time it may
+ *     call `run` on any number of that instance's shards, one run at a time per shard, and `cancel` from anywhere.
+ *     Functions without an instance may be called from any thread at any time.
+ *  8. Order: shards are unloaded and buffers freed before their instance is closed; the library is never unloaded.
+ *  9. A null function in the table has the meaning written beside it. Only those marked [required] may not be null.
+ */
+#ifndef SHARDWRIGHT_SHIM_H
+#define SHARDWRIGHT_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define SW_STATIC_ASSERT(condition, text) static_assert(condition, text)
+extern "C" {
+#else
+#define SW_STATIC_ASSERT(condition, text) _Static_assert(condition, text)
+#endif
+
+SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines");
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the shim contract is for little-endian machines"
+#endif
+
+/* Contract versions: major << 16 | minor. */
+#define SW_VERSION_0_1 0x00000001u
+#define SW_VERSION SW_VERSION_0_1
+
+/* The one exported symbol. */
+#define SW_ENTRY_SYMBOL "shardwright_shim_entry"
+
+/* Whether `pointer->member` lies within the bytes its writer knew. */
+#define SW_HAS(pointer, member) \
+    ((pointer)->size >= (uint64_t)((const char *)(&(pointer)->member + 1) - (const char *)(pointer)))
+
+/* ---- Numbers. Never renumbered, only appended. ---------------------------------------------------------------- */
+
+/* Element types. */
+#define SW_DTYPE_F32 1u
+#define SW_DTYPE_F16 2u
+#define SW_DTYPE_BF16 3u
+#define SW_DTYPE_I32 4u
+#define SW_DTYPE_I16 5u
+#define SW_DTYPE_U16 6u
+#define SW_DTYPE_I8 7u
+#define SW_DTYPE_U8 8u
+#define SW_DTYPE_I64 9u
+
+/* Operations: semantic from 1, primitive from 64. Meaning and attributes: vendor-shims/README.md. */
+#define SW_OP_LINEAR 1u
+#define SW_OP_RMS_NORM 2u
+#define SW_OP_ROPE 3u
+#define SW_OP_ATTENTION 4u
+#define SW_OP_GELU 5u
+#define SW_OP_SILU 6u
+#define SW_OP_SOFTCAP 7u
+#define SW_OP_SOFTMAX 8u
+#define SW_OP_STATE_UPDATE 9u
+#define SW_OP_L2_NORMALIZE 10u
+#define SW_OP_ADD 64u
+#define SW_OP_SUB 65u
+#define SW_OP_MUL 66u
+#define SW_OP_DIV 67u
+#define SW_OP_ADD_SCALAR 68u
+#define SW_OP_MUL_SCALAR 69u
+#define SW_OP_NEG 70u
+#define SW_OP_EXP 71u
+#define SW_OP_TANH 72u
+#define SW_OP_SQRT 73u
+#define SW_OP_RSQRT 74u
+#define SW_OP_RECIPROCAL 75u
+#define SW_OP_REDUCE_SUM 76u
+#define SW_OP_REDUCE_MEAN 77u
+#define SW_OP_REDUCE_MAX 78u
+#define SW_OP_MAT_MUL 79u
+#define SW_OP_RESHAPE 80u
+#define SW_OP_TRANSPOSE 81u
+#define SW_OP_SLICE 82u
+#define SW_OP_CONCAT 83u
+#define SW_OP_MAX_SCALAR 84u
+
+/* Roles of inputs and outputs: step inputs from 1, boundaries from 16, states from 32. */
+#define SW_ROLE_POSITIONS 1u
+#define SW_ROLE_SLOTS 2u
+#define SW_ROLE_ROTARY_COS 3u
+#define SW_ROLE_ROTARY_SIN 4u
+#define SW_ROLE_MASK 5u
+#define SW_ROLE_POOLING 6u
+#define SW_ROLE_GATHERED 7u
+#define SW_ROLE_HIDDEN 16u
+#define SW_ROLE_PER_LAYER 17u
+#define SW_ROLE_LOGITS 18u
+#define SW_ROLE_EMBEDDING 19u
+#define SW_ROLE_TAP 20u
+#define SW_ROLE_STATE 32u
+#define SW_ROLE_STATE_ROWS 33u
+
+/* Kinds of entry point. */
+#define SW_ENTRY_PREFILL 1u /* fills states */
+#define SW_ENTRY_DECODE 2u  /* every row through every layer */
+#define SW_ENTRY_ENCODE 3u  /* no state */
+
+/* Kinds of attribute. */
+#define SW_ATTRIBUTE_INTEGER 1u
+#define SW_ATTRIBUTE_FLOAT 2u
+#define SW_ATTRIBUTE_INTEGERS 3u
+#define SW_ATTRIBUTE_TEXT 4u
+
+/* Kinds of quantisation. A null sw_quantisation pointer means none. */
+#define SW_QUANTISATION_PER_TENSOR 1u
+#define SW_QUANTISATION_PER_CHANNEL 2u
+#define SW_QUANTISATION_PER_BLOCK 3u
+
+/* Classes of error. A planner acts on them. */
+#define SW_ERROR_UNSUPPORTED_OP 1u
+#define SW_ERROR_UNMAPPABLE 2u          /* the compiler found no way to place the graph */
+#define SW_ERROR_RESOURCE_LIMIT 3u      /* details name the limit: limit, value, max */
+#define SW_ERROR_INCOMPATIBLE_ARTEFACT 4u
+#define SW_ERROR_CORRUPT_ARTEFACT 5u
+#define SW_ERROR_DEVICE_LOST 6u         /* every handle of that device is dead; see recover */
+#define SW_ERROR_DEADLINE 7u
+#define SW_ERROR_STATE_LOST 8u
+#define SW_ERROR_INVALID_ARGUMENT 9u
+#define SW_ERROR_INTERNAL 10u
+#define SW_ERROR_CANCELLED 11u
+
+/* Verdicts on a node. */
+#define SW_VERDICT_TAKEN 1u
+#define SW_VERDICT_REFUSED 2u /* the host decomposes the node, or fails with the reason */
+
+/* Where a device is. */
+#define SW_DEVICE_PRESENT 1u   /* in this machine: compiles and runs */
+#define SW_DEVICE_OFFLINE 2u   /* named SoC, compiles only */
+#define SW_DEVICE_SIMULATED 3u /* named SoC, compiles and runs in a simulator */
+
+/* Where a number comes from. */
+#define SW_PROVENANCE_DECLARED 1u
+#define SW_PROVENANCE_REPORTED 2u
+#define SW_PROVENANCE_PROBED 3u
+#define SW_PROVENANCE_LEARNED 4u
+#define SW_PROVENANCE_USER 5u
+#define SW_PROVENANCE_MEASURED 16u
+#define SW_PROVENANCE_SIMULATED 17u
+#define SW_PROVENANCE_MODELLED 18u
+
+/* Kinds of flag value. */
+#define SW_FLAG_BOOLEAN 1u
+#define SW_FLAG_INTEGER 2u
+#define SW_FLAG_FLOAT 3u
+#define SW_FLAG_CHOICE 4u
+#define SW_FLAG_TEXT 5u
+
+/* What became of a flag. An echo in an artefact proves nothing: that is "recorded". */
+#define SW_FLAG_APPLIED 1u  /* in effect; `evidence` says how that is known */
+#define SW_FLAG_RECORDED 2u /* the compiler repeated it, an effect was not shown */
+#define SW_FLAG_INERT 3u    /* compiling with and without it gave the same code */
+#define SW_FLAG_REFUSED 4u
+#define SW_FLAG_UNKNOWN 5u
+
+/* Answers to "can this shim use that artefact?". */
+#define SW_COMPATIBILITY_NOT_MINE 1u
+#define SW_COMPATIBILITY_OPTIMAL 2u
+#define SW_COMPATIBILITY_RECOMPILE 3u /* runs, but compiling again would be better */
+#define SW_COMPATIBILITY_UNSUPPORTED 4u
+
+/* Direction of a binding. */
+#define SW_BINDING_INPUT 1u
+#define SW_BINDING_OUTPUT 2u
+#define SW_BINDING_STATE 3u      /* read and written in place, kept between runs */
+#define SW_BINDING_STATE_READ 4u /* another shard's state, read only */
+
+/* How a state is updated. */
+#define SW_UPDATE_NONE 0u       /* not a written state */
+#define SW_UPDATE_IN_GRAPH 1u   /* the shim writes the rows to their slots */
+#define SW_UPDATE_BY_RUNTIME 2u /* the shim returns the rows, the runtime copies them */
+
+/* Memory kinds, a set of bits. */
+#define SW_MEMORY_HOST 1u             /* any pointer of the process */
+#define SW_MEMORY_SHIM 2u             /* from buffer_allocate of the same shim and device */
+#define SW_MEMORY_DMA_BUF 4u          /* a dma-buf file descriptor, imported */
+#define SW_MEMORY_HARDWARE_BUFFER 8u  /* an AHardwareBuffer, imported */
+
+/* Directions of buffer_sync, a set of bits. */
+#define SW_SYNC_BEFORE_HOST 1u /* device wrote, the host will read or write */
+#define SW_SYNC_AFTER_HOST 2u  /* the host wrote, the device will read or write */
+
+/* Levels of a log line. */
+#define SW_LOG_ERROR 1u
+#define SW_LOG_WARNING 2u
+#define SW_LOG_INFO 3u
+#define SW_LOG_DEBUG 4u
+
+/* An optional node input that is not given. */
+#define SW_NO_TENSOR 0xffffffffu
+
+/* A head is at most this long. */
+#define SW_HEAD_LIMIT 65536u
+
+/* ---- Handles, opaque to the host -------------------------------------------------------------------------------- */
+
+typedef struct sw_shim sw_shim;     /* an instance: devices, options, contexts */
+typedef struct sw_shard sw_shard;   /* a loaded artefact */
+typedef struct sw_buffer sw_buffer; /* device-visible memory */
+
+/* ---- Errors -------------------------------------------------------------------------------------------------------- */
+
+typedef struct sw_detail {
+    uint64_t size;
+    const char *key;   /* [shim, error_free, never null] `limit`, `op`, `layer`, … */
+    const char *value; /* [shim, error_free, never null] */
+} sw_detail;
+
+/* Made by the shim, read by the host on any thread, freed once with error_free. */
+typedef struct sw_error {
+    uint64_t size;
+    uint32_t error_class; /* SW_ERROR_… */
+    uint32_t reserved;
+    int64_t vendor_code;             /* the vendor library's own code; 0 for none */
+    const char *message;             /* [shim, error_free, never null] lower case, quotes the offending value */
+    const char *log_tail;            /* [shim, error_free, null: none] last lines of the vendor's log */
+    const sw_detail *const *details; /* [shim, error_free, null iff detail_count is 0] */
+    uint64_t detail_count;
+} sw_error;
+
+/* ---- The door ------------------------------------------------------------------------------------------------------- */
+
+typedef struct sw_host {
+    uint64_t size;
+    uint32_t version_min; /* oldest contract version the host speaks */
+    uint32_t version_max; /* newest */
+    const char *name;     /* [host, process end, never null] name and version, for logs */
+    /* [null: lines are dropped] May be called from any thread until the process ends. `message`: [shim, call, never null]. */
+    void (*log)(void *context, uint32_t level, const char *message);
+    void *log_context; /* [host, process end, may be null] */
+} sw_host;
+
+typedef struct sw_table sw_table;
+
+/* Filled by the shim. The host sets `size` and zeroes the rest. */
+typedef struct sw_answer {
+    uint64_t size;
+    uint32_t version_min;   /* oldest contract version the shim speaks; set in every case */
+    uint32_t version_max;   /* newest */
+    uint32_t version;       /* the version of `table`, within both ranges; 0 with a refusal */
+    uint32_t reserved;
+    const sw_table *table;  /* [shim, process end, null: refused] */
+    const char *refusal;    /* [shim, process end, null: not refused] why */
+} sw_answer;
+
+/* `host`: [host, process end, never null]; `answer`: [host, call, never null]. Any thread, any number of times. */
+typedef void (*sw_entry_function)(const sw_host *host, sw_answer *answer);
+
+/* ---- What a shim tells --------------------------------------------------------------------------------------------- */
+
+typedef struct sw_option {
+    uint64_t size;
+    const char *key;   /* [teller, call, never null] */
+    const char *value; /* [teller, call, never null] */
+} sw_option;
+
+typedef struct sw_description {
+    uint64_t size;
+    const char *name;           /* [shim, call, never null] `qnn`, `neuron`, `cpu` */
+    const char *vendor;         /* [shim, call, never null] */
+    const char *version;        /* [shim, call, never null] of the shim itself */
+    const char *vendor_library; /* [shim, call, null: none or not loaded yet] name, version and path of what it drives */
+    uint64_t instance_limit;    /* instances that may be open at once; 0: any number */
+} sw_description;
+
+typedef struct sw_device {
+    uint64_t size;
+    const char *name;   /* [shim, call, never null] unique within the shim; later calls name the device by it */
+    const char *soc;    /* [shim, call, null: not a SoC] lower case, `mt6989` */
+    const char *detail; /* [shim, call, null: none] architecture, driver version, … for people */
+    uint32_t kind;      /* SW_DEVICE_… */
+    uint32_t memory_kinds;  /* SW_MEMORY_… set that run accepts on it */
+    uint64_t memory_bytes;  /* memory the device can address; 0: not known */
+} sw_device;
+
+typedef struct sw_limit {
+    uint64_t size;
+    const char *name; /* [shim, call, never null] `ops`, `context-bytes`, … */
+    uint64_t value;
+    uint32_t provenance; /* SW_PROVENANCE_… */
+    uint32_t reserved;
+    const char *note; /* [shim, call, null: none] where the number comes from */
+} sw_limit;
+
+typedef struct sw_flag {
+    uint64_t size;
+    const char *name;        /* [shim, call, never null] */
+    const char *description; /* [shim, call, never null] */
+    uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT */
+    uint32_t reserved;
+    const char *standard;       /* [shim, call, null: off unless asked for] default value as text */
+    const char *const *choices; /* [shim, call, null iff choice_count is 0] legal values of a choice */
+    uint64_t choice_count;
+    int64_t minimum; /* of an integer; minimum > maximum: unbounded */
+    int64_t maximum;
+} sw_flag;
+
+typedef struct sw_verdict {
+    uint64_t size;
+    uint64_t node;      /* index in the entry's nodes */
+    uint32_t verdict;   /* SW_VERDICT_… */
+    uint32_t reserved;
+    const char *reason; /* [shim, call, never null with REFUSED] */
+} sw_verdict;
+
+typedef struct sw_estimate {
+    uint64_t size;
+    uint64_t time_microseconds; /* one run with all rows, without uncosted nodes */
+    uint32_t provenance;        /* SW_PROVENANCE_MEASURED, _SIMULATED or _MODELLED */
+    uint32_t reserved;
+    uint64_t bytes_moved;            /* from and to main memory; 0: not known */
+    const uint64_t *uncosted;        /* [shim, call, null iff uncosted_count is 0] indices of nodes left out */
+    uint64_t uncosted_count;
+} sw_estimate;
+
+typedef struct sw_flag_verdict {
+    uint64_t size;
+    const char *name;     /* [shim, call, never null] */
+    uint32_t verdict;     /* SW_FLAG_APPLIED … SW_FLAG_UNKNOWN */
+    uint32_t reserved;
+    const char *evidence; /* [shim, call, never null] how that is known, or why not */
+} sw_flag_verdict;
+
+/* Where a node of a compiled entry will run. Nodes not mentioned run on the device itself. */
+typedef struct sw_placement {
+    uint64_t size;
+    uint64_t entry;    /* index in the work order */
+    uint64_t node;     /* index in the entry */
+    const char *place; /* [shim, call, never null] `npu`, `cpu`, `fused`, … */
+    const char *reason; /* [shim, call, null: none] */
+} sw_placement;
+
+typedef struct sw_compatibility {
+    uint64_t size;
+    uint32_t answer; /* SW_COMPATIBILITY_… */
+    uint32_t reserved;
+    const char *reason; /* [shim, call, null only with OPTIMAL] */
+} sw_compatibility;
+
+typedef struct sw_loaded_entry {
+    uint64_t size;
+    uint64_t index;    /* entries are told in order from 0 */
+    const char *name;  /* [shim, call, never null] as in the work order */
+    uint64_t rows;     /* largest `rows` of a run */
+    uint64_t context;  /* as in the work order */
+    uint64_t binding_count;
+} sw_loaded_entry;
+
+/* One tensor that a run binds. A state that an entry reads and writes is one binding. */
+typedef struct sw_binding {
+    uint64_t size;
+    uint64_t index;   /* bindings are told in order from 0 */
+    const char *name; /* [shim, call, never null] of the port in the work order; unique within the entry */
+    uint32_t direction; /* SW_BINDING_… */
+    uint32_t role;      /* SW_ROLE_… */
+    uint32_t dtype;     /* SW_DTYPE_… as it lies in memory */
+    uint32_t update;    /* SW_UPDATE_… */
+    const uint64_t *shape;   /* [shim, call, null iff rank is 0] */
+    const uint64_t *strides; /* [shim, call, null: dense row-major] in elements, rank of them */
+    uint64_t rank;
+    uint64_t bytes;        /* length of what is bound */
+    uint64_t alignment;    /* of its first byte; a power of two */
+    uint32_t memory_kinds; /* SW_MEMORY_… set accepted; HOST set: a plain pointer will do */
+    uint32_t reserved;
+    double scale;          /* real value = (stored - zero_point) * scale; 1 for floats */
+    int64_t zero_point;    /* 0 for floats */
+} sw_binding;
+
+typedef struct sw_description_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_description *description);
+} sw_description_sink;
+
+typedef struct sw_device_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_device *device);
+} sw_device_sink;
+
+typedef struct sw_limit_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_limit *limit);
+} sw_limit_sink;
+
+typedef struct sw_flag_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_flag *flag);
+} sw_flag_sink;
+
+typedef struct sw_verdict_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_verdict *verdict);
+} sw_verdict_sink;
+
+typedef struct sw_estimate_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_estimate *estimate);
+} sw_estimate_sink;
+
+typedef struct sw_compatibility_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_compatibility *compatibility);
+} sw_compatibility_sink;
+
+typedef struct sw_loaded_entry_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_loaded_entry *entry);
+} sw_loaded_entry_sink;
+
+typedef struct sw_binding_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_binding *binding);
+} sw_binding_sink;
+
+/* ---- The work order: what to compile. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
+
+/* How stored integers stand for real values: real = (stored - zero point) * scale. */
+typedef struct sw_quantisation {
+    uint64_t size;
+    uint32_t kind;             /* SW_QUANTISATION_… */
+    uint32_t axis;             /* PER_CHANNEL and PER_BLOCK: the axis along which scales change */
+    uint64_t block;            /* PER_BLOCK: elements per scale */
+    uint32_t scale_dtype;      /* SW_DTYPE_… of scales */
+    uint32_t bits;             /* stored bits per value: 4 and 2 are packed, low bits first */
+    const void *scales;        /* [host, call, never null but in check and estimate] dense, row-major */
+    uint64_t scale_count;
+    const int32_t *zero_points; /* [host, call, null: all 0] */
+    uint64_t zero_point_count;
+} sw_quantisation;
+
+typedef struct sw_weight {
+    uint64_t size;
+    const char *name; /* [host, call, never null] */
+    const char *part; /* [host, call, never null] what it is to the network: `q`, `down`, `norm`, … */
+    const void *data; /* [host, call, null: check and estimate, where bytes may not be at hand] page-aligned */
+    uint64_t length;  /* bytes, also when data is null */
+    uint32_t dtype;   /* SW_DTYPE_… */
+    uint32_t rank;
+    const uint64_t *shape;               /* [host, call, null iff rank is 0] */
+    const sw_quantisation *quantisation; /* [host, call, null: none] */
+} sw_weight;
+
+typedef struct sw_tensor {
+    uint64_t size;
+    const char *name; /* [host, call, never null] */
+    uint32_t dtype;   /* SW_DTYPE_… */
+    uint32_t rank;
+    const uint64_t *shape;               /* [host, call, null iff rank is 0] static, row-major */
+    const sw_quantisation *quantisation; /* [host, call, null: none] */
+} sw_tensor;
+
+typedef struct sw_attribute {
+    uint64_t size;
+    const char *name; /* [host, call, never null] */
+    uint32_t kind;    /* SW_ATTRIBUTE_… */
+    uint32_t reserved;
+    int64_t integer;         /* INTEGER, also truth as 0 and 1 */
+    double number;           /* FLOAT: a 32-bit value, widened */
+    const int64_t *integers; /* [host, call, null iff integer_count is 0] INTEGERS */
+    uint64_t integer_count;
+    const char *text; /* [host, call, null unless TEXT] */
+} sw_attribute;
+
+typedef struct sw_node {
+    uint64_t size;
+    uint32_t op;         /* SW_OP_… */
+    uint32_t op_version; /* grows when an attribute's default changes */
+    const char *name;    /* [host, call, never null] unique within the entry */
+    int64_t layer;       /* decoder layer; -1: none */
+    const uint32_t *inputs; /* [host, call, null iff input_count is 0] tensor indices; SW_NO_TENSOR: optional, not given */
+    uint64_t input_count;
+    const uint32_t *outputs; /* [host, call, null iff output_count is 0] tensor indices */
+    uint64_t output_count;
+    const sw_attribute *const *attributes; /* [host, call, null iff attribute_count is 0] */
+    uint64_t attribute_count;
+} sw_node;
+
+/* An input or output of an entry. */
+typedef struct sw_port {
+    uint64_t size;
+    uint32_t tensor;  /* index in the entry's tensors */
+    uint32_t role;    /* SW_ROLE_… */
+    const char *name; /* [host, call, never null] a state's input and output share it; otherwise unique within the entry */
+    uint64_t index;   /* role detail: SLOTS capacity; GATHERED asset; PER_LAYER first layer; STATE and STATE_ROWS state; else 0 */
+    uint32_t dtype;   /* boundary encoding, SW_DTYPE_… dense row-major */
+    uint32_t reserved;
+    double scale;       /* real = (stored - zero_point) * scale; 1 for floats */
+    int64_t zero_point; /* 0 for floats */
+} sw_port;
+
+typedef struct sw_constant {
+    uint64_t size;
+    uint32_t tensor; /* index in the entry's tensors */
+    uint32_t reserved;
+    const sw_weight *weight; /* [host, call, never null] equal pointers are the same weight, across entries too */
+} sw_constant;
+
+typedef struct sw_entry {
+    uint64_t size;
+    const char *name; /* [host, call, never null] `prefill_128@4096` */
+    uint32_t kind;    /* SW_ENTRY_… */
+    uint32_t reserved;
+    uint64_t rows;    /* static row count; a run may say how many are valid */
+    uint64_t context; /* positions its linear states hold; ENCODE: equal to rows */
+    const sw_tensor *const *tensors; /* these arrays: [host, call, null iff their count is 0] */
+    uint64_t tensor_count;
+    const sw_node *const *nodes; /* in an order in which every input is ready */
+    uint64_t node_count;
+    const sw_port *const *inputs;
+    uint64_t input_count;
+    const sw_port *const *outputs;
+    uint64_t output_count;
+    const sw_constant *const *constants;
+    uint64_t constant_count;
+} sw_entry;
+
+typedef struct sw_work_order {
+    uint64_t size;
+    const char *name;               /* [host, call, never null] its content hash, for logs and caches */
+    const sw_entry *const *entries; /* [host, call, never null] they share weights and states */
+    uint64_t entry_count;
+    const sw_weight *const *weights; /* [host, call, null iff weight_count is 0] each weight once */
+    uint64_t weight_count;
+    const sw_option *const *flags; /* [host, call, null iff flag_count is 0] each must get a verdict */
+    uint64_t flag_count;
+    const sw_option *const *options; /* [host, call, null iff option_count is 0] for the shim, not its compiler */
+    uint64_t option_count;
+} sw_work_order;
+
+/* What compile calls back, on the calling thread. All functions [host, call, never null]. */
+typedef struct sw_compile_output {
+    uint64_t size;
+    void *context; /* [host, call, may be null] */
+    /* Appends to the artefact. 0: written; else stop and return an error, the host knows why. `bytes`: [shim, call, null iff length is 0]. */
+    uint32_t (*write)(void *context, const void *bytes, uint64_t length);
+    /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. What compatibility needs to answer. 0: taken. */
+    uint32_t (*head)(void *context, const void *bytes, uint64_t length);
+    /* `stage`: [shim, call, never null]; per_mille from 0 to 1000. */
+    void (*progress)(void *context, uint32_t per_mille, const char *stage);
+    /* Not 0: give up soon and return SW_ERROR_CANCELLED. */
+    uint32_t (*cancelled)(void *context);
+    void (*flag)(void *context, const sw_flag_verdict *verdict);
+    void (*placement)(void *context, const sw_placement *placement);
+} sw_compile_output;
+
+/* ---- Loading and running ---------------------------------------------------------------------------------------------- */
+
+/* A compiled artefact as it is mapped. Everything in it stays readable until unload returns. */
+typedef struct sw_artefact {
+    uint64_t size;
+    const void *head; /* [host, unload, null iff head_length is 0] */
+    uint64_t head_length;
+    const void *pointer; /* [host, unload, null iff length is 0] page-aligned, read-only */
+    uint64_t length;
+    int32_t fd;          /* [host, unload] file behind the mapping; -1: none. The shim does not close it */
+    uint32_t reserved;
+    uint64_t fd_offset;  /* where `pointer` lies in the file */
+} sw_artefact;
+
+typedef struct sw_import {
+    uint64_t size;
+    uint32_t kind; /* SW_MEMORY_DMA_BUF or SW_MEMORY_HARDWARE_BUFFER */
+    int32_t fd;    /* [host, buffer_free] DMA_BUF; else -1. The shim does not close it */
+    uint64_t fd_offset;
+    void *handle; /* [host, buffer_free, null unless HARDWARE_BUFFER] */
+    uint64_t length;
+} sw_import;
+
+/* Memory for one binding. */
+typedef struct sw_bound {
+    uint64_t size;
+    sw_buffer *buffer; /* [shim, call, null: host memory] of the same shim and device */
+    void *pointer;     /* [host, call, null iff buffer is given or length is 0] */
+    uint64_t offset;   /* into buffer; 0 with pointer */
+    uint64_t length;   /* at least the binding's bytes */
+} sw_bound;
+
+/* Outputs and states overlap nothing else that is bound; inputs may overlap inputs. */
+typedef struct sw_run {
+    uint64_t size;
+    uint64_t entry; /* index of a loaded entry */
+    uint64_t rows;  /* valid rows, 1 … rows of the entry. Rows beyond are never written to a state nor seen by a valid row */
+    const sw_bound *const *bounds; /* [host, call, null iff bound_count is 0] one per binding, in their order */
+    uint64_t bound_count;
+    uint64_t deadline_nanoseconds; /* from the call; 0: none */
+} sw_run;
+
+/* ---- The table ------------------------------------------------------------------------------------------------------------ */
+
+/* Static for the whole process. Parameters: pointers are [host, call, never null] where nothing else is said. */
+struct sw_table {
+    uint64_t size;
+    uint32_t version; /* as in the answer */
+    uint32_t reserved;
+
+    /* Null: errors are static and need no freeing. */
+    void (*error_free)(sw_error *error);
+
+    /* [required] Tells one description. Must not touch a device: called to list shims. */
+    sw_error *(*describe)(const sw_description_sink *sink);
+
+    /* [required] Makes an instance. Unknown options are an error (INVALID_ARGUMENT), never ignored. `host` as at the door. */
+    sw_error *(*open)(const sw_host *host, const sw_option *const *options, uint64_t option_count, sw_shim **shim);
+    /* [required] */
+    void (*close)(sw_shim *shim);
+
+    /* [required] Devices of this machine, or with `soc` (null: this machine) those it can compile for offline or simulate.
+       Telling none is an answer, not an error. */
+    sw_error *(*devices)(sw_shim *shim, const char *soc, const sw_device_sink *sink);
+    /* Null: no limit is known. */
+    sw_error *(*limits)(sw_shim *shim, const char *device, const sw_limit_sink *sink);
+    /* Null: the shim has no flags. */
+    sw_error *(*flags)(sw_shim *shim, const char *device, const sw_flag_sink *sink);
+
+    /* [required] Tells one verdict per node, in any order; a node without one is refused. An error is about the entry as
+       a whole. Weights may have no data. */
+    sw_error *(*check)(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink);
+    /* Null, or tells nothing: no estimate. */
+    sw_error *(*estimate)(sw_shim *shim, const char *device, const sw_entry *entry, const sw_estimate_sink *sink);
+
+    /* Null: the shim only runs what was compiled elsewhere. The same order gives the same bytes. */
+    sw_error *(*compile)(sw_shim *shim, const char *device, const sw_work_order *order, const sw_compile_output *output);
+
+    /* [required] From the head alone, without weights. Tells exactly one answer. */
+    sw_error *(*compatibility)(sw_shim *shim, const char *device, const void *head, uint64_t head_length,
+                               const sw_compatibility_sink *sink);
+
+    /* Null: the shim only compiles; then unload, entries, bindings and run may be null too. Otherwise those are required. */
+    sw_error *(*load)(sw_shim *shim, const char *device, const sw_artefact *artefact, const sw_option *const *options,
+                      uint64_t option_count, sw_shard **shard);
+    /* Not while a run is in progress. */
+    void (*unload)(sw_shard *shard);
+    sw_error *(*entries)(sw_shard *shard, const sw_loaded_entry_sink *sink);
+    sw_error *(*bindings)(sw_shard *shard, uint64_t entry, const sw_binding_sink *sink);
+
+    /* Blocks until done, failed, cancelled or past the deadline. States after an error: rows at and beyond the run's first
+       position are undefined, earlier ones intact, unless the class is STATE_LOST or DEVICE_LOST. */
+    sw_error *(*run)(sw_shard *shard, const sw_run *run);
+    /* Null: runs cannot be cancelled. From any thread: the run in progress, if any, ends soon with CANCELLED. */
+    void (*cancel)(sw_shard *shard);
+
+    /* Null: only host memory (and imports) are used; then buffer_free is needed only with buffer_import. Fresh memory is zero. */
+    sw_error *(*buffer_allocate)(sw_shim *shim, const char *device, uint64_t length, uint64_t alignment, sw_buffer **buffer);
+    /* Null: no import. */
+    sw_error *(*buffer_import)(sw_shim *shim, const char *device, const sw_import *import, sw_buffer **buffer);
+    void (*buffer_free)(sw_shim *shim, sw_buffer *buffer);
+    /* The host's view of a buffer, the same pointer every time, [shim, buffer_free, never null]. Null function: buffers
+       cannot be mapped. */
+    sw_error *(*buffer_map)(sw_shim *shim, sw_buffer *buffer, void **pointer);
+    /* Null: host and device see the same bytes at all times. */
+    sw_error *(*buffer_sync)(sw_shim *shim, sw_buffer *buffer, uint64_t offset, uint64_t length, uint32_t direction);
+
+    /* After DEVICE_LOST, once all shards and buffers of the device are gone: makes it usable again, or fails.
+       Null: a lost device stays lost for this instance. */
+    sw_error *(*recover)(sw_shim *shim, const char *device);
+};
+
+#if defined(__GNUC__) || defined(__clang__)
+#define SW_EXPORT __attribute__((visibility("default")))
+#else
+#define SW_EXPORT
+#endif
+
+SW_EXPORT void shardwright_shim_entry(const sw_host *host, sw_answer *answer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* SHARDWRIGHT_SHIM_H */

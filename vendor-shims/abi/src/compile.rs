@@ -1,0 +1,122 @@
+use std::ffi::CString;
+use std::io;
+
+use crate::error::{Error, ErrorClass, Result};
+use crate::export::c_string;
+use crate::raw;
+use crate::shim::FlagOutcome;
+
+/// Where a compilation goes: the artefact's bytes, its head, progress, and what became of flags and nodes.
+pub struct CompileOutput<'a> {
+    raw: &'a raw::SwCompileOutput,
+}
+
+impl<'a> CompileOutput<'a> {
+    /// The caller vouches for the functions in `raw`.
+    pub(crate) unsafe fn new(raw: &'a raw::SwCompileOutput) -> Result<Self> {
+        let complete = raw.size >= size_of::<raw::SwCompileOutput>() as u64
+            && raw.write.is_some()
+            && raw.head.is_some()
+            && raw.progress.is_some()
+            && raw.cancelled.is_some()
+            && raw.flag.is_some()
+            && raw.placement.is_some();
+        if complete {
+            Ok(CompileOutput { raw })
+        } else {
+            Err(Error::invalid_argument("the compile output is incomplete"))
+        }
+    }
+
+    /// Appends to the artefact. An error means the host takes no more; return it.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(write) = self.raw.write else { return Err(incomplete()) };
+        // SAFETY: `new`'s caller vouched for the function; `bytes` outlives the call.
+        match unsafe { write(self.raw.context, bytes.as_ptr().cast(), bytes.len() as u64) } {
+            0 => Ok(()),
+            _ => Err(Error::internal("the host takes no more of the artefact")),
+        }
+    }
+
+    /// Sets the head: what [`Shim::compatibility`](crate::Shim::compatibility) needs to answer. Once, at most 64 KiB.
+    pub fn head(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > raw::SW_HEAD_LIMIT as usize {
+            return Err(Error::resource_limit(
+                "head-bytes",
+                bytes.len() as u64,
+                u64::from(raw::SW_HEAD_LIMIT),
+            ));
+        }
+        let Some(head) = self.raw.head else { return Err(incomplete()) };
+        // SAFETY: `new`'s caller vouched for the function; `bytes` outlives the call.
+        match unsafe { head(self.raw.context, bytes.as_ptr().cast(), bytes.len() as u64) } {
+            0 => Ok(()),
+            _ => Err(Error::internal("the host refused the head; it is set once")),
+        }
+    }
+
+    /// Tells how far the compilation is, and returns a [`Cancelled`](ErrorClass::Cancelled) error when it should stop.
+    pub fn progress(&mut self, per_mille: u32, stage: &str) -> Result<()> {
+        let stage: CString = c_string(stage);
+        if let Some(progress) = self.raw.progress {
+            // SAFETY: `new`'s caller vouched for the function; `stage` outlives the call.
+            unsafe { progress(self.raw.context, per_mille.min(1000), stage.as_ptr()) }
+        }
+        if self.cancelled() {
+            return Err(Error::new(ErrorClass::Cancelled, "the compilation was cancelled"));
+        }
+        Ok(())
+    }
+
+    /// Whether the host asked to stop.
+    pub fn cancelled(&self) -> bool {
+        // SAFETY: `new`'s caller vouched for the function.
+        self.raw.cancelled.is_some_and(|cancelled| unsafe { cancelled(self.raw.context) } != 0)
+    }
+
+    /// Tells what became of a flag and how that is known, or why not.
+    pub fn flag(&mut self, name: &str, outcome: FlagOutcome, evidence: &str) {
+        let (name, evidence) = (c_string(name), c_string(evidence));
+        let verdict = raw::SwFlagVerdict {
+            size: size_of::<raw::SwFlagVerdict>() as u64,
+            name: name.as_ptr(),
+            verdict: outcome as u32,
+            reserved: 0,
+            evidence: evidence.as_ptr(),
+        };
+        if let Some(flag) = self.raw.flag {
+            // SAFETY: `new`'s caller vouched for the function; `verdict` and its strings outlive the call.
+            unsafe { flag(self.raw.context, &verdict) }
+        }
+    }
+
+    /// Tells that a node runs somewhere else than on the device itself.
+    pub fn placement(&mut self, entry: u64, node: u64, place: &str, reason: Option<&str>) {
+        let (place, reason) = (c_string(place), reason.map(c_string));
+        let placement = raw::SwPlacement {
+            size: size_of::<raw::SwPlacement>() as u64,
+            entry,
+            node,
+            place: place.as_ptr(),
+            reason: reason.as_ref().map_or(std::ptr::null(), |reason| reason.as_ptr()),
+        };
+        if let Some(function) = self.raw.placement {
+            // SAFETY: `new`'s caller vouched for the function; `placement` and its strings outlive the call.
+            unsafe { function(self.raw.context, &placement) }
+        }
+    }
+}
+
+impl io::Write for CompileOutput<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        CompileOutput::write(self, bytes).map(|()| bytes.len()).map_err(io::Error::other)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn incomplete() -> Error {
+    Error::internal("the compile output is incomplete")
+}

@@ -1,0 +1,47 @@
+use crate::error::{Error, Result};
+
+/// Key and value pairs given to an instance, a work order or a load.
+#[derive(Clone, Debug, Default)]
+pub struct Options<'a> {
+    pairs: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Options<'a> {
+    pub(crate) fn new(pairs: Vec<(&'a str, &'a str)>) -> Self {
+        Options { pairs }
+    }
+
+    /// All pairs in the given order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + '_ {
+        self.pairs.iter().copied()
+    }
+
+    /// The value of a key; the last one when it is given twice.
+    pub fn get(&self, key: &str) -> Option<&'a str> {
+        self.pairs.iter().rev().find(|(held, _)| *held == key).map(|(_, value)| *value)
+    }
+
+    /// The value of a key as a number.
+    pub fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>> {
+        self.get(key)
+            .map(|value| {
+                value.parse().map_err(|_| {
+                    Error::invalid_argument(format!("option `{key}`: `{value}` is not a number in range"))
+                        .detail("option", key)
+                })
+            })
+            .transpose()
+    }
+
+    /// Refuses any key that is not listed, so that a misspelt option is never ignored.
+    pub fn only(&self, known: &[&str]) -> Result<()> {
+        match self.pairs.iter().find(|(key, _)| !known.contains(key)) {
+            None => Ok(()),
+            Some((key, _)) => {
+                let list = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                Err(Error::invalid_argument(format!("unknown option `{key}`; known: {list}"))
+                    .detail("option", key))
+            }
+        }
+    }
+}

@@ -1,0 +1,771 @@
+//! The Rust twin of `include/shim.h`, struct for struct and number for number.
+//!
+//! The header documents every member, its owner, lifetime and null-ness; this file repeats names only. A layout test
+//! compares the two through a C compiler.
+
+#![allow(missing_docs, reason = "the header documents every member; the text should exist once")]
+
+use std::ffi::{c_char, c_void};
+
+use abi_stable::StableAbi;
+
+pub const SW_VERSION_0_1: u32 = 0x00000001;
+pub const SW_DTYPE_F32: u32 = 1;
+pub const SW_DTYPE_F16: u32 = 2;
+pub const SW_DTYPE_BF16: u32 = 3;
+pub const SW_DTYPE_I32: u32 = 4;
+pub const SW_DTYPE_I16: u32 = 5;
+pub const SW_DTYPE_U16: u32 = 6;
+pub const SW_DTYPE_I8: u32 = 7;
+pub const SW_DTYPE_U8: u32 = 8;
+pub const SW_DTYPE_I64: u32 = 9;
+pub const SW_OP_LINEAR: u32 = 1;
+pub const SW_OP_RMS_NORM: u32 = 2;
+pub const SW_OP_ROPE: u32 = 3;
+pub const SW_OP_ATTENTION: u32 = 4;
+pub const SW_OP_GELU: u32 = 5;
+pub const SW_OP_SILU: u32 = 6;
+pub const SW_OP_SOFTCAP: u32 = 7;
+pub const SW_OP_SOFTMAX: u32 = 8;
+pub const SW_OP_STATE_UPDATE: u32 = 9;
+pub const SW_OP_L2_NORMALIZE: u32 = 10;
+pub const SW_OP_ADD: u32 = 64;
+pub const SW_OP_SUB: u32 = 65;
+pub const SW_OP_MUL: u32 = 66;
+pub const SW_OP_DIV: u32 = 67;
+pub const SW_OP_ADD_SCALAR: u32 = 68;
+pub const SW_OP_MUL_SCALAR: u32 = 69;
+pub const SW_OP_NEG: u32 = 70;
+pub const SW_OP_EXP: u32 = 71;
+pub const SW_OP_TANH: u32 = 72;
+pub const SW_OP_SQRT: u32 = 73;
+pub const SW_OP_RSQRT: u32 = 74;
+pub const SW_OP_RECIPROCAL: u32 = 75;
+pub const SW_OP_REDUCE_SUM: u32 = 76;
+pub const SW_OP_REDUCE_MEAN: u32 = 77;
+pub const SW_OP_REDUCE_MAX: u32 = 78;
+pub const SW_OP_MAT_MUL: u32 = 79;
+pub const SW_OP_RESHAPE: u32 = 80;
+pub const SW_OP_TRANSPOSE: u32 = 81;
+pub const SW_OP_SLICE: u32 = 82;
+pub const SW_OP_CONCAT: u32 = 83;
+pub const SW_OP_MAX_SCALAR: u32 = 84;
+pub const SW_ROLE_POSITIONS: u32 = 1;
+pub const SW_ROLE_SLOTS: u32 = 2;
+pub const SW_ROLE_ROTARY_COS: u32 = 3;
+pub const SW_ROLE_ROTARY_SIN: u32 = 4;
+pub const SW_ROLE_MASK: u32 = 5;
+pub const SW_ROLE_POOLING: u32 = 6;
+pub const SW_ROLE_GATHERED: u32 = 7;
+pub const SW_ROLE_HIDDEN: u32 = 16;
+pub const SW_ROLE_PER_LAYER: u32 = 17;
+pub const SW_ROLE_LOGITS: u32 = 18;
+pub const SW_ROLE_EMBEDDING: u32 = 19;
+pub const SW_ROLE_TAP: u32 = 20;
+pub const SW_ROLE_STATE: u32 = 32;
+pub const SW_ROLE_STATE_ROWS: u32 = 33;
+pub const SW_ENTRY_PREFILL: u32 = 1;
+pub const SW_ENTRY_DECODE: u32 = 2;
+pub const SW_ENTRY_ENCODE: u32 = 3;
+pub const SW_ATTRIBUTE_INTEGER: u32 = 1;
+pub const SW_ATTRIBUTE_FLOAT: u32 = 2;
+pub const SW_ATTRIBUTE_INTEGERS: u32 = 3;
+pub const SW_ATTRIBUTE_TEXT: u32 = 4;
+pub const SW_QUANTISATION_PER_TENSOR: u32 = 1;
+pub const SW_QUANTISATION_PER_CHANNEL: u32 = 2;
+pub const SW_QUANTISATION_PER_BLOCK: u32 = 3;
+pub const SW_ERROR_UNSUPPORTED_OP: u32 = 1;
+pub const SW_ERROR_UNMAPPABLE: u32 = 2;
+pub const SW_ERROR_RESOURCE_LIMIT: u32 = 3;
+pub const SW_ERROR_INCOMPATIBLE_ARTEFACT: u32 = 4;
+pub const SW_ERROR_CORRUPT_ARTEFACT: u32 = 5;
+pub const SW_ERROR_DEVICE_LOST: u32 = 6;
+pub const SW_ERROR_DEADLINE: u32 = 7;
+pub const SW_ERROR_STATE_LOST: u32 = 8;
+pub const SW_ERROR_INVALID_ARGUMENT: u32 = 9;
+pub const SW_ERROR_INTERNAL: u32 = 10;
+pub const SW_ERROR_CANCELLED: u32 = 11;
+pub const SW_VERDICT_TAKEN: u32 = 1;
+pub const SW_VERDICT_REFUSED: u32 = 2;
+pub const SW_DEVICE_PRESENT: u32 = 1;
+pub const SW_DEVICE_OFFLINE: u32 = 2;
+pub const SW_DEVICE_SIMULATED: u32 = 3;
+pub const SW_PROVENANCE_DECLARED: u32 = 1;
+pub const SW_PROVENANCE_REPORTED: u32 = 2;
+pub const SW_PROVENANCE_PROBED: u32 = 3;
+pub const SW_PROVENANCE_LEARNED: u32 = 4;
+pub const SW_PROVENANCE_USER: u32 = 5;
+pub const SW_PROVENANCE_MEASURED: u32 = 16;
+pub const SW_PROVENANCE_SIMULATED: u32 = 17;
+pub const SW_PROVENANCE_MODELLED: u32 = 18;
+pub const SW_FLAG_BOOLEAN: u32 = 1;
+pub const SW_FLAG_INTEGER: u32 = 2;
+pub const SW_FLAG_FLOAT: u32 = 3;
+pub const SW_FLAG_CHOICE: u32 = 4;
+pub const SW_FLAG_TEXT: u32 = 5;
+pub const SW_FLAG_APPLIED: u32 = 1;
+pub const SW_FLAG_RECORDED: u32 = 2;
+pub const SW_FLAG_INERT: u32 = 3;
+pub const SW_FLAG_REFUSED: u32 = 4;
+pub const SW_FLAG_UNKNOWN: u32 = 5;
+pub const SW_COMPATIBILITY_NOT_MINE: u32 = 1;
+pub const SW_COMPATIBILITY_OPTIMAL: u32 = 2;
+pub const SW_COMPATIBILITY_RECOMPILE: u32 = 3;
+pub const SW_COMPATIBILITY_UNSUPPORTED: u32 = 4;
+pub const SW_BINDING_INPUT: u32 = 1;
+pub const SW_BINDING_OUTPUT: u32 = 2;
+pub const SW_BINDING_STATE: u32 = 3;
+pub const SW_BINDING_STATE_READ: u32 = 4;
+pub const SW_UPDATE_NONE: u32 = 0;
+pub const SW_UPDATE_IN_GRAPH: u32 = 1;
+pub const SW_UPDATE_BY_RUNTIME: u32 = 2;
+pub const SW_MEMORY_HOST: u32 = 1;
+pub const SW_MEMORY_SHIM: u32 = 2;
+pub const SW_MEMORY_DMA_BUF: u32 = 4;
+pub const SW_MEMORY_HARDWARE_BUFFER: u32 = 8;
+pub const SW_SYNC_BEFORE_HOST: u32 = 1;
+pub const SW_SYNC_AFTER_HOST: u32 = 2;
+pub const SW_LOG_ERROR: u32 = 1;
+pub const SW_LOG_WARNING: u32 = 2;
+pub const SW_LOG_INFO: u32 = 3;
+pub const SW_LOG_DEBUG: u32 = 4;
+pub const SW_NO_TENSOR: u32 = 0xffffffff;
+pub const SW_HEAD_LIMIT: u32 = 65536;
+/// The contract version this crate speaks.
+pub const SW_VERSION: u32 = SW_VERSION_0_1;
+
+/// The one exported symbol, NUL-terminated.
+pub const SW_ENTRY_SYMBOL: &std::ffi::CStr = c"shardwright_shim_entry";
+
+/// `sw_shim`, opaque
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwShim {
+    _private: [u8; 0],
+}
+
+/// `sw_shard`, opaque
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwShard {
+    _private: [u8; 0],
+}
+
+/// `sw_buffer`, opaque
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwBuffer {
+    _private: [u8; 0],
+}
+
+/// `sw_entry_function`
+pub type SwEntryFunction = unsafe extern "C" fn(host: *const SwHost, answer: *mut SwAnswer);
+
+/// `sw_detail`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwDetail {
+    pub size: u64,
+    pub key: *const c_char,
+    pub value: *const c_char,
+}
+
+/// `sw_error`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwError {
+    pub size: u64,
+    pub error_class: u32,
+    pub reserved: u32,
+    pub vendor_code: i64,
+    pub message: *const c_char,
+    pub log_tail: *const c_char,
+    pub details: *const *const SwDetail,
+    pub detail_count: u64,
+}
+
+/// `sw_host`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwHost {
+    pub size: u64,
+    pub version_min: u32,
+    pub version_max: u32,
+    pub name: *const c_char,
+    pub log: Option<unsafe extern "C" fn(context: *mut c_void, level: u32, message: *const c_char)>,
+    pub log_context: *mut c_void,
+}
+
+/// `sw_answer`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwAnswer {
+    pub size: u64,
+    pub version_min: u32,
+    pub version_max: u32,
+    pub version: u32,
+    pub reserved: u32,
+    pub table: *const SwTable,
+    pub refusal: *const c_char,
+}
+
+/// `sw_option`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwOption {
+    pub size: u64,
+    pub key: *const c_char,
+    pub value: *const c_char,
+}
+
+/// `sw_description`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwDescription {
+    pub size: u64,
+    pub name: *const c_char,
+    pub vendor: *const c_char,
+    pub version: *const c_char,
+    pub vendor_library: *const c_char,
+    pub instance_limit: u64,
+}
+
+/// `sw_device`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwDevice {
+    pub size: u64,
+    pub name: *const c_char,
+    pub soc: *const c_char,
+    pub detail: *const c_char,
+    pub kind: u32,
+    pub memory_kinds: u32,
+    pub memory_bytes: u64,
+}
+
+/// `sw_limit`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwLimit {
+    pub size: u64,
+    pub name: *const c_char,
+    pub value: u64,
+    pub provenance: u32,
+    pub reserved: u32,
+    pub note: *const c_char,
+}
+
+/// `sw_flag`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwFlag {
+    pub size: u64,
+    pub name: *const c_char,
+    pub description: *const c_char,
+    pub kind: u32,
+    pub reserved: u32,
+    pub standard: *const c_char,
+    pub choices: *const *const c_char,
+    pub choice_count: u64,
+    pub minimum: i64,
+    pub maximum: i64,
+}
+
+/// `sw_verdict`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwVerdict {
+    pub size: u64,
+    pub node: u64,
+    pub verdict: u32,
+    pub reserved: u32,
+    pub reason: *const c_char,
+}
+
+/// `sw_estimate`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwEstimate {
+    pub size: u64,
+    pub time_microseconds: u64,
+    pub provenance: u32,
+    pub reserved: u32,
+    pub bytes_moved: u64,
+    pub uncosted: *const u64,
+    pub uncosted_count: u64,
+}
+
+/// `sw_flag_verdict`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwFlagVerdict {
+    pub size: u64,
+    pub name: *const c_char,
+    pub verdict: u32,
+    pub reserved: u32,
+    pub evidence: *const c_char,
+}
+
+/// `sw_placement`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwPlacement {
+    pub size: u64,
+    pub entry: u64,
+    pub node: u64,
+    pub place: *const c_char,
+    pub reason: *const c_char,
+}
+
+/// `sw_compatibility`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwCompatibility {
+    pub size: u64,
+    pub answer: u32,
+    pub reserved: u32,
+    pub reason: *const c_char,
+}
+
+/// `sw_loaded_entry`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwLoadedEntry {
+    pub size: u64,
+    pub index: u64,
+    pub name: *const c_char,
+    pub rows: u64,
+    pub context: u64,
+    pub binding_count: u64,
+}
+
+/// `sw_binding`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwBinding {
+    pub size: u64,
+    pub index: u64,
+    pub name: *const c_char,
+    pub direction: u32,
+    pub role: u32,
+    pub dtype: u32,
+    pub update: u32,
+    pub shape: *const u64,
+    pub strides: *const u64,
+    pub rank: u64,
+    pub bytes: u64,
+    pub alignment: u64,
+    pub memory_kinds: u32,
+    pub reserved: u32,
+    pub scale: f64,
+    pub zero_point: i64,
+}
+
+/// `sw_description_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwDescriptionSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, description: *const SwDescription)>,
+}
+
+/// `sw_device_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwDeviceSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, device: *const SwDevice)>,
+}
+
+/// `sw_limit_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwLimitSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, limit: *const SwLimit)>,
+}
+
+/// `sw_flag_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwFlagSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, flag: *const SwFlag)>,
+}
+
+/// `sw_verdict_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwVerdictSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, verdict: *const SwVerdict)>,
+}
+
+/// `sw_estimate_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwEstimateSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, estimate: *const SwEstimate)>,
+}
+
+/// `sw_compatibility_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwCompatibilitySink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, compatibility: *const SwCompatibility)>,
+}
+
+/// `sw_loaded_entry_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwLoadedEntrySink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, entry: *const SwLoadedEntry)>,
+}
+
+/// `sw_binding_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwBindingSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, binding: *const SwBinding)>,
+}
+
+/// `sw_quantisation`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwQuantisation {
+    pub size: u64,
+    pub kind: u32,
+    pub axis: u32,
+    pub block: u64,
+    pub scale_dtype: u32,
+    pub bits: u32,
+    pub scales: *const c_void,
+    pub scale_count: u64,
+    pub zero_points: *const i32,
+    pub zero_point_count: u64,
+}
+
+/// `sw_weight`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwWeight {
+    pub size: u64,
+    pub name: *const c_char,
+    pub part: *const c_char,
+    pub data: *const c_void,
+    pub length: u64,
+    pub dtype: u32,
+    pub rank: u32,
+    pub shape: *const u64,
+    pub quantisation: *const SwQuantisation,
+}
+
+/// `sw_tensor`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwTensor {
+    pub size: u64,
+    pub name: *const c_char,
+    pub dtype: u32,
+    pub rank: u32,
+    pub shape: *const u64,
+    pub quantisation: *const SwQuantisation,
+}
+
+/// `sw_attribute`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwAttribute {
+    pub size: u64,
+    pub name: *const c_char,
+    pub kind: u32,
+    pub reserved: u32,
+    pub integer: i64,
+    pub number: f64,
+    pub integers: *const i64,
+    pub integer_count: u64,
+    pub text: *const c_char,
+}
+
+/// `sw_node`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwNode {
+    pub size: u64,
+    pub op: u32,
+    pub op_version: u32,
+    pub name: *const c_char,
+    pub layer: i64,
+    pub inputs: *const u32,
+    pub input_count: u64,
+    pub outputs: *const u32,
+    pub output_count: u64,
+    pub attributes: *const *const SwAttribute,
+    pub attribute_count: u64,
+}
+
+/// `sw_port`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwPort {
+    pub size: u64,
+    pub tensor: u32,
+    pub role: u32,
+    pub name: *const c_char,
+    pub index: u64,
+    pub dtype: u32,
+    pub reserved: u32,
+    pub scale: f64,
+    pub zero_point: i64,
+}
+
+/// `sw_constant`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwConstant {
+    pub size: u64,
+    pub tensor: u32,
+    pub reserved: u32,
+    pub weight: *const SwWeight,
+}
+
+/// `sw_entry`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwEntry {
+    pub size: u64,
+    pub name: *const c_char,
+    pub kind: u32,
+    pub reserved: u32,
+    pub rows: u64,
+    pub context: u64,
+    pub tensors: *const *const SwTensor,
+    pub tensor_count: u64,
+    pub nodes: *const *const SwNode,
+    pub node_count: u64,
+    pub inputs: *const *const SwPort,
+    pub input_count: u64,
+    pub outputs: *const *const SwPort,
+    pub output_count: u64,
+    pub constants: *const *const SwConstant,
+    pub constant_count: u64,
+}
+
+/// `sw_work_order`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwWorkOrder {
+    pub size: u64,
+    pub name: *const c_char,
+    pub entries: *const *const SwEntry,
+    pub entry_count: u64,
+    pub weights: *const *const SwWeight,
+    pub weight_count: u64,
+    pub flags: *const *const SwOption,
+    pub flag_count: u64,
+    pub options: *const *const SwOption,
+    pub option_count: u64,
+}
+
+/// `sw_compile_output`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwCompileOutput {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub write: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *const c_void, length: u64) -> u32>,
+    pub head: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *const c_void, length: u64) -> u32>,
+    pub progress: Option<unsafe extern "C" fn(context: *mut c_void, per_mille: u32, stage: *const c_char)>,
+    pub cancelled: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
+    pub flag: Option<unsafe extern "C" fn(context: *mut c_void, verdict: *const SwFlagVerdict)>,
+    pub placement: Option<unsafe extern "C" fn(context: *mut c_void, placement: *const SwPlacement)>,
+}
+
+/// `sw_artefact`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwArtefact {
+    pub size: u64,
+    pub head: *const c_void,
+    pub head_length: u64,
+    pub pointer: *const c_void,
+    pub length: u64,
+    pub fd: i32,
+    pub reserved: u32,
+    pub fd_offset: u64,
+}
+
+/// `sw_import`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwImport {
+    pub size: u64,
+    pub kind: u32,
+    pub fd: i32,
+    pub fd_offset: u64,
+    pub handle: *mut c_void,
+    pub length: u64,
+}
+
+/// `sw_bound`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwBound {
+    pub size: u64,
+    pub buffer: *mut SwBuffer,
+    pub pointer: *mut c_void,
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// `sw_run`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwRun {
+    pub size: u64,
+    pub entry: u64,
+    pub rows: u64,
+    pub bounds: *const *const SwBound,
+    pub bound_count: u64,
+    pub deadline_nanoseconds: u64,
+}
+
+/// `sw_table`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwTable {
+    pub size: u64,
+    pub version: u32,
+    pub reserved: u32,
+    pub error_free: Option<unsafe extern "C" fn(error: *mut SwError)>,
+    pub describe: Option<unsafe extern "C" fn(sink: *const SwDescriptionSink) -> *mut SwError>,
+    pub open: Option<
+        unsafe extern "C" fn(
+            host: *const SwHost,
+            options: *const *const SwOption,
+            option_count: u64,
+            shim: *mut *mut SwShim,
+        ) -> *mut SwError,
+    >,
+    pub close: Option<unsafe extern "C" fn(shim: *mut SwShim)>,
+    pub devices: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            soc: *const c_char,
+            sink: *const SwDeviceSink,
+        ) -> *mut SwError,
+    >,
+    pub limits: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            sink: *const SwLimitSink,
+        ) -> *mut SwError,
+    >,
+    pub flags: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            sink: *const SwFlagSink,
+        ) -> *mut SwError,
+    >,
+    pub check: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            entry: *const SwEntry,
+            sink: *const SwVerdictSink,
+        ) -> *mut SwError,
+    >,
+    pub estimate: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            entry: *const SwEntry,
+            sink: *const SwEstimateSink,
+        ) -> *mut SwError,
+    >,
+    pub compile: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            order: *const SwWorkOrder,
+            output: *const SwCompileOutput,
+        ) -> *mut SwError,
+    >,
+    pub compatibility: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            head: *const c_void,
+            head_length: u64,
+            sink: *const SwCompatibilitySink,
+        ) -> *mut SwError,
+    >,
+    pub load: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            artefact: *const SwArtefact,
+            options: *const *const SwOption,
+            option_count: u64,
+            shard: *mut *mut SwShard,
+        ) -> *mut SwError,
+    >,
+    pub unload: Option<unsafe extern "C" fn(shard: *mut SwShard)>,
+    pub entries:
+        Option<unsafe extern "C" fn(shard: *mut SwShard, sink: *const SwLoadedEntrySink) -> *mut SwError>,
+    pub bindings: Option<
+        unsafe extern "C" fn(shard: *mut SwShard, entry: u64, sink: *const SwBindingSink) -> *mut SwError,
+    >,
+    pub run: Option<unsafe extern "C" fn(shard: *mut SwShard, run: *const SwRun) -> *mut SwError>,
+    pub cancel: Option<unsafe extern "C" fn(shard: *mut SwShard)>,
+    pub buffer_allocate: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            length: u64,
+            alignment: u64,
+            buffer: *mut *mut SwBuffer,
+        ) -> *mut SwError,
+    >,
+    pub buffer_import: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            device: *const c_char,
+            import: *const SwImport,
+            buffer: *mut *mut SwBuffer,
+        ) -> *mut SwError,
+    >,
+    pub buffer_free: Option<unsafe extern "C" fn(shim: *mut SwShim, buffer: *mut SwBuffer)>,
+    pub buffer_map: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            buffer: *mut SwBuffer,
+            pointer: *mut *mut c_void,
+        ) -> *mut SwError,
+    >,
+    pub buffer_sync: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            buffer: *mut SwBuffer,
+            offset: u64,
+            length: u64,
+            direction: u32,
+        ) -> *mut SwError,
+    >,
+    pub recover: Option<unsafe extern "C" fn(shim: *mut SwShim, device: *const c_char) -> *mut SwError>,
+}

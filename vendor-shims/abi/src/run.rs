@@ -1,0 +1,172 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::error::{Error, ErrorClass, Result};
+use crate::shim::Buffer;
+
+/// A compiled artefact as it is mapped; readable as long as the shard made from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Artefact<'m> {
+    pub(crate) head: &'m [u8],
+    pub(crate) bytes: &'m [u8],
+    pub(crate) file: Option<(i32, u64)>,
+}
+
+impl<'m> Artefact<'m> {
+    /// What compile set as head.
+    pub fn head(&self) -> &'m [u8] {
+        self.head
+    }
+
+    /// What compile wrote, page-aligned.
+    pub fn bytes(&self) -> &'m [u8] {
+        self.bytes
+    }
+
+    /// Descriptor of the mapped file and where [`Artefact::bytes`] lies in it. The descriptor stays the host's.
+    pub fn file(&self) -> Option<(i32, u64)> {
+        self.file
+    }
+}
+
+/// One run: which entry, how many rows, and what is bound. Fields are public so that bindings can be borrowed one by one.
+pub struct Run<'a> {
+    /// Index of the loaded entry.
+    pub entry: usize,
+    /// Valid rows, 1 to the entry's rows.
+    pub rows: usize,
+    /// One per binding of the entry, in their order, each exactly as long as its binding says and aligned as it asks.
+    pub bound: Vec<Bound<'a>>,
+    /// Cancellation and deadline.
+    pub control: Control<'a>,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy)]
+pub struct Control<'a> {
+    pub(crate) cancelled: &'a AtomicBool,
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Control<'_> {
+    /// Fails when the run was cancelled or its deadline has passed. Cheap without a deadline; call it once per layer or so.
+    pub fn proceed(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorClass::Cancelled, "the run was cancelled"));
+        }
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => {
+                Err(Error::new(ErrorClass::Deadline, "the run's deadline has passed"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) enum Memory<'a> {
+    Read(&'a [u8]),
+    Write(&'a mut [u8]),
+    /// The buffer cannot be mapped; only the shim's own type knows what it is.
+    Opaque,
+}
+
+/// Memory bound for one run.
+pub struct Bound<'a> {
+    pub(crate) memory: Memory<'a>,
+    pub(crate) buffer: Option<(&'a dyn Buffer, usize)>,
+}
+
+/// An element type of a typed view: every bit pattern is a value.
+pub trait Element: private::Sealed + Copy {}
+
+mod private {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($type:ty),*) => { $(impl private::Sealed for $type {} impl Element for $type {})* };
+}
+elements!(f32, i32, i16, u16, i8, u8, i64);
+
+impl<'a> Bound<'a> {
+    /// The bytes; empty for a buffer that cannot be mapped.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Read(bytes) => bytes,
+            Memory::Write(bytes) => bytes,
+            Memory::Opaque => &[],
+        }
+    }
+
+    /// The bytes of an output or state.
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
+        match &mut self.memory {
+            Memory::Write(bytes) => Ok(bytes),
+            Memory::Read(_) | Memory::Opaque => Err(not_writable()),
+        }
+    }
+
+    /// Typed view of an input, or of an output or state to read back.
+    pub fn values<T: Element>(&self) -> Result<&[T]> {
+        typed(self.bytes())
+    }
+
+    /// Typed view of an output or state.
+    pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        typed_mut(self.bytes_mut()?)
+    }
+
+    /// The bytes of an input for as long as the run.
+    pub fn into_bytes(self) -> Result<&'a [u8]> {
+        match self.memory {
+            Memory::Read(bytes) => Ok(bytes),
+            Memory::Write(bytes) => Ok(bytes),
+            Memory::Opaque => Err(Error::invalid_argument("the bound buffer cannot be mapped")),
+        }
+    }
+
+    /// The bytes of an output or state for as long as the run.
+    pub fn into_bytes_mut(self) -> Result<&'a mut [u8]> {
+        match self.memory {
+            Memory::Write(bytes) => Ok(bytes),
+            Memory::Read(_) | Memory::Opaque => Err(not_writable()),
+        }
+    }
+
+    /// Typed view of an input for as long as the run.
+    pub fn into_values<T: Element>(self) -> Result<&'a [T]> {
+        typed(self.into_bytes()?)
+    }
+
+    /// Typed view of an output or state for as long as the run.
+    pub fn into_values_mut<T: Element>(self) -> Result<&'a mut [T]> {
+        typed_mut(self.into_bytes_mut()?)
+    }
+
+    /// The shim's buffer and the offset into it, when one is bound rather than plain memory.
+    pub fn buffer(&self) -> Option<(&'a dyn Buffer, usize)> {
+        self.buffer
+    }
+}
+
+fn not_writable() -> Error {
+    Error::invalid_argument("the binding is not writable memory")
+}
+
+fn misaligned<T>() -> Error {
+    Error::invalid_argument(format!("the bytes are not whole, aligned elements of {} bytes", size_of::<T>()))
+}
+
+/// Bytes as elements; refused when misaligned or not whole.
+pub fn typed<T: Element>(bytes: &[u8]) -> Result<&[T]> {
+    // SAFETY: `Element` is sealed to integers and floats, of which every bit pattern is a value.
+    let (before, values, after) = unsafe { bytes.align_to::<T>() };
+    if before.is_empty() && after.is_empty() { Ok(values) } else { Err(misaligned::<T>()) }
+}
+
+/// Bytes as elements; refused when misaligned or not whole.
+pub fn typed_mut<T: Element>(bytes: &mut [u8]) -> Result<&mut [T]> {
+    // SAFETY: as in `typed`; and every value of `T` is valid bytes.
+    let (before, values, after) = unsafe { bytes.align_to_mut::<T>() };
+    if before.is_empty() && after.is_empty() { Ok(values) } else { Err(misaligned::<T>()) }
+}

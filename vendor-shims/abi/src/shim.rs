@@ -1,0 +1,376 @@
+//! The two traits a Rust shim implements, and the plain data they speak.
+
+use crate::error::{Error, Result};
+use crate::raw;
+use crate::run::Run;
+use crate::view::{EntryView, WorkOrderView};
+
+/// A vendor's shim: one value is one instance, opened with its own options.
+///
+/// The host makes one call at a time per instance and, at the same time, runs on any of its shards. A panic in any
+/// function becomes an [`Internal`](crate::ErrorClass::Internal) error with the panic's message.
+pub trait Shim: Sized + Send + Sync + 'static {
+    /// Who this is. Must not touch a device: it is called to list shims.
+    fn describe() -> Description;
+
+    /// Opens an instance. Refuse options you do not know ([`Options::only`]).
+    fn open(options: &Options<'_>) -> Result<Self>;
+
+    /// Devices of this machine, or with `soc` those this shim compiles for offline or simulates.
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>>;
+
+    /// What the device cannot exceed. Default: nothing is known.
+    fn limits(&self, device: &str) -> Result<Vec<Limit>> {
+        let _ = device;
+        Ok(Vec::new())
+    }
+
+    /// The compiler flags of the device. Default: none.
+    fn flags(&self, device: &str) -> Result<Vec<Flag>> {
+        let _ = device;
+        Ok(Vec::new())
+    }
+
+    /// One verdict per node, in the entry's order. An error is about the entry as a whole. Weights may have no bytes.
+    fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>>;
+
+    /// Time of one run with all rows. Default: not known.
+    fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
+        let _ = (device, entry);
+        Ok(None)
+    }
+
+    /// Streams the artefact to `output` and sets its head once. The same order gives the same bytes. Every flag of the
+    /// order needs a verdict; one without counts as [`FlagOutcome::Unknown`].
+    fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()>;
+
+    /// Whether an artefact with this head can be loaded.
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility>;
+
+    /// Makes an artefact ready to run. The mapping stays readable as long as the shard lives; nothing needs copying.
+    fn load<'m>(
+        &'m self,
+        device: &str,
+        artefact: Artefact<'m>,
+        options: &Options<'_>,
+    ) -> Result<Box<dyn LoadedShard + 'm>>;
+
+    /// Allocates device-visible memory, zeroed. Default: memory of the process ([`HostBuffer`](crate::HostBuffer)).
+    fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
+        let _ = device;
+        Ok(Box::new(crate::HostBuffer::new(length, alignment)?))
+    }
+
+    /// Makes foreign memory visible to the device. Default: refused.
+    fn import(&self, device: &str, import: Import) -> Result<Box<dyn Buffer>> {
+        let _ = (device, import);
+        Err(Error::invalid_argument("this shim imports no foreign memory"))
+    }
+
+    /// Makes a lost device usable again; all its shards and buffers are gone. Default: it stays lost.
+    fn recover(&self, device: &str) -> Result<()> {
+        Err(Error::new(crate::ErrorClass::DeviceLost, format!("device `{device}` cannot be recovered")))
+    }
+}
+
+/// A loaded artefact.
+pub trait LoadedShard: Send {
+    /// What can be run, with everything a run binds. Asked once, after loading.
+    fn entries(&self) -> Result<Vec<LoadedEntry>>;
+
+    /// Runs an entry: blocks until done. States are bound read-write and updated in place. Rows beyond [`Run::rows`] must
+    /// not be written to a state nor be seen by a valid row. Call [`Control::proceed`](crate::Control::proceed) now and then.
+    fn run(&mut self, run: Run<'_>) -> Result<()>;
+}
+
+/// Device-visible memory.
+///
+/// # Safety
+///
+/// [`Buffer::pointer`], when not null, is valid for reads and writes of [`Buffer::length`] bytes until the buffer is dropped, and
+/// always the same.
+pub unsafe trait Buffer: Send + Sync + std::any::Any {
+    /// The host's view; null when it cannot be mapped.
+    fn pointer(&self) -> *mut u8;
+
+    /// Bytes.
+    fn length(&self) -> usize;
+
+    /// Makes the host's and the device's view agree. Default: they always do.
+    fn sync(&self, offset: usize, length: usize, direction: SyncDirection) -> Result<()> {
+        let _ = (offset, length, direction);
+        Ok(())
+    }
+
+    /// For shims that look for their own buffer type among the bound ones.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// Which side looks at a buffer next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncDirection {
+    /// The device wrote, the host is about to look.
+    BeforeHost,
+    /// The host wrote, the device is about to look.
+    AfterHost,
+}
+
+/// Who a shim is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// `qnn`, `neuron`, `cpu`
+    pub name: String,
+    /// Company or project.
+    pub vendor: String,
+    /// Of the shim itself.
+    pub version: String,
+    /// Name, version and path of the library it drives.
+    pub vendor_library: Option<String>,
+    /// Instances that may be open at once; 0 for any number.
+    pub instance_limit: u64,
+}
+
+/// A device or an offline target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Unique within the shim.
+    pub name: String,
+    /// Lower case, `mt6989`.
+    pub soc: Option<String>,
+    /// Architecture, driver version, … for people.
+    pub detail: Option<String>,
+    /// Where it is.
+    pub kind: DeviceKind,
+    /// What a run accepts.
+    pub memory_kinds: MemoryKinds,
+    /// What it can address; 0 if not known.
+    pub memory_bytes: u64,
+}
+
+/// Where a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DeviceKind {
+    /// In this machine.
+    Present = raw::SW_DEVICE_PRESENT,
+    /// A named SoC, compiles only.
+    Offline = raw::SW_DEVICE_OFFLINE,
+    /// A named SoC, runs in a simulator.
+    Simulated = raw::SW_DEVICE_SIMULATED,
+}
+
+/// A set of memory kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryKinds(pub u32);
+
+impl MemoryKinds {
+    /// Any pointer of the process.
+    pub const HOST: MemoryKinds = MemoryKinds(raw::SW_MEMORY_HOST);
+    /// From [`Shim::allocate`].
+    pub const SHIM: MemoryKinds = MemoryKinds(raw::SW_MEMORY_SHIM);
+    /// Imported dma-buf.
+    pub const DMA_BUF: MemoryKinds = MemoryKinds(raw::SW_MEMORY_DMA_BUF);
+    /// Imported AHardwareBuffer.
+    pub const HARDWARE_BUFFER: MemoryKinds = MemoryKinds(raw::SW_MEMORY_HARDWARE_BUFFER);
+
+    /// Both sets.
+    pub const fn and(self, other: MemoryKinds) -> MemoryKinds {
+        MemoryKinds(self.0 | other.0)
+    }
+}
+
+/// Where a number comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Provenance {
+    /// The shim states it.
+    Declared = raw::SW_PROVENANCE_DECLARED,
+    /// Observed in the field.
+    Reported = raw::SW_PROVENANCE_REPORTED,
+    /// Found by trying.
+    Probed = raw::SW_PROVENANCE_PROBED,
+    /// Timed on the device.
+    Measured = raw::SW_PROVENANCE_MEASURED,
+    /// Computed by a simulator.
+    Simulated = raw::SW_PROVENANCE_SIMULATED,
+    /// Estimated by a formula.
+    Modelled = raw::SW_PROVENANCE_MODELLED,
+}
+
+/// An upper bound, inclusive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// `ops`, `context-bytes`, …
+    pub name: String,
+    /// Largest legal value.
+    pub value: u64,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// What was observed.
+    pub note: Option<String>,
+}
+
+/// Legal values of a flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlagKind {
+    /// `true` or `false`.
+    Boolean,
+    /// Within an inclusive range.
+    Integer {
+        /// Smallest.
+        minimum: i64,
+        /// Largest.
+        maximum: i64,
+    },
+    /// A decimal number.
+    Float,
+    /// One of these words.
+    Choice(Vec<String>),
+    /// Any text.
+    Text,
+}
+
+/// A compiler flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flag {
+    /// Name.
+    pub name: String,
+    /// What it does, in one sentence.
+    pub description: String,
+    /// Legal values.
+    pub kind: FlagKind,
+    /// Value when not given.
+    pub default: Option<String>,
+}
+
+/// Whether a shim takes a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It does.
+    Taken,
+    /// It does not, for this reason.
+    Refused(String),
+}
+
+/// What one run costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// Time of one run with all rows, without the uncosted nodes.
+    pub time_microseconds: u64,
+    /// Where the number comes from.
+    pub provenance: Provenance,
+    /// Bytes from and to main memory; 0 if not known.
+    pub bytes_moved: u64,
+    /// Indices of nodes left out.
+    pub uncosted: Vec<u64>,
+}
+
+/// What became of a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum FlagOutcome {
+    /// In effect; the evidence says how that is known.
+    Applied = raw::SW_FLAG_APPLIED,
+    /// The compiler repeated it; no effect was shown.
+    Recorded = raw::SW_FLAG_RECORDED,
+    /// Compiling with and without it gave the same code.
+    Inert = raw::SW_FLAG_INERT,
+    /// Rejected.
+    Refused = raw::SW_FLAG_REFUSED,
+    /// Nothing is known.
+    Unknown = raw::SW_FLAG_UNKNOWN,
+}
+
+/// Whether a shim can use an artefact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compatibility {
+    /// Made by another shim.
+    NotMine(String),
+    /// As good as freshly compiled.
+    Optimal,
+    /// Runs, but compiling again would be better.
+    Recompile(String),
+    /// Made by this shim, cannot run here.
+    Unsupported(String),
+}
+
+/// Something a loaded shard can run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadedEntry {
+    /// As in the work order.
+    pub name: String,
+    /// Largest `rows` of a run.
+    pub rows: u64,
+    /// As in the work order.
+    pub context: u64,
+    /// What a run binds, in this order.
+    pub bindings: Vec<Binding>,
+}
+
+/// How a binding is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Direction {
+    /// Read.
+    Input = raw::SW_BINDING_INPUT,
+    /// Written as a whole.
+    Output = raw::SW_BINDING_OUTPUT,
+    /// Read and written in place, kept between runs.
+    State = raw::SW_BINDING_STATE,
+    /// A state written elsewhere, read only.
+    StateRead = raw::SW_BINDING_STATE_READ,
+}
+
+/// One tensor that a run binds; a state read and written is one binding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// Of the port in the work order.
+    pub name: String,
+    /// How it is used.
+    pub direction: Direction,
+    /// `SW_ROLE_…`
+    pub role: u32,
+    /// `SW_DTYPE_…` as it lies in memory.
+    pub dtype: u32,
+    /// `SW_UPDATE_…`
+    pub update: u32,
+    /// Extents.
+    pub shape: Vec<u64>,
+    /// In elements; none for dense row-major.
+    pub strides: Option<Vec<u64>>,
+    /// Length of what is bound.
+    pub bytes: u64,
+    /// Of the first byte; a power of two.
+    pub alignment: u64,
+    /// What may be bound.
+    pub memory_kinds: MemoryKinds,
+    /// `real = (stored − zero_point) · scale`; 1 for floats.
+    pub scale: f64,
+    /// 0 for floats.
+    pub zero_point: i64,
+}
+
+/// Foreign memory to import.
+#[derive(Clone, Copy, Debug)]
+pub enum Import {
+    /// A dma-buf; the descriptor stays the host's and open until the buffer is freed.
+    DmaBuf {
+        /// The descriptor.
+        fd: i32,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// An `AHardwareBuffer *`, alive until the buffer is freed.
+    HardwareBuffer {
+        /// The handle.
+        handle: *mut std::ffi::c_void,
+        /// Bytes.
+        length: u64,
+    },
+}
+
+pub use crate::compile::CompileOutput;
+pub use crate::options::Options;
+pub use crate::run::Artefact;

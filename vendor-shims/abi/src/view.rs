@@ -1,0 +1,679 @@
+//! Safe views over the tables of a work order. They are checked as a whole when they enter, so that reading them
+//! cannot fail: every pointer, count, index and string has been looked at once.
+
+use std::ffi::{CStr, c_char};
+
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::raw;
+
+/// Longest string that is taken over the contract. Names and reasons are short; anything longer is a mistake.
+const TEXT_LIMIT: usize = 1 << 16;
+
+/// Highest rank of a tensor.
+const RANK_LIMIT: u32 = 8;
+
+fn broken(what: impl std::fmt::Display) -> Error {
+    Error::invalid_argument(format!("the host's tables are broken: {what}"))
+}
+
+/// # Safety
+///
+/// `pointer` is null or a NUL-terminated string valid for `'a`.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
+    if pointer.is_null() {
+        return Err(broken(format!("{what} is null")));
+    }
+    // SAFETY: promised by the caller.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    if text.count_bytes() > TEXT_LIMIT {
+        return Err(broken(format!("{what} is longer than {TEXT_LIMIT} bytes")));
+    }
+    text.to_str().map_err(|_| broken(format!("{what} is not UTF-8")))
+}
+
+/// # Safety
+///
+/// `pointer` is null or an array of `count` pointers, each null or to a struct starting with its size, valid for `'a`.
+unsafe fn structs<'a, T>(pointer: *const *const T, count: u64, what: &str) -> Result<&'a [&'a T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let count = usize::try_from(count).map_err(|_| broken(format!("{what} count {count}")))?;
+    if pointer.is_null() || count > isize::MAX as usize / size_of::<*const T>() {
+        return Err(broken(format!("{what} array")));
+    }
+    // SAFETY: promised by the caller.
+    let pointers = unsafe { std::slice::from_raw_parts(pointer, count) };
+    for &element in pointers {
+        if element.is_null() {
+            return Err(broken(format!("a {what} is null")));
+        }
+        // SAFETY: promised by the caller; every struct starts with its u64 size.
+        let size = unsafe { element.cast::<u64>().read() };
+        if size < size_of::<T>() as u64 {
+            return Err(broken(format!("a {what} of {size} bytes, this version has {}", size_of::<T>())));
+        }
+    }
+    // SAFETY: no element is null, each is a whole `T`, and `&T` has the layout of `*const T`.
+    Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<&T>(), count) })
+}
+
+/// # Safety
+///
+/// `pointer` is null or an array of `count` plain numbers valid for `'a`.
+unsafe fn numbers<'a, T: Copy>(pointer: *const T, count: u64, what: &str) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let count = usize::try_from(count).map_err(|_| broken(format!("{what} count {count}")))?;
+    if pointer.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(broken(format!("{what} array")));
+    }
+    // SAFETY: promised by the caller.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+/// # Safety
+///
+/// `pointer` is an array of `count` options valid for `'a`.
+pub(crate) unsafe fn options<'a>(
+    pointer: *const *const raw::SwOption,
+    count: u64,
+    what: &str,
+) -> Result<Options<'a>> {
+    // SAFETY: promised by the caller.
+    let options = unsafe { structs(pointer, count, what) }?;
+    let pairs = options
+        .iter()
+        // SAFETY: promised by the caller.
+        .map(|option| unsafe { Ok((text(option.key, what)?, text(option.value, what)?)) })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Options::new(pairs))
+}
+
+/// # Safety
+///
+/// The quantisation is null or valid for the call.
+unsafe fn check_quantisation(pointer: *const raw::SwQuantisation) -> Result<()> {
+    if pointer.is_null() {
+        return Ok(());
+    }
+    let list = [pointer];
+    // SAFETY: promised by the caller.
+    let quantisation = unsafe { structs(list.as_ptr(), 1, "quantisation") }?[0];
+    if !(1..=3).contains(&quantisation.kind) {
+        return Err(broken(format!("quantisation kind {}", quantisation.kind)));
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// The weight is valid for the call.
+unsafe fn check_weight(weight: &raw::SwWeight) -> Result<()> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        text(weight.name, "weight name")?;
+        text(weight.part, "weight part")?;
+        check_shape(weight.rank, weight.shape, "weight")?;
+        check_quantisation(weight.quantisation)?;
+    }
+    if weight.length > isize::MAX as u64 {
+        return Err(broken(format!("a weight of {} bytes", weight.length)));
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// `shape` is null or `rank` numbers.
+unsafe fn check_shape(rank: u32, shape: *const u64, what: &str) -> Result<()> {
+    if rank > RANK_LIMIT {
+        return Err(broken(format!("{what} of rank {rank}")));
+    }
+    // SAFETY: promised by the caller.
+    unsafe { numbers(shape, u64::from(rank), what) }.map(|_| ())
+}
+
+/// # Safety
+///
+/// `pointer` is null or an entry valid for the call, as the contract says.
+unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        text(entry.name, "entry name")?;
+        let tensors = structs(entry.tensors, entry.tensor_count, "tensor")?;
+        for tensor in tensors {
+            text(tensor.name, "tensor name")?;
+            check_shape(tensor.rank, tensor.shape, "tensor")?;
+            check_quantisation(tensor.quantisation)?;
+        }
+        let known = |index: u32, what: &str| {
+            if (index as usize) < tensors.len() {
+                Ok(())
+            } else {
+                Err(broken(format!("{what} names tensor {index} of {}", tensors.len())))
+            }
+        };
+        for node in structs(entry.nodes, entry.node_count, "node")? {
+            text(node.name, "node name")?;
+            for &input in numbers(node.inputs, node.input_count, "node input")? {
+                if input != raw::SW_NO_TENSOR {
+                    known(input, "a node input")?;
+                }
+            }
+            for &output in numbers(node.outputs, node.output_count, "node output")? {
+                known(output, "a node output")?;
+            }
+            for attribute in structs(node.attributes, node.attribute_count, "attribute")? {
+                text(attribute.name, "attribute name")?;
+                match attribute.kind {
+                    raw::SW_ATTRIBUTE_TEXT => {
+                        text(attribute.text, "attribute text")?;
+                    }
+                    raw::SW_ATTRIBUTE_INTEGERS => {
+                        numbers(attribute.integers, attribute.integer_count, "attribute")?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (ports, count, what) in
+            [(entry.inputs, entry.input_count, "input"), (entry.outputs, entry.output_count, "output")]
+        {
+            for port in structs(ports, count, what)? {
+                known(port.tensor, what)?;
+                text(port.name, what)?;
+            }
+        }
+        for constant in structs(entry.constants, entry.constant_count, "constant")? {
+            known(constant.tensor, "a constant")?;
+            let list = [constant.weight];
+            check_weight(structs(list.as_ptr(), 1, "weight")?[0])?;
+        }
+    }
+    Ok(())
+}
+
+/// The contract struct behind a pointer, when it is there and whole.
+///
+/// # Safety
+///
+/// `pointer` is null or points to a struct that starts with its size, valid for `'a`.
+pub(crate) unsafe fn whole<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+    let list = [pointer];
+    // SAFETY: promised by the caller.
+    Ok(unsafe { structs(list.as_ptr(), 1, what) }?[0])
+}
+
+/// Arrays that were checked on entry.
+///
+/// # Safety
+///
+/// The array passed `structs` before.
+unsafe fn checked<'a, T>(pointer: *const *const T, count: u64) -> &'a [&'a T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: promised by the caller.
+    unsafe { std::slice::from_raw_parts(pointer.cast::<&T>(), count as usize) }
+}
+
+/// # Safety
+///
+/// The array passed `numbers` before.
+unsafe fn checked_numbers<'a, T>(pointer: *const T, count: u64) -> &'a [T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: promised by the caller.
+    unsafe { std::slice::from_raw_parts(pointer, count as usize) }
+}
+
+/// # Safety
+///
+/// The string passed `text` before.
+unsafe fn checked_text<'a>(pointer: *const c_char) -> &'a str {
+    // SAFETY: promised by the caller; UTF-8 was checked then.
+    unsafe { std::str::from_utf8_unchecked(CStr::from_ptr(pointer).to_bytes()) }
+}
+
+/// Everything to compile: entries that share weights and states.
+#[derive(Clone, Copy)]
+pub struct WorkOrderView<'a>(&'a raw::SwWorkOrder);
+
+impl<'a> WorkOrderView<'a> {
+    /// # Safety
+    ///
+    /// `pointer` is null or a work order valid for `'a`, as the contract says.
+    pub(crate) unsafe fn new(pointer: *const raw::SwWorkOrder) -> Result<Self> {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let order = whole(pointer, "work order")?;
+            text(order.name, "work order name")?;
+            for entry in structs(order.entries, order.entry_count, "entry")? {
+                check_entry(entry)?;
+            }
+            for weight in structs(order.weights, order.weight_count, "weight")? {
+                check_weight(weight)?;
+            }
+            options(order.flags, order.flag_count, "flag")?;
+            options(order.options, order.option_count, "option")?;
+            Ok(WorkOrderView(order))
+        }
+    }
+
+    /// Content hash, for logs and caches.
+    pub fn name(&self) -> &'a str {
+        // SAFETY: checked in `new`.
+        unsafe { checked_text(self.0.name) }
+    }
+
+    /// The entry points.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = EntryView<'a>> + use<'a> {
+        // SAFETY: checked in `new`.
+        unsafe { checked(self.0.entries, self.0.entry_count) }.iter().map(|entry| EntryView(entry))
+    }
+
+    /// Every weight once.
+    pub fn weights(&self) -> impl ExactSizeIterator<Item = WeightView<'a>> + use<'a> {
+        // SAFETY: checked in `new`.
+        unsafe { checked(self.0.weights, self.0.weight_count) }.iter().map(|weight| WeightView(weight))
+    }
+
+    /// Compiler flags; each needs a verdict.
+    pub fn flags(&self) -> Options<'a> {
+        // SAFETY: checked in `new`, so it cannot fail.
+        unsafe { options(self.0.flags, self.0.flag_count, "flag") }.unwrap_or_default()
+    }
+
+    /// Options for the shim rather than its compiler.
+    pub fn options(&self) -> Options<'a> {
+        // SAFETY: checked in `new`, so it cannot fail.
+        unsafe { options(self.0.options, self.0.option_count, "option") }.unwrap_or_default()
+    }
+}
+
+/// Index of a tensor within its entry.
+pub type TensorIndex = u32;
+
+/// One entry point: static shapes, nodes in an order in which they can run.
+#[derive(Clone, Copy)]
+pub struct EntryView<'a>(&'a raw::SwEntry);
+
+impl<'a> EntryView<'a> {
+    /// # Safety
+    ///
+    /// `pointer` is null or an entry valid for `'a`, as the contract says.
+    pub(crate) unsafe fn new(pointer: *const raw::SwEntry) -> Result<Self> {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let entry = whole(pointer, "entry")?;
+            check_entry(entry)?;
+            Ok(EntryView(entry))
+        }
+    }
+
+    /// `prefill_128@4096`
+    pub fn name(&self) -> &'a str {
+        // SAFETY: checked on entry.
+        unsafe { checked_text(self.0.name) }
+    }
+
+    /// `SW_ENTRY_…`
+    pub fn kind(&self) -> u32 {
+        self.0.kind
+    }
+
+    /// Static row count.
+    pub fn rows(&self) -> u64 {
+        self.0.rows
+    }
+
+    /// Positions its linear states hold; for an encoder equal to the rows.
+    pub fn context(&self) -> u64 {
+        self.0.context
+    }
+
+    /// All tensors, by index.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorView<'a>> + use<'a> {
+        // SAFETY: checked on entry.
+        unsafe { checked(self.0.tensors, self.0.tensor_count) }.iter().map(|tensor| TensorView(tensor))
+    }
+
+    /// The tensor of an index taken from this entry.
+    ///
+    /// # Panics
+    ///
+    /// When the index is not one of this entry.
+    pub fn tensor(&self, index: TensorIndex) -> TensorView<'a> {
+        // SAFETY: checked on entry.
+        TensorView(unsafe { checked(self.0.tensors, self.0.tensor_count) }[index as usize])
+    }
+
+    /// The operations, in an order in which they can run.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeView<'a>> + use<'a> {
+        // SAFETY: checked on entry.
+        unsafe { checked(self.0.nodes, self.0.node_count) }.iter().map(|node| NodeView(node))
+    }
+
+    /// What is bound before a run.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
+        // SAFETY: checked on entry.
+        unsafe { checked(self.0.inputs, self.0.input_count) }.iter().map(|port| PortView(port))
+    }
+
+    /// What a run gives. A written state is input and output under one name.
+    pub fn outputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
+        // SAFETY: checked on entry.
+        unsafe { checked(self.0.outputs, self.0.output_count) }.iter().map(|port| PortView(port))
+    }
+
+    /// Tensors that are weights.
+    pub fn constants(&self) -> impl ExactSizeIterator<Item = (TensorIndex, WeightView<'a>)> + use<'a> {
+        // SAFETY: checked on entry, the weight too.
+        unsafe { checked(self.0.constants, self.0.constant_count) }
+            .iter()
+            .map(|constant| (constant.tensor, WeightView(unsafe { &*constant.weight })))
+    }
+}
+
+/// A tensor with a static shape, dense row-major.
+#[derive(Clone, Copy)]
+pub struct TensorView<'a>(&'a raw::SwTensor);
+
+impl<'a> TensorView<'a> {
+    /// Unique within the entry.
+    pub fn name(&self) -> &'a str {
+        // SAFETY: checked on entry.
+        unsafe { checked_text(self.0.name) }
+    }
+
+    /// `SW_DTYPE_…`
+    pub fn dtype(&self) -> u32 {
+        self.0.dtype
+    }
+
+    /// Extents, outermost first.
+    pub fn shape(&self) -> &'a [u64] {
+        // SAFETY: checked on entry.
+        unsafe { checked_numbers(self.0.shape, u64::from(self.0.rank)) }
+    }
+
+    /// Number of elements; saturates.
+    pub fn elements(&self) -> u64 {
+        self.shape().iter().fold(1_u64, |product, &extent| product.saturating_mul(extent))
+    }
+
+    /// How its values are stored; none for plain numbers.
+    pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
+        // SAFETY: null or checked on entry.
+        unsafe { self.0.quantisation.as_ref() }.map(QuantisationView)
+    }
+}
+
+/// A constant tensor.
+#[derive(Clone, Copy)]
+pub struct WeightView<'a>(&'a raw::SwWeight);
+
+impl<'a> WeightView<'a> {
+    /// Name in the checkpoint.
+    pub fn name(&self) -> &'a str {
+        // SAFETY: checked on entry.
+        unsafe { checked_text(self.0.name) }
+    }
+
+    /// What it is to the network: `q`, `down`, `norm`, …
+    pub fn part(&self) -> &'a str {
+        // SAFETY: checked on entry.
+        unsafe { checked_text(self.0.part) }
+    }
+
+    /// `SW_DTYPE_…`
+    pub fn dtype(&self) -> u32 {
+        self.0.dtype
+    }
+
+    /// Extents, outermost first.
+    pub fn shape(&self) -> &'a [u64] {
+        // SAFETY: checked on entry.
+        unsafe { checked_numbers(self.0.shape, u64::from(self.0.rank)) }
+    }
+
+    /// Stored length, also when the bytes are not at hand.
+    pub fn length(&self) -> u64 {
+        self.0.length
+    }
+
+    /// The stored bytes, page-aligned. They may be missing during check and estimate, which is an error here.
+    pub fn bytes(&self) -> Result<&'a [u8]> {
+        if self.0.length == 0 {
+            return Ok(&[]);
+        }
+        if self.0.data.is_null() {
+            return Err(broken(format!("weight `{}` has no bytes here", self.name())));
+        }
+        // SAFETY: the contract promises `length` bytes until the call returns; the length fits `isize`.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.data.cast(), self.0.length as usize) })
+    }
+
+    /// How its values are stored; none for plain numbers.
+    pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
+        // SAFETY: null or checked on entry.
+        unsafe { self.0.quantisation.as_ref() }.map(QuantisationView)
+    }
+
+    /// Equal for the same weight, across entries of a work order.
+    pub fn identity(&self) -> usize {
+        std::ptr::from_ref(self.0) as usize
+    }
+}
+
+/// How stored integers stand for real values: `real = (stored − zero point) · scale`.
+#[derive(Clone, Copy)]
+pub struct QuantisationView<'a>(&'a raw::SwQuantisation);
+
+impl<'a> QuantisationView<'a> {
+    /// `SW_QUANTISATION_…`
+    pub fn kind(&self) -> u32 {
+        self.0.kind
+    }
+
+    /// The axis along which scales change.
+    pub fn axis(&self) -> u32 {
+        self.0.axis
+    }
+
+    /// Elements per scale, when in blocks.
+    pub fn block(&self) -> u64 {
+        self.0.block
+    }
+
+    /// Stored bits per value.
+    pub fn bits(&self) -> u32 {
+        self.0.bits
+    }
+
+    /// `SW_DTYPE_…` of the scales.
+    pub fn scale_dtype(&self) -> u32 {
+        self.0.scale_dtype
+    }
+
+    /// The scales' bytes; an error when they are not at hand.
+    pub fn scales(&self) -> Result<&'a [u8]> {
+        let width: u64 = match self.0.scale_dtype {
+            raw::SW_DTYPE_F32 => 4,
+            raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16 => 2,
+            other => return Err(broken(format!("scales of element type {other}"))),
+        };
+        let length = self.0.scale_count.checked_mul(width).ok_or_else(|| broken("scale count"))?;
+        // SAFETY: the contract promises that many scales.
+        unsafe { numbers(self.0.scales.cast(), length, "scale") }
+    }
+
+    /// The zero points; empty when all are 0.
+    pub fn zero_points(&self) -> Result<&'a [i32]> {
+        if self.0.zero_points.is_null() {
+            return Ok(&[]);
+        }
+        // SAFETY: the contract promises that many zero points.
+        unsafe { numbers(self.0.zero_points, self.0.zero_point_count, "zero point") }
+    }
+}
+
+/// An operation.
+#[derive(Clone, Copy)]
+pub struct NodeView<'a>(&'a raw::SwNode);
+
+impl<'a> NodeView<'a> {
+    /// `SW_OP_…`
+    pub fn op(&self) -> u32 {
+        self.0.op
+    }
+
+    /// Version of the operation's meaning.
+    pub fn op_version(&self) -> u32 {
+        self.0.op_version
+    }
+
+    /// Unique within the entry.
+    pub fn name(&self) -> &'a str {
+        // SAFETY: checked on entry.
+        unsafe { checked_text(self.0.name) }
+    }
+
+    /// The decoder layer it belongs to.
+    pub fn layer(&self) -> Option<u32> {
+        u32::try_from(self.0.layer).ok()
+    }
+
+    /// Operands; none for an optional one that is not given.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = Option<TensorIndex>> + use<'a> {
+        // SAFETY: checked on entry.
+        unsafe { checked_numbers(self.0.inputs, self.0.input_count) }
+            .iter()
+            .map(|&index| (index != raw::SW_NO_TENSOR).then_some(index))
+    }
+
+    /// The operand at a place; an error when it is not given.
+    pub fn input(&self, place: usize) -> Result<TensorIndex> {
+        self.optional_input(place).ok_or_else(|| {
+            Error::invalid_argument(format!("node `{}` has no input {place}", self.name()))
+                .detail("node", self.name())
+        })
+    }
+
+    /// The operand at a place, if given.
+    pub fn optional_input(&self, place: usize) -> Option<TensorIndex> {
+        self.inputs().nth(place).flatten()
+    }
+
+    /// Results.
+    pub fn outputs(&self) -> &'a [TensorIndex] {
+        // SAFETY: checked on entry.
+        unsafe { checked_numbers(self.0.outputs, self.0.output_count) }
+    }
+
+    /// The single result.
+    pub fn output(&self) -> Result<TensorIndex> {
+        match self.outputs() {
+            [output] => Ok(*output),
+            outputs => Err(Error::invalid_argument(format!(
+                "node `{}` has {} outputs, one is expected",
+                self.name(),
+                outputs.len()
+            ))),
+        }
+    }
+
+    fn attribute(&self, name: &str, kind: u32) -> Result<&'a raw::SwAttribute> {
+        // SAFETY: checked on entry.
+        unsafe { checked(self.0.attributes, self.0.attribute_count) }
+            .iter()
+            // SAFETY: checked on entry.
+            .find(|attribute| attribute.kind == kind && unsafe { checked_text(attribute.name) } == name)
+            .copied()
+            .ok_or_else(|| {
+                Error::invalid_argument(format!(
+                    "node `{}` lacks the attribute `{name}` of the expected kind",
+                    self.name()
+                ))
+                .detail("node", self.name())
+                .detail("attribute", name)
+            })
+    }
+
+    /// An integer attribute.
+    pub fn attribute_i64(&self, name: &str) -> Result<i64> {
+        Ok(self.attribute(name, raw::SW_ATTRIBUTE_INTEGER)?.integer)
+    }
+
+    /// A count or size attribute.
+    pub fn attribute_usize(&self, name: &str) -> Result<usize> {
+        let value = self.attribute_i64(name)?;
+        usize::try_from(value).map_err(|_| {
+            Error::invalid_argument(format!("node `{}`: attribute `{name}` is {value}", self.name()))
+        })
+    }
+
+    /// A float attribute.
+    pub fn attribute_f32(&self, name: &str) -> Result<f32> {
+        Ok(self.attribute(name, raw::SW_ATTRIBUTE_FLOAT)?.number as f32)
+    }
+
+    /// A word attribute.
+    pub fn attribute_text(&self, name: &str) -> Result<&'a str> {
+        // SAFETY: checked on entry.
+        Ok(unsafe { checked_text(self.attribute(name, raw::SW_ATTRIBUTE_TEXT)?.text) })
+    }
+
+    /// A list attribute.
+    pub fn attribute_list(&self, name: &str) -> Result<&'a [i64]> {
+        let attribute = self.attribute(name, raw::SW_ATTRIBUTE_INTEGERS)?;
+        // SAFETY: checked on entry.
+        Ok(unsafe { checked_numbers(attribute.integers, attribute.integer_count) })
+    }
+}
+
+/// An input or output of an entry.
+#[derive(Clone, Copy)]
+pub struct PortView<'a>(&'a raw::SwPort);
+
+impl<'a> PortView<'a> {
+    /// The tensor.
+    pub fn tensor(&self) -> TensorIndex {
+        self.0.tensor
+    }
+
+    /// `SW_ROLE_…`
+    pub fn role(&self) -> u32 {
+        self.0.role
+    }
+
+    /// Name of the binding it becomes; a state's input and output share it.
+    pub fn name(&self) -> &'a str {
+        // SAFETY: checked on entry.
+        unsafe { checked_text(self.0.name) }
+    }
+
+    /// Detail of the role: capacity of slots, asset, first layer, state.
+    pub fn index(&self) -> u64 {
+        self.0.index
+    }
+
+    /// `SW_DTYPE_…` of the boundary encoding.
+    pub fn dtype(&self) -> u32 {
+        self.0.dtype
+    }
+
+    /// Of the boundary encoding; 1 for floats.
+    pub fn scale(&self) -> f64 {
+        self.0.scale
+    }
+
+    /// Of the boundary encoding; 0 for floats.
+    pub fn zero_point(&self) -> i64 {
+        self.0.zero_point
+    }
+}
