@@ -1,2 +1,55 @@
-//! (room under construction)
-fn main() {}
+//! The project's own tool: `cargo xtask <command>`.
+//!
+//! **Job.** Everything between a fresh clone and a running program: the set-up of a machine, the builds that one
+//! `cargo build` cannot express (planners for WebAssembly, the shim written in C, manifests beside the dylibs), the
+//! demo, the tests, the benches.
+//!
+//! **Not its job.** Nothing a user of the finished program needs: no command here plans, compiles or runs a model,
+//! they only start `shardwright`. It installs nothing but the WebAssembly target of the pinned toolchain.
+
+mod bench;
+mod build;
+mod cli;
+mod demo;
+mod error;
+mod process;
+mod setup;
+mod shims;
+mod testing;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Arguments, Command};
+use crate::error::Error;
+use crate::workspace::{Profile, Workspace};
+
+fn main() -> ExitCode {
+    match dispatch(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            if let Some(help) = error.help() {
+                eprintln!("help: {help}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn dispatch(arguments: Arguments) -> Result<(), Error> {
+    let workspace = Workspace::locate()?;
+    match arguments.command {
+        Command::Setup => setup::prepare(&workspace),
+        Command::Build { release } => {
+            setup::prepare(&workspace)?;
+            build::everything(&workspace, Profile::of_release_flag(release)).map(|_| ())
+        }
+        Command::Run { arguments } => demo::run(&workspace, &arguments),
+        Command::Demo => demo::demo(&workspace),
+        Command::Test { ci, filters } => testing::run(&workspace, ci, &filters),
+        Command::Bench { filters } => bench::run(&workspace, &filters),
+    }
+}

@@ -1,0 +1,42 @@
+//! One build of everything, laid out beside the program the way the program looks for it:
+//! `shardwright`, `shims/`, `planners/`, `profiles/`.
+
+use std::path::PathBuf;
+
+use crate::error::Error;
+use crate::workspace::{self, Profile, Workspace};
+use crate::{process, shims};
+
+/// Builds everything with one profile. Returns the program's path.
+///
+/// The whole workspace in one command, although the program needs only a part: cargo unites the features of the
+/// packages it is given, so building a part first and all of it for the tests later would compile some dependencies
+/// twice.
+pub fn everything(workspace: &Workspace, profile: Profile) -> Result<PathBuf, Error> {
+    process::run(workspace.cargo().args(["build", "--workspace"]).args(profile.flags()))?;
+    lay_out_shims(workspace, profile)?;
+    lay_out_profiles(workspace, profile)?;
+    Ok(workspace.program(profile))
+}
+
+fn lay_out_shims(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
+    let mut laid_out = Vec::new();
+    for package in workspace.packages_under("vendor-shims") {
+        laid_out.extend(shims::lay_out(workspace, package, profile)?);
+    }
+    laid_out.extend(shims::compile_c(workspace, &workspace.root.join("vendor-shims/template/c"), profile)?);
+    workspace::keep_only(&workspace.output(profile).join("shims"), &laid_out)
+}
+
+fn lay_out_profiles(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
+    let folder = workspace.output(profile).join("profiles");
+    let mut laid_out = Vec::new();
+    for source in workspace::files_of(&workspace.root.join("plugins/profiles"))? {
+        if source.extension().is_some_and(|extension| extension == "json") {
+            let path = folder.join(source.file_name().unwrap_or_default());
+            workspace::replace(&path, &workspace::read(&source)?)?;
+            laid_out.push(path);
+        }
+    }
+    workspace::keep_only(&folder, &laid_out)
+}

@@ -1,0 +1,53 @@
+//! The command line of `cargo xtask`.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+/// `cargo xtask …`
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Set up, build, try, test and measure Shardwright"
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Prepare a fresh machine: the WebAssembly target of the pinned toolchain, a check of the C compiler
+    Setup,
+    /// Build the program, every shim and every planner, and lay them out beside the program
+    Build {
+        /// Build with the release profile
+        #[arg(long)]
+        release: bool,
+    },
+    /// Build (release), then run `shardwright ARGS`
+    #[command(disable_help_flag = true)]
+    Run {
+        /// Handed to `shardwright` as they are
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        arguments: Vec<OsString>,
+    },
+    /// Plan and run the demo model, cut for a phone and emulated on the CPU
+    Demo,
+    /// Set up, build and run every test of the workspace
+    Test {
+        /// Fail when anything had to be skipped
+        #[arg(long)]
+        ci: bool,
+        /// Only tests whose name contains one of these
+        filters: Vec<String>,
+    },
+    /// Measure planning, shard boundaries, tokenizer and generation (release)
+    Bench {
+        /// Only benches whose name contains one of these
+        filters: Vec<String>,
+    },
+}

@@ -1,0 +1,46 @@
+//! `cargo xtask run` and `cargo xtask demo`: builds, then starts the program.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use crate::error::Error;
+use crate::workspace::{Profile, Workspace};
+use crate::{build, process, setup};
+
+/// What the demo asks for: a limit low enough that the eight layers of the demo model need three shards.
+const DEMO_LIMIT: &str = "ops=150";
+
+/// A question the demo model answers well.
+const DEMO_PROMPT: &str = "What does bug mean?";
+
+/// Builds with the release profile and runs `shardwright` with the arguments, in the caller's folder.
+pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
+    setup::prepare(workspace)?;
+    build::everything(workspace, Profile::Release)?;
+    process::run(Command::new(workspace.program(Profile::Release)).args(arguments))
+}
+
+/// Plans the demo model for a phone whose compiler takes few operations at a time, then lets it answer a question,
+/// cut in the same way, on the CPU.
+pub fn demo(workspace: &Workspace) -> Result<(), Error> {
+    setup::prepare(workspace)?;
+    build::everything(workspace, Profile::Dev)?;
+    let shardwright = || {
+        let mut command = Command::new(workspace.program(Profile::Dev));
+        command.current_dir(&workspace.root);
+        command
+    };
+    let target = ["--soc", "mt6989", "--limit", DEMO_LIMIT];
+    eprintln!();
+    process::run(shardwright().args(["plan", "demo-model"]).args(target))?;
+    eprintln!();
+    process::run(shardwright().args(["run", "demo-model"]).args(target).args([
+        "--on",
+        "cpu",
+        "--chat",
+        "--temperature",
+        "0",
+        "--prompt",
+        DEMO_PROMPT,
+    ]))
+}

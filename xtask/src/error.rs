@@ -1,0 +1,87 @@
+//! What can go wrong, and what would help.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A failed command of `cargo xtask`.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A program could not be started at all.
+    #[error("cannot start `{program}`: {source}")]
+    NotStarted {
+        /// The program's name.
+        program: String,
+        /// What to install, where known.
+        help: Option<&'static str>,
+        /// Why.
+        source: io::Error,
+    },
+    /// A program ran and failed; its own messages came before this one.
+    #[error("`{command}` failed: {status}")]
+    Failed {
+        /// The command line as it was printed.
+        command: String,
+        /// Its exit code, 1 where a signal ended it.
+        code: u8,
+        /// The exit status in words.
+        status: String,
+    },
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of the workspace does not say what is expected of it.
+    #[error("{path}: {problem}")]
+    Unexpected {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// `cargo metadata` or `rustup` answered with something unreadable.
+    #[error("`{command}` answered with something unreadable: {problem}")]
+    Answer {
+        /// The command line.
+        command: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Tests failed.
+    #[error("{failed} of {all} tests failed")]
+    TestsFailed {
+        /// How many.
+        failed: u64,
+        /// Of how many that ran.
+        all: u64,
+    },
+    /// Something was skipped where nothing may be.
+    #[error("{0} checks were skipped, and with --ci none may be")]
+    Skipped(usize),
+}
+
+impl Error {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<&str> {
+        match self {
+            Self::NotStarted { help, .. } => *help,
+            Self::Skipped(_) => Some("each `SKIPPED:` line above names what to install"),
+            Self::File { .. }
+            | Self::Failed { .. }
+            | Self::Unexpected { .. }
+            | Self::Answer { .. }
+            | Self::TestsFailed { .. } => None,
+        }
+    }
+
+    /// The code to exit with: that of the program that failed, 1 otherwise.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed { code, .. } => *code,
+            _ => 1,
+        }
+    }
+}

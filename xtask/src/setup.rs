@@ -1,0 +1,37 @@
+//! What a machine with only rustup, git and a C compiler lacks.
+
+use std::process::Command;
+
+use crate::error::Error;
+use crate::process;
+use crate::workspace::Workspace;
+
+/// The target planners are compiled for.
+pub const PLANNER_TARGET: &str = "wasm32-unknown-unknown";
+
+/// Adds the planners' target to the pinned toolchain and checks the C compiler. Quick when nothing is to be done.
+pub fn prepare(workspace: &Workspace) -> Result<(), Error> {
+    planner_target(workspace)?;
+    // `cc` links every Rust program, so it is here if this program was built here; the C shim needs its headers too.
+    if !process::succeeds(Command::new("cc").arg("--version")) {
+        return Err(process::not_started(&Command::new("cc"), std::io::ErrorKind::NotFound.into()));
+    }
+    Ok(())
+}
+
+/// Whether the toolchain has the standard library of the planners' target. Asked of `rustc`, not of rustup: a
+/// toolchain may come from elsewhere.
+fn has_planner_target(workspace: &Workspace) -> bool {
+    let mut command = Command::new("rustc");
+    command.current_dir(&workspace.root).args(["--print", "target-libdir", "--target", PLANNER_TARGET]);
+    process::output(&mut command).is_ok_and(|folder| std::path::Path::new(folder.trim()).is_dir())
+}
+
+fn planner_target(workspace: &Workspace) -> Result<(), Error> {
+    if has_planner_target(workspace) {
+        return Ok(());
+    }
+    eprintln!("planners are compiled for {PLANNER_TARGET}, which this toolchain lacks:");
+    // In the root, so that rustup reads rust-toolchain.toml and adds to that toolchain.
+    process::run(Command::new("rustup").current_dir(&workspace.root).args(["target", "add", PLANNER_TARGET]))
+}

@@ -1,0 +1,225 @@
+//! Where things are: the workspace, its target directory, the layout beside the program.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::process;
+
+/// Which of cargo's profiles; both share everything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Demo and tests: the dependencies optimised, the workspace lightly.
+    Dev,
+    /// `cargo xtask run` and `bench`.
+    Release,
+}
+
+impl Profile {
+    /// The profile a `--release` flag asks for.
+    pub fn of_release_flag(release: bool) -> Self {
+        if release { Self::Release } else { Self::Dev }
+    }
+
+    /// The folder under the target directory.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        }
+    }
+
+    /// What to tell cargo.
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Dev => &[],
+            Self::Release => &["--release"],
+        }
+    }
+}
+
+/// One package of the workspace, as far as the builds care.
+#[derive(Debug, Clone)]
+pub struct Package {
+    /// The package's name.
+    pub name: String,
+    /// The folder of its manifest.
+    pub folder: PathBuf,
+    /// The file a dynamic library target of it is built to, if it has one.
+    pub library: Option<String>,
+    /// The bench targets.
+    pub benches: Vec<String>,
+}
+
+/// The workspace this program belongs to.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    /// The folder of the root manifest.
+    pub root: PathBuf,
+    /// Cargo's target directory, wherever the environment puts it.
+    pub target: PathBuf,
+    /// The members.
+    pub packages: Vec<Package>,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub fn locate() -> Result<Self, Error> {
+        let manifest_folder = std::env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        let mut command = process::cargo();
+        command
+            .args(["metadata", "--format-version", "1", "--no-deps", "--manifest-path"])
+            .arg(manifest_folder.join("Cargo.toml"));
+        let answer = process::output(&mut command)?;
+        Self::from_metadata(&answer)
+            .map_err(|problem| Error::Answer { command: process::shown(&command), problem })
+    }
+
+    fn from_metadata(answer: &str) -> Result<Self, String> {
+        let metadata: Value = serde_json::from_str(answer).map_err(|error| error.to_string())?;
+        let path = |name: &str| {
+            metadata[name].as_str().map(PathBuf::from).ok_or_else(|| format!("no text `{name}`"))
+        };
+        let packages = metadata["packages"].as_array().ok_or("no list `packages`")?;
+        Ok(Self {
+            root: path("workspace_root")?,
+            target: path("target_directory")?,
+            packages: packages.iter().map(package).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The folder cargo puts the program in, and everything laid out beside it.
+    pub fn output(&self, profile: Profile) -> PathBuf {
+        self.target.join(profile.folder())
+    }
+
+    /// The program `shardwright`.
+    pub fn program(&self, profile: Profile) -> PathBuf {
+        self.output(profile).join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
+    }
+
+    /// The members whose folder lies in `folder` (relative to the root).
+    pub fn packages_under(&self, folder: &str) -> impl Iterator<Item = &Package> {
+        let folder = self.root.join(folder);
+        self.packages.iter().filter(move |package| package.folder.starts_with(&folder))
+    }
+
+    /// A `cargo` that starts in the root.
+    pub fn cargo(&self) -> Command {
+        let mut command = process::cargo();
+        command.current_dir(&self.root);
+        command
+    }
+}
+
+fn package(value: &Value) -> Result<Package, String> {
+    let name = value["name"].as_str().ok_or("a package without a name")?;
+    let manifest = value["manifest_path"].as_str().ok_or_else(|| format!("{name}: no manifest path"))?;
+    let folder = Path::new(manifest).parent().ok_or_else(|| format!("{name}: no folder"))?;
+    let targets = value["targets"].as_array().ok_or_else(|| format!("{name}: no targets"))?;
+    let has = |target: &Value, key: &str, wanted: &[&str]| {
+        target[key].as_array().is_some_and(|kinds| {
+            kinds.iter().any(|kind| kind.as_str().is_some_and(|kind| wanted.contains(&kind)))
+        })
+    };
+    let library = targets.iter().find(|target| has(target, "crate_types", &["cdylib", "dylib"]));
+    Ok(Package {
+        name: name.to_owned(),
+        folder: folder.to_owned(),
+        library: library
+            .and_then(|target| target["name"].as_str())
+            .map(|name| library_file(&name.replace('-', "_"))),
+        benches: targets
+            .iter()
+            .filter(|target| has(target, "kind", &["bench"]))
+            .filter_map(|target| target["name"].as_str().map(str::to_owned))
+            .collect(),
+    })
+}
+
+/// The file name of a dynamic library on this system.
+pub fn library_file(name: &str) -> String {
+    format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX)
+}
+
+/// The files of a folder, sorted by name; none if there is no such folder.
+pub fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(Error::File { path: folder.to_owned(), source }),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::File { path: folder.to_owned(), source })?;
+        paths.push(entry.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Reads a whole file.
+pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })
+}
+
+/// Writes a file by renaming: a program that has the old one mapped keeps it whole. A file that already holds these
+/// bytes is left alone, so that its time stamp says when it really changed.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    let failed = |source| Error::File { path: path.to_owned(), source };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.new", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let mut file = fs::File::create(&beside).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    drop(file);
+    fs::rename(&beside, path).map_err(failed)
+}
+
+/// Removes what an earlier build left in a folder and this one did not make: a planner or shim deleted from the tree
+/// must not live on beside the program.
+pub fn keep_only(folder: &Path, kept: &[PathBuf]) -> Result<(), Error> {
+    for path in files_of(folder)? {
+        if !kept.contains(&path) && path.is_file() {
+            fs::remove_file(&path).map_err(|source| Error::File { path, source })?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_knows_itself() {
+        let workspace = Workspace::locate().expect("cargo metadata");
+        assert!(workspace.root.join("rust-toolchain.toml").is_file());
+        assert!(workspace.packages.iter().any(|package| package.name == "xtask"));
+        assert!(workspace.packages_under("vendor-shims").count() >= 2);
+    }
+
+    #[test]
+    fn unreadable_metadata_is_an_error_with_a_reason() {
+        for (answer, reason) in [
+            ("", "EOF"),
+            ("{}", "packages"),
+            (r#"{"packages": [{}], "workspace_root": "/", "target_directory": "/"}"#, "without a name"),
+            (r#"{"packages": []}"#, "workspace_root"),
+        ] {
+            let problem = Workspace::from_metadata(answer).expect_err(answer);
+            assert!(problem.contains(reason), "{answer}: {problem}");
+        }
+    }
+}
