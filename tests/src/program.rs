@@ -1,0 +1,173 @@
+//! Runs the program `shardwright` the way a user does: as a process, with a deadline.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::tree;
+
+/// The longest any one command of a test may take. The machine may be a loaded one with two cores; a command that
+/// hangs must still end the test, not the run.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// The folder that holds the program and, beside it, `shims/`, `planners/` and `profiles/`: what
+/// `SHARDWRIGHT_BIN_DIR` says (`cargo xtask test` sets it), else what `cargo xtask build` makes now.
+///
+/// # Panics
+/// If there is no such folder and none can be built.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| match std::env::var_os("SHARDWRIGHT_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(tree::root())
+        .args(["run", "--quiet", "--package", "xtask", "--", "build"])
+        .status()
+        .expect("cargo starts");
+    assert!(status.success(), "`cargo xtask build` failed");
+    // This test program lies in <target>/<profile>/deps.
+    let this = std::env::current_exe().expect("the test program's own path");
+    let folder = this.parent().and_then(Path::parent).expect("deps lies in the profile's folder");
+    folder.to_owned()
+}
+
+/// One run of the program, being put together.
+#[derive(Debug)]
+pub struct Run {
+    command: Command,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// All of standard output.
+    pub stdout: String,
+    /// All of standard error.
+    pub stderr: String,
+}
+
+/// A run of the program with these arguments, in the root of the project.
+pub fn shardwright<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Run {
+    let mut command = Command::new(folder().join(format!("shardwright{}", std::env::consts::EXE_SUFFIX)));
+    command.current_dir(tree::root()).args(arguments).stdin(Stdio::null());
+    for name in ["SHARDWRIGHT_SHIM_PATH", "SHARDWRIGHT_PLANNER_PATH", "SHARDWRIGHT_PROFILE_PATH"] {
+        command.env_remove(name);
+    }
+    Run { command }
+}
+
+impl Run {
+    /// Adds an argument.
+    pub fn argument(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Sets a variable of the environment.
+    pub fn environment(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Panics
+    /// If the program cannot be started, does not end in time, panics, or writes something that is not UTF-8.
+    pub fn outcome(mut self) -> Outcome {
+        let shown = format!("{:?}", self.command);
+        let mut child = self
+            .command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{shown}: {error}"));
+        let stdout = collect(child.stdout.take().expect("piped"));
+        let stderr = collect(child.stderr.take().expect("piped"));
+        let code = wait(&mut child, &shown);
+        let text = |bytes: thread::JoinHandle<Vec<u8>>| {
+            String::from_utf8(bytes.join().expect("reading a pipe"))
+                .unwrap_or_else(|error| panic!("{shown}: {error}"))
+        };
+        let outcome = Outcome { code, stdout: text(stdout), stderr: text(stderr) };
+        assert!(!outcome.stderr.contains("panicked at"), "{shown} panicked:\n{}", outcome.stderr);
+        outcome
+    }
+
+    /// Runs to the end and expects success; returns standard output.
+    ///
+    /// # Panics
+    /// As [`Run::outcome`], and if it fails.
+    pub fn succeeds(self) -> String {
+        let shown = format!("{:?}", self.command);
+        let outcome = self.outcome();
+        assert_eq!(outcome.code, Some(0), "{shown}\n{}{}", outcome.stdout, outcome.stderr);
+        outcome.stdout
+    }
+
+    /// Runs to the end, expects success and one JSON value on standard output.
+    ///
+    /// # Panics
+    /// As [`Run::succeeds`], and if standard output is not JSON.
+    pub fn json(self) -> serde_json::Value {
+        let shown = format!("{:?}", self.command);
+        let stdout = self.argument("--format").argument("json").succeeds();
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{shown}: {error}\n{stdout}"))
+    }
+
+    /// Runs to the end and expects it to refuse in the way all commands do: an exit code of its own, nothing that
+    /// looks like an answer, an `error:` line and a `help:` line. Returns the code and standard error.
+    ///
+    /// # Panics
+    /// As [`Run::outcome`], and if it succeeds, is ended by a signal or says too little.
+    pub fn refuses(self) -> (i32, String) {
+        let shown = format!("{:?}", self.command);
+        let Outcome { code, stdout, stderr } = self.outcome();
+        let code = code.unwrap_or_else(|| panic!("{shown}: ended by a signal\n{stderr}"));
+        assert_ne!(code, 0, "{shown} succeeded:\n{stdout}");
+        for start in ["error:", "help:"] {
+            assert!(
+                stderr.lines().any(|line| line.trim_start().starts_with(start)),
+                "{shown}: no `{start}` line\n{stderr}"
+            );
+        }
+        (code, stderr)
+    }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("reading a pipe");
+        bytes
+    })
+}
+
+fn wait(child: &mut Child, shown: &str) -> Option<i32> {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait().expect("waiting for a child") {
+            return status.code();
+        }
+        if start.elapsed() > DEADLINE {
+            // It may have ended just now; either way nothing more is wanted of it.
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{shown}: not finished after {} s", DEADLINE.as_secs());
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,106 @@
+//! Which room may use which. The table is the house plan's; any other arrow fails.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+use shardwright_tests::tree;
+
+/// A room and the rooms its library or program may use.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("shardwright-cli", &["shardwright"]),
+    (
+        "shardwright",
+        &["shardwright-build", "shardwright-runtime", "shardwright-planning", "shardwright-graph"],
+    ),
+    (
+        "shardwright-build",
+        &[
+            "shardwright-models",
+            "shardwright-planning",
+            "shardwright-shims",
+            "shardwright-reference",
+            "shardwright-graph",
+        ],
+    ),
+    ("shardwright-runtime", &["shardwright-shims", "shardwright-text", "shardwright-graph"]),
+    ("shardwright-reference", &["shardwright-graph"]),
+    ("shardwright-models", &["shardwright-graph"]),
+    ("shardwright-planning", &["shardwright-graph"]),
+    ("shardwright-shims", &["shardwright-graph", "shardwright-shim-abi"]),
+    ("shardwright-text", &[]),
+    ("shardwright-graph", &[]),
+    ("shardwright-planner", &[]),
+    ("shardwright-planner-build", &[]),
+    ("shardwright-planner-generic", &["shardwright-planner"]),
+    ("shardwright-shim-abi", &[]),
+    ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
+    ("shardwright-shim-template", &["shardwright-shim-abi"]),
+    ("shardwright-tests", &[]),
+    ("xtask", &["shardwright-planner-build"]),
+];
+
+/// What a build script may use beyond the room's own arrows.
+const BUILD_ARROWS: &[(&str, &str, &str)] =
+    &[("shardwright-planning", "shardwright-planner-build", "the built-in planner is embedded")];
+
+/// What tests may use beyond the room's own arrows.
+const TEST_ARROWS: &[(&str, &str, &str)] = &[
+    ("shardwright-planning", "shardwright-planner-build", "planners to ask and to be attacked by"),
+    ("shardwright-reference", "shardwright-models", "the goldens belong to checkpoints"),
+    ("shardwright-runtime", "shardwright-reference", "the oracle of a chain of shards"),
+];
+
+#[test]
+fn every_arrow_between_rooms_is_in_the_plan() {
+    let metadata = MetadataCommand::new()
+        .manifest_path(tree::root().join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    let plan: BTreeMap<_, BTreeSet<_>> =
+        ARROWS.iter().map(|(room, uses)| (*room, uses.iter().copied().collect())).collect();
+    let rooms: BTreeSet<_> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
+
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let room = package.name.as_str();
+        let Some(allowed) = plan.get(room) else {
+            wrong.push(format!("{room} is a room the plan does not know"));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let used = dependency.name.as_str();
+            if !rooms.contains(used) || allowed.contains(used) {
+                continue;
+            }
+            let (kind, further) = match dependency.kind {
+                DependencyKind::Build => ("build script of ", BUILD_ARROWS),
+                DependencyKind::Development => ("tests of ", TEST_ARROWS),
+                _ => ("", [].as_slice()),
+            };
+            if !further.iter().any(|(from, to, _)| (*from, *to) == (room, used)) {
+                wrong.push(format!("{kind}{room} → {used}"));
+            }
+        }
+    }
+    for room in plan.keys() {
+        if !rooms.contains(room) {
+            wrong.push(format!("{room} is in the plan and not in the workspace"));
+        }
+    }
+    assert!(wrong.is_empty(), "arrows that are not in the plan:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn the_plan_has_no_circle() {
+    let mut settled = BTreeSet::new();
+    while settled.len() < ARROWS.len() {
+        let before = settled.len();
+        for (room, uses) in ARROWS {
+            if uses.iter().all(|used| settled.contains(used)) {
+                settled.insert(*room);
+            }
+        }
+        assert!(settled.len() > before, "circle among the rooms beyond {settled:?}");
+    }
+}

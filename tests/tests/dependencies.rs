@@ -1,0 +1,132 @@
+//! What comes from outside: licences that allow shipping, one registry, one version of the engine planners run in.
+
+use std::collections::BTreeSet;
+
+use cargo_metadata::{CargoOpt, MetadataCommand};
+use shardwright_tests::tree;
+
+/// Licences whose terms a shipped program can keep by naming its authors. An `OR` needs one of them, an `AND` all.
+const LICENCES: &[&str] = &[
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "MIT",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "Unicode-3.0",
+    "Unlicense",
+    "CC0-1.0",
+    "0BSD",
+    "MIT-0",
+    "BSL-1.0",
+];
+
+/// Single packages under other terms, and why they may stay.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[(
+    "generational-arena",
+    "MPL-2.0",
+    "through abi_stable; used unchanged, and its licence binds changes to its own files only",
+)];
+
+fn metadata() -> cargo_metadata::Metadata {
+    MetadataCommand::new()
+        .manifest_path(tree::root().join("Cargo.toml"))
+        .features(CargoOpt::AllFeatures)
+        // Only what is built here: crates of other systems need not be downloaded to run this test.
+        .other_options(["--filter-platform".to_owned(), "x86_64-unknown-linux-gnu".to_owned()])
+        .exec()
+        .expect("cargo metadata")
+}
+
+/// Reads `A OR B`, `A AND B`, `(A OR B) AND C`, `A/B`.
+fn is_allowed(expression: &str) -> bool {
+    let expression = expression.trim().replace('/', " OR ");
+    if let Some((left, right)) = split_at(&expression, " AND ") {
+        return is_allowed(&left) && is_allowed(&right);
+    }
+    if let Some((left, right)) = split_at(&expression, " OR ") {
+        return is_allowed(&left) || is_allowed(&right);
+    }
+    match expression.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
+        Some(inner) => is_allowed(inner),
+        None => LICENCES.contains(&expression.as_str()),
+    }
+}
+
+/// Splits at the first operator outside brackets.
+fn split_at(expression: &str, operator: &str) -> Option<(String, String)> {
+    let mut depth = 0;
+    for (at, character) in expression.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ' ' if depth == 0 && expression[at..].starts_with(operator) => {
+                return Some((expression[..at].to_owned(), expression[at + operator.len()..].to_owned()));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[test]
+fn every_dependency_may_be_shipped() {
+    let metadata = metadata();
+    let wrong: Vec<_> = metadata
+        .packages
+        .iter()
+        .filter(|package| {
+            let licence = package.license.as_deref().unwrap_or_default();
+            let excepted =
+                EXCEPTIONS.iter().any(|(name, terms, _)| package.name.as_str() == *name && licence == *terms);
+            !is_allowed(licence) && !excepted
+        })
+        .map(|package| format!("{} {}: {:?}", package.name, package.version, package.license))
+        .collect();
+    assert!(wrong.is_empty(), "licences to look at:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn dependencies_come_from_the_registry_or_from_this_tree() {
+    let wrong: Vec<_> = metadata()
+        .packages
+        .into_iter()
+        .filter(|package| {
+            package.source.as_ref().map_or_else(
+                || !package.manifest_path.as_std_path().starts_with(tree::root()),
+                |source| !source.is_crates_io(),
+            )
+        })
+        .map(|package| format!("{} {}", package.name, package.version))
+        .collect();
+    assert!(wrong.is_empty(), "from elsewhere: {wrong:?}");
+}
+
+/// A compiled planner is bound to the exact version of the engine.
+#[test]
+fn there_is_one_version_of_the_engine() {
+    let versions: BTreeSet<_> = metadata()
+        .packages
+        .iter()
+        .filter(|package| package.name.as_str() == "wasmtime")
+        .map(|package| package.version.to_string())
+        .collect();
+    assert_eq!(versions.len(), 1, "{versions:?}");
+}
+
+#[test]
+fn licence_expressions_are_read_with_brackets() {
+    for (expression, allowed) in [
+        ("MIT", true),
+        ("MIT/Apache-2.0", true),
+        ("GPL-3.0 OR MIT", true),
+        ("GPL-3.0 AND MIT", false),
+        ("(MIT OR GPL-3.0) AND Unicode-3.0", true),
+        ("(MIT OR Apache-2.0) AND GPL-3.0", false),
+        ("Apache-2.0 WITH LLVM-exception", true),
+        ("", false),
+    ] {
+        assert_eq!(is_allowed(expression), allowed, "{expression}");
+    }
+}

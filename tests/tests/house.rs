@@ -1,0 +1,266 @@
+//! The house rules that can be read off the files: first lines, how-to pages, unsafe code, stray paths, big files,
+//! errors that no test raises. Each scan reads text and says what it found where; none of them understands Rust.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright_tests::rust_source::{code_only, has_word, public_enums, test_part};
+use shardwright_tests::{skipped, tree};
+
+/// The tree's files, or nothing and a loud line where there is no git.
+fn files() -> Vec<PathBuf> {
+    tree::files().unwrap_or_else(|| {
+        skipped("house rules: no git repository to list the project's files");
+        Vec::new()
+    })
+}
+
+fn rust_files() -> Vec<PathBuf> {
+    tree::rust_files().unwrap_or_else(|| {
+        skipped("house rules: no git repository to list the project's files");
+        Vec::new()
+    })
+}
+
+fn assert_none(what: &str, found: &[String]) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn every_room_begins_by_saying_its_job_and_what_is_not_its_job() {
+    let mut silent = Vec::new();
+    for path in rust_files() {
+        let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+        // A room has its manifest two folders up; fixtures for the tests of a room are not rooms.
+        let is_room = path
+            .parent()
+            .and_then(Path::parent)
+            .is_some_and(|folder| tree::root().join(folder).join("Cargo.toml").is_file());
+        if !is_root || !is_room || path.to_string_lossy().contains("/tests/") {
+            continue;
+        }
+        let source = tree::read(&path);
+        let opening: String = source.lines().take_while(|line| line.starts_with("//!")).collect();
+        for heading in ["**Job.**", "**Not its job.**"] {
+            if !opening.contains(heading) {
+                silent.push(format!("{}: its first lines lack `{heading}`", path.display()));
+            }
+        }
+    }
+    assert_none("rooms that do not introduce themselves", &silent);
+}
+
+/// The pages a person who extends the house follows, and what each adds.
+const HOW_TO_PAGES: &[(&str, &str)] = &[
+    ("plugins/profiles/README.md", "a SoC"),
+    ("plugins/README.md", "a planner"),
+    ("vendor-shims/README.md", "a shim"),
+    ("host/models/README.md", "a model family"),
+    ("host/graph/README.md", "an operation"),
+];
+
+#[test]
+fn the_how_to_pages_are_numbered_lists_whose_files_exist() {
+    let mut wrong = Vec::new();
+    for (page, what) in HOW_TO_PAGES {
+        let Ok(text) = fs::read_to_string(tree::root().join(page)) else {
+            wrong.push(format!("{page} (adding {what}) does not exist"));
+            continue;
+        };
+        let steps = text.lines().filter(|line| is_step(line)).count();
+        if steps < 3 {
+            wrong.push(format!("{page}: {steps} numbered steps"));
+        }
+        let folder = Path::new(page).parent().unwrap_or(Path::new(""));
+        for named in paths_named_in(&text) {
+            let exists = |base: &Path| tree::root().join(base).join(&named).exists();
+            if !exists(Path::new("")) && !exists(folder) {
+                wrong.push(format!("{page} names `{named}`, which does not exist"));
+            }
+        }
+    }
+    assert_none("how-to pages", &wrong);
+}
+
+/// `3. Do something`
+fn is_step(line: &str) -> bool {
+    let number = line.chars().take_while(char::is_ascii_digit).count();
+    number > 0 && line[number..].starts_with(". ")
+}
+
+/// What stands in backticks and looks like a path of the tree: a slash between names and no blank. Left out are
+/// placeholders (`<name>`, `*`, `…`, `my-…`), commands, what a build makes (`target/`) and places of the reader's.
+fn paths_named_in(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let mut paths = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        for piece in line.split('`').skip(1).step_by(2) {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+            let looks = piece.contains('/') && piece.chars().all(plain) && !piece.contains("//");
+            let foreign = ["/", "target/", "my-", "~"].iter().any(|start| piece.starts_with(start))
+                || piece.contains("/my-");
+            if looks && !foreign && piece.chars().any(|c| c.is_ascii_alphabetic()) {
+                paths.push(piece.trim_end_matches('/').to_owned());
+            }
+        }
+    }
+    paths
+}
+
+/// Where unsafe code may stand, and why.
+const UNSAFE_ALLOWED: &[(&str, &str)] = &[
+    ("vendor-shims/abi/", "the contract is a C ABI"),
+    ("vendor-shims/cpu/", "SIMD kernels"),
+    ("vendor-shims/template/", "the exported symbol"),
+    ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
+    ("host/models/", "mapping checkpoint files"),
+    ("host/runtime/", "mapping the tables that rows are gathered from"),
+    ("host/planning/", "deserialising a planner pack whose signature was verified"),
+    ("planner/", "the exports wit-bindgen generates"),
+    ("plugins/", "the exports wit-bindgen generates"),
+];
+
+#[test]
+fn unsafe_code_stands_only_where_it_may_and_with_its_reason() {
+    let mut wrong = Vec::new();
+    for path in rust_files() {
+        let source = tree::read(&path);
+        let code = code_only(&source);
+        let allowed = UNSAFE_ALLOWED.iter().any(|(folder, _)| path.starts_with(folder));
+        for (number, line) in code.lines().enumerate() {
+            if !has_word(line, "unsafe") {
+                continue;
+            }
+            let place = format!("{}:{}", path.display(), number + 1);
+            if !allowed {
+                wrong.push(format!("{place}: unsafe outside the rooms that may"));
+            } else if line.contains("unsafe {") && !has_reason(&source, number) {
+                wrong.push(format!("{place}: an unsafe block without a SAFETY reason above it"));
+            }
+        }
+    }
+    assert_none("unsafe code", &wrong);
+}
+
+/// Whether a `SAFETY:` comment stands on the line, or above it within the same statement and its comment.
+fn has_reason(source: &str, number: usize) -> bool {
+    /// A reason may be a paragraph, and the block may end a long statement.
+    const REACH: usize = 16;
+    let lines: Vec<_> = source.lines().take(number + 1).collect();
+    lines.iter().rev().take(REACH).any(|line| line.contains("SAFETY:"))
+}
+
+#[test]
+fn no_file_names_a_place_on_somebodys_machine() {
+    // Put together here, so that this file does not name them.
+    let places = ["work", "root", "tmp", "home", "Users"].map(|folder| format!("/{folder}/"));
+    let mut wrong = Vec::new();
+    for path in files() {
+        let bytes = fs::read(tree::root().join(&path)).unwrap_or_default();
+        let Ok(text) = String::from_utf8(bytes) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            for place in &places {
+                // Only at the start of a path: `<work>/…` and `demo/work/…` are relative.
+                let absolute = line.match_indices(place.as_str()).any(|(at, _)| {
+                    !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-/>})]".contains(c))
+                });
+                if absolute {
+                    wrong.push(format!("{}:{}: {place}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert_none("absolute paths of a machine", &wrong);
+}
+
+/// The largest file the tree may hold: a clone stays quick.
+const LARGEST_FILE_BYTES: u64 = 4 << 20;
+
+/// The one exception: trained weights, which nothing can regenerate bit for bit.
+const LARGE_FILE: &str = "demo-model/model.safetensors";
+
+#[test]
+fn no_file_is_large_but_the_demo_models_weights() {
+    let mut large = Vec::new();
+    for path in files() {
+        let bytes = fs::metadata(tree::root().join(&path)).map_or(0, |metadata| metadata.len());
+        if bytes > LARGEST_FILE_BYTES && path != Path::new(LARGE_FILE) {
+            large.push(format!("{}: {bytes} bytes", path.display()));
+        }
+    }
+    assert_none("files beyond 4 MiB", &large);
+}
+
+/// Variants that no test can raise, and why.
+const UNRAISED: &[(&str, &str, &str)] = &[];
+
+/// A variant counts as raised when its name occurs in a test of its own room or in the tests of the house. That is
+/// weak evidence, and what a text scan can give: it finds the variant nobody thought of, not the test that lies.
+#[test]
+fn every_error_has_a_test_that_names_it() {
+    let mut tests: BTreeMap<PathBuf, String> = BTreeMap::new();
+    let mut enums = Vec::new();
+    for path in rust_files() {
+        let source = tree::read(&path);
+        let room = room_of(&path);
+        let test = if is_test_file(&path) { source.as_str() } else { test_part(&source) };
+        tests.entry(room.clone()).or_default().push_str(test);
+        if !is_test_file(&path) {
+            enums.extend(
+                public_enums(&source, "Error").into_iter().map(|found| (room.clone(), path.clone(), found)),
+            );
+        }
+    }
+    let of_the_house = tests.get(Path::new("tests")).cloned().unwrap_or_default();
+
+    let mut unraised = Vec::new();
+    for (room, path, found) in &enums {
+        let own = tests.get(room).map_or("", String::as_str);
+        for variant in &found.variants {
+            let excused = UNRAISED.iter().any(|(name, of, _)| (*name, *of) == (found.name.as_str(), variant));
+            let named = has_word(own, variant) || has_word(&of_the_house, variant);
+            if !named && !excused {
+                unraised.push(format!("{}: {}::{variant}", path.display(), found.name));
+            }
+            if named && excused {
+                unraised.push(format!("{}::{variant} has a test and needs no excuse", found.name));
+            }
+        }
+    }
+    assert_none("errors that no test names", &unraised);
+}
+
+/// The folder of the nearest manifest.
+fn room_of(path: &Path) -> PathBuf {
+    path.ancestors()
+        .skip(1)
+        .find(|folder| tree::root().join(folder).join("Cargo.toml").is_file())
+        .unwrap_or(Path::new(""))
+        .to_owned()
+}
+
+fn is_test_file(path: &Path) -> bool {
+    path.starts_with("tests")
+        || path.components().any(|part| part.as_os_str() == "tests")
+        || path.file_name().is_some_and(|name| name == "tests.rs")
+}
+
+#[test]
+fn the_scans_read_what_they_should() {
+    let steps = ["1. Copy", "12. Load", "1) no", "a. no", "3.no"].map(is_step);
+    assert_eq!(steps, [true, true, false, false, false]);
+
+    let text = "Copy `vendor-shims/template/c` to `my-shim/x.c`, see `host/graph/src/op.rs`; `Op::Linear`, \
+                `cargo run a/b`, `target/debug/shims`, `plugins/<name>/x`, `a / b`.\n```\n`x/y`\n```\n";
+    assert_eq!(paths_named_in(text), ["vendor-shims/template/c", "host/graph/src/op.rs"]);
+
+    assert!(has_reason("// SAFETY: checked\nlet a =\n    unsafe { f() };", 2));
+    assert!(!has_reason("let a = unsafe { f() };\n// SAFETY: late", 0));
+}
