@@ -32,7 +32,8 @@ fn lay_out_profiles(workspace: &Workspace, profile: Profile) -> Result<(), Error
     let folder = workspace.output(profile).join("profiles");
     let mut laid_out = Vec::new();
     for source in workspace::files_of(&workspace.root.join("plugins/profiles"))? {
-        if source.extension().is_some_and(|extension| extension == "json") {
+        // All but the page that says how to add one.
+        if source.is_file() && source.extension().is_none_or(|extension| extension != "md") {
             let path = folder.join(source.file_name().unwrap_or_default());
             workspace::replace(&path, &workspace::read(&source)?)?;
             laid_out.push(path);

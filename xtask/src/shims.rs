@@ -1,7 +1,7 @@
 //! Shims: a dylib and a manifest beside it, the same for one built by cargo and one built by the C compiler.
 //!
 //! A shim's folder under `vendor-shims/` holds its manifest as `<name>.shim.json`. The one laid out beside the dylib
-//! is the same with the hash of the library that was built.
+//! is named after it, as the host looks for it, and adds the hash of the library that was built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,10 +32,8 @@ pub fn compile_c(workspace: &Workspace, folder: &Path, profile: Profile) -> Resu
     let (Some(first), Some((_, manifest))) = (sources.first(), manifest_of(folder)?) else {
         return Ok(Vec::new());
     };
-    let library = manifest["library"].as_str().map_or_else(
-        || workspace::library_file(&first.file_stem().unwrap_or_default().to_string_lossy()),
-        str::to_owned,
-    );
+    let library = file_named(&manifest)
+        .unwrap_or_else(|| workspace::library_file(&first.file_stem().unwrap_or_default().to_string_lossy()));
     let scratch = workspace.output(profile).join("build-c");
     std::fs::create_dir_all(&scratch).map_err(|source| Error::File { path: scratch.clone(), source })?;
     let built = scratch.join(&library);
@@ -54,7 +52,7 @@ pub fn compile_c(workspace: &Workspace, folder: &Path, profile: Profile) -> Resu
 
 fn install(folder: &Path, library: &[u8], name: &str, shims: &Path) -> Result<Vec<PathBuf>, Error> {
     let Some((source, mut manifest)) = manifest_of(folder)? else { return Ok(Vec::new()) };
-    if manifest["library"].as_str().is_some_and(|said| said != name) {
+    if file_named(&manifest).is_some_and(|said| said != name) {
         let problem = format!("`library` is {}, but the build makes `{name}`", manifest["library"]);
         return Err(Error::Unexpected { path: source, problem });
     }
@@ -64,8 +62,10 @@ fn install(folder: &Path, library: &[u8], name: &str, shims: &Path) -> Result<Ve
         .map_err(|error| Error::Unexpected { path: source.clone(), problem: error.to_string() })?;
     text.push('\n');
 
-    let laid_out = shims.join(source.file_name().unwrap_or_default());
     let library_path = shims.join(name);
+    let mut manifest_name = library_path.file_stem().unwrap_or_default().to_owned();
+    manifest_name.push(MANIFEST_SUFFIX);
+    let laid_out = shims.join(manifest_name);
     workspace::replace(&library_path, library)?;
     workspace::replace(&laid_out, text.as_bytes())?;
     Ok(vec![library_path, laid_out])
@@ -92,6 +92,57 @@ fn manifest_of(folder: &Path) -> Result<Option<(PathBuf, Value)>, Error> {
     Ok(Some((path, manifest)))
 }
 
+/// The file a manifest's `library` means: without a dot, the name as this system decorates it.
+fn file_named(manifest: &Value) -> Option<String> {
+    let said = manifest["library"].as_str()?;
+    Some(if said.contains('.') { said.to_owned() } else { workspace::library_file(said) })
+}
+
 fn hexadecimal(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn shim_folder(manifests: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (name, text) in manifests {
+            fs::write(folder.path().join(name), text).expect("writable");
+        }
+        folder
+    }
+
+    #[test]
+    fn a_shim_is_laid_out_with_the_hash_of_what_was_built() {
+        let folder = shim_folder(&[("a.shim.json", r#"{"name": "a", "library": "a"}"#)]);
+        let shims = folder.path().join("shims");
+        let library = workspace::library_file("a");
+        let laid_out = install(folder.path(), b"abc", &library, &shims).expect("a good manifest");
+        assert_eq!(laid_out[0], shims.join(&library));
+        let manifest: Value =
+            serde_json::from_slice(&fs::read(&laid_out[1]).expect("laid out")).expect("JSON");
+        assert_eq!(manifest["library"], library.as_str());
+        assert_eq!(manifest["sha256"], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn faults_of_a_shims_folder_are_named() {
+        let library = workspace::library_file("a");
+        for (manifests, problem) in [
+            (&[("a.shim.json", r#"{"library": "b"}"#)][..], "the build makes"),
+            (&[("a.shim.json", "{}"), ("b.shim.json", "{}")], "second manifest"),
+            (&[("a.shim.json", "[]")], "not a JSON object"),
+            (&[("a.shim.json", "{")], "EOF"),
+        ] {
+            let folder = shim_folder(manifests);
+            let error = install(folder.path(), b"", &library, folder.path()).expect_err(problem).to_string();
+            assert!(error.contains(problem) && error.contains(".shim.json"), "{error}");
+        }
+        let none = shim_folder(&[]);
+        assert!(install(none.path(), b"", &library, none.path()).expect("no shim, no fault").is_empty());
+    }
 }
