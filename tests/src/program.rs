@@ -75,6 +75,12 @@ impl Run {
         self
     }
 
+    /// Adds arguments.
+    pub fn arguments<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
     /// Sets a variable of the environment.
     pub fn environment(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);

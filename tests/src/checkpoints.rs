@@ -1,0 +1,98 @@
+//! Checkpoints to spoil: copies of a fixture, each with one thing wrong.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::tree;
+
+/// The folders of the golden fixtures, relative to the root, that generate text.
+pub const TEXT_FIXTURES: [&str; 4] = [
+    "tests/fixtures/gemma3_text",
+    "tests/fixtures/gemma4_text",
+    "tests/fixtures/gemma4_mm",
+    "tests/fixtures/qwen3",
+];
+
+/// The fixture that makes sentence vectors.
+pub const EMBEDDING_FIXTURE: &str = "tests/fixtures/embeddinggemma";
+
+/// The trained model.
+pub const DEMO_MODEL: &str = "demo-model";
+
+/// A private copy of a fixture, gone when dropped. Its methods panic where the fixture is not what they expect.
+#[derive(Debug)]
+pub struct Copy {
+    folder: TempDir,
+}
+
+impl Copy {
+    /// Copies the files directly in a fixture's folder.
+    pub fn of(fixture: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for entry in fs::read_dir(tree::root().join(fixture)).expect("a fixture") {
+            let path = entry.expect("a fixture's file").path();
+            if path.is_file() {
+                let name = path.file_name().expect("files have names");
+                fs::copy(&path, folder.path().join(name)).expect("copied");
+            }
+        }
+        Self { folder }
+    }
+
+    /// The copy's folder.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// One of its files.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Removes a file.
+    pub fn without(self, name: &str) -> Self {
+        fs::remove_file(self.file(name)).expect("removed");
+        self
+    }
+
+    /// Replaces a file's bytes.
+    pub fn with(self, name: &str, bytes: impl AsRef<[u8]>) -> Self {
+        fs::write(self.file(name), bytes).expect("written");
+        self
+    }
+
+    /// Changes a file's bytes.
+    pub fn changed(self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut bytes = fs::read(self.file(name)).expect("read");
+        change(&mut bytes);
+        self.with(name, bytes)
+    }
+
+    /// Changes a JSON file's value.
+    pub fn json(self, name: &str, change: impl FnOnce(&mut Value)) -> Self {
+        self.changed(name, |bytes| {
+            let mut value = serde_json::from_slice(bytes).expect("JSON");
+            change(&mut value);
+            *bytes = serde_json::to_vec(&value).expect("JSON");
+        })
+    }
+
+    /// Changes the header of `model.safetensors` and leaves its data as it is.
+    pub fn header(self, change: impl FnOnce(&mut Value)) -> Self {
+        self.changed("model.safetensors", |bytes| {
+            let length = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+            let end = 8 + usize::try_from(length).expect("a small header");
+            let mut header = serde_json::from_slice(&bytes[8..end]).expect("JSON");
+            change(&mut header);
+            let mut text = serde_json::to_vec(&header).expect("JSON");
+            text.resize(text.len().next_multiple_of(8), b' ');
+            let mut file = (text.len() as u64).to_le_bytes().to_vec();
+            file.extend(text);
+            file.extend_from_slice(&bytes[end..]);
+            *bytes = file;
+        })
+    }
+}

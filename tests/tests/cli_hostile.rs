@@ -1,0 +1,285 @@
+//! Bad input through the program's own commands: each is refused in words, with a `help:` line and a non-zero exit
+//! code, without a panic, a hang or an answer.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::{Value, json};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::program::shardwright;
+
+const FIXTURE: &str = "tests/fixtures/qwen3";
+
+/// One way to spoil a checkpoint and a word the refusal must contain.
+struct Case {
+    name: &'static str,
+    spoil: fn(Copy) -> Copy,
+    says: &'static str,
+}
+
+const fn case(name: &'static str, spoil: fn(Copy) -> Copy, says: &'static str) -> Case {
+    Case { name, spoil, says }
+}
+
+/// The name of some tensor that is not an embedding.
+fn some_norm(header: &Value) -> String {
+    header
+        .as_object()
+        .and_then(|tensors| tensors.keys().find(|name| name.contains("layers.1.") && name.contains("norm")))
+        .expect("the fixture has a norm in layer 1")
+        .clone()
+}
+
+const SPOILED: &[Case] = &[
+    case("no configuration", |copy| copy.without("config.json"), "config.json"),
+    case("configuration is no JSON", |copy| copy.with("config.json", "{\"model_type\": "), "config.json"),
+    case("configuration is a list", |copy| copy.with("config.json", "[]"), "config.json"),
+    case("deeply nested configuration", |copy| copy.with("config.json", "[".repeat(1 << 20)), "config.json"),
+    case("unknown family", |copy| copy.json("config.json", |c| c["model_type"] = "mamba9".into()), "mamba9"),
+    case("no family", |copy| copy.json("config.json", |c| c["model_type"] = Value::Null), "model_type"),
+    case(
+        "absurd number of layers",
+        |copy| copy.json("config.json", |c| c["num_hidden_layers"] = 4_000_000_000_u64.into()),
+        "num_hidden_layers",
+    ),
+    case(
+        "negative width",
+        |copy| copy.json("config.json", |c| c["hidden_size"] = (-64).into()),
+        "hidden_size",
+    ),
+    case("no heads", |copy| copy.json("config.json", |c| c["num_attention_heads"] = 0.into()), "heads"),
+    case("no weights", |copy| copy.without("model.safetensors"), "safetensors"),
+    case(
+        "weights cut short",
+        |copy| copy.changed("model.safetensors", |bytes| bytes.truncate(bytes.len() - 1000)),
+        "model.safetensors",
+    ),
+    case(
+        "weights cut in the header",
+        |copy| copy.changed("model.safetensors", |b| b.truncate(40)),
+        "model.safetensors",
+    ),
+    case("empty weights", |copy| copy.with("model.safetensors", ""), "model.safetensors"),
+    case(
+        "header said to be huge",
+        |copy| copy.changed("model.safetensors", |b| b[..8].copy_from_slice(&u64::MAX.to_le_bytes())),
+        "model.safetensors",
+    ),
+    case(
+        "bytes behind the weights",
+        |copy| copy.changed("model.safetensors", |bytes| bytes.extend([0; 4096])),
+        "model.safetensors",
+    ),
+    case(
+        "a tensor missing",
+        |copy| {
+            copy.header(|header| {
+                let name = some_norm(header);
+                header["unrelated"] = header[&name].clone();
+                header.as_object_mut().expect("an object").remove(&name);
+            })
+        },
+        "layers.1",
+    ),
+    case(
+        "a tensor of another type",
+        |copy| {
+            copy.header(|header| {
+                let name = some_norm(header);
+                header[&name]["dtype"] = "I16".into();
+            })
+        },
+        "layers.1",
+    ),
+    case(
+        "a tensor of an unknown type",
+        |copy| {
+            copy.header(|header| {
+                let name = some_norm(header);
+                header[&name]["dtype"] = "Q9".into();
+            })
+        },
+        "model.safetensors",
+    ),
+    case(
+        "a tensor of another shape",
+        |copy| {
+            copy.header(|header| {
+                let name = some_norm(header);
+                let values = header[&name]["shape"][0].as_u64().expect("a vector");
+                header[&name]["shape"] = json!([2, values / 2]);
+            })
+        },
+        "layers.1",
+    ),
+    case(
+        "a shape larger than its bytes",
+        |copy| {
+            copy.header(|header| {
+                let name = some_norm(header);
+                header[&name]["shape"] = json!([u32::MAX, u32::MAX, u32::MAX]);
+            })
+        },
+        "layers.1",
+    ),
+    case(
+        "offsets beyond the file",
+        |copy| {
+            copy.header(|header| {
+                let name = some_norm(header);
+                header[&name]["data_offsets"] = json!([u64::MAX - 8, u64::MAX]);
+            })
+        },
+        "model.safetensors",
+    ),
+    case(
+        "overlapping tensors",
+        |copy| {
+            copy.header(|header| {
+                let (one, other) = (some_norm(header), "model.norm.weight");
+                assert!(header.get(other).is_some());
+                header[other]["data_offsets"] = header[&one]["data_offsets"].clone();
+                header[other]["shape"] = header[&one]["shape"].clone();
+            })
+        },
+        "model.safetensors",
+    ),
+    case("tokenizer is no JSON", |copy| copy.with("tokenizer.json", "not JSON"), "tokenizer.json"),
+    case("tokenizer of nothing", |copy| copy.with("tokenizer.json", "{}"), "tokenizer.json"),
+    case("no tokenizer", |copy| copy.without("tokenizer.json"), "tokenizer.json"),
+];
+
+#[test]
+fn spoiled_checkpoints_are_refused_by_name() {
+    for Case { name, spoil, says } in SPOILED {
+        let copy = spoil(Copy::of(FIXTURE));
+        let (_, stderr) =
+            shardwright(["run", "--prompt", "Hello", "--max-tokens", "1"]).argument(copy.path()).refuses();
+        assert!(stderr.contains(says), "{name}: the refusal does not say `{says}`:\n{stderr}");
+    }
+}
+
+#[test]
+fn a_template_that_never_ends_is_stopped() {
+    for template in [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}x{% endfor %}{% endfor %}{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{% if %}",
+        "{{ raise_exception('no turns please') }}",
+    ] {
+        let copy = Copy::of(FIXTURE).json("tokenizer_config.json", |c| c["chat_template"] = template.into());
+        let (_, stderr) = shardwright(["run", "--chat", "--prompt", "Hello", "--max-tokens", "1"])
+            .argument(copy.path())
+            .refuses();
+        assert!(stderr.contains("template"), "{template}:\n{stderr}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    for (arguments, says) in [
+        (&["run", "no/such/checkpoint", "--prompt", "x"][..], "no/such/checkpoint"),
+        (&["show", "README.md"], "README.md"),
+        (&["plan", DEMO_MODEL, "--soc", "no-such-chip"], "no-such-chip"),
+        (&["plan", DEMO_MODEL, "--planner", "no-such-planner", "--strict"], "no-such-planner"),
+        (&["verify", DEMO_MODEL, "--golden", "no/such/goldens"], "no/such/goldens"),
+        (&["embed", DEMO_MODEL, "a text"], "embed"),
+        (&["planner", "check", "README.md"], "README.md"),
+    ] {
+        let (_, stderr) = shardwright(arguments).refuses();
+        assert!(stderr.contains(says), "{arguments:?}: the refusal does not say `{says}`:\n{stderr}");
+    }
+}
+
+#[test]
+fn prompts_that_cannot_be_run_are_refused() {
+    let long = "word ".repeat(20_000);
+    let (_, stderr) = shardwright(["run", DEMO_MODEL, "--prompt", &long]).refuses();
+    assert!(stderr.contains("context"), "{stderr}");
+
+    let outcome =
+        shardwright(["run", DEMO_MODEL, "--prompt"]).argument(OsStr::from_bytes(b"caf\xe9")).outcome();
+    assert!(matches!(outcome.code, Some(code) if code != 0), "{}", outcome.stdout);
+    assert!(outcome.stderr.contains("UTF-8"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_limit_nothing_meets_is_a_planning_failure_with_its_reason() {
+    let (_, stderr) = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=3"]).refuses();
+    assert!(stderr.contains("ops"), "{stderr}");
+}
+
+#[test]
+fn planners_that_are_none_are_refused_under_strict_and_replaced_otherwise() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, bytes) in [
+        ("garbage.wasm", b"\x7fELF and so on".to_vec()),
+        ("text.wasm", b"(component)".to_vec()),
+        ("empty.wasm", Vec::new()),
+        // A core module: the right magic number, not a component.
+        ("core.wasm", b"\0asm\x01\0\0\0".to_vec()),
+        // A component that exports nothing.
+        ("hollow.wasm", b"\0asm\x0d\0\x01\0".to_vec()),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).expect("written");
+        let plan = || shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--planner"]).argument(&path);
+        let (_, stderr) = plan().argument("--strict").refuses();
+        assert!(stderr.contains(name), "{name}: {stderr}");
+        let outcome = plan().outcome();
+        assert_eq!(outcome.code, Some(0), "{name}: the built-in planner takes over\n{}", outcome.stderr);
+        let said = outcome.stdout + &outcome.stderr;
+        assert!(said.contains(name) && said.contains("built-in"), "{name}: and that is said\n{said}");
+    }
+}
+
+#[test]
+fn libraries_that_are_no_shims_are_listed_with_the_reason() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let manifest = |library: &str, abi: Value| {
+        json!({"manifest": 1, "name": "odd", "vendor": "nobody", "abi": abi, "library": library}).to_string()
+    };
+    let now = json!({"min": "0.1", "max": "0.1"});
+    for (stem, library, manifest) in [
+        ("garbage", Some("not a library"), Some(manifest("garbage.so", now.clone()))),
+        ("newer", Some("not looked at"), Some(manifest("newer.so", json!({"min": "9.0", "max": "9.0"})))),
+        ("alone", None, Some(manifest("alone.so", now.clone()))),
+        ("unsaid", Some("no manifest"), None),
+        ("broken", Some("bad manifest"), Some("{".to_owned())),
+    ] {
+        if let Some(bytes) = library {
+            fs::write(folder.path().join(format!("{stem}.so")), bytes).expect("written");
+        }
+        if let Some(text) = manifest {
+            fs::write(folder.path().join(format!("{stem}.shim.json")), text).expect("written");
+        }
+    }
+    let listing = shardwright(["shim", "list", "--shims"]).argument(folder.path()).succeeds();
+    for stem in ["garbage", "newer", "alone", "unsaid", "broken"] {
+        assert!(listing.contains(stem), "{stem} was skipped without a word:\n{listing}");
+    }
+    assert!(listing.contains("cpu"), "the good one is still there:\n{listing}");
+}
+
+#[test]
+fn different_failures_have_different_exit_codes() {
+    let missing = shardwright(["run", "no/such/checkpoint", "--prompt", "x"]).refuses().0;
+    let argument = shardwright(["run", DEMO_MODEL, "--limit", "ops"]).outcome().code;
+    let planning = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=3"]).refuses().0;
+    let invalid = {
+        let copy = Copy::of(FIXTURE).with("model.safetensors", "");
+        shardwright(["show"]).argument(copy.path()).refuses().0
+    };
+    let codes = [Some(1), Some(missing), argument, Some(planning), Some(invalid)];
+    for (at, code) in codes.iter().enumerate() {
+        assert!(!codes[..at].contains(code), "two failures share an exit code: {codes:?}");
+    }
+}
+
+#[test]
+fn goldens_that_lie_are_refused() {
+    let copy = Copy::of(TEXT_FIXTURES[3]).changed("goldens.safetensors", |bytes| bytes.truncate(64));
+    let (_, stderr) = shardwright(["verify", TEXT_FIXTURES[3], "--golden"]).argument(copy.path()).refuses();
+    assert!(stderr.contains("goldens"), "{stderr}");
+}

@@ -1,0 +1,106 @@
+//! `shardwright plan`, `run`, `show`, `embed` as a user meets them: data on standard output, the rest on standard
+//! error, a JSON twin of every view.
+
+use serde_json::Value;
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::program::shardwright;
+
+/// What the demo of the README asks for.
+const DEMO_TARGET: [&str; 4] = ["--soc", "mt6989", "--limit", "ops=150"];
+
+#[test]
+fn the_demo_answers_on_standard_output_alone() {
+    let outcome = shardwright(["run", DEMO_MODEL])
+        .arguments(DEMO_TARGET)
+        .arguments(["--on", "cpu", "--chat", "--greedy", "--prompt", "What does bug mean?"])
+        .outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let answer = outcome.stdout.trim_end();
+    assert!(answer.starts_with("An unwanted and unintended property of a program"), "{answer}");
+    assert!(answer.ends_with("a few personality problems)."), "{answer}");
+    assert!(!answer.contains("<turn|>"), "the stop token is no text: {answer}");
+    assert!(outcome.stderr.contains("emulated on cpu"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("tok"), "statistics: {}", outcome.stderr);
+}
+
+#[test]
+fn a_cut_answer_is_the_uncut_answer() {
+    let ask = |target: &[&str]| {
+        shardwright(["run", DEMO_MODEL, "--on", "cpu", "--chat", "--greedy", "--prompt", "What is politics?"])
+            .arguments(target)
+            .succeeds()
+    };
+    assert_eq!(ask(&DEMO_TARGET), ask(&[]));
+}
+
+#[test]
+fn the_same_seed_samples_the_same_text() {
+    let sample = |seed: &str| {
+        shardwright(["run", DEMO_MODEL, "--on", "cpu", "--temperature", "0.8", "--max-tokens", "24"])
+            .arguments(["--seed", seed, "--prompt", "And it came to pass"])
+            .succeeds()
+    };
+    let first = sample("7");
+    assert_eq!(first, sample("7"));
+    assert_ne!(first, sample("8"));
+}
+
+#[test]
+fn the_plan_says_where_its_limits_come_from() {
+    let plan = shardwright(["plan", DEMO_MODEL]).arguments(DEMO_TARGET).succeeds();
+    assert!(plan.contains("user"), "an overridden limit shows its provenance:\n{plan}");
+    let ordinary = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989"]).succeeds();
+    assert!(ordinary.contains("2600") && ordinary.contains("reported"), "{ordinary}");
+}
+
+#[test]
+fn every_view_has_a_json_twin() {
+    for arguments in [
+        &["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=150"][..],
+        &["show", DEMO_MODEL],
+        &["show", EMBEDDING_FIXTURE],
+        &["verify", TEXT_FIXTURES[3]],
+        &["shim", "list"],
+    ] {
+        let value = shardwright(arguments).json();
+        assert!(value.is_object() || value.is_array(), "{arguments:?}: {value}");
+    }
+    let vectors = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "another"]).json();
+    assert!(numbers_in(&vectors) > 2, "{vectors}");
+}
+
+#[test]
+fn streamed_json_is_one_document_per_line() {
+    let stdout =
+        shardwright(["run", DEMO_MODEL, "--on", "cpu", "--greedy", "--max-tokens", "8", "--format", "json"])
+            .arguments(["--prompt", "And it came to pass"])
+            .succeeds();
+    let lines: Vec<Value> = stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    assert!(!lines.is_empty());
+}
+
+#[test]
+fn the_same_request_gives_the_same_plan() {
+    let plan =
+        || shardwright(["plan", TEXT_FIXTURES[1], "--format", "json"]).arguments(DEMO_TARGET).succeeds();
+    assert_eq!(plan(), plan());
+}
+
+#[test]
+fn completions_are_written_for_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(shardwright(["completions", shell]).succeeds().contains("shardwright"));
+    }
+}
+
+fn numbers_in(value: &Value) -> usize {
+    match value {
+        Value::Number(_) => 1,
+        Value::Array(items) => items.iter().map(numbers_in).sum(),
+        Value::Object(fields) => fields.values().map(numbers_in).sum(),
+        _ => 0,
+    }
+}
