@@ -1,1 +1,38 @@
-//! (room under construction)
+//! Text in, ids out, and back: the tokenizer, the chat template, sampling, the rules that end a reply, and
+//! streaming that is safe across token and UTF-8 boundaries.
+//!
+//! This room knows ids and rows of logits. It does **not** know tensors, models, sessions or files other than the
+//! text side of a checkpoint (`tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`,
+//! `generation_config.json`, and the stop ids of `config.json`), and it depends on no other room.
+//!
+//! Everything it reads is taken as hostile: sizes and nesting are capped by named constants, templates run under
+//! fuel, a byte budget and a clock, and each failure is a [`TextError`] that names the file and says what would
+//! help.
+
+#![forbid(unsafe_code)]
+
+mod decoding;
+mod error;
+mod generation;
+mod input;
+mod random;
+mod reply;
+mod sampler;
+mod stop;
+mod stream;
+mod template;
+mod tokenizer;
+
+pub use error::{Result, TextError};
+pub use generation::GenerationConfig;
+pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, utf8_text};
+pub use random::Random;
+pub use reply::{Reply, ReplyStep, Stop};
+pub use sampler::{Sampler, SamplingParameters};
+pub use stop::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, StopMatch, StopMatcher, StopRules};
+pub use stream::{HELD_BYTE_TOKENS_MAX, TextStream};
+pub use template::{
+    ChatTemplate, Content, ContentPart, Message, RENDERED_BYTES_MAX, RenderOptions, TEMPLATE_BYTES_MAX,
+    TEMPLATE_FUEL, TemplateValue, messages_from_json,
+};
+pub use tokenizer::{TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerLoading};

@@ -1,0 +1,279 @@
+//! The one error type of the room.
+
+use std::path::PathBuf;
+
+/// What the functions of this room return.
+pub type Result<T, E = TextError> = std::result::Result<T, E>;
+
+/// What went wrong with text, a template, a sampling parameter or one of the files behind them.
+///
+/// *Invalid* input breaks its own format, *unsupported* input is well formed but asks for something this room
+/// does not do; the two are never mixed. [`TextError::help`] says what would help, where that is known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is larger than its cap.
+    #[error("{} is larger than {max} bytes", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The cap.
+        max: u64,
+    },
+    /// A file or a prompt is not UTF-8.
+    #[error("{origin} is not UTF-8 text: the first bad byte is at offset {offset}")]
+    NotUtf8 {
+        /// The file, or what the text was for.
+        origin: String,
+        /// Bytes before the first bad one.
+        offset: usize,
+    },
+    /// A file is not JSON, or not of the expected shape.
+    #[error("{} is not valid JSON: {reason} at line {line}, column {column}", path.display())]
+    InvalidJson {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        reason: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+    },
+    /// JSON is nested deeper than any file of this kind needs.
+    #[error("{} nests deeper than {max} levels at offset {offset}", path.display())]
+    JsonTooDeep {
+        /// The file.
+        path: PathBuf,
+        /// The cap.
+        max: usize,
+        /// Byte at which the cap was passed.
+        offset: usize,
+    },
+    /// A named field holds a value of the wrong type or out of range.
+    #[error("{}: `{field}` should be {expected}, but is {found}", path.display())]
+    InvalidField {
+        /// The file.
+        path: PathBuf,
+        /// The field, with dots between levels.
+        field: String,
+        /// What was expected.
+        expected: &'static str,
+        /// The value found, shortened.
+        found: String,
+    },
+    /// `tokenizer.json` does not describe a working tokenizer.
+    #[error("{} is not a valid tokenizer: {reason}", path.display())]
+    InvalidTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What the tokenizer library said.
+        reason: String,
+    },
+    /// `tokenizer.json` asks for something that has no place in inference.
+    #[error("{} asks for {what}, which is not supported", path.display())]
+    UnsupportedTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// The feature.
+        what: &'static str,
+    },
+    /// The thread that loads a tokenizer could not be started, or died.
+    #[error("cannot load {} on a thread of its own: {reason}", path.display())]
+    LoadingThread {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A text to encode is longer than the cap.
+    #[error("the text has {bytes} bytes; at most {max} are encoded at once")]
+    TextTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The cap.
+        max: usize,
+    },
+    /// The tokenizer failed on a text.
+    #[error("the tokenizer {} cannot encode the text: {reason}", path.display())]
+    Encode {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// What the tokenizer library said.
+        reason: String,
+    },
+    /// The tokenizer failed on ids.
+    #[error("the tokenizer {} cannot decode the ids: {reason}", path.display())]
+    Decode {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// What the tokenizer library said.
+        reason: String,
+    },
+    /// The list of templates has none of the wanted name.
+    #[error("{} has no chat template named `{name}`; it has {}", path.display(), available.join(", "))]
+    NoSuchTemplate {
+        /// The file.
+        path: PathBuf,
+        /// The name looked for.
+        name: String,
+        /// The names there are.
+        available: Vec<String>,
+    },
+    /// A chat template does not parse.
+    #[error("chat template {}, line {line}: {reason}", path.display())]
+    InvalidTemplate {
+        /// The file.
+        path: PathBuf,
+        /// Line of the template, from 1; 0 if unknown.
+        line: usize,
+        /// What the engine said.
+        reason: String,
+    },
+    /// A chat template uses a filter, test, function, method or directive this room does not have.
+    #[error("chat template {}, line {line}: {what} is not supported", path.display())]
+    UnsupportedTemplate {
+        /// The file.
+        path: PathBuf,
+        /// Line of the template, from 1; 0 if unknown.
+        line: usize,
+        /// The feature.
+        what: String,
+    },
+    /// A chat template failed while it ran, for example on an undefined value.
+    #[error("chat template {}, line {line}: {reason}", path.display())]
+    TemplateFailed {
+        /// The file.
+        path: PathBuf,
+        /// Line of the template, from 1; 0 if unknown.
+        line: usize,
+        /// What the engine said.
+        reason: String,
+    },
+    /// A chat template refused the conversation with `raise_exception`.
+    #[error("chat template {} refuses the conversation: {message}", path.display())]
+    TemplateRaised {
+        /// The file.
+        path: PathBuf,
+        /// The template's own words.
+        message: String,
+    },
+    /// A chat template ran for too many steps.
+    #[error("chat template {} did not end within {fuel} steps", path.display())]
+    TemplateOutOfFuel {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        fuel: u64,
+    },
+    /// A chat template took too long.
+    #[error("chat template {} did not end within {seconds} s", path.display())]
+    TemplateTooSlow {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        seconds: u64,
+    },
+    /// A chat template wrote or built more text than any prompt needs.
+    #[error("chat template {} builds more than {max} {unit}", path.display())]
+    TemplateTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        max: u64,
+        /// What is counted.
+        unit: &'static str,
+    },
+    /// A stop string is empty, too long, or one too many.
+    #[error("stop string {index} {reason}")]
+    InvalidStopString {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A sampling parameter is out of range.
+    #[error("`{name}` should be {expected}, but is {value}")]
+    InvalidSampling {
+        /// The parameter.
+        name: &'static str,
+        /// What is allowed.
+        expected: &'static str,
+        /// The value given.
+        value: f64,
+    },
+    /// A row of logits holds a value that is not a finite number.
+    #[error("the logit of token {id} is {value}")]
+    LogitNotFinite {
+        /// The token.
+        id: usize,
+        /// NaN or an infinity.
+        value: f32,
+    },
+    /// A row of logits is empty, or longer than ids can count.
+    #[error("a row of {length} logits has no token to choose")]
+    NoLogits {
+        /// Its length.
+        length: usize,
+    },
+}
+
+impl TextError {
+    /// What the user can do about it, for a `help:` line.
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            TextError::Read { path, .. } => {
+                format!("check that {} exists and can be read", path.display())
+            }
+            TextError::FileTooLarge { .. } => {
+                "no published checkpoint needs that much; is it the right file?".into()
+            }
+            TextError::NotUtf8 { .. } => "save the text as UTF-8".into(),
+            TextError::InvalidJson { .. } | TextError::JsonTooDeep { .. } => {
+                "download the file again; it may be truncated, or a pointer to a file in large-file storage".into()
+            }
+            TextError::InvalidField { field, .. } => {
+                format!("correct `{field}`, or remove it to use the default")
+            }
+            TextError::InvalidTokenizer { .. } => {
+                "save the tokenizer again with a `tokenizers` release of the 0.2x line".into()
+            }
+            TextError::UnsupportedTokenizer { .. } => "remove the setting from the file".into(),
+            TextError::LoadingThread { .. } => "load the tokenizer on the calling thread instead".into(),
+            TextError::TextTooLong { .. } => "shorten the text, or encode it in parts".into(),
+            TextError::NoSuchTemplate { available, .. } => match available.first() {
+                Some(name) => format!("ask for one of the templates there are, for example `{name}`"),
+                None => "give the prompt without a chat template".into(),
+            },
+            TextError::InvalidTemplate { .. } | TextError::UnsupportedTemplate { .. } => {
+                "put a corrected chat_template.jinja beside the checkpoint; it takes precedence".into()
+            }
+            TextError::TemplateFailed { .. } | TextError::TemplateRaised { .. } => {
+                "check the roles and contents of the messages against what the template expects".into()
+            }
+            TextError::TemplateOutOfFuel { .. }
+            | TextError::TemplateTooSlow { .. }
+            | TextError::TemplateTooLarge { .. } => {
+                "shorten the conversation; if it is short already, the template is at fault".into()
+            }
+            TextError::InvalidStopString { .. } => format!(
+                "give at most {} stop strings of 1 to {} bytes",
+                crate::STOP_STRINGS_MAX,
+                crate::STOP_STRING_BYTES_MAX
+            ),
+            TextError::InvalidSampling { name, expected, .. } => format!("set `{name}` to {expected}"),
+            TextError::LogitNotFinite { .. } => {
+                "the model's arithmetic overflowed: run `shardwright verify` to find the first bad layer".into()
+            }
+            TextError::Encode { .. } | TextError::Decode { .. } | TextError::NoLogits { .. } => return None,
+        })
+    }
+}

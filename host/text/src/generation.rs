@@ -1,0 +1,244 @@
+//! `generation_config.json`: the ids that end a reply and the sampling a checkpoint was published with.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::error::Result;
+use crate::input::{invalid_field, read_object};
+use crate::sampler::SamplingParameters;
+
+/// Most stop ids read. Published files have up to five.
+const STOP_IDS_MAX: usize = 256;
+
+/// Hugging Face samples from the 50 best tokens where a file says to sample but not from how many.
+const TOP_K_DEFAULT: u32 = 50;
+
+/// What a checkpoint says about generation. Absent settings hold Hugging Face's defaults.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GenerationConfig {
+    /// Ids that end a reply (`eos_token_id`): from `generation_config.json`, or else from `config.json`, where they
+    /// may stand at the top or in `text_config`. Ascending, each once.
+    pub stop_ids: Vec<u32>,
+    /// `bos_token_id`.
+    pub bos_id: Option<u32>,
+    /// `pad_token_id`.
+    pub pad_id: Option<u32>,
+    /// How to choose tokens: greedy unless the file has `do_sample: true`.
+    pub sampling: SamplingParameters,
+}
+
+impl GenerationConfig {
+    /// Reads `generation_config.json` and, for what it lacks of ids, `config.json` in `directory`. Either may be
+    /// missing; a field of the wrong type or out of range is an error, not a default.
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<GenerationConfig> {
+        let directory = directory.as_ref();
+        let generation = Section::read(directory.join("generation_config.json"))?;
+        let model = Section::read(directory.join("config.json"))?;
+        let text_model = model.inner("text_config")?;
+        let sections = [&generation, &model, &text_model];
+
+        let mut config = GenerationConfig { sampling: generation.sampling()?, ..Default::default() };
+        for section in sections {
+            if config.stop_ids.is_empty() {
+                config.stop_ids = section.ids("eos_token_id")?;
+            }
+            if config.bos_id.is_none() {
+                config.bos_id = section.id("bos_token_id")?;
+            }
+            if config.pad_id.is_none() {
+                config.pad_id = section.id("pad_token_id")?;
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// An object of a file, and where it stands.
+struct Section {
+    path: PathBuf,
+    prefix: &'static str,
+    fields: Map<String, Value>,
+}
+
+impl Section {
+    fn read(path: PathBuf) -> Result<Section> {
+        let fields = read_object(&path)?.unwrap_or_default();
+        Ok(Section { path, prefix: "", fields })
+    }
+
+    fn inner(&self, name: &'static str) -> Result<Section> {
+        let fields = match self.present(name) {
+            None => Map::new(),
+            Some(Value::Object(fields)) => fields.clone(),
+            Some(other) => return Err(invalid_field(&self.path, name, "an object", other)),
+        };
+        Ok(Section { path: self.path.clone(), prefix: name, fields })
+    }
+
+    /// A field that is there and not null.
+    fn present(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    fn invalid(&self, name: &str, expected: &'static str, found: &Value) -> crate::TextError {
+        let field =
+            if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) };
+        invalid_field(&self.path, &field, expected, found)
+    }
+
+    fn id(&self, name: &str) -> Result<Option<u32>> {
+        match self.present(name) {
+            None => Ok(None),
+            // Some files give the first id of a list the rank of *the* id.
+            Some(Value::Array(_)) => Ok(self.ids(name)?.first().copied()),
+            Some(value) => as_id(value)
+                .map(Some)
+                .ok_or_else(|| self.invalid(name, "a token id (a whole number below 2³²)", value)),
+        }
+    }
+
+    fn ids(&self, name: &str) -> Result<Vec<u32>> {
+        const EXPECTED: &str = "a token id or a list of at most 256";
+        let Some(value) = self.present(name) else {
+            return Ok(Vec::new());
+        };
+        let ids = match value {
+            Value::Array(values) if values.len() <= STOP_IDS_MAX => values.iter().map(as_id).collect(),
+            Value::Array(_) => None,
+            value => as_id(value).map(|id| vec![id]),
+        };
+        let mut ids: Vec<u32> = ids.ok_or_else(|| self.invalid(name, EXPECTED, value))?;
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    fn number(&self, name: &str, default: f32) -> Result<f32> {
+        match self.present(name) {
+            None => Ok(default),
+            Some(value) => value
+                .as_f64()
+                .map(|number| number as f32)
+                .filter(|number| number.is_finite())
+                .ok_or_else(|| self.invalid(name, "a number", value)),
+        }
+    }
+
+    fn sampling(&self) -> Result<SamplingParameters> {
+        let do_sample = match self.present("do_sample") {
+            None => false,
+            Some(value) => {
+                value.as_bool().ok_or_else(|| self.invalid("do_sample", "true or false", value))?
+            }
+        };
+        let top_k = match self.present("top_k") {
+            None => TOP_K_DEFAULT,
+            Some(value) => value
+                .as_u64()
+                .and_then(|number| u32::try_from(number).ok())
+                .ok_or_else(|| self.invalid("top_k", "a whole number", value))?,
+        };
+        let parameters = SamplingParameters {
+            do_sample,
+            temperature: self.number("temperature", 1.0)?,
+            top_k,
+            top_p: self.number("top_p", 1.0)?,
+            min_p: self.number("min_p", 0.0)?,
+            repetition_penalty: self.number("repetition_penalty", 1.0)?,
+            seed: 0,
+        };
+        if let Some((name, expected, _)) = parameters.first_fault() {
+            let value = self.fields.get(name).unwrap_or(&Value::Null);
+            return Err(self.invalid(name, expected, value));
+        }
+        Ok(parameters)
+    }
+}
+
+fn as_id(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TextError;
+
+    fn read(generation: Option<&str>, config: Option<&str>) -> Result<GenerationConfig> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [("generation_config.json", generation), ("config.json", config)] {
+            if let Some(text) = text {
+                std::fs::write(folder.path().join(name), text).unwrap();
+            }
+        }
+        GenerationConfig::from_directory(folder.path())
+    }
+
+    #[test]
+    fn stop_ids_come_from_the_first_place_that_has_them() {
+        struct Case {
+            generation: Option<&'static str>,
+            config: Option<&'static str>,
+            ids: &'static [u32],
+        }
+        let cases = [
+            Case { generation: Some(r#"{"eos_token_id": [106, 1, 1]}"#), config: Some(r#"{"eos_token_id": 7}"#), ids: &[1, 106] },
+            Case { generation: Some(r#"{"eos_token_id": 5}"#), config: None, ids: &[5] },
+            Case { generation: Some("{}"), config: Some(r#"{"eos_token_id": 7}"#), ids: &[7] },
+            Case { generation: Some(r#"{"eos_token_id": null}"#), config: Some(r#"{"text_config": {"eos_token_id": [8, 9]}}"#), ids: &[8, 9] },
+            Case { generation: None, config: None, ids: &[] },
+            Case { generation: Some(r#"{"eos_token_id": []}"#), config: Some(r#"{"eos_token_id": 4}"#), ids: &[4] },
+        ];
+        for case in cases {
+            assert_eq!(read(case.generation, case.config).unwrap().stop_ids, case.ids, "{:?}", case.generation);
+        }
+    }
+
+    #[test]
+    fn sampling_defaults_are_those_of_hugging_face() {
+        let config = read(Some(r#"{"do_sample": true, "top_k": 64, "top_p": 0.95}"#), None).unwrap();
+        assert_eq!(
+            config.sampling,
+            SamplingParameters { do_sample: true, top_k: 64, top_p: 0.95, ..SamplingParameters::greedy() }
+        );
+        assert!(!read(Some("{}"), None).unwrap().sampling.do_sample);
+        assert_eq!(read(Some(r#"{"do_sample": true}"#), None).unwrap().sampling.top_k, 50);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (text, field) in [
+            (r#"{"eos_token_id": -1}"#, "eos_token_id"),
+            (r#"{"eos_token_id": 4294967296}"#, "eos_token_id"),
+            (r#"{"eos_token_id": 1.5}"#, "eos_token_id"),
+            (r#"{"eos_token_id": [1, "2"]}"#, "eos_token_id"),
+            (r#"{"eos_token_id": {"a": 1}}"#, "eos_token_id"),
+            (r#"{"bos_token_id": "x"}"#, "bos_token_id"),
+            (r#"{"pad_token_id": true}"#, "pad_token_id"),
+            (r#"{"do_sample": 1}"#, "do_sample"),
+            (r#"{"top_k": -3}"#, "top_k"),
+            (r#"{"top_k": 1e300}"#, "top_k"),
+            (r#"{"temperature": "hot"}"#, "temperature"),
+            (r#"{"temperature": 1e300}"#, "temperature"),
+            (r#"{"temperature": -1}"#, "temperature"),
+            (r#"{"top_p": 1.5}"#, "top_p"),
+            (r#"{"min_p": -0.5}"#, "min_p"),
+            (r#"{"repetition_penalty": 0}"#, "repetition_penalty"),
+        ] {
+            let error = read(Some(text), None).unwrap_err();
+            assert!(
+                matches!(&error, TextError::InvalidField { field: found, .. } if found == field),
+                "{text}: {error}"
+            );
+            assert!(error.to_string().contains("generation_config.json"), "{error}");
+        }
+        let many = format!(r#"{{"eos_token_id": [{}1]}}"#, "1,".repeat(300));
+        assert!(matches!(read(Some(&many), None), Err(TextError::InvalidField { .. })));
+        let error = read(None, Some(r#"{"text_config": {"eos_token_id": "x"}}"#)).unwrap_err();
+        assert!(error.to_string().contains("text_config.eos_token_id"), "{error}");
+        assert!(matches!(read(None, Some(r#"{"text_config": 3}"#)), Err(TextError::InvalidField { .. })));
+        assert!(matches!(read(Some("[]"), None), Err(TextError::InvalidField { .. })));
+        assert!(matches!(read(Some("{"), None), Err(TextError::InvalidJson { .. })));
+    }
+}

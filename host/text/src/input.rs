@@ -1,0 +1,154 @@
+//! Reading small files that may be anything: a size cap, UTF-8, JSON of bounded depth.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::{Result, TextError};
+
+/// Largest configuration file read. Published `tokenizer_config.json` files reach a few MB where every added token
+/// is listed; the others stay below 100 kB.
+pub const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// Deepest JSON accepted. Published files stay below ten levels; the parsers behind recurse.
+pub const JSON_NESTING_MAX: usize = 64;
+
+/// The text in `bytes`, or an error that names `origin` (a file, "the prompt") and the first bad byte.
+pub fn utf8_text<'bytes>(bytes: &'bytes [u8], origin: &str) -> Result<&'bytes str> {
+    std::str::from_utf8(bytes)
+        .map_err(|error| TextError::NotUtf8 { origin: origin.to_owned(), offset: error.valid_up_to() })
+}
+
+/// The bytes of a file of at most `max` bytes.
+pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>> {
+    let read = |source| TextError::Read { path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(read)?;
+    let mut bytes = Vec::new();
+    // Reading stops one byte behind the cap, whatever the file claims its length to be.
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes).map_err(read)?;
+    if bytes.len() as u64 > max {
+        return Err(TextError::FileTooLarge { path: path.to_owned(), max });
+    }
+    Ok(bytes)
+}
+
+/// Like [`read_capped`], with `None` for a file that is not there.
+pub(crate) fn read_optional(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
+    match read_capped(path, max) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses JSON nested deeper than [`JSON_NESTING_MAX`], without parsing it.
+pub(crate) fn check_nesting(bytes: &[u8], path: &Path) -> Result<()> {
+    let mut depth = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    for (offset, &byte) in bytes.iter().enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > JSON_NESTING_MAX {
+                    return Err(TextError::JsonTooDeep {
+                        path: path.to_owned(),
+                        max: JSON_NESTING_MAX,
+                        offset,
+                    });
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Parses JSON of bounded depth.
+pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(bytes: &[u8], path: &Path) -> Result<T> {
+    utf8_text(bytes, &path.display().to_string())?;
+    check_nesting(bytes, path)?;
+    serde_json::from_slice(bytes).map_err(|error| invalid_json(path, &error))
+}
+
+/// The parser's complaint, with its place kept apart from its words.
+pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> TextError {
+    let words = error.to_string();
+    let reason = words.split(" at line ").next().unwrap_or_default().to_owned();
+    TextError::InvalidJson { path: path.to_owned(), reason, line: error.line(), column: error.column() }
+}
+
+/// A JSON object read from an optional file.
+pub(crate) fn read_object(path: &Path) -> Result<Option<serde_json::Map<String, Value>>> {
+    let Some(bytes) = read_optional(path, CONFIG_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    match parse_json(&bytes, path)? {
+        Value::Object(object) => Ok(Some(object)),
+        other => Err(invalid_field(path, "(the whole file)", "an object", &other)),
+    }
+}
+
+/// A field of the wrong kind; the value is quoted, shortened to what fits in a message.
+pub(crate) fn invalid_field(path: &Path, field: &str, expected: &'static str, found: &Value) -> TextError {
+    const SHOWN_CHARACTERS: usize = 60;
+    let text = found.to_string();
+    let mut shown: String = text.chars().take(SHOWN_CHARACTERS).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    TextError::InvalidField { path: path.to_owned(), field: field.to_owned(), expected, found: shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_capped_and_missing_ones_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        assert!(read_optional(&path, 3).unwrap().is_none());
+        assert!(matches!(read_capped(&path, 3), Err(TextError::Read { .. })));
+        std::fs::write(&path, b"abc").unwrap();
+        assert_eq!(read_capped(&path, 3).unwrap(), b"abc");
+        let error = read_capped(&path, 2).unwrap_err();
+        assert!(matches!(error, TextError::FileTooLarge { max: 2, .. }), "{error}");
+        assert!(read_optional(folder.path(), 3).is_err(), "a folder is not a file");
+    }
+
+    #[test]
+    fn json_faults_name_their_place() {
+        struct Case {
+            bytes: Vec<u8>,
+            expected: &'static str,
+        }
+        let cases = [
+            Case { bytes: b"{\n \"a\": }".to_vec(), expected: "expected value at line 2, column 7" },
+            Case { bytes: b"{\"a\": 1".to_vec(), expected: "EOF while parsing" },
+            Case { bytes: b"{\"a\": \"\xff\"}".to_vec(), expected: "first bad byte is at offset 7" },
+            Case { bytes: "[".repeat(65).into_bytes(), expected: "deeper than 64 levels at offset 64" },
+            Case { bytes: b"[1e999999]".to_vec(), expected: "number out of range" },
+        ];
+        for case in cases {
+            let error = parse_json::<Value>(&case.bytes, Path::new("x.json")).unwrap_err();
+            assert!(error.to_string().contains(case.expected), "{error} lacks {}", case.expected);
+            assert!(error.to_string().contains("x.json"));
+            assert!(error.help().is_some());
+        }
+        let inside = format!("\"{}\\\"[[\"", "[".repeat(100));
+        assert!(parse_json::<Value>(inside.as_bytes(), Path::new("x.json")).is_ok(), "brackets in strings");
+    }
+}

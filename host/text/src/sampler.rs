@@ -1,0 +1,524 @@
+//! Choosing the next token from a row of logits.
+
+use std::cmp::Ordering;
+
+use crate::error::{Result, TextError};
+use crate::random::Random;
+
+/// How the next token is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingParameters {
+    /// Draw at random; otherwise the largest logit wins and only `repetition_penalty` below has an effect.
+    pub do_sample: bool,
+    /// Logits are divided by it; 0 means greedy.
+    pub temperature: f32,
+    /// Only so many of the largest logits stay; 0 keeps all.
+    pub top_k: u32,
+    /// Of what is left, the likeliest tokens that together reach this probability stay; 1 keeps all.
+    pub top_p: f32,
+    /// Tokens less likely than this share of the likeliest one's probability go; 0 keeps all.
+    pub min_p: f32,
+    /// Logits of tokens already in the text are divided by it where positive, multiplied where negative; 1 does
+    /// nothing.
+    pub repetition_penalty: f32,
+    /// Where the random sequence starts.
+    pub seed: u64,
+}
+
+impl Default for SamplingParameters {
+    fn default() -> Self {
+        SamplingParameters::greedy()
+    }
+}
+
+impl SamplingParameters {
+    /// The largest logit, always.
+    pub const fn greedy() -> SamplingParameters {
+        SamplingParameters {
+            do_sample: false,
+            temperature: 1.0,
+            top_k: 50,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+        }
+    }
+
+    /// A draw from the whole distribution at `temperature`; narrow it by setting the other fields.
+    pub const fn at_temperature(temperature: f32, seed: u64) -> SamplingParameters {
+        SamplingParameters { do_sample: true, temperature, top_k: 0, seed, ..SamplingParameters::greedy() }
+    }
+
+    /// Checks that every field is in range.
+    pub fn validate(&self) -> Result<()> {
+        match self.first_fault() {
+            None => Ok(()),
+            Some((name, expected, value)) => {
+                Err(TextError::InvalidSampling { name, expected, value: f64::from(value) })
+            }
+        }
+    }
+
+    /// The first field out of range: its name, what is allowed, its value.
+    pub(crate) fn first_fault(&self) -> Option<(&'static str, &'static str, f32)> {
+        let temperature = self.temperature;
+        if !(temperature.is_finite() && temperature >= 0.0) {
+            return Some(("temperature", "a number from 0 up", temperature));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Some(("top_p", "a number above 0 and at most 1", self.top_p));
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return Some(("min_p", "a number from 0 to 1", self.min_p));
+        }
+        let penalty = self.repetition_penalty;
+        if !(penalty.is_finite() && penalty > 0.0) {
+            return Some(("repetition_penalty", "a number above 0", penalty));
+        }
+        None
+    }
+
+    /// Whether the choice is the largest logit.
+    pub fn is_greedy(&self) -> bool {
+        !self.do_sample || self.temperature == 0.0
+    }
+}
+
+/// Chooses tokens. The order is that of Hugging Face: repetition penalty, temperature, top-k, top-p, min-p, draw.
+///
+/// Greedy choice is the plain maximum. Wherever two logits are equal the lower id comes first, so top-k keeps exactly
+/// k tokens (Hugging Face keeps all that tie with the last). The same logits, parameters and seed give the same
+/// tokens on every platform: probabilities use only operations that IEEE 754 fixes to the last bit.
+///
+/// The vocabulary is never sorted as a whole. A draw takes time in proportion to the vocabulary; scratch memory of
+/// a few bytes a token is kept between calls.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    parameters: SamplingParameters,
+    random: Random,
+    /// Logits after the penalty, by id; filled only where a penalty is asked for.
+    penalised: Vec<f32>,
+    candidates: Vec<Candidate>,
+    weights: Vec<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    id: u32,
+    logit: f32,
+}
+
+/// Larger logit first, then lower id.
+fn better_first(left: &Candidate, right: &Candidate) -> Ordering {
+    right.logit.partial_cmp(&left.logit).unwrap_or(Ordering::Equal).then(left.id.cmp(&right.id))
+}
+
+impl Sampler {
+    /// A sampler at the start of the seed's sequence.
+    pub fn new(parameters: SamplingParameters) -> Result<Sampler> {
+        parameters.validate()?;
+        Ok(Sampler {
+            parameters,
+            random: Random::new(parameters.seed),
+            penalised: Vec::new(),
+            candidates: Vec::new(),
+            weights: Vec::new(),
+        })
+    }
+
+    /// What it was made with.
+    pub fn parameters(&self) -> &SamplingParameters {
+        &self.parameters
+    }
+
+    /// Chooses the token that follows `history` (the prompt and what was generated; read only for the repetition
+    /// penalty) from its row of logits, one for each id. Every logit must be finite.
+    pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
+        if logits.is_empty() || u32::try_from(logits.len()).is_err() {
+            return Err(TextError::NoLogits { length: logits.len() });
+        }
+        if let Some(id) = logits.iter().position(|logit| !logit.is_finite()) {
+            return Err(TextError::LogitNotFinite { id, value: logits[id] });
+        }
+        let mut penalised = std::mem::take(&mut self.penalised);
+        let logits = if self.parameters.repetition_penalty == 1.0 {
+            logits
+        } else {
+            penalise(logits, history, self.parameters.repetition_penalty, &mut penalised);
+            &penalised
+        };
+        let id =
+            if self.parameters.is_greedy() { largest(logits) } else { self.draw(logits) };
+        self.penalised = penalised;
+        Ok(id)
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> u32 {
+        let SamplingParameters { temperature, top_k, top_p, min_p, .. } = self.parameters;
+        let candidates = &mut self.candidates;
+        let kept = match top_k as usize {
+            0 => logits.len(),
+            k => k.min(logits.len()),
+        };
+        // Dividing by a positive temperature keeps the order, so the best are chosen before and divided after.
+        best(logits, kept, candidates);
+        let sorted = kept < logits.len();
+        if sorted {
+            candidates.sort_unstable_by(better_first);
+        }
+
+        let largest = candidates.iter().fold(f32::NEG_INFINITY, |largest, c| largest.max(c.logit));
+        let weights = &mut self.weights;
+        weights.clear();
+        weights.extend(candidates.iter().map(|candidate| {
+            let below = (f64::from(candidate.logit) - f64::from(largest)) / f64::from(temperature);
+            exponential(below)
+        }));
+        let total: f64 = weights.iter().sum();
+
+        if top_p < 1.0 {
+            let kept = nucleus(candidates, weights, sorted, f64::from(top_p) * total);
+            candidates.truncate(kept);
+            weights.truncate(kept);
+        }
+        // The best candidate's weight is exactly 1, so the bound is `min_p` itself; weights of 0 can never be drawn.
+        let least = f64::from(min_p);
+        let mut left: f64 = weights.iter().filter(|&&weight| weight >= least).sum();
+        left *= self.random.next_unit();
+        let mut last = None;
+        for (candidate, &weight) in candidates.iter().zip(weights.iter()) {
+            if weight < least || weight == 0.0 {
+                continue;
+            }
+            last = Some(candidate.id);
+            if left < weight {
+                break;
+            }
+            left -= weight;
+        }
+        // Rounding may leave a crumb behind the last candidate; the best one always has a weight of 1.
+        last.unwrap_or_else(|| largest_candidate(candidates))
+    }
+}
+
+/// Lowest id of the largest logit.
+fn largest(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (id, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = id;
+        }
+    }
+    best as u32
+}
+
+fn largest_candidate(candidates: &[Candidate]) -> u32 {
+    candidates.iter().min_by(|left, right| better_first(left, right)).map_or(0, |candidate| candidate.id)
+}
+
+/// Copies `logits` to `penalised` and applies the penalty once to every token of the history.
+fn penalise(logits: &[f32], history: &[u32], penalty: f32, penalised: &mut Vec<f32>) {
+    penalised.clear();
+    penalised.extend_from_slice(logits);
+    let mut seen = vec![0u64; logits.len().div_ceil(64)];
+    for &id in history {
+        let id = id as usize;
+        let Some(logit) = penalised.get_mut(id) else {
+            continue;
+        };
+        let bit = 1 << (id % 64);
+        if seen[id / 64] & bit == 0 {
+            seen[id / 64] |= bit;
+            let changed = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
+            // An extreme penalty must not turn a finite logit into an infinite one.
+            *logit = changed.clamp(f32::MIN, f32::MAX);
+        }
+    }
+}
+
+/// Fills `candidates` with the `kept` best, in no order.
+fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
+    candidates.clear();
+    let all = logits.iter().enumerate().map(|(id, &logit)| Candidate { id: id as u32, logit });
+    if kept >= logits.len() {
+        candidates.extend(all);
+        return;
+    }
+    // At most twice as many as wanted are held; whenever they are full the better half stays and sets the bar.
+    let mut bar = f32::NEG_INFINITY;
+    for candidate in all {
+        // Ids ascend, so one that only equals the bar loses against every one that set it.
+        if candidate.logit > bar || candidates.len() < kept {
+            candidates.push(candidate);
+            if candidates.len() >= kept.saturating_mul(2) {
+                candidates.select_nth_unstable_by(kept - 1, better_first);
+                candidates.truncate(kept);
+                bar = candidates[kept - 1].logit;
+            }
+        }
+    }
+    if candidates.len() > kept {
+        candidates.select_nth_unstable_by(kept - 1, better_first);
+        candidates.truncate(kept);
+    }
+}
+
+/// Puts the likeliest candidates whose weights reach `wanted` to the front, best first, and tells how many they are.
+/// Only as many as needed are sorted, a block at a time.
+fn nucleus(candidates: &mut [Candidate], weights: &mut [f64], sorted: bool, wanted: f64) -> usize {
+    const FIRST_BLOCK: usize = 256;
+    let mut reached = 0.0;
+    if sorted {
+        for (index, weight) in weights.iter().enumerate() {
+            reached += weight;
+            if reached >= wanted {
+                return index + 1;
+            }
+        }
+        return weights.len();
+    }
+    // Weights follow from candidates in order of id here, so they are moved along by id.
+    let by_id = weights.to_vec();
+    let mut start = 0;
+    let mut block = FIRST_BLOCK;
+    while start < candidates.len() {
+        let rest = &mut candidates[start..];
+        let length = block.min(rest.len());
+        if length < rest.len() {
+            rest.select_nth_unstable_by(length - 1, better_first);
+        }
+        rest[..length].sort_unstable_by(better_first);
+        for (offset, candidate) in rest[..length].iter().enumerate() {
+            let weight = by_id[candidate.id as usize];
+            weights[start + offset] = weight;
+            reached += weight;
+            if reached >= wanted {
+                return start + offset + 1;
+            }
+        }
+        start += length;
+        block = block.saturating_mul(2);
+    }
+    candidates.len()
+}
+
+/// eˣ for x ≤ 0, to about 1e-15, from additions and multiplications alone: the library functions of two platforms
+/// differ in their last bits, which would be enough to draw another token.
+fn exponential(x: f64) -> f64 {
+    const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
+    const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
+    // Below this the result would be subnormal: too unlikely to matter, and not worth the care.
+    if x < -708.0 {
+        return 0.0;
+    }
+    let halvings = (x * std::f64::consts::LOG2_E).round();
+    let rest = (x - halvings * LN_2_HIGH) - halvings * LN_2_LOW;
+    // |rest| ≤ 0.35: the next term of the series would be below 1e-18.
+    let mut sum = 1.0;
+    for divisor in (1..=14).rev() {
+        sum = 1.0 + rest / f64::from(divisor) * sum;
+    }
+    let exponent = (halvings as i64 + 1023) as u64;
+    sum * f64::from_bits(exponent << 52)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logits(seed: u64, count: usize, spread: f64) -> Vec<f32> {
+        let mut random = Random::new(seed);
+        (0..count).map(|_| ((random.next_unit() - 0.5) * spread) as f32).collect()
+    }
+
+    #[test]
+    fn greedy_is_the_maximum_at_the_lowest_id() {
+        let mut sampler = Sampler::new(SamplingParameters::greedy()).unwrap();
+        assert_eq!(sampler.sample(&[1.0, 3.0, 3.0, -2.0], &[1]).unwrap(), 1);
+        assert_eq!(sampler.sample(&[-0.0, 0.0], &[]).unwrap(), 0);
+        assert_eq!(sampler.sample(&[f32::MIN, f32::MAX], &[]).unwrap(), 1);
+        let cold = SamplingParameters { temperature: 0.0, ..SamplingParameters::at_temperature(1.0, 3) };
+        assert_eq!(Sampler::new(cold).unwrap().sample(&[1.0, 3.0, 3.0], &[]).unwrap(), 1);
+    }
+
+    #[test]
+    fn exponential_agrees_with_the_library() {
+        for step in 0..=70_800 {
+            let x = -f64::from(step) / 100.0;
+            let (ours, theirs) = (exponential(x), x.exp());
+            assert!((ours - theirs).abs() <= 4e-15 * theirs, "{x}: {ours} {theirs}");
+        }
+        assert_eq!(exponential(0.0), 1.0);
+        assert_eq!(exponential(f64::MIN), 0.0);
+        // The very bits, so that a platform that computes them otherwise is found out.
+        assert_eq!(exponential(-1.0).to_bits(), 0x3fd7_8b56_362c_ef38);
+    }
+
+    /// The same choice the plain way: sort everything, follow the definition.
+    fn plain_kept(logits: &[f32], parameters: &SamplingParameters) -> Vec<u32> {
+        let mut order: Vec<Candidate> =
+            logits.iter().enumerate().map(|(id, &logit)| Candidate { id: id as u32, logit }).collect();
+        order.sort_by(better_first);
+        if parameters.top_k > 0 {
+            order.truncate(parameters.top_k as usize);
+        }
+        let weight = |c: &Candidate| {
+            ((f64::from(c.logit) - f64::from(order[0].logit)) / f64::from(parameters.temperature)).exp()
+        };
+        let total: f64 = order.iter().map(weight).sum();
+        let mut before = 0.0;
+        let mut kept = Vec::new();
+        for candidate in &order {
+            if parameters.top_p < 1.0 && before >= f64::from(parameters.top_p) * total {
+                break;
+            }
+            before += weight(candidate);
+            if weight(candidate) >= f64::from(parameters.min_p) {
+                kept.push(candidate.id);
+            }
+        }
+        kept
+    }
+
+    #[test]
+    fn draws_stay_inside_what_the_definition_keeps_and_reach_all_of_it() {
+        let base = SamplingParameters::at_temperature(0.8, 11);
+        let cases = [
+            base,
+            SamplingParameters { top_k: 5, ..base },
+            SamplingParameters { top_k: 1, ..base },
+            SamplingParameters { top_p: 0.5, ..base },
+            SamplingParameters { top_p: 1e-6, ..base },
+            SamplingParameters { min_p: 0.2, ..base },
+            SamplingParameters { min_p: 1.0, ..base },
+            SamplingParameters { top_k: 20, top_p: 0.9, min_p: 0.05, temperature: 1.7, ..base },
+            SamplingParameters { top_k: 1_000_000, top_p: 0.7, ..base },
+        ];
+        for parameters in cases {
+            for (seed, count) in [(1, 40), (2, 700), (3, 1)] {
+                let logits = logits(seed, count, 6.0);
+                let mut kept = plain_kept(&logits, &parameters);
+                kept.sort_unstable();
+                let mut sampler = Sampler::new(parameters).unwrap();
+                let mut drawn: Vec<u32> =
+                    (0..3000).map(|_| sampler.sample(&logits, &[]).unwrap()).collect();
+                drawn.sort_unstable();
+                drawn.dedup();
+                assert!(drawn.iter().all(|id| kept.binary_search(id).is_ok()), "{parameters:?}");
+                if kept.len() <= 20 {
+                    assert_eq!(drawn, kept, "{parameters:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn frequencies_follow_the_probabilities() {
+        let logits = [0.0f32, 1.0, 2.0, -1.0];
+        let total: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
+        let mut sampler = Sampler::new(SamplingParameters::at_temperature(1.0, 5)).unwrap();
+        let mut counts = [0u32; 4];
+        for _ in 0..40_000 {
+            counts[sampler.sample(&logits, &[]).unwrap() as usize] += 1;
+        }
+        for (count, logit) in counts.iter().zip(logits) {
+            let expected = f64::from(logit).exp() / total * 40_000.0;
+            assert!((f64::from(*count) - expected).abs() < 5.0 * expected.sqrt(), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn seeds_fix_the_tokens() {
+        let logits = logits(9, 500, 8.0);
+        let draw = |seed| {
+            let parameters =
+                SamplingParameters { top_k: 64, top_p: 0.95, ..SamplingParameters::at_temperature(1.0, seed) };
+            let mut sampler = Sampler::new(parameters).unwrap();
+            (0..12).map(|_| sampler.sample(&logits, &[]).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn top_k_keeps_the_lowest_ids_of_a_tie() {
+        let parameters = SamplingParameters { top_k: 2, ..SamplingParameters::at_temperature(1.0, 0) };
+        let mut sampler = Sampler::new(parameters).unwrap();
+        let logits = [0.0, 1.0, 1.0, 1.0, 1.0, 0.5];
+        for _ in 0..200 {
+            assert!([1, 2].contains(&sampler.sample(&logits, &[]).unwrap()));
+        }
+        let mut found = Vec::new();
+        for kept in 1..50 {
+            let tied = vec![2.5f32; 50];
+            best(&tied, kept, &mut found);
+            found.sort_by(better_first);
+            assert_eq!(found.iter().map(|c| c.id).collect::<Vec<_>>(), (0..kept as u32).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn best_agrees_with_sorting() {
+        for (seed, count, kept) in [(1, 1000, 10), (2, 1000, 999), (3, 64, 64), (4, 5, 1), (5, 3000, 700)] {
+            let mut logits = logits(seed, count, 10.0);
+            // Many ties.
+            logits.iter_mut().for_each(|logit| *logit = (*logit * 3.0).round());
+            let mut found = Vec::new();
+            best(&logits, kept, &mut found);
+            found.sort_by(better_first);
+            let parameters = SamplingParameters { top_k: kept as u32, ..SamplingParameters::at_temperature(1.0, 0) };
+            assert_eq!(found.iter().map(|c| c.id).collect::<Vec<_>>(), plain_kept(&logits, &parameters));
+        }
+    }
+
+    #[test]
+    fn repetition_penalty_is_applied_once_and_towards_unlikely() {
+        let mut penalised = Vec::new();
+        penalise(&[2.0, -2.0, 4.0, 0.0], &[0, 0, 1, 99, 3], 2.0, &mut penalised);
+        assert_eq!(penalised, [1.0, -4.0, 4.0, 0.0]);
+        penalise(&[f32::MAX, f32::MIN], &[0, 1], 1e-30, &mut penalised);
+        assert!(penalised.iter().all(|logit| logit.is_finite()));
+        let parameters = SamplingParameters { repetition_penalty: 3.0, ..SamplingParameters::greedy() };
+        let mut sampler = Sampler::new(parameters).unwrap();
+        assert_eq!(sampler.sample(&[2.0, 1.0], &[0]).unwrap(), 1);
+        assert_eq!(sampler.sample(&[2.0, 1.0], &[]).unwrap(), 0);
+    }
+
+    #[test]
+    fn bad_parameters_and_logits_are_refused() {
+        let base = SamplingParameters::at_temperature(1.0, 0);
+        for (parameters, name) in [
+            (SamplingParameters { temperature: -1.0, ..base }, "temperature"),
+            (SamplingParameters { temperature: f32::NAN, ..base }, "temperature"),
+            (SamplingParameters { temperature: f32::INFINITY, ..base }, "temperature"),
+            (SamplingParameters { top_p: 0.0, ..base }, "top_p"),
+            (SamplingParameters { top_p: 1.1, ..base }, "top_p"),
+            (SamplingParameters { top_p: f32::NAN, ..base }, "top_p"),
+            (SamplingParameters { min_p: -0.1, ..base }, "min_p"),
+            (SamplingParameters { min_p: f32::NAN, ..base }, "min_p"),
+            (SamplingParameters { repetition_penalty: 0.0, ..base }, "repetition_penalty"),
+            (SamplingParameters { repetition_penalty: f32::INFINITY, ..base }, "repetition_penalty"),
+        ] {
+            let error = Sampler::new(parameters).unwrap_err();
+            assert!(matches!(error, TextError::InvalidSampling { name: found, .. } if found == name), "{error}");
+            assert!(error.help().unwrap().contains(name));
+        }
+        let mut sampler = Sampler::new(base).unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = sampler.sample(&[0.0, bad], &[]).unwrap_err();
+            assert!(matches!(error, TextError::LogitNotFinite { id: 1, .. }), "{error}");
+        }
+        let error = sampler.sample(&[], &[]).unwrap_err();
+        assert!(matches!(error, TextError::NoLogits { length: 0 }) && error.help().is_none());
+    }
+
+    #[test]
+    fn extreme_logits_are_drawn_without_harm() {
+        let parameters = SamplingParameters { top_p: 0.9, ..SamplingParameters::at_temperature(f32::MIN_POSITIVE, 0) };
+        let mut sampler = Sampler::new(parameters).unwrap();
+        assert_eq!(sampler.sample(&[f32::MAX, f32::MIN, 0.0], &[]).unwrap(), 0);
+        let flat = SamplingParameters::at_temperature(f32::MAX, 0);
+        assert!(Sampler::new(flat).unwrap().sample(&[f32::MAX, f32::MIN, 0.0], &[]).unwrap() < 3);
+    }
+}

@@ -1,0 +1,234 @@
+//! Chat templates: a conversation to the text the model was trained on.
+
+mod clock;
+mod engine;
+mod message;
+mod meter;
+mod python;
+mod value;
+
+use std::path::{Path, PathBuf};
+
+use minijinja::Value;
+use serde_json::{Map, Value as Json};
+
+use crate::error::{Result, TextError};
+use crate::input::{invalid_field, read_object, read_optional, utf8_text};
+
+pub use engine::TEMPLATE_FUEL;
+pub use message::{Content, ContentPart, Message, messages_from_json};
+pub use meter::RENDERED_BYTES_MAX;
+pub use value::TemplateValue;
+
+/// Largest template read. Published ones stay below 30 kB.
+pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
+
+/// Most named templates of one file.
+const TEMPLATES_MAX: usize = 64;
+
+/// The chat templates of a checkpoint, with the special tokens they may print.
+///
+/// Rendering is Hugging Face's: Jinja with trimmed and left-stripped blocks and loop controls, Python's string
+/// methods, `tojson` in the form of `json.dumps`, `raise_exception`, `strftime_now` (in UTC). A template is somebody
+/// else's program: it runs at most [`TEMPLATE_FUEL`] steps and ten seconds, and builds and writes a bounded amount.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    path: PathBuf,
+    /// Name and source; a lone template is named `default`.
+    templates: Vec<(String, String)>,
+    special_tokens: Vec<(String, String)>,
+}
+
+/// How to render a conversation.
+#[derive(Debug, Clone)]
+pub struct RenderOptions {
+    /// Open the model's turn at the end; on by default.
+    pub add_generation_prompt: bool,
+    /// The list of tools offered, if any.
+    pub tools: Option<TemplateValue>,
+    /// Further variables the template knows, such as `enable_thinking`.
+    pub variables: Vec<(String, TemplateValue)>,
+    /// The moment `strftime_now` tells, in seconds since 1970; the system's clock by default.
+    pub now_unix_seconds: Option<u64>,
+}
+
+impl Default for RenderOptions {
+    fn default() -> Self {
+        RenderOptions { add_generation_prompt: true, tools: None, variables: Vec::new(), now_unix_seconds: None }
+    }
+}
+
+impl RenderOptions {
+    /// Sets a variable of the template.
+    pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<TemplateValue>) -> RenderOptions {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+}
+
+impl ChatTemplate {
+    /// Reads the template beside a checkpoint: `chat_template.jinja` if it is there, or else `chat_template` of
+    /// `tokenizer_config.json` (a string, or a list of named templates), where the special tokens come from too.
+    /// `None` if the checkpoint has no template.
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
+        let directory = directory.as_ref();
+        let config_path = directory.join("tokenizer_config.json");
+        let config = read_object(&config_path)?.unwrap_or_default();
+        let special_tokens = special_tokens(&config, &config_path)?;
+
+        let own_path = directory.join("chat_template.jinja");
+        let (path, templates) = match read_optional(&own_path, TEMPLATE_BYTES_MAX)? {
+            Some(bytes) => {
+                let source = utf8_text(&bytes, &own_path.display().to_string())?.to_owned();
+                (own_path, vec![("default".to_owned(), source)])
+            }
+            None => match templates(&config, &config_path)? {
+                Some(templates) => (config_path, templates),
+                None => return Ok(None),
+            },
+        };
+        ChatTemplate::new(path, templates, special_tokens).map(Some)
+    }
+
+    /// A template given as text, with special tokens such as `("bos_token", "<bos>")`. Errors name `path`.
+    pub fn from_source(
+        source: &str,
+        path: impl Into<PathBuf>,
+        special_tokens: &[(&str, &str)],
+    ) -> Result<ChatTemplate> {
+        let tokens =
+            special_tokens.iter().map(|(name, token)| ((*name).to_owned(), (*token).to_owned())).collect();
+        ChatTemplate::new(path.into(), vec![("default".to_owned(), source.to_owned())], tokens)
+    }
+
+    fn new(
+        path: PathBuf,
+        templates: Vec<(String, String)>,
+        special_tokens: Vec<(String, String)>,
+    ) -> Result<ChatTemplate> {
+        let templates: Vec<(String, String)> =
+            templates.into_iter().map(|(name, source)| (name, without_generation_tags(&source))).collect();
+        for (_, source) in &templates {
+            if source.len() as u64 > TEMPLATE_BYTES_MAX {
+                return Err(TextError::FileTooLarge { path, max: TEMPLATE_BYTES_MAX });
+            }
+            engine::check(source, &path)?;
+        }
+        Ok(ChatTemplate { path, templates, special_tokens })
+    }
+
+    /// The file it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names of the templates; a lone one is named `default`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.templates.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Renders a conversation with the template named `default`, or `tool_use` where there is one and tools are
+    /// given. The text holds its special tokens spelled out: encode it without adding any.
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
+        let for_tools = options.tools.is_some() && self.names().any(|name| name == "tool_use");
+        self.render_named(if for_tools { "tool_use" } else { "default" }, messages, options)
+    }
+
+    /// Renders a conversation with the template of this name.
+    pub fn render_named(&self, name: &str, messages: &[Message], options: &RenderOptions) -> Result<String> {
+        let Some((_, source)) = self.templates.iter().find(|(found, _)| found == name) else {
+            return Err(TextError::NoSuchTemplate {
+                path: self.path.clone(),
+                name: name.to_owned(),
+                available: self.names().map(str::to_owned).collect(),
+            });
+        };
+        let tokens =
+            self.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
+        let given = options.variables.iter().map(|(name, value)| (name.as_str(), value.0.clone()));
+        let conversation: Value = messages.iter().map(Message::to_value).collect();
+        let tools = options.tools.as_ref().map_or(Value::from(()), |tools| tools.0.clone());
+        // Later names win: a caller's variable over a special token, the conversation over both.
+        let variables: Value = tokens
+            .chain(given)
+            .chain([
+                ("messages", conversation),
+                ("tools", tools),
+                ("documents", Value::from(())),
+                ("add_generation_prompt", Value::from(options.add_generation_prompt)),
+            ])
+            .collect();
+        let now = options.now_unix_seconds.unwrap_or_else(clock::now);
+        engine::render(source, &self.path, variables, now)
+    }
+}
+
+/// Every `…_token` of the configuration: a string, or an object with the string as `content`. Null ones stay
+/// undefined, as in Hugging Face.
+fn special_tokens(config: &Map<String, Json>, path: &Path) -> Result<Vec<(String, String)>> {
+    let mut tokens = Vec::new();
+    for (name, value) in config.iter().filter(|(name, _)| name.ends_with("_token")) {
+        let token = match value {
+            // Settings such as `add_bos_token` are no tokens.
+            Json::Null | Json::Bool(_) => continue,
+            Json::String(token) => Some(token),
+            Json::Object(token) => match token.get("content") {
+                Some(Json::String(token)) => Some(token),
+                _ => None,
+            },
+            _ => None,
+        };
+        let token = token
+            .ok_or_else(|| invalid_field(path, name, "a string, or an object with `content`", value))?;
+        tokens.push((name.clone(), token.clone()));
+    }
+    Ok(tokens)
+}
+
+/// `chat_template`: one source, or a list of `{name, template}`.
+fn templates(config: &Map<String, Json>, path: &Path) -> Result<Option<Vec<(String, String)>>> {
+    const EXPECTED: &str = "a string, or a list of at most 64 objects with `name` and `template`";
+    let value = match config.get("chat_template") {
+        None | Some(Json::Null) => return Ok(None),
+        Some(value) => value,
+    };
+    let invalid = || invalid_field(path, "chat_template", EXPECTED, value);
+    match value {
+        Json::String(source) => Ok(Some(vec![("default".to_owned(), source.clone())])),
+        Json::Array(items) if !items.is_empty() && items.len() <= TEMPLATES_MAX => items
+            .iter()
+            .map(|item| match (item.get("name"), item.get("template")) {
+                (Some(Json::String(name)), Some(Json::String(source))) => Ok((name.clone(), source.clone())),
+                _ => Err(invalid()),
+            })
+            .collect::<Result<_>>()
+            .map(Some),
+        _ => Err(invalid()),
+    }
+}
+
+/// Hugging Face's `{% generation %}…{% endgeneration %}` marks what the model said, for training; the text is the
+/// same without. The tags become an `if` that holds, which trims white space alike.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let inside = start + 2;
+        let marker = rest[inside..].find(|c| c != '-' && c != '+').unwrap_or(rest.len() - inside).min(1);
+        let word = rest[inside + marker..].trim_start();
+        let word_start = rest.len() - word.len();
+        let word_length = word.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(word.len());
+        out.push_str(&rest[..word_start]);
+        out.push_str(match &word[..word_length] {
+            "generation" => "if true",
+            "endgeneration" => "endif",
+            other => other,
+        });
+        rest = &word[word_length..];
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests;

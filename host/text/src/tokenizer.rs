@@ -1,0 +1,209 @@
+//! The tokenizer of a checkpoint: text to ids and back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokenizers::models::ModelWrapper;
+
+use crate::decoding::Decoding;
+use crate::error::{Result, TextError};
+use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
+
+/// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges, have 33 MB.
+pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+
+/// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
+pub const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// A tokenizer read from `tokenizer.json`, shared: clones are cheap and mean the same one.
+///
+/// Truncation and padding that the file may ask for are ignored, as Hugging Face ignores them unless a caller
+/// asks: a prompt is never cut without a word.
+#[derive(Clone)]
+pub struct Tokenizer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    path: PathBuf,
+    engine: tokenizers::Tokenizer,
+    decoding: Decoding,
+    special_ids: Vec<u32>,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Tokenizer")
+            .field("path", &self.shared.path)
+            .field("vocabulary", &self.vocabulary_size())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` at `path`: at most [`TOKENIZER_BYTES_MAX`] bytes.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer> {
+        let path = path.as_ref();
+        Tokenizer::from_bytes(&read_capped(path, TOKENIZER_BYTES_MAX)?, path)
+    }
+
+    /// Reads the contents of a `tokenizer.json`; errors name `path`.
+    pub fn from_bytes(bytes: &[u8], path: impl AsRef<Path>) -> Result<Tokenizer> {
+        let path = path.as_ref();
+        if bytes.len() as u64 > TOKENIZER_BYTES_MAX {
+            return Err(TextError::FileTooLarge { path: path.to_owned(), max: TOKENIZER_BYTES_MAX });
+        }
+        // The library panics on some malformed JSON, and gives no place for the rest, so the syntax comes first.
+        utf8_text(bytes, &path.display().to_string())?;
+        check_nesting(bytes, path)?;
+        serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
+            .map_err(|error| invalid_json(path, &error))?;
+
+        let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
+        let mut engine = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?;
+        engine.with_padding(None);
+        engine.with_truncation(None).map_err(|error| invalid(error.to_string()))?;
+        if let ModelWrapper::BPE(model) = engine.get_model()
+            && model.dropout.is_some_and(|dropout| dropout > 0.0)
+        {
+            return Err(TextError::UnsupportedTokenizer {
+                path: path.to_owned(),
+                what: "dropout of merges (the same text would give different ids)",
+            });
+        }
+        let decoder = match engine.get_decoder() {
+            Some(decoder) => {
+                Some(serde_json::to_value(decoder).map_err(|error| invalid(error.to_string()))?)
+            }
+            None => None,
+        };
+        let mut special_ids: Vec<u32> = engine
+            .get_added_tokens_decoder()
+            .iter()
+            .filter(|(_, token)| token.special)
+            .map(|(&id, _)| id)
+            .collect();
+        special_ids.sort_unstable();
+        let decoding = Decoding::of(decoder.as_ref());
+        Ok(Tokenizer {
+            shared: Arc::new(Shared { path: path.to_owned(), engine, decoding, special_ids }),
+        })
+    }
+
+    /// Starts reading `path` on a thread of its own: a large vocabulary takes about a second, in which the caller
+    /// can map weights. A failure to start the thread is reported by [`TokenizerLoading::join`].
+    pub fn load_in_background(path: impl Into<PathBuf>) -> TokenizerLoading {
+        let path = path.into();
+        let inside = path.clone();
+        let thread = std::thread::Builder::new()
+            .name("tokenizer".into())
+            .spawn(move || Tokenizer::from_file(&inside))
+            .map_err(|error| error.to_string());
+        TokenizerLoading { path, thread }
+    }
+
+    /// The file it was read from.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, what the file's post-processor adds
+    /// (`<bos>`, for some also `<eos>`); special tokens spelled out in the text become their ids either way, so
+    /// a rendered chat template is encoded without.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(TextError::TextTooLong { bytes: text.len(), max: TEXT_BYTES_MAX });
+        }
+        guarded(|| self.shared.engine.encode_fast(text, add_special))
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
+    }
+
+    /// The text of `ids`, without special tokens if `skip_special`. Ids outside the vocabulary (a model's table may
+    /// have more rows than its tokenizer has tokens) give no text, as in Hugging Face.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        guarded(|| self.shared.engine.decode(ids, skip_special))
+            .map_err(|reason| TextError::Decode { path: self.shared.path.clone(), reason })
+    }
+
+    /// Tokens in the vocabulary, added ones included.
+    pub fn vocabulary_size(&self) -> usize {
+        self.shared.engine.get_vocab_size(true)
+    }
+
+    /// The id of a token, spelled as in the vocabulary.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.shared.engine.token_to_id(token)
+    }
+
+    /// The token of an id, spelled as in the vocabulary.
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        self.shared.engine.id_to_token(id)
+    }
+
+    /// The ids of the special tokens, ascending.
+    pub fn special_ids(&self) -> &[u32] {
+        &self.shared.special_ids
+    }
+
+    /// Whether `id` is a special token.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.shared.special_ids.binary_search(&id).is_ok()
+    }
+
+    pub(crate) fn decoding(&self) -> &Decoding {
+        &self.shared.decoding
+    }
+
+    /// The spelling [`Tokenizer::decode`] hands to the decoder for `id`; `None` where it leaves the id out.
+    pub(crate) fn visible_token(&self, id: u32, skip_special: bool) -> Option<String> {
+        let token = self.shared.engine.id_to_token(id)?;
+        let hidden = skip_special && self.shared.engine.get_added_vocabulary().is_special_token(&token);
+        (!hidden).then_some(token)
+    }
+}
+
+/// A tokenizer being read on its own thread.
+#[derive(Debug)]
+pub struct TokenizerLoading {
+    path: PathBuf,
+    thread: Result<JoinHandle<Result<Tokenizer>>, String>,
+}
+
+impl TokenizerLoading {
+    /// Whether [`TokenizerLoading::join`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().map_or(true, JoinHandle::is_finished)
+    }
+
+    /// Waits for the tokenizer, or the error it failed with.
+    pub fn join(self) -> Result<Tokenizer> {
+        let path = self.path;
+        match self.thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| {
+                Err(TextError::LoadingThread { path, reason: panic_message(panic.as_ref()) })
+            }),
+            Err(reason) => Err(TextError::LoadingThread { path, reason }),
+        }
+    }
+}
+
+/// Calls the tokenizer library. It asserts properties of its input that a hostile file can break, and a panic in it
+/// leaves no state behind that is read later: the tokenizer is only borrowed immutably, or dropped.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic_message(panic.as_ref())),
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let words = panic
+        .downcast_ref::<&str>()
+        .map(|words| (*words).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("internal failure: {}", words.as_deref().unwrap_or("no message"))
+}
