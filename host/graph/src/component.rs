@@ -138,6 +138,14 @@ pub struct Component {
     pub taps: Vec<(String, ValueId)>,
 }
 
+impl Component {
+    /// Whether a node of these layers makes the value; without layers, whether any node does.
+    pub(crate) fn is_made_within(&self, value: ValueId, layers: &Range<u32>) -> bool {
+        let ValueSource::Node(node) = self.values[value.0 as usize].source else { return false };
+        self.layers == 0 || self.nodes[node.0 as usize].layer.is_some_and(|layer| layers.contains(&layer))
+    }
+}
+
 /// A model: components over one set of weights, assets and states.
 #[derive(Clone, Debug)]
 pub struct Graph {

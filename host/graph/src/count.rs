@@ -1,4 +1,4 @@
-use crate::{EntryGraph, Op, Role};
+use crate::{DType, EntryGraph, Op};
 
 impl EntryGraph {
     /// Multiply-adds of one run over all rows: matrix products and attention, where the work is; elementwise operations are not counted.
@@ -31,15 +31,12 @@ impl EntryGraph {
             .fold(0, u64::saturating_add)
     }
 
-    /// Bytes of the states it writes.
+    /// Bytes of the states it writes, in graph or through the runtime.
     pub fn written_state_bytes(&self) -> u64 {
-        self.inputs
+        self.states
             .iter()
-            .filter(|(_, role)| match role {
-                Role::State { state } => self.states.iter().any(|port| port.id == *state && port.written),
-                _ => false,
-            })
-            .map(|(tensor, _)| self.tensor(*tensor).bytes())
+            .filter(|port| port.written)
+            .map(|port| port.capacity.saturating_mul(port.state.width).saturating_mul(DType::F32.bytes()))
             .fold(0, u64::saturating_add)
     }
 }

@@ -210,7 +210,7 @@ impl Rewrite {
         let (rows, head) = (whole[0], u64::from(rope.head_dim));
         let half = head / 2;
         let table = vec![rows, half];
-        let suffix = format!("{head}.{}.{}", rope.theta, rope.rotated_pairs);
+        let suffix = format!("{head}.{}.{}.{}", rope.theta, rope.rotated_pairs, rope.factor);
         let cos =
             self.input(Role::RotaryCos(*rope), format!("rotary-cos.{suffix}"), table.clone(), DType::F32);
         let sin = self.input(Role::RotarySin(*rope), format!("rotary-sin.{suffix}"), table, DType::F32);
@@ -259,7 +259,8 @@ impl Rewrite {
             Keys::StateAndRows { .. } => "state-and-rows",
             Keys::Rows => "rows",
         };
-        let name = format!("mask.{origin}.{slots}.{}", attention.window);
+        let direction = if attention.causal { "causal" } else { "both-ways" };
+        let name = format!("mask.{origin}.{slots}.{}.{direction}", attention.window);
         let mask = self.input(Role::Mask(mask), name, vec![rows, slots], DType::F32);
         let scores = self.step(Op::Add, &[scores, mask]);
         let weights = self.softmax(scores);

@@ -3,6 +3,9 @@ use crate::{KeySource, Op};
 /// Most axes a tensor may have: batch, heads, group, rows, values is the most a decomposition needs.
 pub const RANK_LIMIT: usize = 6;
 
+/// Most operands of an operation; only [`Op::Concat`] takes more than four.
+pub const OPERAND_LIMIT: usize = 64;
+
 /// The shape an operation gives for operand shapes, or what does not fit.
 ///
 /// This is the definition of which shapes each operation takes; evaluators and shims may rely on it.
@@ -127,7 +130,9 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
         }
         Op::Reshape { shape } => {
             arity(1, 1)?;
-            if shape.is_empty() || shape.len() > RANK_LIMIT || product(shape) != product(inputs[0]) {
+            let elements = product(inputs[0]);
+            let fits = elements.is_some() && product(shape) == elements;
+            if shape.is_empty() || shape.len() > RANK_LIMIT || !fits {
                 return Err(format!("{:?} cannot take the shape {shape:?}", inputs[0]));
             }
             Ok(shape.clone())
@@ -155,7 +160,7 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
             Ok(shape)
         }
         Op::Concat { axis } => {
-            arity(1, 64)?;
+            arity(1, OPERAND_LIMIT)?;
             let axis = *axis as usize;
             let first = inputs[0];
             if axis >= first.len() {

@@ -95,9 +95,12 @@ impl Graph {
             }
         }
         if options.taps && kind != EntryKind::Prefill {
-            wanted.extend(
-                component.taps.iter().map(|(name, value)| (*value, Role::Tap { name: name.clone() })),
-            );
+            for (name, value) in &component.taps {
+                let leaves = wanted.iter().any(|(held, _)| held == value);
+                if !leaves && component.is_made_within(*value, layers) {
+                    wanted.push((*value, Role::Tap { name: name.clone() }));
+                }
+            }
         }
         wanted
     }

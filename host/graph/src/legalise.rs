@@ -64,12 +64,39 @@ pub enum LegaliseError<E> {
         /// The shim's reason.
         reason: String,
     },
+    /// A state update was refused, and what reads the state cannot read new rows beside it.
+    #[error("state update `{node}` is refused ({refusal}), and {obstacle}")]
+    StateUpdate {
+        /// The update.
+        node: String,
+        /// The shim's reason.
+        refusal: String,
+        /// Why the runtime cannot do it instead.
+        obstacle: String,
+    },
+}
+
+impl<E> LegaliseError<E> {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            LegaliseError::Check(_) => None,
+            LegaliseError::VerdictCount { .. } => {
+                Some("a shim gives one verdict per node, in the order of the nodes")
+            }
+            LegaliseError::Refused { .. } => Some("place the layer on another target, or cut before it"),
+            LegaliseError::StateUpdate { .. } => Some(
+                "a shim that leaves state updates to the runtime refuses them when it first sees the graph",
+            ),
+        }
+    }
 }
 
 /// Shows the whole entry point to `check`, keeps what is taken, decomposes the rest, and asks again until nothing is refused.
 ///
 /// A refused `StateUpdate` becomes `update: by-runtime`: the attention that follows it reads `[state ‖ new rows]` in
-/// primitives and the new rows leave as an output. Each round removes at least one semantic node, so it ends.
+/// primitives and the new rows leave as an output; the update of the other of a key and value pair goes with it. Each round
+/// removes at least one semantic node, so it ends.
 pub fn legalise<E>(
     entry: &EntryGraph,
     mut check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
@@ -113,15 +140,63 @@ pub fn legalise<E>(
             }
             legal.graph = decompose_where(&legal.graph, |index, _| refused.contains_key(&index));
         } else {
-            for (index, reason) in updates {
-                let output = legal.graph.nodes[index].output;
-                if let Some(state) = written_state(&legal.graph, output) {
-                    legal.by_runtime.insert(state, reason);
-                }
-            }
-            legal.graph = update_by_runtime(&legal.graph, &legal.by_runtime, &mut legal.decomposed);
+            let moved = moved_updates(&legal.graph, &updates)?;
+            legal.graph = update_by_runtime(&legal.graph, &moved, &mut legal.decomposed);
+            legal.by_runtime.extend(moved.into_values());
         }
     }
+}
+
+/// The refused updates and those that must go with them, since an attention reads keys and values of one numbering:
+/// by output tensor, the state and the reason.
+fn moved_updates<E>(
+    graph: &EntryGraph,
+    refused: &[(usize, String)],
+) -> Result<HashMap<TensorId, (StateId, String)>, LegaliseError<E>> {
+    let updates: HashMap<TensorId, usize> = graph
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, node)| node.op == Op::StateUpdate)
+        .map(|(index, node)| (node.output, index))
+        .collect();
+    let mut moved = HashMap::new();
+    let mut waiting = refused.to_vec();
+    while let Some((index, reason)) = waiting.pop() {
+        let update = &graph.nodes[index];
+        let obstacle = |obstacle: String| LegaliseError::StateUpdate {
+            node: update.name.clone(),
+            refusal: reason.clone(),
+            obstacle,
+        };
+        let Some(state) = written_state(graph, update.output) else {
+            return Err(obstacle("its result does not leave as a state".to_owned()));
+        };
+        if moved.insert(update.output, (state, reason.clone())).is_some() {
+            continue;
+        }
+        for reader in graph.nodes.iter().filter(|node| node.inputs.contains(&update.output)) {
+            let Op::Attention(_) = reader.op else {
+                return Err(obstacle(format!("`{}` ({}) reads its result", reader.name, reader.op.name())));
+            };
+            for other in &reader.inputs[1..3] {
+                match updates.get(other) {
+                    Some(_) if moved.contains_key(other) => {}
+                    Some(&other) => {
+                        waiting.push((other, format!("`{}` is written by the runtime", update.name)));
+                    }
+                    None => {
+                        let tensor = &graph.tensor(*other).name;
+                        return Err(obstacle(format!(
+                            "`{}` reads it with `{tensor}` from elsewhere",
+                            reader.name
+                        )));
+                    }
+                }
+            }
+        }
+    }
+    Ok(moved)
 }
 
 fn written_state(graph: &EntryGraph, output: TensorId) -> Option<StateId> {
@@ -131,10 +206,10 @@ fn written_state(graph: &EntryGraph, output: TensorId) -> Option<StateId> {
     })
 }
 
-/// Replaces updates of the given states: attention over them reads `[state ‖ new rows]`, the new rows become outputs.
+/// Removes the given updates: attention over them reads `[state ‖ new rows]`, the new rows become outputs.
 fn update_by_runtime(
     entry: &EntryGraph,
-    states: &BTreeMap<StateId, String>,
+    moved: &HashMap<TensorId, (StateId, String)>,
     decomposed: &mut BTreeMap<String, String>,
 ) -> EntryGraph {
     let mut rewrite = Rewrite::new(entry);
@@ -142,9 +217,7 @@ fn update_by_runtime(
     let mut replaced: HashMap<TensorId, (TensorId, TensorId)> = HashMap::new();
     let mut joined: HashMap<TensorId, TensorId> = HashMap::new();
     for node in &entry.nodes {
-        let by_runtime = node.op == Op::StateUpdate
-            && written_state(entry, node.output).is_some_and(|state| states.contains_key(&state));
-        if by_runtime {
+        if moved.contains_key(&node.output) {
             replaced.insert(node.output, (node.inputs[0], node.inputs[1]));
             continue;
         }

@@ -27,7 +27,10 @@ pub enum KeySource {
     Rows,
 }
 
-/// Scaled dot-product attention with grouped heads.
+/// Scaled dot-product attention with grouped heads: `softmax(scale · q·k, soft-capped, over the visible keys) · v`.
+///
+/// Which keys are visible is the rule of [`Mask`](crate::Mask). A query that sees no key, which only a row beyond the valid ones can be,
+/// gives anything finite.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
     /// Query heads.

@@ -18,7 +18,7 @@ pub enum Keys {
         /// Rows of the state.
         capacity: u64,
     },
-    /// Slots of a state *before* this run, then the new rows; width `capacity + R`.
+    /// Slots of a state *before* this run, then the new rows; width `capacity + R`. Always causal.
     StateAndRows {
         /// Rows of the state.
         capacity: u64,
@@ -30,7 +30,9 @@ pub enum Keys {
 /// The additive mask a `mask` step input holds: `f32 [R, keys]`, 0 where visible and [`INVISIBLE`] elsewhere.
 ///
 /// For a query at position p and a state of capacity C, slot s holds position `p' = p − ((p − s) mod C)` once the row
-/// at p was written; it is visible iff `p' ≥ 0` and (no window or `p' > p − window`).
+/// at p was written; it is visible iff `p' ≥ 0` and (no window or `p' > p − window`). In a state before the run, whose first row stands
+/// at p₀, slot s holds `p' = (p₀ − 1) − ((p₀ − 1 − s) mod C)` for every row of the run, with the same condition. Row j of the
+/// entry's own rows is visible to row i iff it is valid, not later than i (where causal), and `|i − j| < window` (where there is one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mask {
     /// What the columns are.

@@ -1,0 +1,605 @@
+//! Checking an entry graph that comes from outside: a work order read back from disk, a replayed case.
+//!
+//! After [`EntryGraph::validate`] every index is in range, nodes are in an order in which they can run, shapes agree with
+//! [`infer_shape`], and states are written in place safely; whoever holds such a graph may index freely.
+//! The time and memory of the check are linear in the graph, which its reader has bounded in bytes; nothing here panics or allocates by a number from the file.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
+use crate::{
+    AttributeValue, DType, EntryGraph, EntryNode, KeySource, Keys, Op, Role, Rope, StateId, TensorId,
+};
+
+/// Most operations of one entry graph. The largest model planned for has about 10 000 in primitives, uncut.
+pub const NODE_LIMIT: usize = 1 << 17;
+/// Most tensors of one entry graph: one per operation, and as many constants and inputs again.
+pub const TENSOR_LIMIT: usize = 2 * NODE_LIMIT;
+/// Most inputs, and most outputs: two per state, and taps of every layer.
+pub const PORT_LIMIT: usize = 1 << 12;
+/// Most states: two per layer.
+pub const STATE_LIMIT: usize = 2 * LAYER_LIMIT as usize;
+/// Most layers of a component.
+pub const LAYER_LIMIT: u32 = 1 << 10;
+/// Longest name in bytes. Names of checkpoints are below 100.
+pub const NAME_LIMIT: usize = 256;
+/// Largest extent of an axis: positions and slots are `i32`.
+pub const EXTENT_LIMIT: u64 = i32::MAX as u64;
+/// Most elements of one tensor: 4 TiB of f32, beyond any machine this runs on, and no product of it overflows.
+pub const ELEMENT_LIMIT: u64 = 1 << 40;
+
+/// Why an entry graph from outside is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValidateError {
+    /// More of something than is taken.
+    #[error("{found} {what} exceed the limit of {limit}")]
+    Limit {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there is.
+        found: u64,
+        /// How much is taken.
+        limit: u64,
+    },
+    /// A name that is empty, too long, not printable, or used twice.
+    #[error("{what} name `{name}` {reason}")]
+    Name {
+        /// What is named.
+        what: &'static str,
+        /// The name, cut to a printable length.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Rows, context and largest row count do not go together.
+    #[error(
+        "an entry point of {rows} rows in a context of {context}, with at most {largest_rows}, is not possible"
+    )]
+    EntryPoint {
+        /// Rows.
+        rows: u64,
+        /// Context capacity.
+        context: u64,
+        /// Largest row count.
+        largest_rows: u64,
+    },
+    /// The layer range is not a range.
+    #[error("layers {start}..{end} are not a range")]
+    Layers {
+        /// First layer.
+        start: u32,
+        /// One past the last.
+        end: u32,
+    },
+    /// A reference to a tensor that is not there.
+    #[error("{user} refers to tensor {tensor}, and there are {available}")]
+    NoTensor {
+        /// Who refers to it.
+        user: String,
+        /// The index.
+        tensor: u32,
+        /// Tensors there are.
+        available: usize,
+    },
+    /// A tensor whose shape or type is not possible.
+    #[error("tensor `{tensor}`: {reason}")]
+    Tensor {
+        /// Its name.
+        tensor: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor that comes from nowhere, from several places, or later than it is used.
+    #[error("tensor `{tensor}` {reason}")]
+    Source {
+        /// Its name.
+        tensor: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// An operation whose operands, attributes or result do not fit.
+    #[error("node `{node}` ({op}): {reason}")]
+    Node {
+        /// Its name.
+        node: String,
+        /// The operation.
+        op: &'static str,
+        /// What does not fit.
+        reason: String,
+    },
+    /// An input or output that its role does not allow.
+    #[error("{direction} `{role}`: {reason}")]
+    Port {
+        /// `input` or `output`.
+        direction: &'static str,
+        /// The role.
+        role: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A state that is declared, read or written inconsistently.
+    #[error("state {}: {reason}", state.0)]
+    State {
+        /// The state.
+        state: StateId,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl ValidateError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            ValidateError::EntryPoint { .. } => Some(
+                "rows must be positive, at most the context and at most the largest row count; build the file again",
+            ),
+            ValidateError::Limit { .. } => Some("cut the model into more shards, or into fewer rows per run"),
+            _ => Some("the file was altered or written by another version; build it again"),
+        }
+    }
+}
+
+impl EntryGraph {
+    /// Checks a graph from outside; see [`ValidateError`] for what can be wrong.
+    ///
+    /// Graphs made by [`Graph::entry`](crate::Graph::entry), decomposition and legalisation pass.
+    pub fn validate(&self) -> Result<(), ValidateError> {
+        Check::new(self)?.run()
+    }
+}
+
+/// Where a tensor comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Maker {
+    Nothing,
+    Constant,
+    Input(usize),
+    Node(usize),
+}
+
+struct Check<'g> {
+    graph: &'g EntryGraph,
+    maker: Vec<Maker>,
+}
+
+impl<'g> Check<'g> {
+    /// Counts are checked before anything is allocated by them.
+    fn new(graph: &'g EntryGraph) -> Result<Self, ValidateError> {
+        let counts = [
+            ("nodes", graph.nodes.len(), NODE_LIMIT),
+            ("tensors", graph.tensors.len(), TENSOR_LIMIT),
+            ("inputs", graph.inputs.len(), PORT_LIMIT),
+            ("outputs", graph.outputs.len(), PORT_LIMIT),
+            ("states", graph.states.len(), STATE_LIMIT),
+        ];
+        for (what, found, limit) in counts {
+            limited(what, found as u64, limit as u64)?;
+        }
+        Ok(Check { graph, maker: vec![Maker::Nothing; graph.tensors.len()] })
+    }
+
+    fn run(mut self) -> Result<(), ValidateError> {
+        self.entry_point()?;
+        self.tensors()?;
+        self.states()?;
+        self.inputs()?;
+        self.nodes()?;
+        self.outputs()?;
+        self.state_use()
+    }
+
+    fn entry_point(&self) -> Result<(), ValidateError> {
+        let point = &self.graph.point;
+        limited("context rows", point.context, EXTENT_LIMIT)?;
+        limited("rows of the largest entry point", point.largest_rows, EXTENT_LIMIT)?;
+        if point.validate().is_err() {
+            let (rows, context, largest_rows) = (point.rows, point.context, point.largest_rows);
+            return Err(ValidateError::EntryPoint { rows, context, largest_rows });
+        }
+        let (start, end) = self.graph.layers;
+        limited("layers", u64::from(end), u64::from(LAYER_LIMIT))?;
+        if start > end || start == end && start != 0 {
+            return Err(ValidateError::Layers { start, end });
+        }
+        Ok(())
+    }
+
+    fn tensors(&mut self) -> Result<(), ValidateError> {
+        let mut names = HashSet::new();
+        for (tensor, maker) in self.graph.tensors.iter().zip(&mut self.maker) {
+            name_is_good("tensor", &tensor.name, &mut names)?;
+            let fault = |reason: String| ValidateError::Tensor { tensor: tensor.name.clone(), reason };
+            if tensor.shape.is_empty() || tensor.shape.len() > RANK_LIMIT {
+                return Err(fault(format!("{} axes are not within 1..={RANK_LIMIT}", tensor.shape.len())));
+            }
+            if let Some(extent) = tensor.shape.iter().find(|extent| !(1..=EXTENT_LIMIT).contains(extent)) {
+                return Err(fault(format!("extent {extent} is not within 1..={EXTENT_LIMIT}")));
+            }
+            if tensor.elements() > ELEMENT_LIMIT {
+                return Err(fault(format!("more than {ELEMENT_LIMIT} elements in {:?}", tensor.shape)));
+            }
+            if tensor.weight.is_some() {
+                if !tensor.dtype.is_float() {
+                    return Err(fault(format!("a constant of type {} is not supported", tensor.dtype)));
+                }
+                *maker = Maker::Constant;
+            }
+        }
+        Ok(())
+    }
+
+    fn states(&self) -> Result<(), ValidateError> {
+        let mut ids = HashSet::new();
+        let mut names = HashSet::new();
+        for port in &self.graph.states {
+            let fault = |reason: String| ValidateError::State { state: port.id, reason };
+            name_is_good("state", &port.state.name, &mut names)?;
+            if !ids.insert(port.id) {
+                return Err(fault("is declared twice".to_owned()));
+            }
+            let possible = 1..=EXTENT_LIMIT;
+            if !possible.contains(&port.capacity) || !possible.contains(&port.state.width) {
+                return Err(fault(format!("[{}, {}] is not possible", port.capacity, port.state.width)));
+            }
+            let point = &self.graph.point;
+            let follows = port.state.capacity(point.context, point.largest_rows);
+            if port.capacity != follows {
+                return Err(fault(format!("holds {} rows where its kind gives {follows}", port.capacity)));
+            }
+        }
+        Ok(())
+    }
+
+    fn inputs(&mut self) -> Result<(), ValidateError> {
+        let mut roles = HashSet::new();
+        for (index, (tensor, role)) in self.graph.inputs.iter().enumerate() {
+            let fault =
+                |reason: String| ValidateError::Port { direction: "input", role: role.name(), reason };
+            let as_input = role.is_step_input()
+                || matches!(role, Role::Hidden | Role::PerLayer { .. } | Role::State { .. });
+            if !as_input {
+                return Err(fault("cannot be an input".to_owned()));
+            }
+            let name = self.port_fits(*tensor, role, fault)?;
+            if !roles.insert(identity(role)) {
+                return Err(fault("is there twice".to_owned()));
+            }
+            self.make(*tensor, name, Maker::Input(index))?;
+        }
+        Ok(())
+    }
+
+    fn nodes(&mut self) -> Result<(), ValidateError> {
+        let mut names = HashSet::new();
+        let (start, end) = self.graph.layers;
+        for (index, node) in self.graph.nodes.iter().enumerate() {
+            name_is_good("node", &node.name, &mut names)?;
+            let fault =
+                |reason: String| ValidateError::Node { node: node.name.clone(), op: node.op.name(), reason };
+            if node.layer.is_some_and(|layer| !(start..end).contains(&layer)) {
+                return Err(fault(format!("layer {:?} is not within {start}..{end}", node.layer)));
+            }
+            if node.inputs.len() > OPERAND_LIMIT {
+                return Err(fault(format!("{} operands exceed {OPERAND_LIMIT}", node.inputs.len())));
+            }
+            attributes_are_possible(&node.op).map_err(fault)?;
+            for input in &node.inputs {
+                self.known(*input, || format!("node `{}`", node.name))?;
+                if self.maker[input.0 as usize] == Maker::Nothing {
+                    return Err(ValidateError::Source {
+                        tensor: self.graph.tensor(*input).name.clone(),
+                        reason: "is used before anything makes it",
+                    });
+                }
+            }
+            self.known(node.output, || format!("node `{}`", node.name))?;
+            let shapes: Vec<&[u64]> =
+                node.inputs.iter().map(|&input| self.graph.tensor(input).shape.as_slice()).collect();
+            let gives = infer_shape(&node.op, &shapes).map_err(fault)?;
+            let output = self.graph.tensor(node.output);
+            if gives != output.shape {
+                return Err(fault(format!("declared {:?}, gives {gives:?}", output.shape)));
+            }
+            if output.dtype != DType::F32 {
+                return Err(fault(format!("gives f32, declared {}", output.dtype)));
+            }
+            self.operands_fit(node).map_err(fault)?;
+            self.make(node.output, &output.name, Maker::Node(index))?;
+        }
+        Ok(())
+    }
+
+    fn outputs(&self) -> Result<(), ValidateError> {
+        let mut roles = HashSet::new();
+        let mut tensors = HashSet::new();
+        for (tensor, role) in &self.graph.outputs {
+            let fault =
+                |reason: String| ValidateError::Port { direction: "output", role: role.name(), reason };
+            if role.is_step_input() {
+                return Err(fault("cannot be an output".to_owned()));
+            }
+            self.port_fits(*tensor, role, fault)?;
+            if !roles.insert(identity(role)) {
+                return Err(fault("is there twice".to_owned()));
+            }
+            if !tensors.insert(*tensor) {
+                return Err(fault("is a tensor that leaves twice".to_owned()));
+            }
+            if !matches!(self.maker[tensor.0 as usize], Maker::Node(_)) {
+                return Err(fault("is not the result of a node".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// States are written in place: the state before a write has no reader but the write.
+    fn state_use(&self) -> Result<(), ValidateError> {
+        let mut written = HashSet::new();
+        // State before a write in this graph → the node that writes.
+        let mut before: HashMap<TensorId, usize> = HashMap::new();
+        for (tensor, role) in &self.graph.outputs {
+            let (Role::State { state } | Role::StateRows { state }) = role else { continue };
+            let fault = |reason: &str| ValidateError::State { state: *state, reason: reason.to_owned() };
+            if !written.insert(*state) {
+                return Err(fault("is written twice"));
+            }
+            if let Role::State { .. } = role {
+                let Maker::Node(index) = self.maker[tensor.0 as usize] else {
+                    return Err(fault("leaves without a state update"));
+                };
+                let node = &self.graph.nodes[index];
+                let own = self.graph.input(role);
+                if node.op != Op::StateUpdate || own.is_none_or(|own| node.inputs[0] != own) {
+                    return Err(fault("leaves without a state update of itself"));
+                }
+                before.insert(node.inputs[0], index);
+            }
+        }
+        for (index, node) in self.graph.nodes.iter().enumerate() {
+            if node.op == Op::StateUpdate && before.get(&node.inputs[0]) != Some(&index) {
+                return Err(ValidateError::Node {
+                    node: node.name.clone(),
+                    op: node.op.name(),
+                    reason: "its result does not leave as that state".to_owned(),
+                });
+            }
+            for input in &node.inputs {
+                if before.get(input).is_some_and(|&writer| writer != index) {
+                    return Err(ValidateError::Source {
+                        tensor: self.graph.tensor(*input).name.clone(),
+                        reason: "is a state read beside its write in place",
+                    });
+                }
+            }
+        }
+        for port in &self.graph.states {
+            if port.written != written.contains(&port.id) {
+                let reason =
+                    if port.written { "is declared written and is not" } else { "is written undeclared" };
+                return Err(ValidateError::State { state: port.id, reason: reason.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    fn known(&self, tensor: TensorId, user: impl FnOnce() -> String) -> Result<(), ValidateError> {
+        if (tensor.0 as usize) < self.graph.tensors.len() {
+            return Ok(());
+        }
+        Err(ValidateError::NoTensor { user: user(), tensor: tensor.0, available: self.graph.tensors.len() })
+    }
+
+    fn make(&mut self, tensor: TensorId, name: &str, maker: Maker) -> Result<(), ValidateError> {
+        let slot = &mut self.maker[tensor.0 as usize];
+        if *slot != Maker::Nothing {
+            return Err(ValidateError::Source { tensor: name.to_owned(), reason: "is made twice" });
+        }
+        *slot = maker;
+        Ok(())
+    }
+
+    /// Whether the tensor's shape and type are those of the role; gives the tensor's name.
+    fn port_fits(
+        &self,
+        tensor: TensorId,
+        role: &Role,
+        fault: impl Fn(String) -> ValidateError,
+    ) -> Result<&'g str, ValidateError> {
+        self.known(tensor, || format!("port `{}`", role.name()))?;
+        let tensor = self.graph.tensor(tensor);
+        let (wanted, dtype) = self.role_shape(role).map_err(&fault)?;
+        let fits = match &wanted {
+            Some(wanted) => {
+                wanted.len() == tensor.shape.len()
+                    && wanted
+                        .iter()
+                        .zip(&tensor.shape)
+                        .all(|(wanted, given)| wanted.is_none_or(|w| w == *given))
+            }
+            None => true,
+        };
+        if !fits {
+            let wanted: Vec<String> = wanted
+                .unwrap_or_default()
+                .iter()
+                .map(|extent| extent.map_or("_".to_owned(), |extent| extent.to_string()))
+                .collect();
+            return Err(fault(format!("{:?} is not [{}]", tensor.shape, wanted.join(", "))));
+        }
+        if tensor.dtype != dtype {
+            return Err(fault(format!("is {} and should be {dtype}", tensor.dtype)));
+        }
+        Ok(&tensor.name)
+    }
+
+    /// Shape and type a role prescribes: `None` for any shape, and for any extent.
+    #[expect(clippy::type_complexity, reason = "read in one place, three lines above")]
+    fn role_shape(&self, role: &Role) -> Result<(Option<Vec<Option<u64>>>, DType), String> {
+        let rows = Some(self.graph.point.rows);
+        let shape = match role {
+            Role::Positions => return Ok((Some(vec![rows]), DType::I32)),
+            Role::Slots { capacity } => {
+                if !(1..=EXTENT_LIMIT).contains(capacity) {
+                    return Err(format!("a state of {capacity} rows is not possible"));
+                }
+                return Ok((Some(vec![rows]), DType::I32));
+            }
+            Role::RotaryCos(rope) | Role::RotarySin(rope) => {
+                rope_is_possible(rope)?;
+                vec![rows, Some(u64::from(rope.head_dim / 2))]
+            }
+            Role::Mask(mask) => {
+                let keys = match mask.keys {
+                    Keys::Rows => self.graph.point.rows,
+                    Keys::State { capacity } => capacity,
+                    Keys::StateAndRows { capacity } => capacity.saturating_add(self.graph.point.rows),
+                };
+                if !(1..=EXTENT_LIMIT).contains(&keys) {
+                    return Err(format!("{keys} keys are not possible"));
+                }
+                vec![rows, Some(keys)]
+            }
+            Role::Pooling => vec![Some(1), rows],
+            Role::Gathered { .. } | Role::Hidden | Role::Logits => vec![rows, None],
+            Role::PerLayer { first, layers } => {
+                let (start, end) = self.graph.layers;
+                if end > 0 && (*first, first.saturating_add(*layers)) != (start, end) {
+                    return Err(format!(
+                        "{layers} layers from {first} are not those of the graph, {start}..{end}"
+                    ));
+                }
+                vec![Some(u64::from(*layers)), rows, None]
+            }
+            Role::Embedding => vec![None],
+            Role::Tap { name } => {
+                name_is_good("tap", name, &mut HashSet::new()).map_err(|error| error.to_string())?;
+                return Ok((None, DType::F32));
+            }
+            Role::State { state } | Role::StateRows { state } => {
+                let port = self.graph.states.iter().find(|port| port.id == *state);
+                let port = port.ok_or_else(|| format!("state {} is not declared", state.0))?;
+                let whole = matches!(role, Role::State { .. });
+                vec![if whole { Some(port.capacity) } else { rows }, Some(port.state.width)]
+            }
+        };
+        Ok((Some(shape), DType::F32))
+    }
+
+    fn role_of(&self, tensor: TensorId) -> Option<&'g Role> {
+        match self.maker[tensor.0 as usize] {
+            Maker::Input(index) => Some(&self.graph.inputs[index].1),
+            _ => None,
+        }
+    }
+
+    /// What shapes do not say: integer operands are the right step inputs, states are states, the rest is floating-point.
+    fn operands_fit(&self, node: &EntryNode) -> Result<(), String> {
+        let (floats, integers) = match &node.op {
+            Op::Rope(_) => node.inputs.split_at(1),
+            Op::Attention(_) => node.inputs.split_at(3),
+            Op::StateUpdate => node.inputs.split_at(2),
+            _ => (node.inputs.as_slice(), [].as_slice()),
+        };
+        if let Some(input) = floats.iter().find(|input| !self.graph.tensor(**input).dtype.is_float()) {
+            let tensor = self.graph.tensor(*input);
+            return Err(format!("operand `{}` is {}", tensor.name, tensor.dtype));
+        }
+        let is_positions = |tensor: &TensorId| self.role_of(*tensor) == Some(&Role::Positions);
+        match &node.op {
+            Op::Rope(_) | Op::Attention(_) if !integers.iter().all(is_positions) => {
+                return Err("its last operand is not the input `positions`".to_owned());
+            }
+            Op::Attention(attention) if attention.keys == KeySource::State => {
+                for input in &node.inputs[1..3] {
+                    let written = match self.maker[input.0 as usize] {
+                        Maker::Node(index) => self.graph.nodes[index].op == Op::StateUpdate,
+                        _ => matches!(self.role_of(*input), Some(Role::State { .. })),
+                    };
+                    if !written {
+                        return Err(format!("operand `{}` is not a state", self.graph.tensor(*input).name));
+                    }
+                }
+            }
+            Op::StateUpdate => {
+                let capacity = self.graph.tensor(node.inputs[0]).shape[0];
+                if !matches!(self.role_of(node.inputs[0]), Some(Role::State { .. })) {
+                    return Err("its first operand is not a state before this run".to_owned());
+                }
+                if self.role_of(node.inputs[2]) != Some(&Role::Slots { capacity }) {
+                    return Err(format!("its last operand is not the input `slots` of {capacity} rows"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn limited(what: &'static str, found: u64, limit: u64) -> Result<(), ValidateError> {
+    if found > limit { Err(ValidateError::Limit { what, found, limit }) } else { Ok(()) }
+}
+
+fn name_is_good<'n>(
+    what: &'static str,
+    name: &'n str,
+    names: &mut HashSet<&'n str>,
+) -> Result<(), ValidateError> {
+    let reason = if name.is_empty() {
+        "is empty"
+    } else if name.len() > NAME_LIMIT {
+        "is too long"
+    } else if name.chars().any(char::is_control) {
+        "holds control characters"
+    } else if !names.insert(name) {
+        "is used twice"
+    } else {
+        return Ok(());
+    };
+    let name = name.chars().take(NAME_LIMIT / 4).flat_map(char::escape_default).collect();
+    Err(ValidateError::Name { what, name, reason })
+}
+
+/// Two ports of equal identity mean the same thing.
+fn identity(role: &Role) -> String {
+    format!("{role:?}")
+}
+
+fn rope_is_possible(rope: &Rope) -> Result<(), String> {
+    if rope.head_dim == 0 || !rope.head_dim.is_multiple_of(2) || rope.rotated_pairs > rope.head_dim / 2 {
+        return Err(format!("{} pairs of a head of {} cannot turn", rope.rotated_pairs, rope.head_dim));
+    }
+    if !(rope.theta.is_finite() && rope.theta > 0.0 && rope.factor.is_finite() && rope.factor > 0.0) {
+        return Err(format!("theta {} and factor {} must be positive", rope.theta, rope.factor));
+    }
+    Ok(())
+}
+
+fn attributes_are_possible(op: &Op) -> Result<(), String> {
+    let listed = match op {
+        Op::Reshape { shape } => shape.len(),
+        Op::Transpose { perm } => perm.len(),
+        _ => 0,
+    };
+    if listed > RANK_LIMIT {
+        return Err(format!("{listed} axes exceed {RANK_LIMIT}"));
+    }
+    for attribute in op.attributes() {
+        if matches!(attribute.value, AttributeValue::Float(value) if !value.is_finite()) {
+            return Err(format!("`{}` is not a finite number", attribute.name));
+        }
+    }
+    match op {
+        Op::RmsNorm { eps, .. } if *eps < 0.0 => Err(format!("eps {eps} is negative")),
+        Op::Softcap { cap } if *cap <= 0.0 => Err(format!("cap {cap} is not positive")),
+        Op::Rope(rope) => rope_is_possible(rope),
+        Op::Attention(attention) if attention.softcap < 0.0 => {
+            Err(format!("softcap {} is negative", attention.softcap))
+        }
+        Op::Attention(attention) if attention.keys == KeySource::State && !attention.causal => {
+            Err("attention over a state is causal".to_owned())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,422 @@
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardwright_graph::{
+    ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, decompose_all,
+    legalise,
+};
+
+use crate::ops::layout;
+use crate::step::{Step, slots, step_input};
+use crate::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
+
+/// In which form the driver runs every entry graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Semantic operations as the model was built.
+    #[default]
+    Semantic,
+    /// Primitives and state updates only.
+    Decomposed,
+    /// Primitives only; the driver copies new state rows to their slots.
+    ByRuntime,
+}
+
+/// How the driver cuts a model and a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrangement {
+    /// Positions that linear states hold.
+    pub context: u64,
+    /// Rows of the prefill, encode and many-row decode entries; longer inputs run in chunks, except encoders.
+    pub rows: u64,
+    /// Layers before which the decoder is cut, ascending, without 0 and the layer count.
+    pub cuts: Vec<u32>,
+    /// Form of the graphs.
+    pub form: Form,
+}
+
+impl Arrangement {
+    /// One shard, semantic, everything in one run.
+    pub fn whole(context: u64) -> Self {
+        Arrangement { context, rows: context, cuts: Vec::new(), form: Form::Semantic }
+    }
+}
+
+/// States and position of one sequence.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    /// The states.
+    pub states: States,
+    /// Position of the next row.
+    pub position: u64,
+}
+
+/// Everything a run over rows can show, valid rows only.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// `[T, H]` each: the first layer's input, then the output of every layer. Only the last without taps.
+    pub hidden: Vec<Array>,
+    /// `[layers, T, P]`: the per-layer inputs, where the model has them.
+    pub per_layer: Option<Array>,
+    /// `[T, V]`.
+    pub logits: Option<Array>,
+    /// `[D]`.
+    pub embedding: Option<Array>,
+    /// Named taps; those with a row axis are cut to the valid rows.
+    pub taps: BTreeMap<String, Array>,
+}
+
+/// A whole model on the plain evaluator, cut and chunked as arranged: the oracle of shims and runtimes.
+///
+/// Entry points are made on first use and kept.
+pub struct ReferenceModel<'g> {
+    graph: &'g Graph,
+    arrangement: Arrangement,
+    shards: Vec<Range<u32>>,
+    evaluators: Mutex<HashMap<Key, Option<Arc<Evaluator>>>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    component: ComponentKind,
+    layers: Range<u32>,
+    point: EntryPoint,
+    taps: bool,
+}
+
+impl<'g> ReferenceModel<'g> {
+    /// A model under an arrangement.
+    pub fn new(graph: &'g Graph, arrangement: Arrangement) -> Result<Self, ReferenceError> {
+        let layers = graph.layers();
+        let mut shards = Vec::new();
+        let mut start = 0;
+        for cut in arrangement.cuts.iter().copied().chain([layers]) {
+            if cut <= start || cut > layers {
+                return Err(ReferenceError::Cuts { cuts: arrangement.cuts.clone(), layers });
+            }
+            shards.push(start..cut);
+            start = cut;
+        }
+        Ok(ReferenceModel { graph, arrangement, shards, evaluators: Mutex::default() })
+    }
+
+    /// The graph it runs.
+    pub fn graph(&self) -> &'g Graph {
+        self.graph
+    }
+
+    /// The entry point of `rows` rows under this arrangement.
+    pub fn point(&self, kind: EntryKind, rows: u64) -> EntryPoint {
+        let context = if kind == EntryKind::Encode { rows } else { self.arrangement.context };
+        EntryPoint { kind, rows, context, largest_rows: self.arrangement.rows }
+    }
+
+    /// An empty sequence.
+    pub fn start(&self) -> Sequence {
+        let point = self.point(EntryKind::Decode, self.arrangement.rows);
+        Sequence { states: States::new(self.graph, &point), position: 0 }
+    }
+
+    /// Fills the states with `ids`, which come next in the sequence.
+    pub fn prefill(&self, sequence: &mut Sequence, ids: &[u32]) -> Result<(), ReferenceError> {
+        for chunk in ids.chunks(self.chunk_rows()) {
+            self.run(EntryKind::Prefill, self.arrangement.rows, sequence, chunk, false)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `ids`, which come next in the sequence, through every layer; with `taps` the trace holds all layers and named taps.
+    pub fn decode(&self, sequence: &mut Sequence, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
+        if let [id] = ids {
+            return self.run(EntryKind::Decode, 1, sequence, &[*id], taps);
+        }
+        let mut traces = Vec::new();
+        for chunk in ids.chunks(self.chunk_rows()) {
+            traces.push(self.run(EntryKind::Decode, self.arrangement.rows, sequence, chunk, taps)?);
+        }
+        Trace::joined(traces)
+    }
+
+    /// Runs an encoder over all of `ids` at once.
+    pub fn encode(&self, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
+        if ids.is_empty() {
+            return Err(ReferenceError::NoTokens);
+        }
+        let mut sequence = Sequence { states: States::none(), position: 0 };
+        self.run(EntryKind::Encode, self.arrangement.rows, &mut sequence, ids, taps)
+    }
+
+    /// Every layer and tap of a fresh sequence or text.
+    pub fn trace(&self, ids: &[u32]) -> Result<Trace, ReferenceError> {
+        if self.graph.is_generative() {
+            self.decode(&mut self.start(), ids, true)
+        } else {
+            self.encode(ids, true)
+        }
+    }
+
+    /// `[T, V]`: the logits after each of `ids`.
+    pub fn logits(&self, ids: &[u32]) -> Result<Array, ReferenceError> {
+        let trace = self.decode(&mut self.start(), ids, false)?;
+        trace
+            .logits
+            .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Head)))
+    }
+
+    /// The sentence vector of `ids`.
+    pub fn embedding(&self, ids: &[u32]) -> Result<Vec<f32>, ReferenceError> {
+        let trace = self.encode(ids, false)?;
+        trace
+            .embedding
+            .map(Array::into_floats)
+            .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Pooling)))
+    }
+
+    /// The `count` most likely next tokens, each chosen given those before: prefill over all but the last id, then one row at a time.
+    /// Of equal logits the lowest id wins.
+    pub fn greedy(&self, ids: &[u32], count: usize) -> Result<Vec<u32>, ReferenceError> {
+        let (&last, before) = ids.split_last().ok_or(ReferenceError::NoTokens)?;
+        let mut sequence = self.start();
+        self.prefill(&mut sequence, before)?;
+        let mut next = last;
+        let mut chosen = Vec::with_capacity(count);
+        for _ in 0..count {
+            let trace = self.decode(&mut sequence, &[next], false)?;
+            let logits = trace.logits.ok_or(ReferenceError::Graph(
+                shardwright_graph::GraphError::NoComponent(ComponentKind::Head),
+            ))?;
+            next = argmax(&logits.floats());
+            chosen.push(next);
+        }
+        Ok(chosen)
+    }
+
+    /// Negative log-likelihood in nats of each of `ids` but the first, given those before.
+    pub fn negative_log_likelihoods(&self, ids: &[u32]) -> Result<Vec<f64>, ReferenceError> {
+        let Some((_, targets)) = ids.split_first() else { return Err(ReferenceError::NoTokens) };
+        if targets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let logits = self.logits(&ids[..targets.len()])?;
+        let vocabulary = logits.shape()[1];
+        let logits = logits.floats();
+        let of = |(row, &target): (&[f32], &u32)| {
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f64 = row.iter().map(|&x| (f64::from(x) - f64::from(largest)).exp()).sum();
+            let logit = row.get(target as usize).copied().unwrap_or(f32::NEG_INFINITY);
+            f64::from(largest) + sum.ln() - f64::from(logit)
+        };
+        Ok(logits.chunks_exact(vocabulary).zip(targets).map(of).collect())
+    }
+
+    fn chunk_rows(&self) -> usize {
+        self.arrangement.rows.max(1) as usize
+    }
+
+    /// One run of all components over at most `entry_rows` ids.
+    fn run(
+        &self,
+        kind: EntryKind,
+        entry_rows: u64,
+        sequence: &mut Sequence,
+        ids: &[u32],
+        taps: bool,
+    ) -> Result<Trace, ReferenceError> {
+        let rows = ids.len() as u64;
+        if rows > entry_rows {
+            return Err(ReferenceError::Rows { rows, limit: entry_rows });
+        }
+        let wanted = sequence.position + rows;
+        if kind != EntryKind::Encode && wanted > self.arrangement.context {
+            return Err(ReferenceError::Context { wanted, context: self.arrangement.context });
+        }
+        let step = Step { first: sequence.position, rows, of: entry_rows };
+        let mut pass = Pass {
+            model: self,
+            point: self.point(kind, entry_rows),
+            step,
+            ids,
+            taps,
+            trace: Trace::default(),
+        };
+        pass.run(&mut sequence.states)?;
+        sequence.position += rows;
+        Ok(pass.trace)
+    }
+
+    fn evaluator(&self, key: Key) -> Result<Option<Arc<Evaluator>>, ReferenceError> {
+        let mut evaluators = self.evaluators.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = evaluators.get(&key) {
+            return Ok(known.clone());
+        }
+        let options = EntryOptions { taps: key.taps };
+        let entry = self.graph.entry(key.component, key.layers.clone(), key.point, options)?;
+        let evaluator = match entry {
+            Some(entry) => {
+                let entry = in_form(entry, self.arrangement.form)?;
+                Some(Arc::new(Evaluator::new(entry, Weights::new(&self.graph.weights))?))
+            }
+            None => None,
+        };
+        evaluators.insert(key, evaluator.clone());
+        Ok(evaluator)
+    }
+}
+
+/// One run through the components.
+struct Pass<'a, 'g> {
+    model: &'a ReferenceModel<'g>,
+    point: EntryPoint,
+    step: Step,
+    ids: &'a [u32],
+    taps: bool,
+    trace: Trace,
+}
+
+impl Pass<'_, '_> {
+    fn run(&mut self, states: &mut States) -> Result<(), ReferenceError> {
+        let graph = self.model.graph;
+        let mut carried = Bindings::new();
+        self.component(ComponentKind::Embed, 0..0, &mut carried, states)?;
+        if graph.has(ComponentKind::PerLayerInput) {
+            self.component(ComponentKind::PerLayerInput, 0..0, &mut carried, states)?;
+        }
+        self.show_hidden(&carried);
+        for shard in &self.model.shards {
+            let ran = self.component(ComponentKind::Decoder, shard.clone(), &mut carried, states)?;
+            if !ran || carried.get(&Role::Hidden).is_none() {
+                break;
+            }
+            self.show_hidden(&carried);
+        }
+        for kind in [ComponentKind::Head, ComponentKind::Pooling] {
+            if graph.has(kind) && self.point.kind != EntryKind::Prefill {
+                self.component(kind, 0..0, &mut carried, states)?;
+            }
+        }
+        self.trace.logits = carried.take(&Role::Logits).map(|logits| self.valid(&logits));
+        self.trace.embedding = carried.take(&Role::Embedding);
+        self.trace.per_layer = self.trace.per_layer.take().map(|whole| whole.first_rows(1, self.ids.len()));
+        Ok(())
+    }
+
+    /// Runs one entry graph; its outputs replace what was carried. Whether there was anything to run.
+    fn component(
+        &mut self,
+        component: ComponentKind,
+        layers: Range<u32>,
+        carried: &mut Bindings,
+        states: &mut States,
+    ) -> Result<bool, ReferenceError> {
+        let key = Key { component, layers: layers.clone(), point: self.point, taps: self.taps };
+        let Some(evaluator) = self.model.evaluator(key)? else { return Ok(false) };
+        let graph = self.model.graph;
+        let mut bindings = Bindings::new();
+        for (_, role) in &evaluator.entry().inputs {
+            let array = match role {
+                Role::PerLayer { first, layers } => self.trace.per_layer_slice(*first, *layers),
+                Role::State { .. } => continue,
+                _ if role.is_step_input() => step_input(role, self.step, self.ids, &graph.assets)?,
+                _ => carried.get(role).cloned(),
+            };
+            if let Some(array) = array {
+                bindings.bind(role.clone(), array);
+            }
+        }
+        let outputs = evaluator.run(&bindings, states, self.step.rows)?;
+        if component == ComponentKind::Decoder {
+            // A prefill that gives no residual stream must leave none behind.
+            carried.take(&Role::Hidden);
+        }
+        for (role, array) in outputs.iter() {
+            match role {
+                Role::Tap { name } => self.show_tap(name, array),
+                Role::StateRows { state } => {
+                    let capacity = states.get(*state).map_or(1, |held| held.shape()[0] as u64);
+                    states.place(*state, array, &slots(self.step, capacity))?;
+                }
+                Role::PerLayer { .. } => self.trace.per_layer = Some(array.clone()),
+                _ => {
+                    carried.bind(role.clone(), array.clone());
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn show_hidden(&mut self, carried: &Bindings) {
+        if let Some(hidden) = carried.get(&Role::Hidden) {
+            self.trace.hidden.push(self.valid(hidden));
+        }
+    }
+
+    /// Layer outputs are shown in layer order: inner layers of a shard leave as taps before its last leaves as the stream.
+    fn show_tap(&mut self, name: &str, array: &Array) {
+        let array = self.valid(array);
+        if name.strip_prefix("layer.").is_some_and(|layer| layer.parse::<u32>().is_ok()) {
+            self.trace.hidden.push(array);
+        } else {
+            self.trace.taps.insert(name.to_owned(), array);
+        }
+    }
+
+    fn valid(&self, array: &Array) -> Array {
+        let per_row = array.shape().len() > 1 && array.shape()[0] == self.step.of as usize;
+        array.first_rows(0, if per_row { self.ids.len() } else { array.shape()[0] })
+    }
+}
+
+impl Trace {
+    /// The whole per-layer inputs, or the slice of some layers.
+    fn per_layer_slice(&self, first: u32, layers: u32) -> Option<Array> {
+        let whole = self.per_layer.as_ref()?;
+        Some(layout::slice(whole, 0, first as usize, layers as usize))
+    }
+
+    /// Traces of consecutive chunks as one.
+    fn joined(traces: Vec<Trace>) -> Result<Trace, ReferenceError> {
+        let Some(first) = traces.first() else { return Err(ReferenceError::NoTokens) };
+        let join = |axis: usize, pick: &dyn Fn(&Trace) -> Option<&Array>| {
+            let parts: Vec<&Array> = traces.iter().filter_map(pick).collect();
+            (!parts.is_empty()).then(|| layout::concat(&parts, axis))
+        };
+        let hidden = (0..first.hidden.len()).filter_map(|index| join(0, &|trace| trace.hidden.get(index)));
+        let taps = first
+            .taps
+            .keys()
+            .filter_map(|name| Some((name.clone(), join(0, &|trace| trace.taps.get(name))?)));
+        Ok(Trace {
+            hidden: hidden.collect(),
+            per_layer: join(1, &|trace| trace.per_layer.as_ref()),
+            logits: join(0, &|trace| trace.logits.as_ref()),
+            embedding: None,
+            taps: taps.collect(),
+        })
+    }
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (index, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = index;
+        }
+    }
+    best as u32
+}
+
+fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph, ReferenceError> {
+    let refused: fn(&Op) -> bool = match form {
+        Form::Semantic => return Ok(entry),
+        Form::Decomposed => return Ok(decompose_all(&entry)),
+        Form::ByRuntime => |op| op.is_semantic(),
+    };
+    let verdict = |op: &Op| if refused(op) { Verdict::refused("semantic") } else { Verdict::accepted() };
+    let check = |graph: &EntryGraph| {
+        Ok::<_, std::convert::Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
+    };
+    legalise(&entry, check)
+        .map(|legal| legal.graph)
+        .map_err(|error| ReferenceError::Form { entry: entry.point.name(), reason: error.to_string() })
+}

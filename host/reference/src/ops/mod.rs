@@ -1,0 +1,62 @@
+//! One plain function per operation. Shapes were checked with the graph, so the functions index freely.
+
+pub(crate) mod activation;
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod layout;
+pub(crate) mod norm;
+pub(crate) mod product;
+pub(crate) mod reduce;
+pub(crate) mod rope;
+pub(crate) mod softmax;
+pub(crate) mod state;
+
+use shardwright_graph::Op;
+
+use crate::Array;
+
+/// What `op` gives for its operands; `shape` is that of the result, `rows` the number of valid rows of the run.
+///
+/// `StateUpdate` works on a copy here; the evaluator writes in place instead.
+pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) -> Array {
+    let x = inputs[0];
+    match op {
+        Op::Linear => product::linear(x, inputs[1], inputs.get(2).copied()),
+        Op::RmsNorm { width, eps, weight_offset } => {
+            norm::rms_norm(x, inputs.get(1).copied(), *width as usize, *eps, *weight_offset)
+        }
+        Op::Rope(rope) => rope::rope(x, inputs[1].integers(), rope),
+        Op::Attention(attention) => {
+            attention::attention(x, inputs[1], inputs[2], inputs[3].integers(), attention, rows)
+        }
+        Op::Gelu => activation::gelu(x),
+        Op::Silu => activation::silu(x),
+        Op::Softcap { cap } => activation::softcap(x, *cap),
+        Op::Softmax => softmax::softmax(x),
+        Op::StateUpdate => state::state_update(x.clone(), inputs[1], inputs[2].integers()),
+        Op::L2Normalize => norm::l2_normalize(x),
+        Op::Add => elementwise::binary(x, inputs[1], shape, |a, b| a + b),
+        Op::Sub => elementwise::binary(x, inputs[1], shape, |a, b| a - b),
+        Op::Mul => elementwise::binary(x, inputs[1], shape, |a, b| a * b),
+        Op::Div => elementwise::binary(x, inputs[1], shape, |a, b| a / b),
+        Op::AddScalar { value } => elementwise::unary(x, |x| x + value),
+        Op::MulScalar { value } => elementwise::unary(x, |x| x * value),
+        Op::MaxScalar { value } => elementwise::unary(x, |x| x.max(*value)),
+        Op::Neg => elementwise::unary(x, |x| -x),
+        Op::Exp => elementwise::unary(x, |x| f64::from(x).exp() as f32),
+        Op::Tanh => elementwise::unary(x, |x| f64::from(x).tanh() as f32),
+        Op::Sqrt => elementwise::unary(x, f32::sqrt),
+        Op::Rsqrt => elementwise::unary(x, |x| (1.0 / f64::from(x).sqrt()) as f32),
+        Op::Reciprocal => elementwise::unary(x, |x| 1.0 / x),
+        Op::ReduceSum => reduce::sum(x),
+        Op::ReduceMean => reduce::mean(x),
+        Op::ReduceMax => reduce::max(x),
+        Op::MatMul { transpose_b } => product::mat_mul(x, inputs[1], *transpose_b, shape),
+        Op::Reshape { .. } => layout::reshape(x, shape),
+        Op::Transpose { perm } => layout::transpose(x, perm),
+        Op::Slice { axis, start, end } => {
+            layout::slice(x, *axis as usize, *start as usize, (end - start) as usize)
+        }
+        Op::Concat { axis } => layout::concat(inputs, *axis as usize),
+    }
+}

@@ -1,0 +1,29 @@
+//! Writing new rows to a state.
+
+use crate::{Array, ReferenceError};
+
+/// The state with row `slots[r]` replaced by `rows[r]`; slot −1 writes nothing.
+pub(crate) fn state_update(mut state: Array, rows: &Array, slots: &[i32]) -> Array {
+    write_rows(&mut state, rows, slots);
+    state
+}
+
+/// The same in place. Slots were checked.
+pub(crate) fn write_rows(state: &mut Array, rows: &Array, slots: &[i32]) {
+    let width = state.shape()[1];
+    let rows = rows.floats();
+    let held = state.floats_mut();
+    for (row, &slot) in rows.chunks_exact(width).zip(slots) {
+        if let Ok(slot) = usize::try_from(slot) {
+            held[slot * width..][..width].copy_from_slice(row);
+        }
+    }
+}
+
+/// Whether every slot is −1 or a row of the state.
+pub(crate) fn check_slots(slots: &[i32], capacity: usize) -> Result<(), ReferenceError> {
+    match slots.iter().position(|&slot| slot < -1 || slot >= 0 && slot as usize >= capacity) {
+        Some(row) => Err(ReferenceError::Slot { row, slot: slots[row], capacity: capacity as u64 }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,182 @@
+//! Step inputs: whatever depends on positions and token ids alone, as plain functions of the step.
+//!
+//! A runtime computes the same tables its own way; these functions say what they must hold.
+
+use shardwright_graph::{Asset, INVISIBLE, Keys, Mask, Role, Rope};
+
+use crate::weights::widen_element;
+use crate::{Array, ReferenceError};
+
+/// One run of an entry point: where its rows stand in the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Position of row 0.
+    pub first: u64,
+    /// Valid rows.
+    pub rows: u64,
+    /// Rows of the entry point; those beyond `rows` hold anything finite.
+    pub of: u64,
+}
+
+impl Step {
+    /// Position of a row; rows beyond the valid ones continue the count.
+    fn position(&self, row: u64) -> i64 {
+        (self.first + row) as i64
+    }
+}
+
+/// The tensor of a step input; `None` for roles that are not step inputs.
+///
+/// `tokens` are the ids of the valid rows, for [`Role::Gathered`].
+pub fn step_input(
+    role: &Role,
+    step: Step,
+    tokens: &[u32],
+    assets: &[Asset],
+) -> Result<Option<Array>, ReferenceError> {
+    let rows = step.of;
+    let array = match role {
+        Role::Positions => Array::integers_of(&[rows], positions(step)),
+        Role::Slots { capacity } => Array::integers_of(&[rows], slots(step, *capacity)),
+        Role::RotaryCos(rope) => {
+            Array::floats_of(&[rows, u64::from(rope.head_dim / 2)], rotary(step, rope).0)
+        }
+        Role::RotarySin(rope) => {
+            Array::floats_of(&[rows, u64::from(rope.head_dim / 2)], rotary(step, rope).1)
+        }
+        Role::Mask(kind) => {
+            let values = mask(step, kind);
+            Array::floats_of(&[rows, values.len() as u64 / rows], values)
+        }
+        Role::Pooling => Array::floats_of(&[1, rows], pooling(step)),
+        Role::Gathered { asset } => {
+            let table = assets
+                .get(asset.0 as usize)
+                .ok_or(ReferenceError::NoAsset { asset: asset.0, available: assets.len() })?;
+            Array::floats_of(&[rows, table.width()], gathered(step, table, tokens)?)
+        }
+        _ => return Ok(None),
+    };
+    array.map(Some)
+}
+
+/// `i32 [R]`: position of each row.
+pub fn positions(step: Step) -> Vec<i32> {
+    (0..step.of).map(|row| step.position(row) as i32).collect()
+}
+
+/// `i32 [R]`: the state row each valid row goes to, −1 beyond.
+pub fn slots(step: Step, capacity: u64) -> Vec<i32> {
+    (0..step.of)
+        .map(|row| if row < step.rows { ((step.first + row) % capacity) as i32 } else { -1 })
+        .collect()
+}
+
+/// `f32 [R, head_dim/2]` twice: cosines and sines.
+pub fn rotary(step: Step, rope: &Rope) -> (Vec<f32>, Vec<f32>) {
+    positions(step).into_iter().flat_map(|position| rotary_angles(rope, position)).unzip()
+}
+
+/// Cosine and sine of each pair at one position; pairs that do not turn have 1 and 0.
+///
+/// Frequencies and angles are rounded to f32 at every step, as the models were trained: `theta^(2i/d)`, its reciprocal, the
+/// division by `factor`, and `position · frequency`. In f64 the angles of late positions would differ visibly.
+pub fn rotary_angles(rope: &Rope, position: i32) -> Vec<(f32, f32)> {
+    (0..rope.head_dim / 2)
+        .map(|pair| {
+            if pair >= rope.rotated_pairs {
+                return (1.0, 0.0);
+            }
+            let exponent = (2 * pair) as f32 / rope.head_dim as f32;
+            let power = f64::from(rope.theta).powf(f64::from(exponent)) as f32;
+            let angle = f64::from(position as f32 * (1.0 / power / rope.factor));
+            (angle.cos() as f32, angle.sin() as f32)
+        })
+        .collect()
+}
+
+/// `f32 [R, keys]`: 0 where row r sees the key, [`INVISIBLE`] elsewhere.
+pub fn mask(step: Step, mask: &Mask) -> Vec<f32> {
+    let mut values = Vec::new();
+    for row in 0..step.of {
+        let query = step.position(row);
+        let own_rows = |causal| {
+            (0..step.of).map(move |key| {
+                row_is_visible(row as usize, key as usize, step.rows as usize, mask.window, causal)
+            })
+        };
+        let row: Vec<bool> = match mask.keys {
+            Keys::State { capacity } => (0..capacity as usize)
+                .map(|slot| slot_is_visible(query as i32, slot, capacity as usize, mask.window))
+                .collect(),
+            Keys::StateAndRows { capacity } => (0..capacity)
+                .map(|slot| earlier_slot_is_visible(query, slot, capacity, mask.window, step.position(0)))
+                .chain(own_rows(true))
+                .collect(),
+            Keys::Rows => own_rows(mask.causal).collect(),
+        };
+        values.extend(row.into_iter().map(|visible| if visible { 0.0 } else { INVISIBLE }));
+    }
+    values
+}
+
+/// Whether a query at `position` sees `slot` of a state of `capacity` rows that already holds the row at `position`.
+///
+/// The slot holds the latest position up to the query's that falls on it.
+pub fn slot_is_visible(position: i32, slot: usize, capacity: usize, window: u32) -> bool {
+    let (position, slot, capacity) = (i64::from(position), slot as i64, capacity as i64);
+    let held = position - (position - slot).rem_euclid(capacity);
+    held >= 0 && within(position, held, window)
+}
+
+/// The same for a state that holds only what came before the run that begins at `first`.
+pub fn earlier_slot_is_visible(position: i64, slot: u64, capacity: u64, window: u32, first: i64) -> bool {
+    let last = first - 1;
+    let held = last - (last - slot as i64).rem_euclid(capacity as i64);
+    held >= 0 && within(position, held, window)
+}
+
+/// Whether row `row` of an entry sees row `key` of the same entry, of which `rows` are valid.
+///
+/// Without `causal` a window reaches to both sides.
+pub fn row_is_visible(row: usize, key: usize, rows: usize, window: u32, causal: bool) -> bool {
+    key < rows && (!causal || key <= row) && (window == 0 || row.abs_diff(key) < window as usize)
+}
+
+fn within(position: i64, held: i64, window: u32) -> bool {
+    window == 0 || held > position - i64::from(window)
+}
+
+/// `f32 [1, R]`: the mean over the valid rows as a product.
+pub fn pooling(step: Step) -> Vec<f32> {
+    (0..step.of).map(|row| if row < step.rows { 1.0 / step.rows as f32 } else { 0.0 }).collect()
+}
+
+/// `f32 [R, width]`: the rows of a table that the tokens read, widened exactly; zeros beyond the valid rows.
+pub fn gathered(step: Step, asset: &Asset, tokens: &[u32]) -> Result<Vec<f32>, ReferenceError> {
+    let width = asset.width() as usize;
+    let dtype = asset.table.dtype;
+    if !dtype.is_float() {
+        return Err(ReferenceError::WeightType { weight: asset.table.name.clone(), dtype });
+    }
+    if tokens.len() as u64 != step.rows || step.rows > step.of {
+        return Err(ReferenceError::Rows { rows: tokens.len() as u64, limit: step.of });
+    }
+    let mut row_values = vec![0.0; width];
+    let mut values = Vec::with_capacity(step.of as usize * width);
+    for &token in tokens {
+        let row = asset.row_of(token);
+        if u64::from(row) >= asset.entries() {
+            return Err(ReferenceError::Token {
+                token,
+                row,
+                asset: asset.name.clone(),
+                entries: asset.entries(),
+            });
+        }
+        widen_element(dtype, asset.table.data.bytes(), row as usize * width, 1, &mut row_values);
+        values.extend(row_values.iter().map(|&value| value as f32));
+    }
+    values.resize(step.of as usize * width, 0.0);
+    Ok(values)
+}
