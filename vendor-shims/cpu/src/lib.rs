@@ -1,1 +1,17 @@
-//! (room under construction)
+//! The CPU shim: the fast engine and last fallback.
+//!
+//! **Job.** Checks, compiles, loads and runs work orders on the processor, behind the stable shim contract. A compiled
+//! artefact is memory-mapped: packed weights, a program and a static memory plan. Every output element is reduced in an
+//! order that follows from the reduction length and the kernel alone, so rows, blocks, threads, cuts and instruction
+//! sets change no bit of a result.
+//!
+//! **Not its job.** It parses no file of the host but its own artefacts, plans nothing, keeps no positions and owns
+//! no session; it knows no model family.
+
+mod error;
+pub mod kernels;
+pub mod pool;
+pub mod program;
+pub mod simd;
+
+pub use error::CpuError;

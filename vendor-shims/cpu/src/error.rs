@@ -1,0 +1,149 @@
+use shardwright_shim_abi::{Error, ErrorClass};
+
+/// Why the CPU shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner can act on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CpuError {
+    /// A valid graph that this shim cannot run.
+    #[error("{what} `{name}`: {reason}")]
+    Unsupported {
+        /// `node`, `input`, …
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// What is not supported.
+        reason: String,
+        /// Decoder layer, when known.
+        layer: Option<u32>,
+    },
+    /// A graph that contradicts itself.
+    #[error("entry `{entry}`: {reason}")]
+    InvalidGraph {
+        /// The entry.
+        entry: String,
+        /// The contradiction.
+        reason: String,
+    },
+    /// A weight whose bytes do not fit its shape.
+    #[error("weight `{name}`: {reason}")]
+    InvalidWeight {
+        /// The weight.
+        name: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// More than this shim takes.
+    #[error("{limit} is {value}, at most {max} are taken")]
+    Limit {
+        /// What is limited.
+        limit: &'static str,
+        /// What was asked.
+        value: u64,
+        /// The most.
+        max: u64,
+    },
+    /// Damaged bytes.
+    #[error("artefact at byte {offset}: {reason}")]
+    CorruptArtefact {
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An artefact of another format.
+    #[error("artefact format {found}, this shim reads {expected}")]
+    IncompatibleArtefact {
+        /// Format of the artefact.
+        found: u32,
+        /// Format of this shim.
+        expected: u32,
+    },
+    /// A run that asks for something impossible.
+    #[error("{reason}")]
+    InvalidRun {
+        /// What.
+        reason: String,
+    },
+    /// A device this shim does not have.
+    #[error("no device `{name}`")]
+    UnknownDevice {
+        /// The name.
+        name: String,
+    },
+    /// A flag or option value outside its range.
+    #[error("`{name}` is `{value}`, expected {expected}")]
+    InvalidValue {
+        /// Flag or option.
+        name: String,
+        /// The value given.
+        value: String,
+        /// Legal values.
+        expected: String,
+    },
+    /// The system gave no memory.
+    #[error("no memory for {bytes} bytes of {what}")]
+    OutOfMemory {
+        /// What for.
+        what: &'static str,
+        /// How much.
+        bytes: u64,
+    },
+}
+
+impl CpuError {
+    /// Class of the contract.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            CpuError::Unsupported { .. } => ErrorClass::UnsupportedOp,
+            CpuError::InvalidGraph { .. }
+            | CpuError::InvalidWeight { .. }
+            | CpuError::InvalidRun { .. }
+            | CpuError::UnknownDevice { .. }
+            | CpuError::InvalidValue { .. } => ErrorClass::InvalidArgument,
+            CpuError::Limit { .. } | CpuError::OutOfMemory { .. } => ErrorClass::ResourceLimit,
+            CpuError::CorruptArtefact { .. } => ErrorClass::CorruptArtefact,
+            CpuError::IncompatibleArtefact { .. } => ErrorClass::IncompatibleArtefact,
+        }
+    }
+
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            CpuError::Unsupported { .. } => Some("decompose the node into primitives"),
+            CpuError::CorruptArtefact { .. } => Some("compile the work order again"),
+            CpuError::IncompatibleArtefact { .. } => Some("compile the work order again with this shim"),
+            CpuError::Limit { .. } => Some("cut the model into smaller shards or use fewer rows"),
+            CpuError::OutOfMemory { .. } => Some("use a smaller context, fewer rows or fewer threads"),
+            CpuError::UnknownDevice { .. } => Some("the only device of this shim is `cpu`"),
+            CpuError::InvalidGraph { .. }
+            | CpuError::InvalidWeight { .. }
+            | CpuError::InvalidRun { .. }
+            | CpuError::InvalidValue { .. } => None,
+        }
+    }
+}
+
+impl From<CpuError> for Error {
+    fn from(error: CpuError) -> Error {
+        let mut out = Error::new(error.class(), error.to_string());
+        match &error {
+            CpuError::Unsupported { what, name, layer, .. } => {
+                out = out.detail(*what, name);
+                if let Some(layer) = layer {
+                    out = out.detail("layer", layer);
+                }
+            }
+            CpuError::Limit { limit, value, max } => {
+                out = out.detail("limit", limit).detail("value", value).detail("max", max);
+            }
+            CpuError::OutOfMemory { bytes, .. } => out = out.detail("limit", "memory-bytes").detail("value", bytes),
+            CpuError::InvalidGraph { entry, .. } => out = out.detail("entry", entry),
+            CpuError::InvalidWeight { name, .. } => out = out.detail("weight", name),
+            CpuError::CorruptArtefact { offset, .. } => out = out.detail("offset", offset),
+            _ => {}
+        }
+        if let Some(help) = error.help() {
+            out = out.detail("help", help);
+        }
+        out
+    }
+}

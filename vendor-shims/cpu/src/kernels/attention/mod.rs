@@ -1,0 +1,197 @@
+//! Scaled dot-product attention over visible keys only.
+//!
+//! Keys are visited in the order of their positions, from the first visible one, so a result depends on the visible keys
+//! and nothing else: not on the capacity of the state, where a ring wraps, what lies in other slots, rows, threads or blocks.
+//!
+//! * score: `q·k` in sixteen lanes over the head, summed as [`Simd::reduce_add`]; times the scale; capped;
+//! * weight: `exp(score − largest)`; their sum in sixteen lanes, key i in lane i mod 16;
+//! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the sum at the end.
+
+mod block;
+
+use crate::pool::{Pool, SharedOutput};
+use crate::simd::Level;
+
+/// Dimensions and numbers of one attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Heads {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Factor on `q·k`.
+    pub scale: f32,
+    /// `cap · tanh(score / cap)`, 0 for none.
+    pub softcap: f32,
+}
+
+/// The keys one row sees: positions `start..start + count`; position p lies in row `p mod capacity` of the keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visible {
+    /// First visible position.
+    pub start: u64,
+    /// Visible positions, at most the capacity; 0 gives a row of zeros.
+    pub count: usize,
+}
+
+/// Operands of one attention, dense.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// `[rows, heads · head_dim]`
+    pub q: &'a [f32],
+    /// `[capacity, kv_heads · head_dim]`
+    pub k: &'a [f32],
+    /// `[capacity, kv_heads · head_dim]`
+    pub v: &'a [f32],
+    /// Rows of `k` and `v`.
+    pub capacity: usize,
+}
+
+/// Queries that share the keys in cache, unless their scores would take too much room.
+const BLOCK_QUERIES: usize = 32;
+/// Scores that a block may take beyond one row: 2 MiB.
+const BLOCK_SCORES: usize = 1 << 19;
+/// Keys of one task when a single row is spread over threads.
+const SPLIT_KEYS: usize = 512;
+/// Values of a head in one task when a single row is spread over threads.
+const SPLIT_VALUES: usize = 64;
+
+/// Rows of a block: shares keys among [`BLOCK_QUERIES`] queries, bounded by the room for scores.
+fn block_rows(group: usize, keys: usize) -> usize {
+    let by_queries = BLOCK_QUERIES.div_ceil(group);
+    // A block of r rows scores up to `keys + r` positions.
+    let mut rows = by_queries;
+    while rows > 1 && (rows * group).saturating_mul(keys.saturating_add(rows)) > BLOCK_SCORES {
+        rows /= 2;
+    }
+    rows
+}
+
+/// Values of scratch memory that [`attention`] needs with `threads` threads, when a row sees at most `keys` keys.
+/// `None` on overflow.
+pub fn scratch_values(heads: Heads, keys: usize, threads: usize) -> Option<usize> {
+    let per_thread = per_thread(heads, keys)?;
+    let one_row = keys.checked_add(1)?.checked_mul(heads.heads)?;
+    Some(per_thread.checked_mul(threads)?.max(one_row.checked_add(heads.heads)?))
+}
+
+/// Scores and sums of one block: an upper bound that grows with `keys`, so that memory planned for the most keys
+/// serves fewer, although fewer keys make larger blocks.
+fn per_thread(heads: Heads, keys: usize) -> Option<usize> {
+    let group = heads.heads / heads.kv_heads;
+    let rows = BLOCK_QUERIES.div_ceil(group);
+    let many = rows.checked_mul(group)?.checked_mul(keys.checked_add(rows)?)?.min(BLOCK_SCORES);
+    let one = group.checked_mul(keys.checked_add(1)?)?;
+    many.max(one).checked_add(rows.checked_mul(group)?)
+}
+
+/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes.
+///
+/// # Panics
+/// When a length does not fit the dimensions or a row sees more than `capacity` keys.
+#[allow(clippy::too_many_arguments, reason = "operands, dimensions and where to work")]
+pub fn attention(
+    level: Level,
+    pool: &Pool,
+    heads: Heads,
+    operands: Operands<'_>,
+    visible: &[Visible],
+    scratch: &mut [f32],
+    out: &mut [f32],
+) {
+    let Operands { q, k, v, capacity } = operands;
+    let rows = visible.len();
+    let kv_width = heads.kv_heads * heads.head_dim;
+    let width = heads.heads * heads.head_dim;
+    assert!(heads.kv_heads > 0 && heads.heads % heads.kv_heads == 0, "heads do not share evenly");
+    assert!(q.len() >= rows * width && out.len() >= rows * width, "queries shorter than the rows");
+    assert!(k.len() >= capacity * kv_width && v.len() >= capacity * kv_width, "keys shorter than the capacity");
+    let keys = visible.iter().map(|row| row.count).max().unwrap_or(0);
+    assert!(keys <= capacity, "more visible keys than rows of the state");
+    let per_thread = per_thread(heads, keys).unwrap_or(usize::MAX);
+    let enough = scratch_values(heads, keys, pool.threads());
+    assert!(enough.is_some_and(|enough| scratch.len() >= enough), "scratch too small");
+
+    let group = heads.heads / heads.kv_heads;
+    let blocks = blocks_of(visible, block_rows(group, keys));
+    let units = blocks.len() * heads.kv_heads;
+    let total: u64 = visible.iter().map(|row| row.count as u64).sum();
+    let work = total.saturating_mul(2 * width as u64);
+    let output = SharedOutput::new(out);
+    let shared = SharedOutput::new(scratch);
+    if !pool.worth(work) || units >= pool.threads() {
+        let body = |unit: usize, worker: usize| {
+            let (block, kv_head) = (&blocks[unit / heads.kv_heads], unit % heads.kv_heads);
+            // SAFETY: the pool tells the threads of this job apart, so every thread has its own part.
+            let scratch = unsafe { shared.part(worker * per_thread, per_thread) };
+            block::whole_at(level, heads, operands, visible, block, kv_head, scratch, output);
+        };
+        if pool.worth(work) {
+            pool.run_indexed(units, &body);
+        } else {
+            (0..units).for_each(|unit| body(unit, 0));
+        }
+        return;
+    }
+    // Few rows and many keys: spread one row at a time. The three steps compute what a whole block computes.
+    for (row, seen) in visible.iter().enumerate() {
+        let one = Block { row, rows: 1, start: seen.start, count: seen.count };
+        let scores = heads.heads * seen.count;
+        let chunks = seen.count.div_ceil(SPLIT_KEYS);
+        pool.run(chunks * heads.kv_heads, &|task| {
+            let (kv_head, first) = (task / chunks, task % chunks * SPLIT_KEYS);
+            let count = SPLIT_KEYS.min(seen.count - first);
+            block::scores_at(level, heads, operands, &one, kv_head, first, count, shared, kv_head * group * seen.count);
+        });
+        pool.run(heads.heads, &|head| {
+            // SAFETY: each head has its own scores and its own sum.
+            let (scores, sum) =
+                unsafe { (shared.part(head * seen.count, seen.count), shared.part(scores + head, 1)) };
+            sum[0] = block::weights_at(level, heads, scores);
+        });
+        let slices = heads.head_dim.div_ceil(SPLIT_VALUES);
+        pool.run(slices * heads.kv_heads, &|task| {
+            let (kv_head, first) = (task / slices, task % slices * SPLIT_VALUES);
+            let count = SPLIT_VALUES.min(heads.head_dim - first);
+            block::results_at(
+                level, heads, operands, visible, &one, kv_head, first, count, shared, kv_head * group * seen.count,
+                scores + kv_head * group, output,
+            );
+        });
+    }
+}
+
+/// Consecutive rows and the positions that at least one of them may see.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    row: usize,
+    rows: usize,
+    start: u64,
+    count: usize,
+}
+
+/// Joins neighbours while the union of what they see stays close to what each sees.
+fn blocks_of(visible: &[Visible], most: usize) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::with_capacity(visible.len().div_ceil(most.max(1)));
+    let largest = visible.iter().map(|row| row.count).max().unwrap_or(0);
+    for (row, seen) in visible.iter().enumerate() {
+        let end = seen.start.saturating_add(seen.count as u64);
+        if let Some(last) = blocks.last_mut()
+            && last.rows < most
+        {
+            let start = last.start.min(seen.start);
+            let union = (last.start + last.count as u64).max(end) - start;
+            if union <= (largest + most) as u64 {
+                *last = Block { row: last.row, rows: last.rows + 1, start, count: union as usize };
+                continue;
+            }
+        }
+        blocks.push(Block { row, rows: 1, start: seen.start, count: seen.count });
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use super::*;
+use crate::simd::Level;
+use proptest::prelude::*;
+
+fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed | 1;
+    (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn run(level: Level, threads: usize, heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f32> {
+    let pool = Pool::eager(threads);
+    let mut scratch = vec![f32::NAN; scratch_values(heads, operands.capacity, threads).unwrap()];
+    let mut out = vec![f32::NAN; visible.len() * heads.heads * heads.head_dim];
+    attention(level, &pool, heads, operands, visible, &mut scratch, &mut out);
+    out
+}
+
+/// The meaning, in f64.
+fn exact(heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> {
+    let d = heads.head_dim;
+    let group = heads.heads / heads.kv_heads;
+    let mut out = Vec::new();
+    for (row, seen) in visible.iter().enumerate() {
+        for head in 0..heads.heads {
+            let q = &operands.q[(row * heads.heads + head) * d..][..d];
+            let at = |p: u64| ((p % operands.capacity as u64) as usize * heads.kv_heads + head / group) * d;
+            let positions: Vec<u64> = (seen.start..seen.start + seen.count as u64).collect();
+            let scores: Vec<f64> = positions
+                .iter()
+                .map(|&p| {
+                    let dot: f64 =
+                        q.iter().zip(&operands.k[at(p)..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                    let score = dot * f64::from(heads.scale);
+                    let cap = f64::from(heads.softcap);
+                    if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+                })
+                .collect();
+            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for index in 0..d {
+                let total: f64 = positions
+                    .iter()
+                    .zip(&weights)
+                    .map(|(&p, weight)| weight * f64::from(operands.v[at(p) + index]))
+                    .sum();
+                out.push(if seen.count == 0 { 0.0 } else { total / sum });
+            }
+        }
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #[test]
+    fn agrees_with_the_meaning_and_with_itself(
+        kv_heads in 1usize..4, group in 1usize..5, head_dim in 1usize..90, capacity in 1usize..150, rows in 1usize..40,
+        window in 0usize..60, first in 0u64..500, capped: bool, seed: u64,
+    ) {
+        let heads = Heads { heads: kv_heads * group, kv_heads, head_dim, scale: 0.3, softcap: if capped { 2.0 } else { 0.0 } };
+        let q = values(rows * heads.heads * head_dim, seed);
+        let mut k = values(capacity * kv_heads * head_dim, seed ^ 1);
+        let mut v = values(capacity * kv_heads * head_dim, seed ^ 2);
+        let limit = if window == 0 { capacity } else { window.min(capacity) };
+        let visible: Vec<Visible> = (0..rows as u64)
+            .map(|row| {
+                let position = first + row;
+                let count = (position + 1).min(limit as u64);
+                Visible { start: position + 1 - count, count: count as usize }
+            })
+            .collect();
+        // What no row sees must not matter at all.
+        for slot in 0..capacity as u64 {
+            let seen = visible.iter().any(|row| (row.start..row.start + row.count as u64).any(|p| p % capacity as u64 == slot));
+            if !seen {
+                let range = slot as usize * kv_heads * head_dim..(slot as usize + 1) * kv_heads * head_dim;
+                k[range.clone()].fill(f32::NAN);
+                v[range].fill(f32::NAN);
+            }
+        }
+        let operands = Operands { q: &q, k: &k, v: &v, capacity };
+        let expected = run(Level::Scalar, 1, heads, operands, &visible);
+        for (got, exact) in expected.iter().zip(exact(heads, operands, &visible)) {
+            prop_assert!((f64::from(*got) - exact).abs() < 2e-5, "{} instead of {}", got, exact);
+        }
+        for level in Level::available() {
+            for threads in [1, 2, 5] {
+                prop_assert_eq!(bits(&run(level, threads, heads, operands, &visible)), bits(&expected));
+            }
+        }
+        // A row alone gives the bits it gives among others.
+        let width = heads.heads * head_dim;
+        for row in [0, rows / 2, rows - 1] {
+            let operands = Operands { q: &q[row * width..], ..operands };
+            let one = run(Level::detect(), 3, heads, operands, &visible[row..=row]);
+            prop_assert_eq!(bits(&one), bits(&expected[row * width..(row + 1) * width]));
+        }
+    }
+}
+
+#[test]
+fn a_ring_gives_the_bits_of_a_linear_state() {
+    let heads = Heads { heads: 4, kv_heads: 2, head_dim: 24, scale: 1.0, softcap: 0.0 };
+    let (width, positions, window) = (2 * 24, 300usize, 50usize);
+    let (k, v, q) = (values(positions * width, 5), values(positions * width, 6), values(positions * 2 * width, 7));
+    let visible: Vec<Visible> = (0..positions)
+        .map(|p| Visible { start: (p + 1).saturating_sub(window) as u64, count: window.min(p + 1) })
+        .collect();
+    let linear = run(Level::detect(), 1, heads, Operands { q: &q, k: &k, v: &v, capacity: positions }, &visible);
+    for capacity in [window + 16, window + 64] {
+        let (mut ring_k, mut ring_v) = (vec![0.0; capacity * width], vec![0.0; capacity * width]);
+        let mut position = 0;
+        while position < positions {
+            let rows = 16.min(positions - position);
+            for p in position..position + rows {
+                let slot = p % capacity;
+                ring_k[slot * width..(slot + 1) * width].copy_from_slice(&k[p * width..(p + 1) * width]);
+                ring_v[slot * width..(slot + 1) * width].copy_from_slice(&v[p * width..(p + 1) * width]);
+            }
+            let operands = Operands { q: &q[position * 2 * width..], k: &ring_k, v: &ring_v, capacity };
+            let out = run(Level::detect(), 2, heads, operands, &visible[position..position + rows]);
+            assert_eq!(bits(&out), bits(&linear[position * 2 * width..(position + rows) * 2 * width]), "at {position}");
+            position += rows;
+        }
+    }
+}
+
+#[test]
+fn scattered_positions_and_a_blind_row() {
+    let heads = Heads { heads: 2, kv_heads: 1, head_dim: 16, scale: 1.0, softcap: 0.0 };
+    let (k, v, q) = (values(20 * 16, 1), values(20 * 16, 2), values(3 * 32, 3));
+    let visible =
+        [Visible { start: 2_000_000_000, count: 20 }, Visible { start: 0, count: 1 }, Visible { start: 7, count: 0 }];
+    let operands = Operands { q: &q, k: &k, v: &v, capacity: 20 };
+    let out = run(Level::detect(), 2, heads, operands, &visible);
+    for (got, exact) in out.iter().zip(exact(heads, operands, &visible)) {
+        assert!((f64::from(*got) - exact).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,11 @@
+//! The arithmetic. Each kernel is a safe function that checks the lengths it is given, is written once over
+//! [`crate::simd::Simd`], and states the order in which it reduces.
+
+pub mod attention;
+pub mod elementwise;
+pub mod linear;
+pub mod math;
+pub mod norm;
+pub mod reduce;
+pub mod rotary;
+pub mod shape;

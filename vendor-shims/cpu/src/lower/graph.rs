@@ -1,0 +1,172 @@
+use shardwright_shim_abi::raw::{SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I32};
+use shardwright_shim_abi::{EntryView, NodeView, WeightView};
+
+use crate::error::CpuError;
+use crate::program::{MAX_PORTS, MAX_RANK, MAX_STEPS, MAX_VALUES};
+
+/// An entry of which every tensor is defined exactly once, before its first use.
+pub struct Graph<'a> {
+    /// The contract's view.
+    pub entry: EntryView<'a>,
+    /// Nodes by index.
+    pub nodes: Vec<NodeView<'a>>,
+    /// Tensors by index.
+    pub tensors: Vec<Tensor<'a>>,
+}
+
+/// A tensor and where it comes from.
+#[derive(Clone)]
+pub struct Tensor<'a> {
+    /// Name in the entry.
+    pub name: &'a str,
+    /// Extents.
+    pub shape: Vec<usize>,
+    /// `SW_DTYPE_…`
+    pub dtype: u32,
+    /// Whether it is stored as scaled integers.
+    pub quantised: bool,
+    /// Origin.
+    pub source: Source<'a>,
+}
+
+/// Origin of a tensor.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// Nobody mentions it.
+    Unused,
+    /// Bound before a run: index of the input port.
+    Input(usize),
+    /// A weight.
+    Constant(WeightView<'a>),
+    /// Result of a node.
+    Node(usize),
+}
+
+impl Tensor<'_> {
+    /// Number of values; bounded by [`MAX_VALUES`].
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it holds floats this shim computes with.
+    pub fn is_float(&self) -> bool {
+        let float = match self.source {
+            Source::Constant(_) => matches!(self.dtype, SW_DTYPE_F32 | SW_DTYPE_F16 | SW_DTYPE_BF16),
+            _ => self.dtype == SW_DTYPE_F32,
+        };
+        float && !self.quantised
+    }
+
+    /// Whether it holds 32-bit integers.
+    pub fn is_index(&self) -> bool {
+        self.dtype == SW_DTYPE_I32 && !self.quantised
+    }
+
+    /// The weight, when it is one.
+    pub fn weight(&self) -> Option<WeightView<'_>> {
+        match self.source {
+            Source::Constant(weight) => Some(weight),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Graph<'a> {
+    /// Checks an entry as a whole. Individual nodes may still be refused.
+    pub fn read(entry: EntryView<'a>) -> Result<Graph<'a>, CpuError> {
+        let invalid = |reason: String| CpuError::InvalidGraph { entry: entry.name().to_owned(), reason };
+        let limit = |limit, value: usize, max: u64| {
+            if value as u64 > max { Err(CpuError::Limit { limit, value: value as u64, max }) } else { Ok(()) }
+        };
+        limit("ops", entry.nodes().len(), MAX_STEPS)?;
+        limit("tensors", entry.tensors().len(), 4 * MAX_STEPS)?;
+        limit("bindings", entry.inputs().len().saturating_add(entry.outputs().len()), MAX_PORTS)?;
+        if entry.rows() == 0 || entry.rows() > u64::from(u32::MAX) {
+            return Err(invalid(format!("{} rows", entry.rows())));
+        }
+        let mut tensors = Vec::with_capacity(entry.tensors().len());
+        for tensor in entry.tensors() {
+            let elements = tensor.elements();
+            if elements > MAX_VALUES {
+                return Err(CpuError::Limit { limit: "tensor-values", value: elements, max: MAX_VALUES });
+            }
+            if tensor.shape().len() > MAX_RANK {
+                return Err(invalid(format!("tensor `{}` has rank {}", tensor.name(), tensor.shape().len())));
+            }
+            if elements == 0 {
+                return Err(invalid(format!("tensor `{}` has no values: {:?}", tensor.name(), tensor.shape())));
+            }
+            tensors.push(Tensor {
+                name: tensor.name(),
+                shape: tensor.shape().iter().map(|extent| *extent as usize).collect(),
+                dtype: tensor.dtype(),
+                quantised: tensor.quantisation().is_some(),
+                source: Source::Unused,
+            });
+        }
+        let mut define = |tensors: &mut Vec<Tensor<'a>>, index: u32, source: Source<'a>| {
+            let Some(tensor) = tensors.get_mut(index as usize) else {
+                return Err(invalid(format!("no tensor {index}")));
+            };
+            if !matches!(tensor.source, Source::Unused) {
+                return Err(invalid(format!("tensor `{}` is defined twice", tensor.name)));
+            }
+            tensor.source = source;
+            Ok(())
+        };
+        for (port, view) in entry.inputs().enumerate() {
+            define(&mut tensors, view.tensor(), Source::Input(port))?;
+        }
+        for (index, weight) in entry.constants() {
+            define(&mut tensors, index, Source::Constant(weight))?;
+            let tensor = &tensors[index as usize];
+            let shape: Vec<u64> = tensor.shape.iter().map(|extent| *extent as u64).collect();
+            if weight.shape() != shape || weight.dtype() != tensor.dtype {
+                return Err(invalid(format!(
+                    "tensor `{}` {shape:?} of type {} is weight `{}` {:?} of type {}",
+                    tensor.name,
+                    tensor.dtype,
+                    weight.name(),
+                    weight.shape(),
+                    weight.dtype()
+                )));
+            }
+            tensors[index as usize].quantised |= weight.quantisation().is_some();
+        }
+        let nodes: Vec<NodeView<'a>> = entry.nodes().collect();
+        for (index, node) in nodes.iter().enumerate() {
+            for input in node.inputs().flatten() {
+                match tensors.get(input as usize) {
+                    None => return Err(invalid(format!("node `{}` reads tensor {input}, which is none", node.name()))),
+                    Some(Tensor { source: Source::Unused, name, .. }) => {
+                        return Err(invalid(format!("node `{}` reads `{name}` before it is there", node.name())));
+                    }
+                    Some(_) => {}
+                }
+            }
+            for &output in node.outputs() {
+                define(&mut tensors, output, Source::Node(index))?;
+            }
+        }
+        for port in entry.outputs() {
+            match tensors.get(port.tensor() as usize) {
+                None => return Err(invalid(format!("output `{}` is tensor {}, which is none", port.name(), port.tensor()))),
+                Some(Tensor { source: Source::Unused, name, .. }) => {
+                    return Err(invalid(format!("output `{}` is `{name}`, which nothing computes", port.name())));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(Graph { entry, nodes, tensors })
+    }
+
+    /// The tensor of an input of a node.
+    pub fn input(&self, node: usize, place: usize) -> Option<&Tensor<'a>> {
+        self.nodes[node].optional_input(place).map(|index| &self.tensors[index as usize])
+    }
+
+    /// Static rows.
+    pub fn rows(&self) -> usize {
+        self.entry.rows() as usize
+    }
+}

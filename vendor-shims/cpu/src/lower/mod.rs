@@ -1,0 +1,17 @@
+//! Entry graphs become programs.
+//!
+//! [`Graph::read`] makes sure that an entry is a graph at all, [`recognise`] says per node whether and as what it can be
+//! run, [`entry`] chooses storage, plans memory and writes the steps, [`Weights`] lays out and packs what they read.
+
+mod emit;
+mod graph;
+mod memory;
+mod recognise;
+mod rows;
+mod storage;
+mod weights;
+
+pub use emit::entry;
+pub use graph::{Graph, Source, Tensor};
+pub use recognise::{Operation, Refusal, recognise};
+pub use weights::Weights;

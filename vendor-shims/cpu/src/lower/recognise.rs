@@ -1,0 +1,492 @@
+use shardwright_shim_abi::raw;
+use shardwright_shim_abi::{Error, NodeView};
+
+use super::graph::{Graph, Source, Tensor};
+use crate::kernels::attention::Heads;
+use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::reduce::Reduction;
+
+/// A node this shim can run, with its attributes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operation {
+    /// Weights are a constant.
+    Linear,
+    /// Root mean square norm.
+    RmsNorm {
+        /// Values per group.
+        width: usize,
+        /// Added under the root.
+        eps: f32,
+        /// Added to the weight.
+        offset: f32,
+    },
+    /// Rotary embedding.
+    Rope {
+        /// Values per head.
+        head_dim: usize,
+        /// Base.
+        theta: f32,
+        /// Turning pairs.
+        pairs: usize,
+        /// Divisor of the frequencies.
+        factor: f32,
+    },
+    /// Attention.
+    Attention {
+        /// Dimensions.
+        heads: Heads,
+        /// Visible distance.
+        window: u64,
+        /// Whether later keys are invisible.
+        causal: bool,
+        /// Whether keys are a state.
+        state: bool,
+    },
+    /// Rows to slots.
+    StateUpdate,
+    /// One from one.
+    Unary(Unary),
+    /// One from two.
+    Binary(Binary),
+    /// Last axis.
+    Softmax,
+    /// Last axis.
+    L2Normalize,
+    /// Last axis.
+    Reduce(Reduction),
+    /// Matrix product.
+    MatMul {
+        /// Whether the right one is transposed.
+        transpose_b: bool,
+    },
+    /// Same values.
+    Reshape,
+    /// Permuted axes.
+    Transpose(Vec<usize>),
+    /// Part of an axis.
+    Slice {
+        /// Axis.
+        axis: usize,
+        /// First index.
+        start: usize,
+    },
+    /// Joined along an axis.
+    Concat {
+        /// Axis.
+        axis: usize,
+    },
+}
+
+/// Why a node cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A legal node beyond this shim.
+    Unsupported(String),
+    /// A node that contradicts itself.
+    Invalid(String),
+}
+
+impl Refusal {
+    /// The reason.
+    pub fn reason(&self) -> &str {
+        match self {
+            Refusal::Unsupported(reason) | Refusal::Invalid(reason) => reason,
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Refusal::Invalid(error.message)
+    }
+}
+
+type Recognised<T> = Result<T, Refusal>;
+
+fn invalid<T>(reason: impl Into<String>) -> Recognised<T> {
+    Err(Refusal::Invalid(reason.into()))
+}
+
+fn unsupported<T>(reason: impl Into<String>) -> Recognised<T> {
+    Err(Refusal::Unsupported(reason.into()))
+}
+
+/// The node in its graph.
+struct Here<'g, 'a> {
+    graph: &'g Graph<'a>,
+    index: usize,
+    node: NodeView<'a>,
+}
+
+impl<'g, 'a> Here<'g, 'a> {
+    fn operands(&self, least: usize, most: usize) -> Recognised<()> {
+        let count = self.node.inputs().len();
+        if count < least || count > most {
+            return invalid(format!("{count} inputs, {least} to {most} expected"));
+        }
+        for place in 0..least {
+            self.node.input(place)?;
+        }
+        Ok(())
+    }
+
+    fn any(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
+        self.graph.input(self.index, place).ok_or_else(|| Refusal::Invalid(format!("input {place} is missing")))
+    }
+
+    fn float(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
+        let tensor = self.any(place)?;
+        if tensor.is_float() {
+            return Ok(tensor);
+        }
+        let kind = if tensor.quantised { "quantised".to_owned() } else { format!("of element type {}", tensor.dtype) };
+        unsupported(format!("input {place} `{}` is {kind}; this shim computes in f32", tensor.name))
+    }
+
+    /// A float that is not a raw weight is f32; a weight may be half precision.
+    fn index_vector(&self, place: usize, length: usize) -> Recognised<()> {
+        let tensor = self.any(place)?;
+        if !tensor.is_index() || !matches!(tensor.source, Source::Input(_)) {
+            return unsupported(format!("input {place} `{}` is not a bound i32 tensor", tensor.name));
+        }
+        expect(&tensor.shape, &[length], place)
+    }
+
+    fn output(&self) -> Recognised<&'g Tensor<'a>> {
+        let tensor = &self.graph.tensors[self.node.output()? as usize];
+        if tensor.is_float() {
+            Ok(tensor)
+        } else {
+            unsupported(format!("output `{}` is of element type {} or quantised", tensor.name, tensor.dtype))
+        }
+    }
+
+    fn output_shape(&self, shape: &[usize]) -> Recognised<()> {
+        let output = self.output()?;
+        if output.shape == shape {
+            Ok(())
+        } else {
+            invalid(format!("output `{}` is {:?}, {shape:?} follows from the inputs", output.name, output.shape))
+        }
+    }
+
+    fn last_axis(&self) -> Recognised<()> {
+        self.operands(1, 1)?;
+        let x = self.float(0)?;
+        if x.shape.is_empty() {
+            return invalid("a scalar has no last axis");
+        }
+        self.output_shape(&x.shape)
+    }
+
+    fn finite(&self, name: &str) -> Recognised<f32> {
+        let value = self.node.attribute_f32(name)?;
+        if value.is_finite() { Ok(value) } else { invalid(format!("attribute `{name}` is {value}")) }
+    }
+
+    fn truth(&self, name: &str) -> Recognised<bool> {
+        match self.node.attribute_i64(name)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => invalid(format!("attribute `{name}` is {other}, 0 or 1 expected")),
+        }
+    }
+
+    fn positive(&self, name: &str) -> Recognised<usize> {
+        match self.node.attribute_usize(name)? {
+            0 => invalid(format!("attribute `{name}` is 0")),
+            value if value > u32::MAX as usize => invalid(format!("attribute `{name}` is {value}")),
+            value => Ok(value),
+        }
+    }
+
+    fn axis(&self, rank: usize) -> Recognised<usize> {
+        let axis = self.node.attribute_usize("axis")?;
+        if axis < rank { Ok(axis) } else { invalid(format!("axis {axis} of rank {rank}")) }
+    }
+}
+
+fn expect(shape: &[usize], expected: &[usize], place: usize) -> Recognised<()> {
+    if shape == expected {
+        Ok(())
+    } else {
+        invalid(format!("input {place} is {shape:?}, expected {expected:?}"))
+    }
+}
+
+/// Rows and columns of a matrix.
+fn matrix(tensor: &Tensor<'_>, place: usize) -> Recognised<[usize; 2]> {
+    match tensor.shape[..] {
+        [rows, columns] => Ok([rows, columns]),
+        _ => invalid(format!("input {place} `{}` is {:?}, a matrix expected", tensor.name, tensor.shape)),
+    }
+}
+
+/// What node `index` is, or why it is not taken.
+pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
+    let here = Here { graph, index, node: graph.nodes[index] };
+    if here.node.op_version() != 1 {
+        return unsupported(format!("version {} of op {}, 1 is known", here.node.op_version(), here.node.op()));
+    }
+    let unary = |kind: Unary| {
+        here.operands(1, 1)?;
+        let x = here.float(0)?;
+        here.output_shape(&x.shape)?;
+        Ok(Operation::Unary(kind))
+    };
+    match here.node.op() {
+        raw::SW_OP_LINEAR => linear(&here),
+        raw::SW_OP_RMS_NORM => rms_norm(&here),
+        raw::SW_OP_ROPE => rope(&here),
+        raw::SW_OP_ATTENTION => attention(&here),
+        raw::SW_OP_STATE_UPDATE => state_update(&here),
+        raw::SW_OP_GELU => unary(Unary::Gelu),
+        raw::SW_OP_SILU => unary(Unary::Silu),
+        raw::SW_OP_SOFTCAP => {
+            let cap = here.finite("cap")?;
+            if cap <= 0.0 {
+                return invalid(format!("attribute `cap` is {cap}"));
+            }
+            unary(Unary::Softcap(cap))
+        }
+        raw::SW_OP_SOFTMAX => here.last_axis().map(|()| Operation::Softmax),
+        raw::SW_OP_L2_NORMALIZE => here.last_axis().map(|()| Operation::L2Normalize),
+        raw::SW_OP_ADD => binary(&here, Binary::Add),
+        raw::SW_OP_SUB => binary(&here, Binary::Sub),
+        raw::SW_OP_MUL => binary(&here, Binary::Mul),
+        raw::SW_OP_DIV => binary(&here, Binary::Div),
+        raw::SW_OP_ADD_SCALAR => unary(Unary::Add(here.node.attribute_f32("value")?)),
+        raw::SW_OP_MUL_SCALAR => unary(Unary::Mul(here.node.attribute_f32("value")?)),
+        raw::SW_OP_MAX_SCALAR => unary(Unary::Max(here.node.attribute_f32("value")?)),
+        raw::SW_OP_NEG => unary(Unary::Neg),
+        raw::SW_OP_EXP => unary(Unary::Exp),
+        raw::SW_OP_TANH => unary(Unary::Tanh),
+        raw::SW_OP_SQRT => unary(Unary::Sqrt),
+        raw::SW_OP_RSQRT => unary(Unary::Rsqrt),
+        raw::SW_OP_RECIPROCAL => unary(Unary::Reciprocal),
+        raw::SW_OP_REDUCE_SUM => reduce(&here, Reduction::Sum),
+        raw::SW_OP_REDUCE_MEAN => reduce(&here, Reduction::Mean),
+        raw::SW_OP_REDUCE_MAX => reduce(&here, Reduction::Max),
+        raw::SW_OP_MAT_MUL => mat_mul(&here),
+        raw::SW_OP_RESHAPE => reshape(&here),
+        raw::SW_OP_TRANSPOSE => transpose(&here),
+        raw::SW_OP_SLICE => slice(&here),
+        raw::SW_OP_CONCAT => concat(&here),
+        other => unsupported(format!("op {other} is not known")),
+    }
+}
+
+fn linear(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(2, 3)?;
+    let (x, w) = (here.float(0)?, here.float(1)?);
+    if w.weight().is_none() {
+        return unsupported(format!("the weights `{}` are computed; as a matrix product they can be run", w.name));
+    }
+    let [outputs, inputs] = matrix(w, 1)?;
+    let Some((&last, leading)) = x.shape.split_last() else { return invalid("input 0 is a scalar") };
+    if last != inputs {
+        return invalid(format!("input 0 is {:?}, the weights {:?}", x.shape, w.shape));
+    }
+    if here.node.optional_input(2).is_some() {
+        expect(&here.float(2)?.shape, &[outputs], 2)?;
+    }
+    here.output_shape(&[leading, &[outputs]].concat())?;
+    Ok(Operation::Linear)
+}
+
+fn rms_norm(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(1, 2)?;
+    let x = here.float(0)?;
+    let width = here.positive("width")?;
+    let eps = here.finite("eps")?;
+    let offset = here.finite("weight_offset")?;
+    match x.shape.last() {
+        Some(last) if last % width == 0 => {}
+        _ => return invalid(format!("input 0 is {:?}, groups are {width} wide", x.shape)),
+    }
+    if here.node.optional_input(1).is_some() {
+        expect(&here.float(1)?.shape, &[width], 1)?;
+    }
+    here.output_shape(&x.shape)?;
+    Ok(Operation::RmsNorm { width, eps, offset })
+}
+
+fn rope(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(2, 2)?;
+    let x = here.float(0)?;
+    let [rows, width] = matrix(x, 0)?;
+    let head_dim = here.positive("head_dim")?;
+    let pairs = here.node.attribute_usize("rotated_pairs")?;
+    let (theta, factor) = (here.finite("theta")?, here.finite("factor")?);
+    if head_dim % 2 != 0 || width % head_dim != 0 || pairs > head_dim / 2 {
+        return invalid(format!("{pairs} pairs of heads of {head_dim} in rows of {width}"));
+    }
+    if theta <= 0.0 || factor <= 0.0 {
+        return invalid(format!("theta {theta}, factor {factor}"));
+    }
+    here.index_vector(1, rows)?;
+    here.output_shape(&x.shape)?;
+    Ok(Operation::Rope { head_dim, theta, pairs, factor })
+}
+
+fn attention(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(4, 4)?;
+    let (q, k, v) = (here.float(0)?, here.float(1)?, here.float(2)?);
+    let heads = Heads {
+        heads: here.positive("heads")?,
+        kv_heads: here.positive("kv_heads")?,
+        head_dim: here.positive("head_dim")?,
+        scale: here.finite("scale")?,
+        softcap: here.finite("softcap")?,
+    };
+    let window = here.node.attribute_usize("window")? as u64;
+    let causal = here.truth("causal")?;
+    let [rows, width] = matrix(q, 0)?;
+    let [keys, kv_width] = matrix(k, 1)?;
+    let product = |count: usize| count.checked_mul(heads.head_dim);
+    if heads.heads % heads.kv_heads != 0 || product(heads.heads) != Some(width) || product(heads.kv_heads) != Some(kv_width) {
+        return invalid(format!("{heads:?} with queries {:?} and keys {:?}", q.shape, k.shape));
+    }
+    if heads.softcap < 0.0 {
+        return invalid(format!("attribute `softcap` is {}", heads.softcap));
+    }
+    expect(&v.shape, &[keys, kv_width], 2)?;
+    here.index_vector(3, rows)?;
+    here.output_shape(&q.shape)?;
+    let state = match here.node.attribute_text("keys")? {
+        "state" if causal => true,
+        "state" => return invalid("keys of a state are always causal"),
+        "rows" if keys == rows => false,
+        "rows" => return invalid(format!("{rows} rows of queries and {keys} of keys")),
+        other => return unsupported(format!("keys from `{other}`")),
+    };
+    Ok(Operation::Attention { heads, window, causal, state })
+}
+
+fn state_update(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(3, 3)?;
+    let (state, new) = (here.float(0)?, here.float(1)?);
+    let [_, width] = matrix(state, 0)?;
+    let [rows, new_width] = matrix(new, 1)?;
+    if width != new_width || rows != here.graph.rows() {
+        return invalid(format!("rows {:?} for a state {:?} in an entry of {} rows", new.shape, state.shape, here.graph.rows()));
+    }
+    here.index_vector(2, rows)?;
+    here.output_shape(&state.shape)?;
+    Ok(Operation::StateUpdate)
+}
+
+fn binary(here: &Here<'_, '_>, kind: Binary) -> Recognised<Operation> {
+    here.operands(2, 2)?;
+    let (a, b) = (here.float(0)?, here.float(1)?);
+    let Some(broadcast) = Broadcast::of(&a.shape, &b.shape) else {
+        return invalid(format!("{:?} and {:?} do not broadcast", a.shape, b.shape));
+    };
+    if a.shape.is_empty() && b.shape.is_empty() {
+        here.output_shape(&[])?;
+    } else {
+        here.output_shape(&broadcast.shape)?;
+    }
+    Ok(Operation::Binary(kind))
+}
+
+fn reduce(here: &Here<'_, '_>, kind: Reduction) -> Recognised<Operation> {
+    here.operands(1, 1)?;
+    let x = here.float(0)?;
+    let Some((_, leading)) = x.shape.split_last() else { return invalid("a scalar has no last axis") };
+    here.output_shape(&[leading, &[1]].concat())?;
+    Ok(Operation::Reduce(kind))
+}
+
+fn mat_mul(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(2, 2)?;
+    let (a, b) = (here.float(0)?, here.float(1)?);
+    let transpose_b = here.truth("transpose_b")?;
+    let (rank_a, rank_b) = (a.shape.len(), b.shape.len());
+    if rank_a < 2 || rank_b < 2 {
+        return invalid(format!("{:?} and {:?} are no matrices", a.shape, b.shape));
+    }
+    let (m, k) = (a.shape[rank_a - 2], a.shape[rank_a - 1]);
+    let (inner, n) = match transpose_b {
+        true => (b.shape[rank_b - 1], b.shape[rank_b - 2]),
+        false => (b.shape[rank_b - 2], b.shape[rank_b - 1]),
+    };
+    let Some(batch) = Broadcast::of(&a.shape[..rank_a - 2], &b.shape[..rank_b - 2]) else {
+        return invalid(format!("the batches of {:?} and {:?} do not broadcast", a.shape, b.shape));
+    };
+    if k != inner {
+        return invalid(format!("{:?} times {:?}, transpose_b {transpose_b}", a.shape, b.shape));
+    }
+    let leading = if rank_a.max(rank_b) == 2 { Vec::new() } else { batch.shape };
+    here.output_shape(&[&leading[..], &[m, n]].concat())?;
+    Ok(Operation::MatMul { transpose_b })
+}
+
+fn reshape(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(1, 1)?;
+    let x = here.float(0)?;
+    let output = here.output()?;
+    let shape = here.node.attribute_list("shape")?;
+    let same = shape.len() == output.shape.len()
+        && shape.iter().zip(&output.shape).all(|(asked, given)| usize::try_from(*asked) == Ok(*given));
+    if !same || output.elements() != x.elements() {
+        return invalid(format!("{:?} to {shape:?}, given {:?}", x.shape, output.shape));
+    }
+    Ok(Operation::Reshape)
+}
+
+fn transpose(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(1, 1)?;
+    let x = here.float(0)?;
+    let rank = x.shape.len();
+    let mut seen = vec![false; rank];
+    let mut perm = Vec::with_capacity(rank);
+    for &axis in here.node.attribute_list("perm")? {
+        match usize::try_from(axis).ok().filter(|axis| *axis < rank && !seen[*axis]) {
+            Some(axis) => {
+                seen[axis] = true;
+                perm.push(axis);
+            }
+            None => return invalid(format!("axis {axis} in a permutation of {rank}")),
+        }
+    }
+    if perm.len() != rank {
+        return invalid(format!("a permutation of {} for rank {rank}", perm.len()));
+    }
+    here.output_shape(&perm.iter().map(|axis| x.shape[*axis]).collect::<Vec<usize>>())?;
+    Ok(Operation::Transpose(perm))
+}
+
+fn slice(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(1, 1)?;
+    let x = here.float(0)?;
+    let axis = here.axis(x.shape.len())?;
+    let (start, end) = (here.node.attribute_usize("start")?, here.node.attribute_usize("end")?);
+    if start >= end || end > x.shape[axis] {
+        return invalid(format!("{start}..{end} of an axis of {}", x.shape[axis]));
+    }
+    let mut shape = x.shape.clone();
+    shape[axis] = end - start;
+    here.output_shape(&shape)?;
+    Ok(Operation::Slice { axis, start })
+}
+
+fn concat(here: &Here<'_, '_>) -> Recognised<Operation> {
+    let count = here.node.inputs().len();
+    here.operands(1, count.max(1))?;
+    let first = here.float(0)?;
+    let axis = here.axis(first.shape.len())?;
+    let mut shape = first.shape.clone();
+    shape[axis] = 0;
+    for place in 0..count {
+        let part = here.float(place)?;
+        let fits = part.shape.len() == shape.len()
+            && part.shape.iter().enumerate().all(|(at, extent)| at == axis || *extent == first.shape[at]);
+        if !fits {
+            return invalid(format!("{:?} beside {:?} along axis {axis}", part.shape, first.shape));
+        }
+        shape[axis] += part.shape[axis];
+    }
+    here.output_shape(&shape)?;
+    Ok(Operation::Concat { axis })
+}

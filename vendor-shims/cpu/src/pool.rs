@@ -1,0 +1,350 @@
+//! Threads that run the tasks of one kernel and sleep between runs.
+
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Multiply-adds (or values touched) from which waking other threads pays: about 20 µs of one core.
+const WORTH: u64 = 400_000;
+/// Turns of the spin loop before a worker sleeps; the gaps between kernels of one run are shorter than this.
+const SPINS: u32 = 20_000;
+/// Most threads of a pool; beyond this the panels of a layer are too few to share.
+pub const MAX_THREADS: usize = 256;
+
+const OPEN: u32 = 1 << 31;
+
+/// The kernel in progress.
+#[derive(Clone, Copy)]
+struct Job {
+    body: *const (dyn Fn(usize, usize) + Sync),
+    tasks: usize,
+}
+
+struct Shared {
+    /// Counts jobs; a worker sleeps until it changes.
+    generation: AtomicU64,
+    /// [`OPEN`] while a job may be entered, and the number of workers inside it.
+    gate: AtomicU32,
+    job: UnsafeCell<Option<Job>>,
+    next: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+// SAFETY: `job` is written only while the gate is closed and empty, and read only between entering and leaving it.
+unsafe impl Sync for Shared {}
+// SAFETY: the pointer in `job` is dereferenced only while the borrow it came from is held by `Pool::run`.
+unsafe impl Send for Shared {}
+
+/// Worker threads plus the calling thread.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// One job at a time; a second caller runs its tasks alone.
+    busy: Mutex<()>,
+    worth: u64,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A pool of `threads` threads, the caller among them; 0 stands for one per available core.
+    /// Fewer start if the system refuses more.
+    pub fn new(threads: usize) -> Pool {
+        Pool::with_worth(threads, WORTH)
+    }
+
+    /// A pool that shares even the smallest job, for tests.
+    pub fn eager(threads: usize) -> Pool {
+        Pool::with_worth(threads, 0)
+    }
+
+    fn with_worth(threads: usize, worth: u64) -> Pool {
+        let wanted = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+        .clamp(1, MAX_THREADS);
+        let shared = Arc::new(Shared {
+            generation: AtomicU64::new(0),
+            gate: AtomicU32::new(0),
+            job: UnsafeCell::new(None),
+            next: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+        });
+        let mut workers = Vec::new();
+        for index in 1..wanted {
+            let shared = Arc::clone(&shared);
+            let builder = std::thread::Builder::new().name(format!("shim-cpu-{index}"));
+            match builder.spawn(move || work(&shared, index)) {
+                Ok(worker) => workers.push(worker),
+                Err(_) => break,
+            }
+        }
+        Pool { shared, workers, busy: Mutex::new(()), worth }
+    }
+
+    /// Threads that share a job, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Whether a job of this many multiply-adds should be shared.
+    pub fn worth(&self, work: u64) -> bool {
+        !self.workers.is_empty() && work >= self.worth
+    }
+
+    /// Calls `body(0)` … `body(tasks − 1)`, each once, on any thread, and returns when all are done.
+    ///
+    /// # Panics
+    /// When a task panicked, after all threads have left the job.
+    pub fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        self.run_indexed(tasks, &|task, _| body(task));
+    }
+
+    /// As [`Pool::run`]; the second argument tells the threads of this job apart, below [`Pool::threads`].
+    ///
+    /// # Panics
+    /// As [`Pool::run`].
+    pub fn run_indexed(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
+        let guard = if tasks <= 1 || self.workers.is_empty() { None } else { self.busy.try_lock().ok() };
+        if guard.is_none() {
+            (0..tasks).for_each(|task| body(task, 0));
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: extends the lifetime of the borrow; no worker holds it after the gate below is empty again,
+        // and this function does not return before that.
+        let body: &'static (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(body) };
+        // SAFETY: the gate is closed and empty between jobs, so no worker reads.
+        unsafe { *shared.job.get() = Some(Job { body, tasks }) };
+        shared.next.store(0, Ordering::Relaxed);
+        shared.gate.store(OPEN, Ordering::Release);
+        shared.generation.fetch_add(1, Ordering::SeqCst);
+        if shared.sleepers.load(Ordering::SeqCst) > 0 {
+            let _held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.wake.notify_all();
+        }
+        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drain(&shared.next, tasks, 0, body)));
+        if own.is_err() {
+            // Nobody shall start another task of a job that is lost.
+            shared.next.store(tasks, Ordering::Relaxed);
+        }
+        shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while shared.gate.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        let lost = shared.panicked.swap(false, Ordering::AcqRel);
+        drop(guard);
+        if let Err(panic) = own {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!lost, "a kernel task panicked on a worker thread");
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        {
+            let _held = self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches panics of tasks, so joining fails only if it was killed; nothing is left to do then.
+            let _ = worker.join();
+        }
+    }
+}
+
+fn drain(next: &AtomicUsize, tasks: usize, index: usize, body: &(dyn Fn(usize, usize) + Sync)) {
+    loop {
+        let task = next.fetch_add(1, Ordering::Relaxed);
+        if task >= tasks {
+            return;
+        }
+        body(task, index);
+    }
+}
+
+fn work(shared: &Shared, index: usize) {
+    let mut seen = 0;
+    loop {
+        seen = wait(shared, seen);
+        if shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let entered = shared
+            .gate
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| (gate & OPEN != 0).then_some(gate + 1))
+            .is_ok();
+        if !entered {
+            continue;
+        }
+        // SAFETY: inside the gate the job is not written.
+        if let Some(Job { body, tasks }) = unsafe { *shared.job.get() } {
+            // SAFETY: `Pool::run` keeps the closure alive until the gate is empty.
+            let body = unsafe { &*body };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drain(&shared.next, tasks, index, body)));
+            if done.is_err() {
+                shared.panicked.store(true, Ordering::Release);
+                shared.next.store(tasks, Ordering::Relaxed);
+            }
+        }
+        shared.gate.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Returns the generation once it differs from `seen`.
+fn wait(shared: &Shared, seen: u64) -> u64 {
+    for _ in 0..SPINS {
+        let generation = shared.generation.load(Ordering::Acquire);
+        if generation != seen {
+            return generation;
+        }
+        std::hint::spin_loop();
+    }
+    let mut held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.sleepers.fetch_add(1, Ordering::SeqCst);
+    let generation = loop {
+        let generation = shared.generation.load(Ordering::SeqCst);
+        if generation != seen {
+            break generation;
+        }
+        held = shared.wake.wait(held).unwrap_or_else(PoisonError::into_inner);
+    };
+    shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+    generation
+}
+
+/// An output that several tasks write, each its own elements.
+pub struct SharedOutput<'a, T> {
+    pointer: *mut T,
+    length: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Clone for SharedOutput<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for SharedOutput<'_, T> {}
+
+// SAFETY: the holder promises at every access that no other task touches the same elements.
+unsafe impl<T: Send> Send for SharedOutput<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for SharedOutput<'_, T> {}
+
+impl<'a, T> SharedOutput<'a, T> {
+    /// Shares a slice for the time of its borrow.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        SharedOutput { pointer: slice.as_mut_ptr(), length: slice.len(), lifetime: PhantomData }
+    }
+
+    /// The first element.
+    pub fn pointer(&self) -> *mut T {
+        self.pointer
+    }
+
+    /// Address of a part that other tasks may read as well.
+    ///
+    /// # Panics
+    /// When the part does not lie within the output.
+    pub fn address(&self, start: usize, length: usize) -> *mut T {
+        assert!(start.checked_add(length).is_some_and(|end| end <= self.length), "part outside the output");
+        // SAFETY: within the slice by the assertion.
+        unsafe { self.pointer.add(start) }
+    }
+
+    /// A part of the output.
+    ///
+    /// # Safety
+    /// No other task touches `start..start + length` while the result lives.
+    ///
+    /// # Panics
+    /// When the part does not lie within the output.
+    #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub unsafe fn part(&self, start: usize, length: usize) -> &'a mut [T] {
+        assert!(start.checked_add(length).is_some_and(|end| end <= self.length), "part outside the output");
+        // SAFETY: within the slice by the assertion, exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once() {
+        for threads in [1, 2, 4, 7] {
+            let pool = Pool::eager(threads);
+            assert_eq!(pool.threads(), threads);
+            for tasks in [0, 1, 2, 3, 64, 1000] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, &|task| {
+                    counts[task].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn sleeping_workers_wake_up_again() {
+        let pool = Pool::eager(3);
+        for round in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let total = AtomicUsize::new(0);
+            pool.run(100, &|task| {
+                total.fetch_add(task, Ordering::Relaxed);
+            });
+            assert_eq!(total.load(Ordering::Relaxed), 4950, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_panicking_task_is_reported_and_the_pool_lives_on() {
+        let pool = Pool::eager(3);
+        for _ in 0..20 {
+            let lost = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                pool.run(50, &|task| assert!(task != 17, "seventeen"));
+            }));
+            assert!(lost.is_err());
+            let total = AtomicUsize::new(0);
+            pool.run(10, &|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(total.load(Ordering::Relaxed), 10);
+        }
+    }
+
+    #[test]
+    fn a_nested_or_second_caller_runs_alone() {
+        let pool = Pool::eager(2);
+        let total = AtomicUsize::new(0);
+        pool.run(4, &|_| {
+            pool.run(5, &|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(total.load(Ordering::Relaxed), 20);
+    }
+}

@@ -1,0 +1,230 @@
+//! Proves that every step of a program stays within its operands, and its operands within their places.
+
+use super::*;
+use crate::kernels::elementwise::Broadcast;
+use crate::simd::LANES;
+
+type Checked = Result<(), String>;
+
+/// What steps of one entry may touch.
+struct Bounds<'a> {
+    entry: &'a Entry,
+    /// Elements of each port.
+    ports: Vec<u64>,
+    /// Bytes of the weight section.
+    constants: u64,
+}
+
+fn ensure(condition: bool, what: impl FnOnce() -> String) -> Checked {
+    if condition { Ok(()) } else { Err(what()) }
+}
+
+fn product(factors: &[u64]) -> Result<u64, String> {
+    factors
+        .iter()
+        .try_fold(1u64, |product, factor| product.checked_mul(*factor))
+        .filter(|product| *product <= MAX_VALUES)
+        .ok_or_else(|| format!("{factors:?} values are too many"))
+}
+
+impl Program {
+    /// Fails, saying where, unless every access of every step lies within its place and no step writes what it reads.
+    /// `constants` is the length of the weight section in bytes.
+    pub fn check(&self, constants: u64) -> Result<(), String> {
+        for (index, entry) in self.entries.iter().enumerate() {
+            if self.entries[..index].iter().any(|other| other.name == entry.name) {
+                return Err(format!("two entries are called `{}`", entry.name));
+            }
+            entry.check(constants).map_err(|reason| format!("entry `{}`: {reason}", entry.name))?;
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn check(&self, constants: u64) -> Checked {
+        ensure(self.rows >= 1 && self.rows <= u64::from(u32::MAX), || format!("{} rows", self.rows))?;
+        ensure(self.arena <= MAX_VALUES, || format!("an arena of {} values", self.arena))?;
+        let mut ports = Vec::with_capacity(self.ports.len());
+        for port in &self.ports {
+            ensure(port.shape.len() <= MAX_RANK, || format!("binding `{}` of rank {}", port.name, port.shape.len()))?;
+            ports.push(product(&port.shape).map_err(|reason| format!("binding `{}`: {reason}", port.name))?);
+        }
+        let bounds = Bounds { entry: self, ports, constants };
+        for (index, step) in self.steps.iter().enumerate() {
+            bounds.step(step).map_err(|reason| format!("step {index}: {reason}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Bounds<'_> {
+    /// The operand lies within its place and holds at least `needed` values.
+    fn reads(&self, operand: Operand, needed: u64) -> Checked {
+        let end = operand.offset.checked_add(operand.elements);
+        let available = match operand.place {
+            Place::Arena => self.entry.arena,
+            Place::Constant => self.constants / VALUE_BYTES,
+            Place::Bound(port) => *self.ports.get(port as usize).ok_or_else(|| format!("no binding {port}"))?,
+        };
+        ensure(end.is_some_and(|end| end <= available), || format!("{operand:?} reaches beyond {available} values"))?;
+        ensure(needed <= operand.elements, || format!("{needed} values are used of {operand:?}"))
+    }
+
+    /// As [`Bounds::reads`], in a place that may be written and apart from all `sources`.
+    fn writes(&self, operand: Operand, needed: u64, sources: &[Operand]) -> Checked {
+        self.reads(operand, needed)?;
+        let writable = match operand.place {
+            Place::Arena => true,
+            Place::Constant => false,
+            Place::Bound(port) => self.entry.ports[port as usize].direction.is_writable(),
+        };
+        ensure(writable, || format!("{operand:?} is written"))?;
+        for source in sources {
+            let apart = source.place != operand.place
+                || source.offset + source.elements <= operand.offset
+                || operand.offset + operand.elements <= source.offset;
+            ensure(apart || source.elements == 0 || operand.elements == 0, || {
+                format!("{source:?} is read and {operand:?} written")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn most(&self, extent: Extent) -> Result<u64, String> {
+        extent
+            .most(self.entry.rows)
+            .filter(|count| *count <= MAX_VALUES)
+            .ok_or_else(|| format!("{extent:?} of {} rows", self.entry.rows))
+    }
+
+    fn broadcast(&self, broadcast: &Broadcast) -> Result<(u64, u64, u64), String> {
+        let Broadcast { shape, a, b } = broadcast;
+        ensure(!shape.is_empty() && shape.len() == a.len() && shape.len() == b.len(), || "a broken broadcast".into())?;
+        let total = product(&shape.iter().map(|extent| *extent as u64).collect::<Vec<u64>>())?;
+        let reach = |strides: &[usize]| {
+            Broadcast::reach(shape, strides)
+                .map(|reach| reach as u64)
+                .ok_or_else(|| "a broadcast reaches too far".to_owned())
+        };
+        Ok((total, reach(a)?, reach(b)?))
+    }
+
+    fn step(&self, step: &Step) -> Checked {
+        match step {
+            Step::Linear { x, rows, weights, bias, out } => {
+                let rows = self.most(*rows)?;
+                let panels = weights.outputs.div_ceil(LANES as u64);
+                let bytes = product(&[panels, LANES as u64, weights.inputs, weights.kind.bytes() as u64])?;
+                let end = weights.offset.checked_add(bytes);
+                ensure(end.is_some_and(|end| end <= self.constants) && weights.offset % 64 == 0, || {
+                    format!("{weights:?} reach beyond {} bytes", self.constants)
+                })?;
+                self.reads(*x, product(&[rows, weights.inputs])?)?;
+                if let Some(bias) = bias {
+                    self.reads(*bias, weights.outputs)?;
+                }
+                self.writes(*out, product(&[rows, weights.outputs])?, &[&[*x], bias.as_slice()].concat())
+            }
+            Step::MatMul { a, b, out, sizes: [m, k, n], batch, .. } => {
+                let (batches, reach_a, reach_b) = self.broadcast(batch)?;
+                product(&[n.div_ceil(LANES as u64), LANES as u64, *k])?;
+                self.reads(*a, product(&[reach_a, product(&[*m, *k])?])?)?;
+                self.reads(*b, product(&[reach_b, product(&[*k, *n])?])?)?;
+                self.writes(*out, product(&[batches, product(&[*m, *n])?])?, &[*a, *b])
+            }
+            Step::RmsNorm { norm, x, weight, groups, out } => {
+                let count = product(&[self.most(*groups)?, norm.width as u64])?;
+                self.reads(*x, count)?;
+                if let Some(weight) = weight {
+                    self.reads(*weight, norm.width as u64)?;
+                }
+                self.writes(*out, count, &[&[*x], weight.as_slice()].concat())
+            }
+            Step::L2Normalize { x, width, groups, out } | Step::Softmax { x, width, groups, out } => {
+                let count = product(&[self.most(*groups)?, *width])?;
+                self.reads(*x, count)?;
+                self.writes(*out, count, &[*x])
+            }
+            Step::Reduce { x, width, groups, out, .. } => {
+                let groups = self.most(*groups)?;
+                self.reads(*x, product(&[groups, *width])?)?;
+                self.writes(*out, groups, &[*x])
+            }
+            Step::RotaryTable { positions, inverse, rows, cos, sin } => {
+                let rows = self.most(*rows)?;
+                let count = product(&[rows, inverse.elements])?;
+                self.reads(*positions, rows)?;
+                self.reads(*inverse, inverse.elements)?;
+                self.writes(*cos, count, &[*positions, *inverse])?;
+                self.writes(*sin, count, &[*positions, *inverse, *cos])
+            }
+            Step::Rope { x, cos, sin, sizes: [head_dim, heads, pairs], rows, out } => {
+                let rows = self.most(*rows)?;
+                let count = product(&[rows, *head_dim, *heads])?;
+                ensure(head_dim % 2 == 0 && *pairs <= head_dim / 2, || format!("{pairs} pairs of {head_dim} values"))?;
+                let table = product(&[rows, *pairs])?;
+                self.reads(*x, count)?;
+                self.reads(*cos, table)?;
+                self.reads(*sin, table)?;
+                self.writes(*out, count, &[*x, *cos, *sin])
+            }
+            Step::Attention { heads, keys, q, k, v, positions, rows, out, .. } => {
+                let rows = self.most(*rows)?;
+                ensure(heads.kv_heads > 0 && heads.heads > 0 && heads.heads % heads.kv_heads == 0, || {
+                    format!("{} query heads and {} key heads", heads.heads, heads.kv_heads)
+                })?;
+                let count = product(&[rows, heads.heads as u64, heads.head_dim as u64])?;
+                let capacity = match keys {
+                    AttentionKeys::State { capacity } => {
+                        ensure(*capacity > 0, || "a state of no rows".into())?;
+                        self.reads(*positions, rows)?;
+                        *capacity
+                    }
+                    AttentionKeys::Rows { .. } => rows,
+                };
+                let held = product(&[capacity, heads.kv_heads as u64, heads.head_dim as u64])?;
+                product(&[capacity + 1, heads.heads as u64])?;
+                self.reads(*q, count)?;
+                self.reads(*k, held)?;
+                self.reads(*v, held)?;
+                self.writes(*out, count, &[*q, *k, *v, *positions])
+            }
+            Step::Unary { x, count, out, .. } => {
+                let count = self.most(*count)?;
+                self.reads(*x, count)?;
+                self.writes(*out, count, &[*x])
+            }
+            Step::Binary { broadcast, outer, a, b, out, .. } => {
+                let (total, reach_a, reach_b) = self.broadcast(broadcast)?;
+                let most = self.most(*outer)?;
+                ensure(most <= broadcast.shape[0] as u64, || format!("{most} steps of {}", broadcast.shape[0]))?;
+                self.reads(*a, reach_a)?;
+                self.reads(*b, reach_b)?;
+                self.writes(*out, total, &[*a, *b])
+            }
+            Step::Copy { copy, source, target } => {
+                let rank = copy.shape.len();
+                ensure(copy.source.len() == rank && copy.target.len() == rank, || "a broken copy".into())?;
+                product(&copy.shape.iter().map(|extent| *extent as u64).collect::<Vec<u64>>())?;
+                let reach = |strides: &[usize]| {
+                    Broadcast::reach(&copy.shape, strides)
+                        .map(|reach| reach as u64)
+                        .ok_or_else(|| "a copy reaches too far".to_owned())
+                };
+                self.reads(*source, reach(&copy.source)?)?;
+                self.writes(*target, reach(&copy.target)?, &[*source])
+            }
+            Step::StateUpdate { state, width, new, slots, rows } => {
+                let rows = self.most(*rows)?;
+                ensure(*width > 0 && state.elements % width == 0, || format!("a state of rows of {width} values"))?;
+                self.reads(*new, product(&[rows, *width])?)?;
+                self.reads(*slots, rows)?;
+                self.writes(*state, 0, &[*new, *slots])
+            }
+            Step::ZeroTail { target, per_row } => {
+                self.writes(*target, product(&[self.entry.rows, *per_row])?, &[])
+            }
+        }
+    }
+}

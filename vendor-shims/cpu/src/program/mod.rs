@@ -1,0 +1,92 @@
+//! What an artefact says to do: entries of steps over planned memory.
+//!
+//! A program from a file is untrusted. [`Program::check`] proves every step in bounds once, so that running it needs
+//! no further checks than the kernels' own assertions.
+
+mod check;
+mod codec;
+mod step;
+
+pub use codec::{Reader, decode, encode};
+pub use step::{AttentionKeys, Extent, Operand, PackedWeights, Place, Step};
+
+/// Entries that share one weight section.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// What can be run.
+    pub entries: Vec<Entry>,
+}
+
+/// One entry point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// As in the work order.
+    pub name: String,
+    /// Static row count.
+    pub rows: u64,
+    /// Positions of linear states.
+    pub context: u64,
+    /// What a run binds.
+    pub ports: Vec<Port>,
+    /// Values of the arena.
+    pub arena: u64,
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+/// One bound tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Port {
+    /// Of the port in the work order.
+    pub name: String,
+    /// How it is used.
+    pub direction: PortDirection,
+    /// `SW_ROLE_…`
+    pub role: u32,
+    /// `SW_DTYPE_…`, one of four bytes.
+    pub dtype: u32,
+    /// Extents.
+    pub shape: Vec<u64>,
+}
+
+/// How a bound tensor is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortDirection {
+    /// Read.
+    Input,
+    /// Written.
+    Output,
+    /// Read and written in place.
+    State,
+    /// A state that is only read.
+    StateRead,
+}
+
+impl PortDirection {
+    /// Whether a step may write it.
+    pub fn is_writable(self) -> bool {
+        matches!(self, PortDirection::Output | PortDirection::State)
+    }
+}
+
+impl Port {
+    /// Elements; `None` on overflow.
+    pub fn elements(&self) -> Option<u64> {
+        self.shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent))
+    }
+}
+
+/// Bytes of every value: f32 and i32.
+pub const VALUE_BYTES: u64 = 4;
+/// Most entries of an artefact: a plan has a handful.
+pub const MAX_ENTRIES: u64 = 256;
+/// Most steps of an entry: a decomposed model of a hundred layers has about 20 000.
+pub const MAX_STEPS: u64 = 1 << 20;
+/// Most bindings of an entry: four states per layer and a few more.
+pub const MAX_PORTS: u64 = 1 << 14;
+/// Most values of one tensor or of the arena: 64 GiB.
+pub const MAX_VALUES: u64 = 1 << 34;
+/// Highest rank; the contract's.
+pub const MAX_RANK: usize = 8;
+/// Longest name; the contract's.
+pub const MAX_NAME: u64 = 1 << 16;

@@ -1,0 +1,268 @@
+use crate::kernels::attention::Heads;
+use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::linear::PanelType;
+use crate::kernels::norm::RmsNorm;
+use crate::kernels::reduce::Reduction;
+use crate::kernels::shape::Strided;
+
+/// Where values lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The shard's own memory, reused from step to step.
+    Arena,
+    /// The weight section.
+    Constant,
+    /// A bound tensor, by port index.
+    Bound(u32),
+}
+
+/// A run of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Operand {
+    /// Where.
+    pub place: Place,
+    /// First value.
+    pub offset: u64,
+    /// Values.
+    pub elements: u64,
+}
+
+/// A count that may follow the valid rows of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Always as many.
+    Fixed(u64),
+    /// So many per valid row.
+    PerRow(u64),
+}
+
+impl Extent {
+    /// The count for so many valid rows.
+    pub fn at(self, rows: usize) -> usize {
+        match self {
+            Extent::Fixed(count) => count as usize,
+            Extent::PerRow(count) => count as usize * rows,
+        }
+    }
+
+    /// The count for all rows; `None` on overflow.
+    pub fn most(self, rows: u64) -> Option<u64> {
+        match self {
+            Extent::Fixed(count) => Some(count),
+            Extent::PerRow(count) => count.checked_mul(rows),
+        }
+    }
+}
+
+/// Panels in the weight section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedWeights {
+    /// First byte in the section.
+    pub offset: u64,
+    /// Stored type.
+    pub kind: PanelType,
+    /// Inputs.
+    pub inputs: u64,
+    /// Outputs.
+    pub outputs: u64,
+}
+
+/// Where the keys of an attention come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionKeys {
+    /// A state of so many rows; key position p in row p mod capacity.
+    State {
+        /// Rows of the state.
+        capacity: u64,
+    },
+    /// The rows of the run.
+    Rows {
+        /// Whether later rows are invisible.
+        causal: bool,
+    },
+}
+
+/// One kernel call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// `out = x · wᵀ (+ bias)`
+    Linear {
+        /// `[rows, inputs]`
+        x: Operand,
+        /// Rows.
+        rows: Extent,
+        /// Packed `[outputs, inputs]`.
+        weights: PackedWeights,
+        /// `[outputs]`
+        bias: Option<Operand>,
+        /// `[rows, outputs]`
+        out: Operand,
+    },
+    /// Batched product of two computed matrices; the right one is packed in scratch memory.
+    MatMul {
+        /// `[.., m, k]`
+        a: Operand,
+        /// `[.., k, n]` or transposed.
+        b: Operand,
+        /// `[.., m, n]`
+        out: Operand,
+        /// Rows, inner length, columns.
+        sizes: [u64; 3],
+        /// Whether `b` is `[.., n, k]`.
+        transpose_b: bool,
+        /// The batch axes; strides count matrices.
+        batch: Broadcast,
+    },
+    /// Root mean square norm.
+    RmsNorm {
+        /// Numbers.
+        norm: RmsNorm,
+        /// Values.
+        x: Operand,
+        /// `[width]`
+        weight: Option<Operand>,
+        /// Groups.
+        groups: Extent,
+        /// Result.
+        out: Operand,
+    },
+    /// Unit length.
+    L2Normalize {
+        /// Values.
+        x: Operand,
+        /// Values per group.
+        width: u64,
+        /// Groups.
+        groups: Extent,
+        /// Result.
+        out: Operand,
+    },
+    /// Softmax.
+    Softmax {
+        /// Values.
+        x: Operand,
+        /// Values per group.
+        width: u64,
+        /// Groups.
+        groups: Extent,
+        /// Result.
+        out: Operand,
+    },
+    /// Sum, mean or maximum.
+    Reduce {
+        /// Which.
+        kind: Reduction,
+        /// Values.
+        x: Operand,
+        /// Values per group.
+        width: u64,
+        /// Groups.
+        groups: Extent,
+        /// Result, one per group.
+        out: Operand,
+    },
+    /// Cosines and sines of this run's positions.
+    RotaryTable {
+        /// i32 per row.
+        positions: Operand,
+        /// One per pair.
+        inverse: Operand,
+        /// Rows.
+        rows: Extent,
+        /// `[rows, pairs]`
+        cos: Operand,
+        /// `[rows, pairs]`
+        sin: Operand,
+    },
+    /// Rotary embedding.
+    Rope {
+        /// `[rows, heads · head_dim]`
+        x: Operand,
+        /// `[rows, pairs]`
+        cos: Operand,
+        /// `[rows, pairs]`
+        sin: Operand,
+        /// Values per head, heads, turning pairs.
+        sizes: [u64; 3],
+        /// Rows.
+        rows: Extent,
+        /// As `x`.
+        out: Operand,
+    },
+    /// Attention.
+    Attention {
+        /// Dimensions.
+        heads: Heads,
+        /// Visible distance, 0 for none.
+        window: u64,
+        /// Where keys come from.
+        keys: AttentionKeys,
+        /// `[rows, heads · head_dim]`
+        q: Operand,
+        /// `[capacity or rows, kv_heads · head_dim]`
+        k: Operand,
+        /// As `k`.
+        v: Operand,
+        /// i32 per row; used with a state.
+        positions: Operand,
+        /// Rows.
+        rows: Extent,
+        /// As `q`.
+        out: Operand,
+    },
+    /// One value from one.
+    Unary {
+        /// Function.
+        kind: Unary,
+        /// Values.
+        x: Operand,
+        /// Values.
+        count: Extent,
+        /// Result.
+        out: Operand,
+    },
+    /// One value from two.
+    Binary {
+        /// Function.
+        kind: Binary,
+        /// Shape and steps.
+        broadcast: Broadcast,
+        /// Steps of the outermost axis.
+        outer: Extent,
+        /// Left.
+        a: Operand,
+        /// Right.
+        b: Operand,
+        /// Dense result.
+        out: Operand,
+    },
+    /// A strided copy.
+    Copy {
+        /// Extents and steps.
+        copy: Strided,
+        /// From.
+        source: Operand,
+        /// To.
+        target: Operand,
+    },
+    /// Rows to their slots.
+    StateUpdate {
+        /// The state.
+        state: Operand,
+        /// Values per row.
+        width: u64,
+        /// `[rows, width]`
+        new: Operand,
+        /// i32 per row.
+        slots: Operand,
+        /// Rows.
+        rows: Extent,
+    },
+    /// Zeros in the rows beyond the valid ones, for a step that looks across rows.
+    ZeroTail {
+        /// `[rows, per_row]`
+        target: Operand,
+        /// Values per row.
+        per_row: u64,
+    },
+}

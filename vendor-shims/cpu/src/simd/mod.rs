@@ -1,0 +1,211 @@
+//! Sixteen f32 lanes with one meaning on every processor.
+//!
+//! A kernel is written once against [`Simd`]. Every operation here is exactly defined by IEEE 754 and by the lane
+//! order written down at the method, so the scalar twin and the vector forms agree bit for bit.
+
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
+pub use scalar::{Scalar, widen_bf16, widen_f16};
+
+/// Lanes of a vector, on every processor.
+pub const LANES: usize = 16;
+
+/// Operations on sixteen f32 lanes. A value of the type proves that the processor has the instructions.
+///
+/// # Safety
+/// An implementor must be constructible only where its instructions exist, and every method must have exactly
+/// the meaning of the scalar form.
+pub unsafe trait Simd: Copy + Send + Sync {
+    /// Sixteen lanes.
+    type V: Copy;
+    /// Whether one register holds all lanes, so that tiles may be four vectors wide.
+    const WIDE: bool;
+
+    /// All lanes `value`.
+    fn splat(self, value: f32) -> Self::V;
+    /// Sixteen values from `source`.
+    ///
+    /// # Safety
+    /// `source` is readable for 16 f32.
+    unsafe fn load(self, source: *const f32) -> Self::V;
+    /// `count` ≤ 16 values from `source`, zero in the other lanes.
+    ///
+    /// # Safety
+    /// `source` is readable for `count` f32.
+    unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V;
+    /// Sixteen bfloat16 values, widened exactly.
+    ///
+    /// # Safety
+    /// `source` is readable for 16 u16.
+    unsafe fn load_bf16(self, source: *const u16) -> Self::V;
+    /// Sixteen binary16 values, widened exactly.
+    ///
+    /// # Safety
+    /// `source` is readable for 16 u16.
+    unsafe fn load_f16(self, source: *const u16) -> Self::V;
+    /// Sixteen values to `target`.
+    ///
+    /// # Safety
+    /// `target` is writable for 16 f32.
+    unsafe fn store(self, target: *mut f32, v: Self::V);
+    /// The first `count` ≤ 16 lanes to `target`.
+    ///
+    /// # Safety
+    /// `target` is writable for `count` f32.
+    unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V);
+
+    /// `a + b`
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a − b`
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b`
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b + c`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a > b ? a : b` per lane; `b` where either is not a number.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a < b ? a : b` per lane; `b` where either is not a number.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a < b ? x : y` per lane.
+    fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
+    /// Correctly rounded root.
+    fn sqrt(self, a: Self::V) -> Self::V;
+    /// To the nearest integer, ties to even. For |a| < 2³¹.
+    fn round(self, a: Self::V) -> Self::V;
+    /// `2^n` for integral `n` in −126..=127.
+    fn exp2_int(self, n: Self::V) -> Self::V;
+    /// Sign bit flipped.
+    fn neg(self, a: Self::V) -> Self::V;
+    /// Sign bit cleared.
+    fn abs(self, a: Self::V) -> Self::V;
+    /// Magnitude of `a`, sign of `sign`.
+    fn copy_sign(self, a: Self::V, sign: Self::V) -> Self::V;
+    /// Sum of the lanes: lane i with i + 8, then i + 4, i + 2, i + 1.
+    fn reduce_add(self, a: Self::V) -> f32;
+    /// Largest lane by [`Simd::max`] in the order of [`Simd::reduce_add`].
+    fn reduce_max(self, a: Self::V) -> f32;
+}
+
+/// The instruction sets a kernel can be run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Plain Rust; the meaning of all others.
+    Scalar,
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// Advanced SIMD of aarch64.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Level {
+    /// The fastest level of this processor.
+    pub fn detect() -> Level {
+        *Level::available().last().unwrap_or(&Level::Scalar)
+    }
+
+    /// Every level of this processor, slowest first.
+    pub fn available() -> Vec<Level> {
+        let mut levels = vec![Level::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if Avx2::detect().is_some() {
+                levels.push(Level::Avx2);
+            }
+            if Avx512::detect().is_some() {
+                levels.push(Level::Avx512);
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if Neon::detect().is_some() {
+            levels.push(Level::Neon);
+        }
+        levels
+    }
+
+    /// Lower-case name for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
+        }
+    }
+}
+
+/// Defines `pub fn $name(level, …)` that runs the generic `$kernel::<S>(s, …)` compiled for the level.
+///
+/// The kernel must be `#[inline(always)]`, so that it takes on the instruction set of the wrapper.
+macro_rules! dispatch {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident => $kernel:ident ( $($argument:ident : $type:ty),* $(,)? ) $(-> $result:ty)?) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments, reason = "kernels take their operands and dimensions one by one")]
+        $visibility fn $name(level: $crate::simd::Level, $($argument: $type),*) $(-> $result)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                #[allow(clippy::too_many_arguments, reason = "as the wrapped kernel")]
+                fn avx512(s: $crate::simd::Avx512, $($argument: $type),*) $(-> $result)? {
+                    $kernel(s, $($argument),*)
+                }
+                #[target_feature(enable = "avx2,fma,f16c")]
+                #[allow(clippy::too_many_arguments, reason = "as the wrapped kernel")]
+                fn avx2(s: $crate::simd::Avx2, $($argument: $type),*) $(-> $result)? {
+                    $kernel(s, $($argument),*)
+                }
+                if level == $crate::simd::Level::Avx512
+                    && let Some(s) = $crate::simd::Avx512::detect() {
+                    // SAFETY: `s` proves that the processor has the enabled features.
+                    return unsafe { avx512(s, $($argument),*) };
+                }
+                if level == $crate::simd::Level::Avx2
+                    && let Some(s) = $crate::simd::Avx2::detect() {
+                    // SAFETY: `s` proves that the processor has the enabled features.
+                    return unsafe { avx2(s, $($argument),*) };
+                }
+            }
+            #[cfg(target_arch = "aarch64")]
+            {
+                #[target_feature(enable = "neon")]
+                #[allow(clippy::too_many_arguments, reason = "as the wrapped kernel")]
+                fn neon(s: $crate::simd::Neon, $($argument: $type),*) $(-> $result)? {
+                    $kernel(s, $($argument),*)
+                }
+                if level == $crate::simd::Level::Neon
+                    && let Some(s) = $crate::simd::Neon::detect() {
+                    // SAFETY: `s` proves that the processor has the enabled features.
+                    return unsafe { neon(s, $($argument),*) };
+                }
+            }
+            let _ = level;
+            $kernel($crate::simd::Scalar, $($argument),*)
+        }
+    };
+}
+pub(crate) use dispatch;
+
+#[cfg(test)]
+mod tests;

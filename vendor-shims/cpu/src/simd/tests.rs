@@ -1,0 +1,102 @@
+use super::*;
+
+/// Runs every method on some inputs and returns the bits of everything it gave.
+#[inline(always)]
+fn trace<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16; 16]) -> Vec<u32> {
+    let mut out = Vec::new();
+    // SAFETY: all arrays hold sixteen values.
+    let (va, vb, vc) = unsafe { (s.load(a.as_ptr()), s.load(b.as_ptr()), s.load(c.as_ptr())) };
+    let mut push = |v: S::V| {
+        let mut lanes = [0.0f32; 16];
+        // SAFETY: sixteen values.
+        unsafe { s.store(lanes.as_mut_ptr(), v) };
+        out.extend(lanes.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }));
+    };
+    push(s.splat(a[3]));
+    push(s.add(va, vb));
+    push(s.sub(va, vb));
+    push(s.mul(va, vb));
+    push(s.div(va, vb));
+    push(s.fma(va, vb, vc));
+    push(s.max(va, vb));
+    push(s.min(va, vb));
+    push(s.select_less(va, vb, vc, va));
+    push(s.sqrt(va));
+    push(s.round(s.max(s.min(va, s.splat(1e6)), s.splat(-1e6))));
+    push(s.exp2_int(s.round(s.max(s.min(va, s.splat(127.0)), s.splat(-126.0)))));
+    push(s.neg(va));
+    push(s.abs(va));
+    push(s.copy_sign(va, vb));
+    // SAFETY: sixteen values.
+    unsafe {
+        push(s.load_bf16(half.as_ptr()));
+        push(s.load_f16(half.as_ptr()));
+    }
+    for count in 0..=16 {
+        // SAFETY: `count` is at most sixteen.
+        unsafe {
+            push(s.load_partial(a.as_ptr(), count));
+            let mut lanes = [7.0f32; 16];
+            s.store_partial(lanes.as_mut_ptr(), count, va);
+            push(s.load(lanes.as_ptr()));
+        }
+    }
+    push(s.splat(s.reduce_add(va)));
+    push(s.splat(s.reduce_max(va)));
+    out
+}
+
+dispatch! {
+    fn trace_at => trace(a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16; 16]) -> Vec<u32>
+}
+
+fn cases() -> Vec<[f32; 16]> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as u32
+    };
+    let special = [0.0, -0.0, 1.0, -1.0, f32::MIN_POSITIVE, 1e-40, -1e-40, f32::MAX, f32::INFINITY, 0.5, 1.5, 2.5, -2.5];
+    (0..64)
+        .map(|case| {
+            std::array::from_fn(|lane| match case % 4 {
+                0 => special[(next() as usize + lane) % special.len()],
+                1 => (next() as f32 / u32::MAX as f32 - 0.25) * 200.0,
+                2 => f32::from_bits(next().wrapping_mul(2654435761)),
+                _ => next() as f32 * 1e-9 - 0.5,
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn every_level_means_the_same() {
+    let cases = cases();
+    for (index, a) in cases.iter().enumerate() {
+        let b = &cases[(index + 7) % cases.len()];
+        let c = &cases[(index + 13) % cases.len()];
+        let half: [u16; 16] = std::array::from_fn(|lane| (index * 1021 + lane * 4099) as u16);
+        let expected = trace_at(Level::Scalar, a, b, c, &half);
+        for level in Level::available() {
+            assert_eq!(trace_at(level, a, b, c, &half), expected, "{} on case {index}", level.name());
+        }
+    }
+}
+
+#[test]
+fn binary16_is_widened_exactly() {
+    for bits in 0..=u16::MAX {
+        let value = scalar::widen_f16(bits);
+        let exponent = i32::from(bits >> 10) & 0x1f;
+        let fraction = f64::from(bits & 0x3ff);
+        let magnitude = match exponent {
+            0 => fraction * 2f64.powi(-24),
+            0x1f if fraction == 0.0 => f64::INFINITY,
+            0x1f => f64::NAN,
+            _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
+        };
+        let expected = if bits & 0x8000 == 0 { magnitude } else { -magnitude };
+        assert!(f64::from(value) == expected || (value.is_nan() && expected.is_nan()), "{bits:#06x}");
+        assert_eq!(value.is_sign_negative(), bits & 0x8000 != 0, "{bits:#06x}");
+    }
+}
