@@ -1,1 +1,37 @@
-//! (room under construction)
+//! Models: a checkpoint directory in, a [`Graph`](shardwright_graph::Graph) out.
+//!
+//! **Job.** The only room that knows a model family. It reads `config.json` in all its spellings, maps the safetensors
+//! files, proves both consistent with each other, and translates a family's equations into the graph.
+//!
+//! **Not its job.** No tokenizer, chat template or stop id (room `text`), no arithmetic on weights, no quantisation, no
+//! decision about cuts or targets. It writes no file.
+//!
+//! Files are hostile until proven: every size is capped (see [`limits`]), every sum checked, and each fault is a
+//! [`CheckpointError`] that names the file and the field, tensor or byte.
+//!
+//! Reading order: [`Checkpoint::open`], `family.rs`, one of the families, `block.rs` for the pieces they share.
+
+mod block;
+mod checkpoint;
+mod dimensions;
+mod embeddinggemma;
+mod error;
+mod facts;
+mod family;
+mod gemma3;
+mod gemma4;
+mod json;
+pub mod limits;
+mod pattern;
+mod qwen3;
+mod rotary;
+mod safetensors;
+mod store;
+mod translation;
+
+pub use checkpoint::Checkpoint;
+pub use error::{CheckpointError, ErrorKind};
+pub use facts::{Facts, FileFacts, LayerFacts};
+pub use family::Family;
+pub use pattern::LayerType;
+pub use store::UnusedTensor;

@@ -1,0 +1,305 @@
+//! The pieces that decoders of all families are made of.
+
+use shardwright_graph::{
+    AssetId, Attention, ComponentBuilder, ComponentKind, DType, Dim, KeySource, Op, Role, Rope, StateId,
+    ValueId, WeightId,
+};
+
+use crate::CheckpointError;
+use crate::translation::Translation;
+
+/// How a family normalises: `rms(x) ⊙ (weight + offset)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Norm {
+    pub eps: f32,
+    /// 1 where the file holds the weight less one (Gemma 3), else 0.
+    pub offset: f32,
+}
+
+impl Norm {
+    pub fn apply(
+        &self,
+        builder: &mut ComponentBuilder<'_>,
+        name: &str,
+        x: ValueId,
+        weight: Option<WeightId>,
+        width: u64,
+    ) -> ValueId {
+        // Widths come from checked dimensions, all far below 2³².
+        builder.rms_norm(name, x, weight, width as u32, self.eps, self.offset)
+    }
+}
+
+/// Shape of one layer's attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct AttentionShape {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub rope: Rope,
+    pub scale: f32,
+    /// Visible distance; 0 for none.
+    pub window: u32,
+    pub causal: bool,
+    /// Whether values are normalised, without a weight.
+    pub value_norm: bool,
+}
+
+impl AttentionShape {
+    fn head_dim(&self) -> u64 {
+        u64::from(self.rope.head_dim)
+    }
+
+    fn query_width(&self) -> u64 {
+        u64::from(self.heads) * self.head_dim()
+    }
+
+    fn key_width(&self) -> u64 {
+        u64::from(self.kv_heads) * self.head_dim()
+    }
+}
+
+/// Whose keys and values a layer attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeysOf {
+    /// Its own, kept in states.
+    States,
+    /// Its own, of this pass only.
+    Rows,
+    /// Those of an earlier layer.
+    Donor(u32),
+}
+
+/// Weights of one layer's attention.
+pub(crate) struct AttentionWeights {
+    q: WeightId,
+    q_norm: WeightId,
+    o: WeightId,
+    keys: KeyWeights,
+}
+
+enum KeyWeights {
+    Own { k: WeightId, k_norm: WeightId, v: WeightId, states: Option<(StateId, StateId)> },
+    Donor(u32),
+}
+
+impl AttentionWeights {
+    /// Takes the tensors below `layers.N.self_attn.` and declares the states, if any. A layer that reads a donor's keys
+    /// takes no key or value tensor, even if the file has some.
+    pub fn take(
+        translation: &mut Translation,
+        layer: u32,
+        shape: &AttentionShape,
+        keys: KeysOf,
+    ) -> Result<Self, CheckpointError> {
+        let hidden = translation.graph().hidden;
+        let name = |what: &str| format!("layers.{layer}.self_attn.{what}.weight");
+        let (queries, key_width, head_dim) = (shape.query_width(), shape.key_width(), shape.head_dim());
+        let q = translation.weight(&name("q_proj"), "q", &[queries, hidden])?;
+        let q_norm = translation.weight(&name("q_norm"), "norm", &[head_dim])?;
+        let keys = match keys {
+            KeysOf::Donor(donor) => KeyWeights::Donor(donor),
+            KeysOf::States | KeysOf::Rows => KeyWeights::Own {
+                k: translation.weight(&name("k_proj"), "k", &[key_width, hidden])?,
+                k_norm: translation.weight(&name("k_norm"), "norm", &[head_dim])?,
+                v: translation.weight(&name("v_proj"), "v", &[key_width, hidden])?,
+                states: (keys == KeysOf::States).then(|| {
+                    let k = translation.state(layer, "k", key_width, shape.window);
+                    (k, translation.state(layer, "v", key_width, shape.window))
+                }),
+            },
+        };
+        let o = translation.weight(&name("o_proj"), "o", &[hidden, queries])?;
+        Ok(AttentionWeights { q, q_norm, o, keys })
+    }
+}
+
+/// Keys and values a layer attended to.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyValues {
+    k: ValueId,
+    v: ValueId,
+    source: KeySource,
+}
+
+/// `Wo · attention(x)` for a normalised input.
+///
+/// `attended` holds what each earlier layer attended to; this layer's are appended.
+pub(crate) fn attention(
+    builder: &mut ComponentBuilder<'_>,
+    x: ValueId,
+    shape: &AttentionShape,
+    weights: &AttentionWeights,
+    norm: Norm,
+    attended: &mut Vec<KeyValues>,
+) -> ValueId {
+    let head_dim = shape.head_dim();
+    let positions = builder.positions();
+    let q = builder.linear("q-projection", x, weights.q);
+    let q = norm.apply(builder, "q-norm", q, Some(weights.q_norm), head_dim);
+    let q = builder.op("q-rope", Op::Rope(shape.rope), &[q, positions]);
+    let keys = match weights.keys {
+        KeyWeights::Donor(donor) => attended[donor as usize],
+        KeyWeights::Own { k, k_norm, v, states } => {
+            let k = builder.linear("k-projection", x, k);
+            let k = norm.apply(builder, "k-norm", k, Some(k_norm), head_dim);
+            let k = builder.op("k-rope", Op::Rope(shape.rope), &[k, positions]);
+            let mut v = builder.linear("v-projection", x, v);
+            if shape.value_norm {
+                v = norm.apply(builder, "v-norm", v, None, head_dim);
+            }
+            match states {
+                Some((k_state, v_state)) => KeyValues {
+                    k: builder.state_update("k-update", k_state, k),
+                    v: builder.state_update("v-update", v_state, v),
+                    source: KeySource::State,
+                },
+                None => KeyValues { k, v, source: KeySource::Rows },
+            }
+        }
+    };
+    attended.push(keys);
+    let attention = Op::Attention(Attention {
+        heads: shape.heads,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.rope.head_dim,
+        scale: shape.scale,
+        softcap: 0.0,
+        window: shape.window,
+        causal: shape.causal,
+        keys: keys.source,
+    });
+    let mixed = builder.op("attention", attention, &[q, keys.k, keys.v, positions]);
+    builder.linear("o-projection", mixed, weights.o)
+}
+
+/// Weights of a gated feed-forward block.
+pub(crate) struct FeedForwardWeights {
+    gate: WeightId,
+    up: WeightId,
+    down: WeightId,
+}
+
+impl FeedForwardWeights {
+    /// Takes the tensors below `layers.N.mlp.`.
+    pub fn take(translation: &mut Translation, layer: u32, width: u64) -> Result<Self, CheckpointError> {
+        let hidden = translation.graph().hidden;
+        let name = |what: &str| format!("layers.{layer}.mlp.{what}.weight");
+        Ok(FeedForwardWeights {
+            gate: translation.weight(&name("gate_proj"), "gate", &[width, hidden])?,
+            up: translation.weight(&name("up_proj"), "up", &[width, hidden])?,
+            down: translation.weight(&name("down_proj"), "down", &[hidden, width])?,
+        })
+    }
+}
+
+/// `Wdown (activation(Wgate x) ⊙ Wup x)`.
+pub(crate) fn feed_forward(
+    builder: &mut ComponentBuilder<'_>,
+    x: ValueId,
+    weights: &FeedForwardWeights,
+    activation: Op,
+) -> ValueId {
+    let gate = builder.linear("gate-projection", x, weights.gate);
+    let gate = builder.op("gate-activation", activation, &[gate]);
+    let up = builder.linear("up-projection", x, weights.up);
+    let product = builder.op("gated", Op::Mul, &[gate, up]);
+    builder.linear("down-projection", product, weights.down)
+}
+
+/// The residual stream `[R, H]` as an input.
+pub(crate) fn hidden_input(builder: &mut ComponentBuilder<'_>, hidden: u64) -> ValueId {
+    builder.input(Role::Hidden, vec![Dim::Rows, Dim::Fixed(hidden)], DType::F32)
+}
+
+/// Gathered rows times `scale`.
+pub(crate) fn embed(
+    translation: &mut Translation,
+    asset: AssetId,
+    scale: f32,
+) -> Result<(), CheckpointError> {
+    let hidden = translation.graph().hidden;
+    let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::Embed);
+    let shape = vec![Dim::Rows, Dim::Fixed(hidden)];
+    let rows = builder.input(Role::Gathered { asset }, shape, DType::F32);
+    let stream = builder.op("embedding-scale", Op::MulScalar { value: scale }, &[rows]);
+    builder.output(stream, Role::Hidden);
+    let component = builder.finish()?;
+    translation.component(component);
+    Ok(())
+}
+
+/// Final normalisation, output matrix, optional soft-cap.
+pub(crate) fn head(
+    translation: &mut Translation,
+    norm: Norm,
+    vocabulary: u64,
+    tied: bool,
+    softcap: Option<f32>,
+) -> Result<(), CheckpointError> {
+    let hidden = translation.graph().hidden;
+    let norm_weight = translation.weight("norm.weight", "norm", &[hidden])?;
+    let matrix = translation.head(vocabulary, tied)?;
+    let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::Head);
+    let stream = hidden_input(&mut builder, hidden);
+    let normed = norm.apply(&mut builder, "final-norm", stream, Some(norm_weight), hidden);
+    builder.tap("final-norm", normed);
+    let mut logits = builder.linear("logits", normed, matrix);
+    if let Some(cap) = softcap {
+        logits = builder.op("logits-softcap", Op::Softcap { cap }, &[logits]);
+    }
+    builder.output(logits, Role::Logits);
+    let component = builder.finish()?;
+    translation.component(component);
+    Ok(())
+}
+
+/// The four norms around the two blocks of a Gemma layer.
+pub(crate) struct SandwichNorms {
+    input: WeightId,
+    post_attention: WeightId,
+    pre_feed_forward: WeightId,
+    post_feed_forward: WeightId,
+}
+
+impl SandwichNorms {
+    /// Takes the four norm tensors of a layer.
+    pub fn take(translation: &mut Translation, layer: u32) -> Result<Self, CheckpointError> {
+        let shape = [translation.graph().hidden];
+        let mut take =
+            |what: &str| translation.weight(&format!("layers.{layer}.{what}.weight"), "norm", &shape);
+        Ok(SandwichNorms {
+            input: take("input_layernorm")?,
+            post_attention: take("post_attention_layernorm")?,
+            pre_feed_forward: take("pre_feedforward_layernorm")?,
+            post_feed_forward: take("post_feedforward_layernorm")?,
+        })
+    }
+}
+
+/// Weights of a Gemma layer's attention and feed-forward blocks.
+pub(crate) struct SandwichWeights {
+    pub norms: SandwichNorms,
+    pub attention: AttentionWeights,
+    pub feed_forward: FeedForwardWeights,
+}
+
+/// The two blocks of a Gemma layer, each normalised before and after and added to the stream.
+pub(crate) fn sandwich(
+    builder: &mut ComponentBuilder<'_>,
+    stream: ValueId,
+    hidden: u64,
+    shape: &AttentionShape,
+    weights: &SandwichWeights,
+    norm: Norm,
+    attended: &mut Vec<KeyValues>,
+) -> ValueId {
+    let norms = &weights.norms;
+    let x = norm.apply(builder, "input-norm", stream, Some(norms.input), hidden);
+    let x = attention(builder, x, shape, &weights.attention, norm, attended);
+    let x = norm.apply(builder, "post-attention-norm", x, Some(norms.post_attention), hidden);
+    let stream = builder.op("attention-residual", Op::Add, &[stream, x]);
+    let x = norm.apply(builder, "pre-feed-forward-norm", stream, Some(norms.pre_feed_forward), hidden);
+    let x = feed_forward(builder, x, &weights.feed_forward, Op::Gelu);
+    let x = norm.apply(builder, "post-feed-forward-norm", x, Some(norms.post_feed_forward), hidden);
+    builder.op("feed-forward-residual", Op::Add, &[stream, x])
+}

@@ -1,0 +1,148 @@
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use shardwright_graph::Graph;
+
+use crate::facts::{Facts, FileFacts};
+use crate::family::{Family, Settings};
+use crate::json::Fields;
+use crate::store::TensorStore;
+use crate::{CheckpointError, UnusedTensor, embeddinggemma, json, limits};
+
+/// A directory in Hugging Face layout, read and translated.
+///
+/// Weights stay in the files, which are mapped: opening costs headers only, and the graph keeps the files mapped. The files
+/// must not be changed while in use; one that another program truncates would end the process when its lost pages are
+/// read, as with every mapping.
+#[derive(Debug)]
+pub struct Checkpoint {
+    directory: PathBuf,
+    facts: Facts,
+    graph: Graph,
+    unused: Vec<UnusedTensor>,
+    notes: Vec<String>,
+    fingerprint: [u8; 32],
+}
+
+impl Checkpoint {
+    /// Reads `config.json`, the weight files and, for a sentence model, its modules; checks all of it and makes the graph.
+    ///
+    /// Tokenizer and chat template are not read here.
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        let directory = directory.as_ref();
+        let path = directory.join("config.json");
+        let config = json::read_capped(&path, limits::CONFIG_BYTES)?;
+        let value = json::parse(&path, &config)?;
+        let settings = Settings::read(directory, Fields::new(&path, &value)?)?;
+        let store = TensorStore::open(directory)?;
+        let name = name_of(directory);
+        let mut notes = Vec::new();
+        let (translation, module_stores) = match &settings {
+            Settings::Gemma3 { stack, redirect } => {
+                (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
+            }
+            Settings::Gemma4 { stack, placeholders } => {
+                (stack.translate(store, name.clone(), placeholders)?, Vec::new())
+            }
+            Settings::Qwen3(stack) => (stack.translate(store, name.clone())?, Vec::new()),
+            Settings::EmbeddingGemma { stack, sentence } => {
+                if sentence.documents.is_empty() {
+                    notes.push(
+                        "no modules.json: vectors are the mean of the rows, not normalised, as sentence-transformers \
+                         does with a bare stack"
+                            .to_owned(),
+                    );
+                }
+                embeddinggemma::translate(stack, sentence, store, name.clone())?
+            }
+        };
+        let (graph, store) = translation.finish();
+
+        let mut digest = Sha256::new();
+        add_to(&mut digest, "config.json", &config);
+        if let Settings::EmbeddingGemma { sentence, .. } = &settings {
+            sentence.documents.iter().for_each(|(name, bytes)| add_to(&mut digest, name, bytes));
+        }
+        let mut unused = Vec::new();
+        let mut files = Vec::new();
+        let stores = module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
+        for (folder, store) in std::iter::once((String::new(), &store)).chain(stores) {
+            for file in store.files() {
+                let name = format!("{folder}{}", name_of(&file.path));
+                digest.update(file.length().to_le_bytes());
+                add_to(&mut digest, &name, file.header());
+                files.push(FileFacts { name, bytes: file.length() });
+            }
+            unused.extend(
+                store
+                    .unused()
+                    .into_iter()
+                    .map(|tensor| UnusedTensor { name: format!("{folder}{}", tensor.name), ..tensor }),
+            );
+        }
+        let tables = graph.assets.iter().map(|asset| &asset.table);
+        let dtypes: BTreeSet<_> =
+            graph.weights.iter().chain(tables).map(|weight| weight.dtype.name()).collect();
+        let facts = Facts::new(name, &settings, files, dtypes.into_iter().collect(), &unused);
+        let fingerprint = digest.finalize().into();
+        Ok(Checkpoint { directory: directory.to_owned(), facts, graph, unused, notes, fingerprint })
+    }
+
+    /// The directory it was opened from.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Which family it belongs to.
+    pub fn family(&self) -> Family {
+        self.facts.family
+    }
+
+    /// Sizes and structure, for reports.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What it computes. Cloning shares the mapped weights.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// What it computes; the mapped files live on within the graph.
+    pub fn into_graph(self) -> Graph {
+        self.graph
+    }
+
+    /// Tensors that no part of the graph reads: towers of a multimodal checkpoint, keys and values of layers that share
+    /// those of others, an output matrix where the embedding serves. By file and name.
+    pub fn unused_tensors(&self) -> &[UnusedTensor] {
+        &self.unused
+    }
+
+    /// Choices made where the checkpoint is silent, as sentences for a report.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// SHA-256 over the settings and, of each weight file, its length and header. Quick to make; it tells checkpoints of other
+    /// settings, names, shapes and types apart, but not two sets of values in equal files.
+    pub fn weights_fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+}
+
+/// Hashes a named document so that no two lists of documents give the same bytes.
+fn add_to(digest: &mut Sha256, name: &str, bytes: &[u8]) {
+    for part in [name.as_bytes(), bytes] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+}
+
+/// The last part of a path, also where it is written as `.`.
+fn name_of(path: &Path) -> String {
+    let whole = path.canonicalize();
+    let named = path.file_name().or_else(|| whole.as_deref().ok()?.file_name());
+    named.map_or_else(|| "checkpoint".to_owned(), |name| name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,219 @@
+//! EmbeddingGemma: the Gemma 3 stack seeing both ways, then one vector per text.
+//!
+//! What follows the stack is read from the sentence-transformers files beside it: `modules.json` and a folder per module.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use shardwright_graph::{ComponentBuilder, ComponentKind, DType, Dim, Op, Role, WeightId};
+
+use crate::block::{self, KeysOf};
+use crate::gemma3::Gemma3;
+use crate::json::{self, Fields};
+use crate::store::{self, TensorStore};
+use crate::translation::Translation;
+use crate::{CheckpointError, limits};
+
+/// Name of the list of modules.
+pub(crate) const MODULES_FILE: &str = "modules.json";
+
+const SUPPORTED_ORDER: &str = "Transformer, Pooling, any number of Dense, Normalize, in this order";
+
+/// What turns the rows of a text into one vector: always their mean, then this.
+pub(crate) struct SentenceModel {
+    pub dense: Vec<Dense>,
+    /// Whether the vector is divided by its length.
+    pub normalize: bool,
+    /// Settings files read, by name, for the fingerprint.
+    pub documents: Vec<(String, Vec<u8>)>,
+}
+
+/// A linear layer in a folder of its own.
+pub(crate) struct Dense {
+    folder: String,
+    directory: PathBuf,
+    inputs: u64,
+    outputs: u64,
+    bias: bool,
+}
+
+impl SentenceModel {
+    /// The mean of the rows and nothing else: what sentence-transformers does with a checkpoint without modules.
+    pub fn mean_only() -> Self {
+        SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new() }
+    }
+
+    /// Reads `modules.json` and what it names; `None` without such a file.
+    pub fn read(directory: &Path, hidden: u64) -> Result<Option<Self>, CheckpointError> {
+        let path = directory.join(MODULES_FILE);
+        let bytes = match json::read_capped(&path, limits::CONFIG_BYTES) {
+            Ok(bytes) => bytes,
+            Err(CheckpointError::MissingFile { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let value = json::parse(&path, &bytes)?;
+        let Value::Array(modules) = &value else {
+            return Err(CheckpointError::NotJson { path, reason: "the file holds no list".to_owned() });
+        };
+        if modules.len() > limits::MODULES {
+            let (count, cap) = (modules.len(), limits::MODULES);
+            return Err(CheckpointError::TooMany { path, what: "modules", count, cap });
+        }
+        let mut model =
+            SentenceModel { documents: vec![(MODULES_FILE.to_owned(), bytes)], ..Self::mean_only() };
+        let mut width = hidden;
+        for (index, module) in modules.iter().enumerate() {
+            let fields = Fields::new(&path, module)?;
+            let full_type = fields.text("type")?.unwrap_or_default();
+            let kind = full_type.rsplit('.').next().unwrap_or_default();
+            let folder = fields.text("path")?.unwrap_or_default();
+            match (kind, index) {
+                ("Transformer", 0) if folder.is_empty() => {}
+                ("Transformer", 0) => {
+                    return Err(fields.unsupported("path", "a Transformer in the directory itself"));
+                }
+                ("Pooling", 1) => model.read_pooling(directory, store::file_name(&path, folder)?, hidden)?,
+                ("Dense", 2..) if !model.normalize => {
+                    width = model.read_dense(directory, store::file_name(&path, folder)?, width)?;
+                }
+                ("Normalize", 2..) if index + 1 == modules.len() => model.normalize = true,
+                _ => return Err(fields.unsupported("type", SUPPORTED_ORDER)),
+            }
+        }
+        if modules.len() < 2 {
+            return Err(CheckpointError::InvalidField {
+                path,
+                field: "[]".to_owned(),
+                reason: format!("lists {} modules, and no pooling", modules.len()),
+            });
+        }
+        Ok(Some(model))
+    }
+
+    /// Reads a settings file of a module, keeping its bytes for the fingerprint.
+    fn document(&mut self, path: &Path, folder: &str) -> Result<Value, CheckpointError> {
+        let bytes = json::read_capped(path, limits::CONFIG_BYTES)?;
+        let value = json::parse(path, &bytes)?;
+        self.documents.push((format!("{folder}/config.json"), bytes));
+        Ok(value)
+    }
+
+    fn read_pooling(&mut self, directory: &Path, folder: &str, hidden: u64) -> Result<(), CheckpointError> {
+        let path = directory.join(folder).join("config.json");
+        let value = self.document(&path, folder)?;
+        let fields = Fields::new(&path, &value)?;
+        for name in fields.names().filter(|name| name.starts_with("pooling_mode_")) {
+            if fields.flag(name)? == Some(true) && name != "pooling_mode_mean_tokens" {
+                return Err(fields.unsupported(name, "pooling_mode_mean_tokens alone"));
+            }
+        }
+        let mean = match fields.text("pooling_mode")? {
+            Some("mean") => true,
+            Some(_) => return Err(fields.unsupported("pooling_mode", "`mean`")),
+            None => fields.flag("pooling_mode_mean_tokens")?.unwrap_or(false),
+        };
+        if !mean {
+            return Err(fields.unsupported("pooling_mode_mean_tokens", "true"));
+        }
+        if fields.flag("include_prompt")? == Some(false) {
+            return Err(fields.unsupported("include_prompt", "true"));
+        }
+        for name in ["word_embedding_dimension", "embedding_dimension"] {
+            let given = fields.whole(name, &limits::HIDDEN)?;
+            if given.is_some_and(|width| width != hidden) {
+                return Err(fields.invalid(name, format!("is not the hidden size, {hidden}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a dense layer over `width` values and gives the number it ends with.
+    fn read_dense(&mut self, directory: &Path, folder: &str, width: u64) -> Result<u64, CheckpointError> {
+        let path = directory.join(folder).join("config.json");
+        let value = self.document(&path, folder)?;
+        let fields = Fields::new(&path, &value)?;
+        let extent = |name| {
+            let given = fields.whole(name, &limits::HIDDEN)?;
+            given.ok_or_else(|| fields.invalid(name, "is missing"))
+        };
+        let (inputs, outputs) = (extent("in_features")?, extent("out_features")?);
+        if inputs != width {
+            return Err(fields.invalid("in_features", format!("is {inputs}, but {width} values arrive")));
+        }
+        // sentence-transformers takes Tanh where no activation is named.
+        let activation = fields.text("activation_function")?.unwrap_or("torch.nn.modules.activation.Tanh");
+        if !activation.ends_with(".Identity") {
+            return Err(fields.unsupported("activation_function", "`torch.nn.modules.linear.Identity`"));
+        }
+        for name in ["module_input_name", "module_output_name"] {
+            if fields.text(name)?.is_some_and(|name| name != "sentence_embedding") {
+                return Err(fields.unsupported(name, "`sentence_embedding`"));
+            }
+        }
+        self.dense.push(Dense {
+            folder: folder.to_owned(),
+            directory: directory.join(folder),
+            inputs,
+            outputs,
+            bias: fields.flag("bias")?.unwrap_or(true),
+        });
+        Ok(outputs)
+    }
+}
+
+/// The encoder, and the tensor files of its dense layers.
+pub(crate) fn translate(
+    stack: &Gemma3,
+    sentence: &SentenceModel,
+    store: TensorStore,
+    name: String,
+) -> Result<(Translation, Vec<(String, TensorStore)>), CheckpointError> {
+    let (hidden, context) = (stack.dimensions.hidden, stack.dimensions.context);
+    let mut translation = Translation::new(store, name, hidden, context)?;
+    stack.stack(&mut translation, KeysOf::Rows, Vec::new())?;
+    let norm_weight = translation.weight("norm.weight", "norm", &[hidden])?;
+    let mut stores = Vec::new();
+    let mut layers = Vec::with_capacity(sentence.dense.len());
+    for dense in &sentence.dense {
+        let mut store = TensorStore::open_single(&dense.directory.join("model.safetensors"))?;
+        let mut take = |tensor: &str, shape: &[u64]| -> Result<WeightId, CheckpointError> {
+            let mut weight = store.weight(tensor, "dense", shape)?;
+            // Every folder calls its tensors alike; names in a graph are unique.
+            weight.name = format!("{}/{tensor}", dense.folder);
+            Ok(translation.push(weight))
+        };
+        let matrix = take("linear.weight", &[dense.outputs, dense.inputs])?;
+        let bias = if dense.bias { Some(take("linear.bias", &[dense.outputs])?) } else { None };
+        layers.push((matrix, bias, dense.outputs));
+        stores.push((dense.folder.clone(), store));
+    }
+
+    let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::Pooling);
+    let stream = block::hidden_input(&mut builder, hidden);
+    let normed = stack.norm().apply(&mut builder, "final-norm", stream, Some(norm_weight), hidden);
+    builder.tap("final-norm", normed);
+    let share = builder.input(Role::Pooling, vec![Dim::Fixed(1), Dim::Rows], DType::F32);
+    let one_row = |width| vec![Dim::Fixed(1), Dim::Fixed(width)];
+    let mean = Op::MatMul { transpose_b: false };
+    let mut vector = builder.op_shaped("pooled", mean, &[share, normed], one_row(hidden));
+    builder.tap("pooled", vector);
+    let mut width = hidden;
+    for (index, (matrix, bias, outputs)) in layers.into_iter().enumerate() {
+        let name = format!("dense.{}", index + 1);
+        let mut inputs = vec![vector, builder.constant(matrix)];
+        if let Some(bias) = bias {
+            inputs.push(builder.constant(bias));
+        }
+        vector = builder.op_shaped(&name, Op::Linear, &inputs, one_row(outputs));
+        builder.tap(&name, vector);
+        width = outputs;
+    }
+    if sentence.normalize {
+        vector = builder.op("normalized", Op::L2Normalize, &[vector]);
+    }
+    let vector = builder.reshape("embedding", vector, vec![Dim::Fixed(width)]);
+    builder.output(vector, Role::Embedding);
+    let component = builder.finish()?;
+    translation.component(component);
+    Ok((translation, stores))
+}

@@ -1,0 +1,305 @@
+use std::path::{Path, PathBuf};
+
+use shardwright_graph::GraphError;
+
+use crate::family::Family;
+
+/// What sort of fault a [`CheckpointError`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A file or tensor that is needed is not there.
+    Missing,
+    /// The machine could not read a file that is there.
+    Unreadable,
+    /// The checkpoint contradicts its own format, or claims what cannot be.
+    Invalid,
+    /// The checkpoint may well be right, but asks for something that is not built.
+    Unsupported,
+}
+
+/// A checkpoint that cannot become a graph.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A needed file is not there.
+    #[error("{path}: no such file")]
+    MissingFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path leads to a directory, pipe or device.
+    #[error("{path}: not a regular file")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system failed to read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is larger than its cap.
+    #[error("{path}: {bytes} bytes, more than the {cap} that are read of such a file")]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The cap.
+        cap: u64,
+    },
+    /// A text file is not UTF-8.
+    #[error("{path}: not UTF-8 at byte {offset}")]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// First wrong byte, counted from the start of the file.
+        offset: u64,
+    },
+    /// A file is not JSON, or nested too deeply.
+    #[error("{path}: not JSON: {reason}")]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// What the parser met, with line and column.
+        reason: String,
+    },
+    /// A field has a value that cannot be.
+    #[error("{path}: `{field}` {reason}")]
+    InvalidField {
+        /// The file.
+        path: PathBuf,
+        /// The field, with the objects around it: `text_config.head_dim`.
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A field asks for something that is not built.
+    #[error("{path}: `{field}` is {found}, which is not supported")]
+    UnsupportedField {
+        /// The file.
+        path: PathBuf,
+        /// The field, with the objects around it.
+        field: String,
+        /// Its value.
+        found: String,
+        /// What is supported instead.
+        supported: &'static str,
+    },
+    /// No family has this `model_type`.
+    #[error("{path}: model_type `{found}` is not supported")]
+    UnknownModelType {
+        /// The file.
+        path: PathBuf,
+        /// The model type.
+        found: String,
+    },
+    /// A file name given by the checkpoint would leave its directory.
+    #[error("{path}: `{name}` does not name a file of the checkpoint's directory")]
+    EscapesDirectory {
+        /// The file that gives the name.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// The index lists a tensor that its file does not hold.
+    #[error("{path}: tensor `{tensor}` is said to be in `{file}`, which does not hold it")]
+    IndexMismatch {
+        /// The index.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The file it should be in.
+        file: String,
+    },
+    /// More files or tensors than a checkpoint may have.
+    #[error("{path}: {count} {what}, more than {cap}")]
+    TooMany {
+        /// The file that lists them.
+        path: PathBuf,
+        /// `weight files` or `tensors`.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The cap.
+        cap: usize,
+    },
+    /// The file ends before what its header announces.
+    #[error("{path}: {what} ends at byte {needed}, but the file has {available}")]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// `the header`, or the tensor.
+        what: String,
+        /// Bytes there should be.
+        needed: u64,
+        /// Bytes there are.
+        available: u64,
+    },
+    /// The announced header is larger than the format allows.
+    #[error("{path}: a header of {bytes} bytes, more than {cap}")]
+    HeaderTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Announced size.
+        bytes: u64,
+        /// The cap.
+        cap: u64,
+    },
+    /// The header is JSON of another form than the format's.
+    #[error("{path}: header: {reason}")]
+    InvalidHeader {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor's entry contradicts itself.
+    #[error("{path}: tensor `{tensor}` at byte {offset}: {reason}")]
+    InvalidTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// First byte of its data, counted from the start of the file.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Two tensors share bytes.
+    #[error("{path}: tensors `{first}` and `{second}` overlap at byte {offset}")]
+    Overlap {
+        /// The file.
+        path: PathBuf,
+        /// The one that begins first.
+        first: String,
+        /// The other.
+        second: String,
+        /// First byte of the second, counted from the start of the file.
+        offset: u64,
+    },
+    /// Bytes that belong to no tensor, between tensors or after the last.
+    #[error("{path}: {bytes} bytes at byte {offset} belong to no tensor")]
+    Unclaimed {
+        /// The file.
+        path: PathBuf,
+        /// First such byte, counted from the start of the file.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// A tensor of this name occurs twice.
+    #[error("{path}: a second tensor `{tensor}`")]
+    DuplicateTensor {
+        /// The file with the second one.
+        path: PathBuf,
+        /// The name.
+        tensor: String,
+    },
+    /// Tensor data lie where their element type cannot be read in place, in a file too large to be copied.
+    #[error("{path}: tensor `{tensor}` ({dtype}) begins at byte {offset}, which is not aligned")]
+    Misaligned {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        dtype: &'static str,
+        /// First byte of its data, counted from the start of the file.
+        offset: u64,
+    },
+    /// A tensor that the model needs is in no file.
+    #[error("{path}: no tensor `{tensor}`")]
+    MissingTensor {
+        /// The weight file, or the index of several.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A needed tensor has another shape than the configuration implies.
+    #[error("{path}: tensor `{tensor}` has the shape {found:?}; the configuration implies {expected:?}")]
+    TensorShape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        found: Vec<u64>,
+        /// The shape it should have.
+        expected: Vec<u64>,
+    },
+    /// A needed tensor has an element type that weights cannot have.
+    #[error("{path}: tensor `{tensor}` is stored as {found}; weights are read as f32, f16 or bf16")]
+    TensorType {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its element type, as the format spells it.
+        found: &'static str,
+    },
+    /// The translation made a graph that contradicts itself: a fault here, not in the checkpoint.
+    #[error("the graph of this checkpoint does not hold together: {0}")]
+    Graph(#[from] GraphError),
+}
+
+impl CheckpointError {
+    /// What sort of fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            CheckpointError::MissingFile { .. } | CheckpointError::MissingTensor { .. } => ErrorKind::Missing,
+            CheckpointError::Read { .. } => ErrorKind::Unreadable,
+            CheckpointError::UnsupportedField { .. }
+            | CheckpointError::UnknownModelType { .. }
+            | CheckpointError::Misaligned { .. }
+            | CheckpointError::TensorType { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<String> {
+        let text = match self {
+            CheckpointError::MissingFile { path } if named(path, "config.json") => {
+                "give a directory in Hugging Face layout: config.json, *.safetensors, tokenizer.json"
+            }
+            CheckpointError::MissingFile { path } if path.extension().is_some_and(|e| e == "safetensors") => {
+                "weights are read from model.safetensors, or from the files that model.safetensors.index.json lists; other formats must be converted first"
+            }
+            CheckpointError::Truncated { .. } | CheckpointError::IndexMismatch { .. } => {
+                "the download is incomplete or mixed with another one; fetch the file again"
+            }
+            CheckpointError::UnsupportedField { supported, .. } => {
+                return Some(format!("supported: {supported}"));
+            }
+            CheckpointError::UnknownModelType { .. } => {
+                let known: Vec<_> = Family::MODEL_TYPES.iter().map(|(name, _)| *name).collect();
+                return Some(format!("known model types: {}", known.join(", ")));
+            }
+            CheckpointError::EscapesDirectory { .. } => {
+                "the files of a checkpoint lie in its own directory; this one should not be trusted"
+            }
+            CheckpointError::Misaligned { .. } => {
+                "save the file again with a current safetensors library, which pads the header"
+            }
+            CheckpointError::MissingTensor { .. } => {
+                "config.json and the weight files may belong to different models, or a weight file is missing from the index"
+            }
+            CheckpointError::TensorShape { .. } => {
+                "config.json and the weight files belong to different models"
+            }
+            CheckpointError::TensorType { .. } => "convert the weights to bf16, f16 or f32",
+            CheckpointError::Graph(error) => return error.help().map(str::to_owned),
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+fn named(path: &Path, name: &str) -> bool {
+    path.file_name().is_some_and(|file| file == name)
+}

@@ -1,0 +1,156 @@
+//! Gemma 3 text: a stack of normalised-before-and-after blocks, most layers with a sliding window.
+//!
+//! Also the stack of EmbeddingGemma, which sees both ways and ends in a pooling head instead of logits.
+
+use shardwright_graph::{ComponentBuilder, ComponentKind};
+
+use crate::block::{self, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
+use crate::dimensions::Dimensions;
+use crate::json::Fields;
+use crate::rotary::{PerType, Rotary};
+use crate::store::TensorStore;
+use crate::translation::Translation;
+use crate::{CheckpointError, LayerType, limits, pattern};
+
+/// Checked settings of a Gemma 3 text stack.
+#[derive(Clone, Debug)]
+pub(crate) struct Gemma3 {
+    pub dimensions: Dimensions,
+    pub types: Vec<LayerType>,
+    /// Visible distance of sliding layers, the query itself included. For a stack that sees both ways, to either side.
+    pub window: u32,
+    rotary: PerType,
+    /// Factor on `q·k`.
+    scale: f32,
+    /// Whether queries see later keys.
+    pub bidirectional: bool,
+    pub tied: bool,
+    softcap: Option<f32>,
+}
+
+/// What the defining library takes for a field that the file leaves out.
+const DEFAULTS: Dimensions = Dimensions {
+    vocabulary: 262_208,
+    hidden: 2304,
+    intermediate: 9216,
+    layers: 26,
+    heads: 8,
+    kv_heads: 4,
+    head_dim: 256,
+    context: 131_072,
+    eps: 1e-6,
+};
+
+impl Gemma3 {
+    /// Checks the text settings.
+    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+        for name in ["attention_bias", "attn_logit_softcapping", "quantization_config"] {
+            fields.must_be_off(name)?;
+        }
+        if fields.text("hidden_activation")?.is_some_and(|name| name != "gelu_pytorch_tanh") {
+            return Err(fields.unsupported("hidden_activation", "`gelu_pytorch_tanh`"));
+        }
+        let dimensions = Dimensions::read(fields, DEFAULTS)?;
+        let types = pattern::read(fields, dimensions.layers)?;
+        let bidirectional = fields.flag("use_bidirectional_attention")?.unwrap_or(false);
+        let window = fields.whole("sliding_window", &limits::WINDOW)?.unwrap_or(4096) as u32;
+        Ok(Gemma3 {
+            dimensions,
+            types,
+            // The file keeps the width of the whole window; its half counts on either side, plus the query itself.
+            window: if bidirectional { window / 2 + 1 } else { window },
+            rotary: read_rotary(fields)?,
+            scale: f64::from(fields.positive("query_pre_attn_scalar")?.unwrap_or(256.0)).sqrt().recip()
+                as f32,
+            bidirectional,
+            tied: fields.flag("tie_word_embeddings")?.unwrap_or(true),
+            softcap: fields.positive("final_logit_softcapping")?,
+        })
+    }
+
+    fn shape(&self, layer: usize, causal: bool) -> AttentionShape {
+        let kind = self.types[layer];
+        AttentionShape {
+            heads: self.dimensions.heads,
+            kv_heads: self.dimensions.kv_heads,
+            rope: self.rotary.of(kind).rope(self.dimensions.head_dim),
+            scale: self.scale,
+            window: if kind == LayerType::Sliding { self.window } else { 0 },
+            causal,
+            value_norm: false,
+        }
+    }
+
+    pub fn norm(&self) -> Norm {
+        Norm { eps: self.dimensions.eps, offset: 1.0 }
+    }
+
+    /// Embedding and layers; keys lie in states or, for an encoder, are the rows of the pass.
+    pub fn stack(
+        &self,
+        translation: &mut Translation,
+        keys: KeysOf,
+        redirect: Vec<(u32, u32)>,
+    ) -> Result<(), CheckpointError> {
+        let hidden = self.dimensions.hidden;
+        let asset = translation.embedding(self.dimensions.vocabulary, redirect)?;
+        let mut layers = Vec::with_capacity(self.types.len());
+        for layer in 0..self.dimensions.layers {
+            let shape = self.shape(layer as usize, !self.bidirectional);
+            let weights = SandwichWeights {
+                norms: SandwichNorms::take(translation, layer)?,
+                attention: block::AttentionWeights::take(translation, layer, &shape, keys)?,
+                feed_forward: block::FeedForwardWeights::take(
+                    translation,
+                    layer,
+                    self.dimensions.intermediate,
+                )?,
+            };
+            layers.push((shape, weights));
+        }
+        block::embed(translation, asset, (hidden as f64).sqrt() as f32)?;
+        let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::Decoder);
+        let mut stream = block::hidden_input(&mut builder, hidden);
+        let mut attended = Vec::new();
+        for (shape, weights) in &layers {
+            builder.begin_layer(stream);
+            stream =
+                block::sandwich(&mut builder, stream, hidden, shape, weights, self.norm(), &mut attended);
+        }
+        builder.end_layers(stream);
+        let component = builder.finish()?;
+        translation.component(component);
+        Ok(())
+    }
+
+    /// The generating model.
+    pub fn translate(
+        &self,
+        store: TensorStore,
+        name: String,
+        redirect: Vec<(u32, u32)>,
+    ) -> Result<Translation, CheckpointError> {
+        let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
+        let mut translation = Translation::new(store, name, hidden, context)?;
+        self.stack(&mut translation, KeysOf::States, redirect)?;
+        block::head(&mut translation, self.norm(), vocabulary, self.tied, self.softcap)?;
+        Ok(translation)
+    }
+}
+
+/// Older files give two thetas and a scaling of the full layers; newer ones a set of parameters per layer type.
+fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
+    let plain = PerType {
+        full: Rotary::plain(fields.positive("rope_theta")?.unwrap_or(1e6)),
+        sliding: Rotary::plain(fields.positive("rope_local_base_freq")?.unwrap_or(1e4)),
+    };
+    if let Some(parameters) = PerType::read(fields, plain, 1.0)? {
+        // Both spellings at once: which one was meant is not for us to guess.
+        fields.must_be_off("rope_scaling")?;
+        return Ok(parameters);
+    }
+    match fields.object("rope_scaling")? {
+        Some(scaling) => Ok(PerType { full: Rotary::read(scaling, plain.full.theta, 1.0)?, ..plain }),
+        None => Ok(plain),
+    }
+}

@@ -1,0 +1,246 @@
+//! Reading JSON settings: capped files and typed fields with the path of every fault.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::CheckpointError;
+
+/// Opens a regular file and tells its length. Pipes and devices are refused before they can block.
+pub(crate) fn open_file(path: &Path) -> Result<(File, u64), CheckpointError> {
+    let fault = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::NotFound => CheckpointError::MissingFile { path: path.to_owned() },
+        _ => CheckpointError::Read { path: path.to_owned(), source },
+    };
+    let metadata = std::fs::metadata(path).map_err(fault)?;
+    if !metadata.is_file() {
+        return Err(CheckpointError::NotAFile { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(fault)?;
+    // The length of what was opened, should the name have been given to another file in between.
+    let bytes = file.metadata().map_err(fault)?.len();
+    Ok((file, bytes))
+}
+
+/// The bytes of a file of at most `cap` bytes.
+pub(crate) fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, CheckpointError> {
+    let (file, bytes) = open_file(path)?;
+    if bytes > cap {
+        return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes, cap });
+    }
+    let mut content = Vec::with_capacity(bytes as usize);
+    // The file may have grown since; the cap holds all the same.
+    file.take(cap)
+        .read_to_end(&mut content)
+        .map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
+    Ok(content)
+}
+
+/// Parses JSON text. Nesting deeper than the parser's limit of 128 is an error.
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Value, CheckpointError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| CheckpointError::NotUtf8 {
+        path: path.to_owned(),
+        offset: error.valid_up_to() as u64,
+    })?;
+    serde_json::from_str(text)
+        .map_err(|error| CheckpointError::NotJson { path: path.to_owned(), reason: error.to_string() })
+}
+
+/// Objects within objects that settings have: `text_config.rope_parameters.full_attention`.
+const DEPTH: usize = 3;
+
+/// An object of a settings file. A field that is `null` counts as absent.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a> {
+    path: &'a Path,
+    /// Names of the objects around this one and of itself, for messages.
+    outer: [&'a str; DEPTH],
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    /// The top-level object of a file.
+    pub fn new(path: &'a Path, value: &'a Value) -> Result<Self, CheckpointError> {
+        match value {
+            Value::Object(map) => Ok(Fields { path, outer: [""; DEPTH], map }),
+            _ => Err(CheckpointError::NotJson {
+                path: path.to_owned(),
+                reason: "the file holds no object".to_owned(),
+            }),
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Whether the field is present, even as `null`.
+    pub fn mentions(&self, name: &str) -> bool {
+        self.map.contains_key(name)
+    }
+
+    /// Names of the fields that are present.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + 'a {
+        self.map.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
+    }
+
+    /// The raw value.
+    pub fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        self.outer.iter().filter(|part| !part.is_empty()).map(|part| format!("{part}.")).collect::<String>()
+            + name
+    }
+
+    /// A fault of the field.
+    pub fn invalid(&self, name: &str, reason: impl Into<String>) -> CheckpointError {
+        CheckpointError::InvalidField {
+            path: self.path.to_owned(),
+            field: self.full_name(name),
+            reason: reason.into(),
+        }
+    }
+
+    /// A value that is fine but not built.
+    pub fn unsupported(&self, name: &str, supported: &'static str) -> CheckpointError {
+        let found = self.get(name).map_or_else(|| "absent".to_owned(), shortened);
+        CheckpointError::UnsupportedField {
+            path: self.path.to_owned(),
+            field: self.full_name(name),
+            found,
+            supported,
+        }
+    }
+
+    /// A whole number within a range.
+    pub fn whole(&self, name: &str, range: &RangeInclusive<u64>) -> Result<Option<u64>, CheckpointError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(number) = value.as_u64() else {
+            return Err(self.invalid(name, format!("is {}, not a whole number", shortened(value))));
+        };
+        if !range.contains(&number) {
+            let reason = format!("is {number}, not within {}..={}", range.start(), range.end());
+            return Err(self.invalid(name, reason));
+        }
+        Ok(Some(number))
+    }
+
+    /// A positive number that f32 can hold.
+    pub fn positive(&self, name: &str) -> Result<Option<f32>, CheckpointError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(number) = value.as_f64() else {
+            return Err(self.invalid(name, format!("is {}, not a number", shortened(value))));
+        };
+        let number = number as f32;
+        if !number.is_finite() || number <= 0.0 {
+            return Err(self.invalid(name, format!("is {}, not a positive number", shortened(value))));
+        }
+        Ok(Some(number))
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&self, name: &str) -> Result<Option<bool>, CheckpointError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(value) => Err(self.invalid(name, format!("is {}, not true or false", shortened(value)))),
+        }
+    }
+
+    /// A string.
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>, CheckpointError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(value) => Err(self.invalid(name, format!("is {}, not a string", shortened(value)))),
+        }
+    }
+
+    /// A list.
+    pub fn list(&self, name: &str) -> Result<Option<&'a [Value]>, CheckpointError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Array(list)) => Ok(Some(list)),
+            Some(value) => Err(self.invalid(name, format!("is {}, not a list", shortened(value)))),
+        }
+    }
+
+    /// An object.
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, CheckpointError> {
+        match self.map.get_key_value(name) {
+            None | Some((_, Value::Null)) => Ok(None),
+            Some((name, Value::Object(map))) => {
+                let free = self.outer.iter().position(|part| part.is_empty()).unwrap_or(DEPTH - 1);
+                let mut outer = self.outer;
+                outer[free] = name;
+                Ok(Some(Fields { path: self.path, outer, map }))
+            }
+            Some((_, value)) => Err(self.invalid(name, format!("is {}, not an object", shortened(value)))),
+        }
+    }
+
+    /// Refuses the field unless it is absent, `null`, `false`, 0 or empty.
+    pub fn must_be_off(&self, name: &str) -> Result<(), CheckpointError> {
+        let off = match self.get(name) {
+            None | Some(Value::Bool(false)) => true,
+            Some(Value::Number(number)) => number.as_f64() == Some(0.0),
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(_) => false,
+        };
+        if off { Ok(()) } else { Err(self.unsupported(name, "none, or false")) }
+    }
+}
+
+/// A value for a message: at most some forty characters of it.
+pub(crate) fn shortened(value: &Value) -> String {
+    let text = match value {
+        Value::Array(list) => return format!("a list of {}", list.len()),
+        Value::Object(map) => return format!("an object of {} fields", map.len()),
+        Value::String(text) => format!("`{text}`"),
+        other => other.to_string(),
+    };
+    if text.chars().count() <= 40 { text } else { text.chars().take(39).chain(['…']).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_name_their_place_and_their_fault() {
+        let value = json!({
+            "a": {"b": {"n": 3, "f": -1.0, "t": [1], "null": null, "long": "x".repeat(100)}},
+        });
+        let path = Path::new("config.json");
+        let fields = Fields::new(path, &value).unwrap().object("a").unwrap().unwrap();
+        let fields = fields.object("b").unwrap().unwrap();
+        assert_eq!(fields.whole("n", &(1..=3)).unwrap(), Some(3));
+        assert_eq!(fields.positive("n").unwrap(), Some(3.0));
+        assert_eq!(fields.whole("null", &(1..=3)).unwrap(), None);
+        assert!(fields.mentions("null") && fields.get("null").is_none());
+        let cases = [
+            (fields.whole("n", &(1..=2)).unwrap_err(), "`a.b.n` is 3, not within 1..=2"),
+            (fields.whole("f", &(1..=2)).unwrap_err(), "not a whole number"),
+            (fields.positive("f").unwrap_err(), "not a positive number"),
+            (fields.flag("n").unwrap_err(), "not true or false"),
+            (fields.text("t").unwrap_err(), "a list of 1, not a string"),
+            (fields.list("n").unwrap_err(), "not a list"),
+            (fields.object("n").map(|_| ()).unwrap_err(), "not an object"),
+            (fields.must_be_off("n").unwrap_err(), "`a.b.n` is 3, which is not supported"),
+            (fields.whole("long", &(1..=2)).unwrap_err(), "xxx…"),
+        ];
+        for (error, wanted) in cases {
+            assert!(error.to_string().contains(wanted), "{error} instead of {wanted}");
+        }
+        assert!(matches!(Fields::new(path, &json!([])), Err(CheckpointError::NotJson { .. })));
+    }
+}

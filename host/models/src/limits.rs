@@ -1,0 +1,56 @@
+//! Caps on what a checkpoint may claim. Each is far above every published model of the families known here and low
+//! enough that a hostile file costs little before it is refused.
+
+use std::ops::RangeInclusive;
+
+/// Bytes of `config.json` and of the small JSON files beside it. Published ones hold a few kilobytes.
+pub const CONFIG_BYTES: u64 = 4 << 20;
+
+/// Bytes of `model.safetensors.index.json`: one line per tensor, a few megabytes for the largest models.
+pub const INDEX_BYTES: u64 = 64 << 20;
+
+/// Bytes of a safetensors header; the format's own limit.
+pub const HEADER_BYTES: u64 = 100_000_000;
+
+/// Files of a sharded checkpoint.
+pub const WEIGHT_FILES: usize = 1024;
+
+/// Tensors over all files of a checkpoint.
+pub const TENSORS: usize = 1 << 20;
+
+/// Axes of a stored tensor, used or not.
+pub const TENSOR_RANK: usize = 8;
+
+/// Bytes read into memory, over all files, because their tensors are not aligned for mapping (files written
+/// without padding the header). Larger files of that sort are refused.
+pub const UNALIGNED_BYTES: u64 = 1 << 30;
+
+/// Layers of a decoder. The graph holds some thirty nodes for each.
+pub const LAYERS: RangeInclusive<u64> = 1..=512;
+
+/// Values per row of the residual stream.
+pub const HIDDEN: RangeInclusive<u64> = 1..=1 << 17;
+
+/// Values per row inside the feed-forward block.
+pub const INTERMEDIATE: RangeInclusive<u64> = 1..=1 << 20;
+
+/// Query heads, and key/value heads.
+pub const HEADS: RangeInclusive<u64> = 1..=1024;
+
+/// Values per head.
+pub const HEAD_DIM: RangeInclusive<u64> = 2..=4096;
+
+/// Rows of the embedding table.
+pub const VOCABULARY: RangeInclusive<u64> = 1..=1 << 22;
+
+/// Positions. Rotary angles are computed from positions in f32, which counts exactly up to 2²⁴.
+pub const CONTEXT: RangeInclusive<u64> = 1..=1 << 24;
+
+/// Visible distance of sliding layers.
+pub const WINDOW: RangeInclusive<u64> = 1..=1 << 24;
+
+/// Values per layer of the per-layer inputs; 0 switches them off.
+pub const PER_LAYER_WIDTH: RangeInclusive<u64> = 0..=1 << 16;
+
+/// Modules a sentence model lists.
+pub const MODULES: usize = 64;

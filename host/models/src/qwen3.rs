@@ -1,0 +1,179 @@
+//! Qwen 3: one normalisation before each block, SiLU gate, no window unless asked for.
+
+use shardwright_graph::{ComponentBuilder, ComponentKind, Op, ValueId, WeightId};
+
+use crate::block::{self, AttentionShape, AttentionWeights, FeedForwardWeights, KeyValues, KeysOf, Norm};
+use crate::dimensions::Dimensions;
+use crate::json::Fields;
+use crate::rotary::Rotary;
+use crate::store::TensorStore;
+use crate::translation::Translation;
+use crate::{CheckpointError, LayerType, limits, pattern};
+
+/// Checked settings of a Qwen 3 stack.
+#[derive(Clone, Debug)]
+pub(crate) struct Qwen3 {
+    pub dimensions: Dimensions,
+    pub types: Vec<LayerType>,
+    /// Visible distance of sliding layers, the query itself included; 0 without any.
+    pub window: u32,
+    rotary: Rotary,
+    pub tied: bool,
+}
+
+/// What the defining library takes for a field that the file leaves out.
+const DEFAULTS: Dimensions = Dimensions {
+    vocabulary: 151_936,
+    hidden: 4096,
+    intermediate: 22_016,
+    layers: 32,
+    heads: 32,
+    kv_heads: 32,
+    // Not hidden / heads: the projections are wider than the stream in the smaller models.
+    head_dim: 128,
+    context: 32_768,
+    eps: 1e-6,
+};
+
+impl Qwen3 {
+    /// Checks the settings.
+    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+        for name in ["attention_bias", "quantization_config"] {
+            fields.must_be_off(name)?;
+        }
+        if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {
+            return Err(fields.unsupported("hidden_act", "`silu`"));
+        }
+        let mut defaults = DEFAULTS;
+        // Present as `null`, it means as many as query heads; absent, the library's number.
+        if fields.mentions("num_key_value_heads") {
+            defaults.kv_heads = fields
+                .whole("num_attention_heads", &limits::HEADS)?
+                .map_or(DEFAULTS.heads, |heads| heads as u32);
+        }
+        let dimensions = Dimensions::read(fields, defaults)?;
+        let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
+        // Files that switch the window off may still carry its width.
+        let window = if sliding { fields.whole("sliding_window", &limits::WINDOW)? } else { None };
+        let window = window.unwrap_or(0) as u32;
+        let types = read_types(fields, dimensions.layers, window)?;
+        Ok(Qwen3 {
+            types,
+            window,
+            rotary: read_rotary(fields)?,
+            tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
+            dimensions,
+        })
+    }
+
+    fn shape(&self, kind: LayerType) -> AttentionShape {
+        let Dimensions { heads, kv_heads, head_dim, .. } = self.dimensions;
+        AttentionShape {
+            heads,
+            kv_heads,
+            rope: self.rotary.rope(head_dim),
+            scale: f64::from(head_dim).sqrt().recip() as f32,
+            window: if kind == LayerType::Sliding { self.window } else { 0 },
+            causal: true,
+            value_norm: false,
+        }
+    }
+
+    fn norm(&self) -> Norm {
+        Norm { eps: self.dimensions.eps, offset: 0.0 }
+    }
+
+    /// The generating model.
+    pub fn translate(&self, store: TensorStore, name: String) -> Result<Translation, CheckpointError> {
+        let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
+        let mut translation = Translation::new(store, name, hidden, context)?;
+        let embedding = translation.embedding(vocabulary, Vec::new())?;
+        // The family does not scale; a factor of one is exact and keeps the component the same everywhere.
+        block::embed(&mut translation, embedding, 1.0)?;
+        let mut layers = Vec::with_capacity(self.types.len());
+        for (index, &kind) in self.types.iter().enumerate() {
+            let shape = self.shape(kind);
+            layers.push((shape, self.take_layer(&mut translation, index as u32, &shape)?));
+        }
+        let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::Decoder);
+        let mut stream = block::hidden_input(&mut builder, hidden);
+        let mut attended = Vec::new();
+        for (shape, weights) in &layers {
+            builder.begin_layer(stream);
+            stream = self.layer(&mut builder, stream, shape, weights, &mut attended);
+        }
+        builder.end_layers(stream);
+        let component = builder.finish()?;
+        translation.component(component);
+        block::head(&mut translation, self.norm(), vocabulary, self.tied, None)?;
+        Ok(translation)
+    }
+
+    fn take_layer(
+        &self,
+        translation: &mut Translation,
+        index: u32,
+        shape: &AttentionShape,
+    ) -> Result<LayerWeights, CheckpointError> {
+        let Dimensions { hidden, intermediate, .. } = self.dimensions;
+        let name = |what: &str| format!("layers.{index}.{what}.weight");
+        Ok(LayerWeights {
+            input_norm: translation.weight(&name("input_layernorm"), "norm", &[hidden])?,
+            attention: AttentionWeights::take(translation, index, shape, KeysOf::States)?,
+            // Named for what it follows, though it normalises the feed-forward block's input.
+            feed_forward_norm: translation.weight(&name("post_attention_layernorm"), "norm", &[hidden])?,
+            feed_forward: FeedForwardWeights::take(translation, index, intermediate)?,
+        })
+    }
+
+    fn layer(
+        &self,
+        builder: &mut ComponentBuilder<'_>,
+        stream: ValueId,
+        shape: &AttentionShape,
+        weights: &LayerWeights,
+        attended: &mut Vec<KeyValues>,
+    ) -> ValueId {
+        let (hidden, norm) = (self.dimensions.hidden, self.norm());
+        let x = norm.apply(builder, "input-norm", stream, Some(weights.input_norm), hidden);
+        let x = block::attention(builder, x, shape, &weights.attention, norm, attended);
+        let stream = builder.op("attention-residual", Op::Add, &[stream, x]);
+        let x = norm.apply(builder, "feed-forward-norm", stream, Some(weights.feed_forward_norm), hidden);
+        let x = block::feed_forward(builder, x, &weights.feed_forward, Op::Silu);
+        builder.op("feed-forward-residual", Op::Add, &[stream, x])
+    }
+}
+
+struct LayerWeights {
+    input_norm: WeightId,
+    attention: AttentionWeights,
+    feed_forward_norm: WeightId,
+    feed_forward: FeedForwardWeights,
+}
+
+/// The list of types, or else sliding from `max_window_layers` on where the window is switched on.
+fn read_types(fields: Fields<'_>, layers: u32, window: u32) -> Result<Vec<LayerType>, CheckpointError> {
+    let first_sliding = fields.whole("max_window_layers", &(0..=u64::from(u32::MAX)))?.unwrap_or(28);
+    let by_rule = |layer: u32| {
+        if window > 0 && u64::from(layer) >= first_sliding { LayerType::Sliding } else { LayerType::Full }
+    };
+    let types = match pattern::read_list(fields, layers)? {
+        Some(types) => types,
+        None => (0..layers).map(by_rule).collect(),
+    };
+    if window == 0 && types.contains(&LayerType::Sliding) {
+        return Err(fields.invalid("layer_types", "has sliding layers, but no window is switched on"));
+    }
+    Ok(types)
+}
+
+/// `rope_parameters`, or the older `rope_theta` with `rope_scaling`.
+fn read_rotary(fields: Fields<'_>) -> Result<Rotary, CheckpointError> {
+    let theta = fields.positive("rope_theta")?.unwrap_or(1e4);
+    for name in ["rope_parameters", "rope_scaling"] {
+        if let Some(parameters) = fields.object(name)? {
+            return Rotary::read(parameters, theta, 1.0);
+        }
+    }
+    Ok(Rotary::plain(theta))
+}

@@ -1,0 +1,304 @@
+//! One safetensors file: mapped, its header read and proved consistent before anything is believed.
+//!
+//! The `safetensors` crate is not used for reading because its header type silently drops the first of two tensors of one
+//! name and its errors do not say where a fault lies; a test holds both readers against each other.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use shardwright_graph::{DType, WeightBytes};
+
+use crate::{CheckpointError, json, limits};
+
+/// Bytes of the header length at the start of a file.
+const LENGTH_BYTES: u64 = 8;
+
+/// Element type of a stored tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredType {
+    /// The format's spelling.
+    pub name: &'static str,
+    bits: u64,
+    /// The type in a graph, where weights can have it.
+    pub weight: Option<DType>,
+}
+
+const TYPES: &[StoredType] = &{
+    const fn stored(name: &'static str, bits: u64, weight: Option<DType>) -> StoredType {
+        StoredType { name, bits, weight }
+    }
+    [
+        stored("F32", 32, Some(DType::F32)),
+        stored("F16", 16, Some(DType::F16)),
+        stored("BF16", 16, Some(DType::Bf16)),
+        stored("F64", 64, None),
+        stored("C64", 64, None),
+        stored("I64", 64, None),
+        stored("U64", 64, None),
+        stored("I32", 32, None),
+        stored("U32", 32, None),
+        stored("I16", 16, None),
+        stored("U16", 16, None),
+        stored("I8", 8, None),
+        stored("U8", 8, None),
+        stored("BOOL", 8, None),
+        stored("F8_E5M2", 8, None),
+        stored("F8_E4M3", 8, None),
+        stored("F8_E5M2FNUZ", 8, None),
+        stored("F8_E4M3FNUZ", 8, None),
+        stored("F8_E8M0", 8, None),
+        stored("F6_E2M3", 6, None),
+        stored("F6_E3M2", 6, None),
+        stored("F4", 4, None),
+    ]
+};
+
+/// A tensor as the header describes it; its bytes are known to lie within the file and to belong to it alone.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredTensor {
+    pub name: String,
+    pub dtype: StoredType,
+    pub shape: Vec<u64>,
+    /// First byte, counted from the start of the file.
+    pub begin: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// A mapped file. Were it truncated by another program while mapped, reading the lost pages would end this process
+/// (SIGBUS); the system offers no mapping without that. Checkpoints must not be rewritten in place while in use.
+struct Mapped(memmap2::Mmap);
+
+impl WeightBytes for Mapped {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A safetensors file whose header was checked.
+pub(crate) struct WeightFile {
+    pub path: PathBuf,
+    pub source: Arc<dyn WeightBytes>,
+    /// In the order of their data.
+    pub tensors: Vec<StoredTensor>,
+    /// Length of the header's JSON.
+    header: u64,
+}
+
+impl WeightFile {
+    /// Maps the file and checks its header: every tensor within the file, as long as its shape and type say,
+    /// overlapping no other, and no byte left over.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let (file, length) = json::open_file(path)?;
+        let truncated = |what: &str, needed| CheckpointError::Truncated {
+            path: path.to_owned(),
+            what: what.to_owned(),
+            needed,
+            available: length,
+        };
+        if length < LENGTH_BYTES {
+            return Err(truncated("the header's length", LENGTH_BYTES));
+        }
+        // SAFETY: the mapping is only read, and stays alive as long as any slice of it. Its content can change only
+        // if another program writes the file meanwhile, which the documentation of `Mapped` and `Checkpoint` forbids.
+        let mapping = unsafe { memmap2::Mmap::map(&file) }
+            .map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
+        let available = mapping.len() as u64;
+        let header = mapping
+            .first_chunk::<8>()
+            .map(|bytes| u64::from_le_bytes(*bytes))
+            .ok_or_else(|| truncated("the header's length", LENGTH_BYTES))?;
+        if header > limits::HEADER_BYTES {
+            let cap = limits::HEADER_BYTES;
+            return Err(CheckpointError::HeaderTooLarge { path: path.to_owned(), bytes: header, cap });
+        }
+        let data = LENGTH_BYTES + header;
+        let text =
+            mapping.get(LENGTH_BYTES as usize..data as usize).ok_or_else(|| truncated("the header", data))?;
+        let text = std::str::from_utf8(text).map_err(|error| CheckpointError::NotUtf8 {
+            path: path.to_owned(),
+            offset: LENGTH_BYTES + error.valid_up_to() as u64,
+        })?;
+        let Header(entries) = serde_json::from_str(text).map_err(|error| CheckpointError::InvalidHeader {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
+        let tensors = check(path, entries, data, available)?;
+        Ok(WeightFile { path: path.to_owned(), source: Arc::new(Mapped(mapping)), tensors, header })
+    }
+
+    /// The file's length.
+    pub fn length(&self) -> u64 {
+        self.source.bytes().len() as u64
+    }
+
+    /// The header with its length: all of the file that says what the rest is.
+    pub fn header(&self) -> &[u8] {
+        &self.source.bytes()[..(LENGTH_BYTES + self.header) as usize]
+    }
+}
+
+/// Turns header entries into tensors in the order of their data; `data` is the first byte after the header.
+fn check(
+    path: &Path,
+    entries: Vec<(String, Entry)>,
+    data: u64,
+    available: u64,
+) -> Result<Vec<StoredTensor>, CheckpointError> {
+    let mut names = std::collections::HashSet::new();
+    let mut tensors = Vec::with_capacity(entries.len());
+    for (name, entry) in &entries {
+        if !names.insert(name.as_str()) {
+            return Err(CheckpointError::DuplicateTensor { path: path.to_owned(), tensor: name.clone() });
+        }
+        let (begin, end) = entry.data_offsets;
+        let offset = data.saturating_add(begin);
+        let invalid = |reason: String| CheckpointError::InvalidTensor {
+            path: path.to_owned(),
+            tensor: name.clone(),
+            offset,
+            reason,
+        };
+        if begin > end {
+            return Err(invalid(format!("ends at {end}, before it begins at {begin}")));
+        }
+        let Some(&dtype) = TYPES.iter().find(|stored| stored.name == entry.dtype) else {
+            return Err(invalid(format!("element type `{}` is not one of the format", entry.dtype)));
+        };
+        let bits = entry.shape.0.iter().try_fold(dtype.bits, |bits, &extent| bits.checked_mul(extent));
+        match bits {
+            Some(bits) if bits % 8 == 0 && bits / 8 == end - begin => {}
+            Some(bits) => {
+                return Err(invalid(format!(
+                    "{} values {:?} take {} bytes, but {} are set aside",
+                    dtype.name,
+                    entry.shape.0,
+                    bits.div_ceil(8),
+                    end - begin
+                )));
+            }
+            None => {
+                return Err(invalid(format!("the product of its shape {:?} overflows", entry.shape.0)));
+            }
+        }
+        match data.checked_add(end) {
+            Some(last) if last <= available => {}
+            last => {
+                return Err(CheckpointError::Truncated {
+                    path: path.to_owned(),
+                    what: format!("tensor `{name}`"),
+                    needed: last.unwrap_or(u64::MAX),
+                    available,
+                });
+            }
+        }
+        tensors.push(StoredTensor {
+            name: name.clone(),
+            dtype,
+            shape: entry.shape.0.clone(),
+            begin: offset,
+            length: end - begin,
+        });
+    }
+    tensors.sort_by_key(|tensor| (tensor.begin, tensor.length));
+    let mut last: Option<&StoredTensor> = None;
+    let mut position = data;
+    let unclaimed = |offset: u64, end: u64| CheckpointError::Unclaimed {
+        path: path.to_owned(),
+        offset,
+        bytes: end - offset,
+    };
+    for tensor in tensors.iter().filter(|tensor| tensor.length > 0) {
+        if tensor.begin < position {
+            return Err(CheckpointError::Overlap {
+                path: path.to_owned(),
+                first: last.map_or_else(String::new, |tensor| tensor.name.clone()),
+                second: tensor.name.clone(),
+                offset: tensor.begin,
+            });
+        }
+        if tensor.begin > position {
+            return Err(unclaimed(position, tensor.begin));
+        }
+        position = tensor.begin + tensor.length;
+        last = Some(tensor);
+    }
+    if position != available {
+        return Err(unclaimed(position, available));
+    }
+    Ok(tensors)
+}
+
+/// The header's tensors in file order, doublets included.
+struct Header(Vec<(String, Entry)>);
+
+/// Description of one tensor.
+#[derive(serde::Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Shape,
+    /// Counted from the end of the header.
+    data_offsets: (u64, u64),
+}
+
+/// A shape that stops growing at the rank limit, however long the list in the file.
+struct Shape(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Header;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    if entries.len() == limits::TENSORS {
+                        return Err(A::Error::custom(format!("more than {} tensors", limits::TENSORS)));
+                    }
+                    entries.push((name, map.next_value()?));
+                }
+                Ok(Header(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Extents;
+        impl<'de> Visitor<'de> for Extents {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of extents")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shape, A::Error> {
+                let mut extents = Vec::new();
+                while let Some(extent) = list.next_element()? {
+                    if extents.len() == limits::TENSOR_RANK {
+                        return Err(A::Error::custom(format!(
+                            "a shape of more than {} axes",
+                            limits::TENSOR_RANK
+                        )));
+                    }
+                    extents.push(extent);
+                }
+                Ok(Shape(extents))
+            }
+        }
+        deserializer.deserialize_seq(Extents)
+    }
+}

@@ -1,0 +1,121 @@
+//! The graph while it is being made: weights, tables and states first, then the components over them.
+
+use shardwright_graph::{Asset, AssetId, Component, Graph, State, StateId, StateKind, Weight, WeightId};
+
+use crate::CheckpointError;
+use crate::store::TensorStore;
+
+/// Names under which published files keep the text model, most specific first; the last is none.
+const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.model.", "model.", ""];
+
+/// Names under which they keep an output matrix of its own.
+const HEADS: [&str; 3] = ["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
+
+const EMBEDDING: &str = "embed_tokens.weight";
+
+/// A graph without components, and the tensors it takes its weights from.
+pub(crate) struct Translation {
+    store: TensorStore,
+    prefix: &'static str,
+    graph: Graph,
+}
+
+impl Translation {
+    /// An empty graph over `store`. The prefix of the text model's tensors is where the embedding is found.
+    pub fn new(store: TensorStore, name: String, hidden: u64, context: u64) -> Result<Self, CheckpointError> {
+        let found = PREFIXES.into_iter().find(|prefix| store.has(&format!("{prefix}{EMBEDDING}")));
+        let prefix = found.ok_or_else(|| store.missing(&format!("model.{EMBEDDING}")))?;
+        let graph = Graph {
+            name,
+            hidden,
+            vocabulary: 0,
+            context,
+            per_layer_width: 0,
+            weights: Vec::new(),
+            assets: Vec::new(),
+            states: Vec::new(),
+            components: Vec::new(),
+        };
+        Ok(Translation { store, prefix, graph })
+    }
+
+    /// The graph so far; what builders of components read.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Takes a tensor of the text model as a weight. `part` is what it is to the network, see [`Weight::part`].
+    pub fn weight(
+        &mut self,
+        name: &str,
+        part: &'static str,
+        shape: &[u64],
+    ) -> Result<WeightId, CheckpointError> {
+        let weight = self.store.weight(&format!("{}{name}", self.prefix), part, shape)?;
+        Ok(self.push(weight))
+    }
+
+    /// Adds a weight that was read elsewhere.
+    pub fn push(&mut self, weight: Weight) -> WeightId {
+        self.graph.weights.push(weight);
+        WeightId(self.graph.weights.len() as u32 - 1)
+    }
+
+    /// Takes a tensor of the text model as a gathered table.
+    pub fn asset(
+        &mut self,
+        name: &str,
+        tensor: &str,
+        shape: [u64; 2],
+        redirect: Vec<(u32, u32)>,
+    ) -> Result<AssetId, CheckpointError> {
+        let table = self.store.weight(&format!("{}{tensor}", self.prefix), "embedding", &shape)?;
+        self.graph.assets.push(Asset { name: name.to_owned(), table, redirect });
+        Ok(AssetId(self.graph.assets.len() as u32 - 1))
+    }
+
+    /// The embedding table, asset 0.
+    pub fn embedding(
+        &mut self,
+        vocabulary: u64,
+        redirect: Vec<(u32, u32)>,
+    ) -> Result<AssetId, CheckpointError> {
+        let shape = [vocabulary, self.graph.hidden];
+        self.asset("embedding", EMBEDDING, shape, redirect)
+    }
+
+    /// The output matrix `[vocabulary, hidden]`: the embedding once more when tied, else a tensor of its own.
+    pub fn head(&mut self, vocabulary: u64, tied: bool) -> Result<WeightId, CheckpointError> {
+        let name = if tied {
+            format!("{}{EMBEDDING}", self.prefix)
+        } else {
+            let found = HEADS.into_iter().find(|name| self.store.has(name));
+            found.ok_or_else(|| self.store.missing(HEADS[0]))?.to_owned()
+        };
+        let weight = self.store.weight(&name, "head", &[vocabulary, self.graph.hidden])?;
+        self.graph.vocabulary = vocabulary;
+        Ok(self.push(weight))
+    }
+
+    /// Declares a state of `layer`; `word` is `k` or `v`.
+    pub fn state(&mut self, layer: u32, word: &str, width: u64, window: u32) -> StateId {
+        let kind = if window == 0 { StateKind::Linear } else { StateKind::Ring { window } };
+        self.graph.states.push(State { name: format!("layer.{layer}.{word}"), layer, width, kind });
+        StateId(self.graph.states.len() as u32 - 1)
+    }
+
+    /// Width of the per-layer inputs.
+    pub fn set_per_layer_width(&mut self, width: u64) {
+        self.graph.per_layer_width = width;
+    }
+
+    /// Adds a finished component.
+    pub fn component(&mut self, component: Component) {
+        self.graph.components.push(component);
+    }
+
+    /// The finished graph, and the tensors with the record of which were used.
+    pub fn finish(self) -> (Graph, TensorStore) {
+        (self.graph, self.store)
+    }
+}
