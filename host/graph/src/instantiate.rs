@@ -292,7 +292,9 @@ impl<'g> Instantiation<'g> {
 
     fn state_input(&mut self, id: StateId) -> TensorId {
         let port = self.state_port(id);
-        let (name, shape) = (port.state.name.clone(), vec![port.capacity, port.state.width]);
+        // A state is often called as the node that makes its rows; tensor names are unique.
+        let name = format!("state.{}", port.state.name);
+        let shape = vec![port.capacity, port.state.width];
         self.add_input(&name, shape, DType::F32, Role::State { state: id })
     }
 
