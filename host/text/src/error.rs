@@ -238,7 +238,8 @@ impl TextError {
             }
             TextError::NotUtf8 { .. } => "save the text as UTF-8".into(),
             TextError::InvalidJson { .. } | TextError::JsonTooDeep { .. } => {
-                "download the file again; it may be truncated, or a pointer to a file in large-file storage".into()
+                "download the file again; it may be truncated, or a pointer to a file in large-file storage"
+                    .into()
             }
             TextError::InvalidField { field, .. } => {
                 format!("correct `{field}`, or remove it to use the default")
@@ -271,7 +272,8 @@ impl TextError {
             ),
             TextError::InvalidSampling { name, expected, .. } => format!("set `{name}` to {expected}"),
             TextError::LogitNotFinite { .. } => {
-                "the model's arithmetic overflowed: run `shardwright verify` to find the first bad layer".into()
+                "the model's arithmetic overflowed: run `shardwright verify` to find the first bad layer"
+                    .into()
             }
             TextError::Encode { .. } | TextError::Decode { .. } | TextError::NoLogits { .. } => return None,
         })

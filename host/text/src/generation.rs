@@ -82,8 +82,7 @@ impl Section {
     }
 
     fn invalid(&self, name: &str, expected: &'static str, found: &Value) -> crate::TextError {
-        let field =
-            if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) };
+        let field = if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) };
         invalid_field(&self.path, &field, expected, found)
     }
 
@@ -183,15 +182,32 @@ mod tests {
             ids: &'static [u32],
         }
         let cases = [
-            Case { generation: Some(r#"{"eos_token_id": [106, 1, 1]}"#), config: Some(r#"{"eos_token_id": 7}"#), ids: &[1, 106] },
+            Case {
+                generation: Some(r#"{"eos_token_id": [106, 1, 1]}"#),
+                config: Some(r#"{"eos_token_id": 7}"#),
+                ids: &[1, 106],
+            },
             Case { generation: Some(r#"{"eos_token_id": 5}"#), config: None, ids: &[5] },
             Case { generation: Some("{}"), config: Some(r#"{"eos_token_id": 7}"#), ids: &[7] },
-            Case { generation: Some(r#"{"eos_token_id": null}"#), config: Some(r#"{"text_config": {"eos_token_id": [8, 9]}}"#), ids: &[8, 9] },
+            Case {
+                generation: Some(r#"{"eos_token_id": null}"#),
+                config: Some(r#"{"text_config": {"eos_token_id": [8, 9]}}"#),
+                ids: &[8, 9],
+            },
             Case { generation: None, config: None, ids: &[] },
-            Case { generation: Some(r#"{"eos_token_id": []}"#), config: Some(r#"{"eos_token_id": 4}"#), ids: &[4] },
+            Case {
+                generation: Some(r#"{"eos_token_id": []}"#),
+                config: Some(r#"{"eos_token_id": 4}"#),
+                ids: &[4],
+            },
         ];
         for case in cases {
-            assert_eq!(read(case.generation, case.config).unwrap().stop_ids, case.ids, "{:?}", case.generation);
+            assert_eq!(
+                read(case.generation, case.config).unwrap().stop_ids,
+                case.ids,
+                "{:?}",
+                case.generation
+            );
         }
     }
 

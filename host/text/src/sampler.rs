@@ -148,8 +148,7 @@ impl Sampler {
             penalise(logits, history, self.parameters.repetition_penalty, &mut penalised);
             &penalised
         };
-        let id =
-            if self.parameters.is_greedy() { largest(logits) } else { self.draw(logits) };
+        let id = if self.parameters.is_greedy() { largest(logits) } else { self.draw(logits) };
         self.penalised = penalised;
         Ok(id)
     }
@@ -401,8 +400,7 @@ mod tests {
                 let mut kept = plain_kept(&logits, &parameters);
                 kept.sort_unstable();
                 let mut sampler = Sampler::new(parameters).unwrap();
-                let mut drawn: Vec<u32> =
-                    (0..3000).map(|_| sampler.sample(&logits, &[]).unwrap()).collect();
+                let mut drawn: Vec<u32> = (0..3000).map(|_| sampler.sample(&logits, &[]).unwrap()).collect();
                 drawn.sort_unstable();
                 drawn.dedup();
                 assert!(drawn.iter().all(|id| kept.binary_search(id).is_ok()), "{parameters:?}");
@@ -432,8 +430,11 @@ mod tests {
     fn seeds_fix_the_tokens() {
         let logits = logits(9, 500, 8.0);
         let draw = |seed| {
-            let parameters =
-                SamplingParameters { top_k: 64, top_p: 0.95, ..SamplingParameters::at_temperature(1.0, seed) };
+            let parameters = SamplingParameters {
+                top_k: 64,
+                top_p: 0.95,
+                ..SamplingParameters::at_temperature(1.0, seed)
+            };
             let mut sampler = Sampler::new(parameters).unwrap();
             (0..12).map(|_| sampler.sample(&logits, &[]).unwrap()).collect::<Vec<_>>()
         };
@@ -467,7 +468,8 @@ mod tests {
             let mut found = Vec::new();
             best(&logits, kept, &mut found);
             found.sort_by(better_first);
-            let parameters = SamplingParameters { top_k: kept as u32, ..SamplingParameters::at_temperature(1.0, 0) };
+            let parameters =
+                SamplingParameters { top_k: kept as u32, ..SamplingParameters::at_temperature(1.0, 0) };
             assert_eq!(found.iter().map(|c| c.id).collect::<Vec<_>>(), plain_kept(&logits, &parameters));
         }
     }
@@ -501,7 +503,10 @@ mod tests {
             (SamplingParameters { repetition_penalty: f32::INFINITY, ..base }, "repetition_penalty"),
         ] {
             let error = Sampler::new(parameters).unwrap_err();
-            assert!(matches!(error, TextError::InvalidSampling { name: found, .. } if found == name), "{error}");
+            assert!(
+                matches!(error, TextError::InvalidSampling { name: found, .. } if found == name),
+                "{error}"
+            );
             assert!(error.help().unwrap().contains(name));
         }
         let mut sampler = Sampler::new(base).unwrap();
@@ -515,7 +520,8 @@ mod tests {
 
     #[test]
     fn extreme_logits_are_drawn_without_harm() {
-        let parameters = SamplingParameters { top_p: 0.9, ..SamplingParameters::at_temperature(f32::MIN_POSITIVE, 0) };
+        let parameters =
+            SamplingParameters { top_p: 0.9, ..SamplingParameters::at_temperature(f32::MIN_POSITIVE, 0) };
         let mut sampler = Sampler::new(parameters).unwrap();
         assert_eq!(sampler.sample(&[f32::MAX, f32::MIN, 0.0], &[]).unwrap(), 0);
         let flat = SamplingParameters::at_temperature(f32::MAX, 0);

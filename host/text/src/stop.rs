@@ -31,7 +31,10 @@ impl StopRules {
     }
 
     /// Stops at `strings` too: each of 1 to [`STOP_STRING_BYTES_MAX`] bytes, at most [`STOP_STRINGS_MAX`] in all.
-    pub fn with_strings<S: Into<String>>(mut self, strings: impl IntoIterator<Item = S>) -> Result<StopRules> {
+    pub fn with_strings<S: Into<String>>(
+        mut self,
+        strings: impl IntoIterator<Item = S>,
+    ) -> Result<StopRules> {
         for string in strings {
             let string = string.into();
             let index = self.strings.len();
@@ -133,7 +136,9 @@ impl StopMatcher {
                 let longest = held.len().min(stop.len() - 1);
                 (1..=longest)
                     .rev()
-                    .find(|&length| stop.is_char_boundary(length) && held.ends_with(&stop.as_bytes()[..length]))
+                    .find(|&length| {
+                        stop.is_char_boundary(length) && held.ends_with(&stop.as_bytes()[..length])
+                    })
                     .unwrap_or(0)
             })
             .max()

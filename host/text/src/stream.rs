@@ -128,8 +128,7 @@ fn take_decided(bytes: &mut Vec<u8>) -> String {
 
 /// Takes the whole run: text, or one U+FFFD for each of its bytes.
 fn take_run(run: &mut Vec<u8>) -> String {
-    String::from_utf8(std::mem::take(run))
-        .unwrap_or_else(|error| "\u{fffd}".repeat(error.as_bytes().len()))
+    String::from_utf8(std::mem::take(run)).unwrap_or_else(|error| "\u{fffd}".repeat(error.as_bytes().len()))
 }
 
 /// Takes the complete characters at the start of a run that is too long to hold, or one U+FFFD if there is none.

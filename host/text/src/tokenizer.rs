@@ -59,8 +59,7 @@ impl Tokenizer {
         // The library panics on some malformed JSON, and gives no place for the rest, so the syntax comes first.
         utf8_text(bytes, &path.display().to_string())?;
         check_nesting(bytes, path)?;
-        serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
-            .map_err(|error| invalid_json(path, &error))?;
+        serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|error| invalid_json(path, &error))?;
 
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
         let mut engine = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?;
@@ -75,9 +74,7 @@ impl Tokenizer {
             });
         }
         let decoder = match engine.get_decoder() {
-            Some(decoder) => {
-                Some(serde_json::to_value(decoder).map_err(|error| invalid(error.to_string()))?)
-            }
+            Some(decoder) => Some(serde_json::to_value(decoder).map_err(|error| invalid(error.to_string()))?),
             None => None,
         };
         let mut special_ids: Vec<u32> = engine
@@ -88,9 +85,7 @@ impl Tokenizer {
             .collect();
         special_ids.sort_unstable();
         let decoding = Decoding::of(decoder.as_ref());
-        Ok(Tokenizer {
-            shared: Arc::new(Shared { path: path.to_owned(), engine, decoding, special_ids }),
-        })
+        Ok(Tokenizer { shared: Arc::new(Shared { path: path.to_owned(), engine, decoding, special_ids }) })
     }
 
     /// Starts reading `path` on a thread of its own: a large vocabulary takes about a second, in which the caller

@@ -11,7 +11,9 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehav
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::clock::strftime;
-use super::meter::{CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, SECONDS_MAX, TICK, check_source, metered};
+use super::meter::{
+    CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, SECONDS_MAX, TICK, check_source, metered,
+};
 use super::python::{JsonStyle, to_json};
 use crate::error::{Result, TextError};
 
@@ -69,7 +71,8 @@ fn compile<'source>(source: &'source str, path: &Path) -> Result<CompiledTemplat
         },
         other => stopped(other, path, line),
     })?;
-    let config = TemplateConfig { syntax_config: syntax, default_auto_escape: Arc::new(|_| AutoEscape::None) };
+    let config =
+        TemplateConfig { syntax_config: syntax, default_auto_escape: Arc::new(|_| AutoEscape::None) };
     CompiledTemplate::new("chat_template", source, &config).map_err(|error| failure(&error, None, path))
 }
 
@@ -107,17 +110,33 @@ fn environment(meter: &Arc<Meter>, now: u64) -> Environment<'static> {
     environment.add_filter("tojson", move |value: &Value, arguments: Rest<ValueOrKwargs>| {
         tojson(&account, value, arguments)
     });
-    add_bounded_filter(&mut environment, meter, "join", minijinja::filters::join, |meter, value, arguments| {
-        let joiner = arguments.first().and_then(Value::as_str).map_or(0, str::len);
-        meter.foresee(value.len().unwrap_or(RENDERED_BYTES_MAX), joiner)
-    });
-    add_bounded_filter(&mut environment, meter, "replace", minijinja::filters::replace, |meter, value, arguments| {
-        foresee_replacement(meter, value, arguments)
-    });
-    add_bounded_filter(&mut environment, meter, "indent", minijinja::filters::indent, |meter, value, arguments| {
-        let width = arguments.first().and_then(Value::as_usize).unwrap_or(0);
-        meter.foresee(value.as_str().map_or(0, |text| text.lines().count()), width)
-    });
+    add_bounded_filter(
+        &mut environment,
+        meter,
+        "join",
+        minijinja::filters::join,
+        |meter, value, arguments| {
+            let joiner = arguments.first().and_then(Value::as_str).map_or(0, str::len);
+            meter.foresee(value.len().unwrap_or(RENDERED_BYTES_MAX), joiner)
+        },
+    );
+    add_bounded_filter(
+        &mut environment,
+        meter,
+        "replace",
+        minijinja::filters::replace,
+        |meter, value, arguments| foresee_replacement(meter, value, arguments),
+    );
+    add_bounded_filter(
+        &mut environment,
+        meter,
+        "indent",
+        minijinja::filters::indent,
+        |meter, value, arguments| {
+            let width = arguments.first().and_then(Value::as_usize).unwrap_or(0);
+            meter.foresee(value.as_str().map_or(0, |text| text.lines().count()), width)
+        },
+    );
     add_bounded_filter(&mut environment, meter, "format", minijinja::filters::format, |meter, value, _| {
         check_format(meter, value)
     });
@@ -149,7 +168,10 @@ fn add_bounded_filter<F, Rv, Args>(
     let meter = Arc::clone(meter);
     environment.add_filter(
         name,
-        move |state: &mut State<'_, '_>, value: Value, arguments: Rest<ValueOrKwargs>| -> Result<Value, Error> {
+        move |state: &mut State<'_, '_>,
+              value: Value,
+              arguments: Rest<ValueOrKwargs>|
+              -> Result<Value, Error> {
             let arguments = arguments.into_values();
             foresee(&meter, &value, &arguments)?;
             let mut all = vec![value];
@@ -289,9 +311,7 @@ fn failure(error: &Error, halt: Option<Halt>, path: &Path) -> TextError {
         | ErrorKind::UnknownFunction
         | ErrorKind::UnknownMethod
         | ErrorKind::TemplateNotFound
-        | ErrorKind::BadInclude => {
-            TextError::UnsupportedTemplate { path, line, what: words(error) }
-        }
+        | ErrorKind::BadInclude => TextError::UnsupportedTemplate { path, line, what: words(error) },
         ErrorKind::SyntaxError if detail.starts_with("unknown statement") => {
             TextError::UnsupportedTemplate { path, line, what: detail.to_owned() }
         }

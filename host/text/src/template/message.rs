@@ -65,10 +65,9 @@ impl Message {
 
     pub(crate) fn to_value(&self) -> Value {
         let content = self.content.as_ref().map(|content| ("content".to_owned(), content.to_value()));
-        std::iter::once(("role".to_owned(), Value::from(self.role.as_str())))
-            .chain(content)
-            .chain(self.fields.iter().map(|(name, value)| (name.clone(), value.0.clone())))
-            .collect()
+        let role = ("role".to_owned(), Value::from(self.role.as_str()));
+        let fields = self.fields.iter().map(|(name, value)| (name.clone(), value.0.clone()));
+        Value::from_pairs(std::iter::once(role).chain(content).chain(fields))
     }
 }
 
@@ -94,10 +93,9 @@ impl ContentPart {
 
     fn to_value(&self) -> Value {
         let text = self.text.as_ref().map(|text| ("text".to_owned(), Value::from(text.as_str())));
-        std::iter::once(("type".to_owned(), Value::from(self.kind.as_str())))
-            .chain(text)
-            .chain(self.fields.iter().map(|(name, value)| (name.clone(), value.0.clone())))
-            .collect()
+        let kind = ("type".to_owned(), Value::from(self.kind.as_str()));
+        let fields = self.fields.iter().map(|(name, value)| (name.clone(), value.0.clone()));
+        Value::from_pairs(std::iter::once(kind).chain(text).chain(fields))
     }
 }
 
@@ -131,7 +129,10 @@ impl Content {
             return Ok(Content::Text(text.to_owned()));
         }
         if value.kind() != ValueKind::Seq {
-            return Err(format!("`content` should be a string or a list of parts, but is a {}", value.kind()));
+            return Err(format!(
+                "`content` should be a string or a list of parts, but is a {}",
+                value.kind()
+            ));
         }
         let parts = value.try_iter().map_err(|error| error.to_string())?;
         Ok(Content::Parts(parts.map(|part| ContentPart::of(&part)).collect::<Result<_, _>>()?))
@@ -170,7 +171,10 @@ fn entries(value: &Value) -> Result<Vec<(String, Value)>, String> {
 }
 
 fn string(name: &str, value: &Value) -> Result<String, String> {
-    value.as_str().map(str::to_owned).ok_or_else(|| format!("`{name}` should be a string, but is a {}", value.kind()))
+    value
+        .as_str()
+        .map(str::to_owned)
+        .ok_or_else(|| format!("`{name}` should be a string, but is a {}", value.kind()))
 }
 
 #[cfg(test)]

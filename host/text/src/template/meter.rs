@@ -70,7 +70,6 @@ impl Meter {
         Error::new(ErrorKind::InvalidOperation, words)
     }
 
-
     pub(crate) fn take_halt(&self) -> Option<Halt> {
         self.halt.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
@@ -115,7 +114,9 @@ impl Meter {
     fn weigh(&self, value: &Value, depth: usize, left: &mut usize) -> Result<usize, Error> {
         const NODE_BYTES: usize = 24;
         if depth > VALUE_NESTING_MAX {
-            return Err(self.halt(Halt::TooLarge { max: VALUE_NESTING_MAX as u64, unit: "levels of a value" }));
+            return Err(
+                self.halt(Halt::TooLarge { max: VALUE_NESTING_MAX as u64, unit: "levels of a value" })
+            );
         }
         let own = match value.kind() {
             ValueKind::String => value.as_str().map_or(0, str::len),
@@ -196,7 +197,9 @@ pub(crate) fn metered<'source>(instructions: &Instructions<'source>) -> Instruct
     new
 }
 
-fn jump_target<'instruction>(instruction: &'instruction mut Instruction<'_>) -> Option<&'instruction mut u32> {
+fn jump_target<'instruction>(
+    instruction: &'instruction mut Instruction<'_>,
+) -> Option<&'instruction mut u32> {
     match instruction {
         Instruction::Jump(target)
         | Instruction::JumpIfFalse(target)
@@ -216,12 +219,9 @@ fn metered_instruction<'source>(instruction: &Instruction<'source>) -> Vec<Instr
         Instruction::Iterate(_) => {
             vec![Instruction::CallFunction(TICK, Some(0)), Instruction::DiscardTop, same]
         }
-        Instruction::SetAttr(_) => vec![
-            Instruction::Swap,
-            Instruction::CallFunction(CHECK_KEPT, Some(1)),
-            Instruction::Swap,
-            same,
-        ],
+        Instruction::SetAttr(_) => {
+            vec![Instruction::Swap, Instruction::CallFunction(CHECK_KEPT, Some(1)), Instruction::Swap, same]
+        }
         Instruction::Add
         | Instruction::Mul
         | Instruction::StringConcat
@@ -285,6 +285,8 @@ struct Tag {
     bytes: u64,
     repeats: bool,
     powers: bool,
+    /// Whether it holds anything that `*` makes longer: a string, list or tuple.
+    sequences: bool,
     factor: u64,
 }
 
@@ -297,19 +299,28 @@ impl Tag {
         }
         self.tokens += 1;
         self.bytes += 24;
-        let mut number = |value: u64| self.factor = self.factor.max(1).saturating_mul(value.max(1));
         match token {
-            Token::Str(text) => self.bytes += text.len() as u64,
-            Token::String(text) => self.bytes += text.len() as u64,
-            Token::Int(value) => number(*value),
-            Token::Int128(value) => number(u64::try_from(**value).unwrap_or(u64::MAX)),
+            Token::Str(text) => self.sequence(text.len()),
+            Token::String(text) => self.sequence(text.len()),
+            Token::BracketOpen | Token::Comma => self.sequences = true,
+            Token::Int(value) => self.number(*value),
+            Token::Int128(value) => self.number(u64::try_from(**value).unwrap_or(u64::MAX)),
             // Casts saturate: a huge float counts as the largest number.
-            Token::Float(value) => number(*value as u64),
+            Token::Float(value) => self.number(*value as u64),
             Token::Mul => self.repeats = true,
             Token::Pow => self.powers = true,
             Token::Assign => self.assigns = true,
             _ => {}
         }
+    }
+
+    fn sequence(&mut self, bytes: usize) {
+        self.sequences = true;
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+    }
+
+    fn number(&mut self, value: u64) {
+        self.factor = self.factor.max(1).saturating_mul(value.max(1));
     }
 
     fn track_nesting(&self, blocks: &mut Vec<usize>) {
@@ -334,7 +345,7 @@ impl Tag {
     /// At most so many bytes come of folding the tag's constants: without `*` they only add up; with it, every number
     /// may multiply every string, and sums of numbers are at most as many as there are tokens.
     fn folded_bytes(&self) -> u64 {
-        if !self.repeats {
+        if !self.repeats || !self.sequences {
             return self.bytes;
         }
         if self.powers {

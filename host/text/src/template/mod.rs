@@ -54,13 +54,22 @@ pub struct RenderOptions {
 
 impl Default for RenderOptions {
     fn default() -> Self {
-        RenderOptions { add_generation_prompt: true, tools: None, variables: Vec::new(), now_unix_seconds: None }
+        RenderOptions {
+            add_generation_prompt: true,
+            tools: None,
+            variables: Vec::new(),
+            now_unix_seconds: None,
+        }
     }
 }
 
 impl RenderOptions {
     /// Sets a variable of the template.
-    pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<TemplateValue>) -> RenderOptions {
+    pub fn with_variable(
+        mut self,
+        name: impl Into<String>,
+        value: impl Into<TemplateValue>,
+    ) -> RenderOptions {
         self.variables.push((name.into(), value.into()));
         self
     }
@@ -149,15 +158,12 @@ impl ChatTemplate {
         let conversation: Value = messages.iter().map(Message::to_value).collect();
         let tools = options.tools.as_ref().map_or(Value::from(()), |tools| tools.0.clone());
         // Later names win: a caller's variable over a special token, the conversation over both.
-        let variables: Value = tokens
-            .chain(given)
-            .chain([
-                ("messages", conversation),
-                ("tools", tools),
-                ("documents", Value::from(())),
-                ("add_generation_prompt", Value::from(options.add_generation_prompt)),
-            ])
-            .collect();
+        let variables = Value::from_pairs(tokens.chain(given).chain([
+            ("messages", conversation),
+            ("tools", tools),
+            ("documents", Value::from(())),
+            ("add_generation_prompt", Value::from(options.add_generation_prompt)),
+        ]));
         let now = options.now_unix_seconds.unwrap_or_else(clock::now);
         engine::render(source, &self.path, variables, now)
     }
@@ -178,8 +184,8 @@ fn special_tokens(config: &Map<String, Json>, path: &Path) -> Result<Vec<(String
             },
             _ => None,
         };
-        let token = token
-            .ok_or_else(|| invalid_field(path, name, "a string, or an object with `content`", value))?;
+        let token =
+            token.ok_or_else(|| invalid_field(path, name, "a string, or an object with `content`", value))?;
         tokens.push((name.clone(), token.clone()));
     }
     Ok(tokens)

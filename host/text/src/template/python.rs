@@ -183,7 +183,10 @@ mod tests {
     #[test]
     fn one_line_is_pythons() {
         for (json, expected) in [
-            (r#"{"b":1,"a":[1,2.0,-0.5,null,true,false],"c":{}}"#, r#"{"b": 1, "a": [1, 2.0, -0.5, null, true, false], "c": {}}"#),
+            (
+                r#"{"b":1,"a":[1,2.0,-0.5,null,true,false],"c":{}}"#,
+                r#"{"b": 1, "a": [1, 2.0, -0.5, null, true, false], "c": {}}"#,
+            ),
             (r#""é<>&'\"\\\n\t\u0001\u007f/""#, "\"é<>&'\\\"\\\\\\n\\t\\u0001\u{7f}/\""),
             ("[]", "[]"),
             ("18446744073709551615", "18446744073709551615"),
@@ -201,7 +204,8 @@ mod tests {
             dumped(json, &indented),
             "{\n  \"b\": [\n    1,\n    {\n      \"x\": \"é🙂\"\n    }\n  ],\n  \"a\": {}\n}"
         );
-        let compact = JsonStyle { separators: Some((",".into(), ":".into())), sort_keys: true, ascii: true, ..PLAIN };
+        let compact =
+            JsonStyle { separators: Some((",".into(), ":".into())), sort_keys: true, ascii: true, ..PLAIN };
         assert_eq!(dumped(json, &compact), r#"{"a":{},"b":[1,{"x":"\u00e9\ud83d\ude42"}]}"#);
     }
 

@@ -1,0 +1,144 @@
+//! Files that are no tokenizer, or a spiteful one: a typed error that names the file, never a panic or a hang.
+
+use std::path::Path;
+
+use shardwright_text::{Random, TEXT_BYTES_MAX, TextError, TextStream, Tokenizer, utf8_text};
+
+fn refused(bytes: &[u8]) -> TextError {
+    let error = Tokenizer::from_bytes(bytes, "somewhere/tokenizer.json").unwrap_err();
+    assert!(error.to_string().contains("somewhere/tokenizer.json"), "{error}");
+    assert!(error.help().is_some(), "{error}");
+    error
+}
+
+fn qwen() -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen3/tokenizer.json"))
+        .unwrap()
+}
+
+#[test]
+fn what_is_no_tokenizer_is_refused() {
+    assert!(matches!(refused(b""), TextError::InvalidJson { .. }));
+    assert!(matches!(
+        refused(b"version https://git-lfs.github.com/spec/v1"),
+        TextError::InvalidJson { line: 1, .. }
+    ));
+    assert!(matches!(refused(b"{\"a\": \"\xff\"}"), TextError::NotUtf8 { offset: 7, .. }));
+    let cut = &qwen()[..20_000];
+    assert!(matches!(refused(cut), TextError::InvalidJson { .. }));
+    assert!(matches!(refused(b"{}"), TextError::InvalidTokenizer { .. }));
+    assert!(matches!(refused(b"[1, 2]"), TextError::InvalidTokenizer { .. }));
+    assert!(matches!(
+        refused(br#"{"model": {"type": "BPE", "vocab": {"a": 99999999999}, "merges": []}}"#),
+        TextError::InvalidTokenizer { .. }
+    ));
+    assert!(matches!(
+        refused(br#"{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}"#),
+        TextError::InvalidTokenizer { .. }
+    ));
+    assert!(matches!(
+        refused(br#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}"#),
+        TextError::InvalidTokenizer { .. }
+    ));
+    assert!(matches!(refused(br#"{"model": {"type": "Sorcery"}}"#), TextError::InvalidTokenizer { .. }));
+    let nested = format!("{{\"decoder\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(matches!(refused(nested.as_bytes()), TextError::JsonTooDeep { .. }));
+    let steps = r#"{"type": "Sequence", "decoders": ["#;
+    let nested = format!("{{\"decoder\": {}{}}}", steps.repeat(31), "]}".repeat(31));
+    assert!(matches!(refused(nested.as_bytes()), TextError::InvalidTokenizer { .. }));
+    let nested = nested.replace("Sequence", "Confusion");
+    assert!(matches!(refused(nested.as_bytes()), TextError::InvalidTokenizer { .. }));
+    let dropout = String::from_utf8(qwen()).unwrap().replacen("\"dropout\": null", "\"dropout\": 0.5", 1);
+    assert!(matches!(refused(dropout.as_bytes()), TextError::UnsupportedTokenizer { .. }));
+}
+
+#[test]
+fn truncation_and_padding_of_the_file_are_ignored() {
+    let text = String::from_utf8(qwen()).unwrap();
+    let cutting = text
+        .replacen("\"truncation\": null", r#""truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}"#, 1)
+        .replacen("\"padding\": null", r#""padding": {"strategy": {"Fixed": 4000000000}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}"#, 1);
+    assert_ne!(cutting, text);
+    let plain = Tokenizer::from_bytes(text.as_bytes(), "a").unwrap();
+    let cutting = Tokenizer::from_bytes(cutting.as_bytes(), "b").unwrap();
+    let words = "The little engine climbed the hill";
+    assert_eq!(cutting.encode(words, true).unwrap(), plain.encode(words, true).unwrap());
+}
+
+#[test]
+fn files_are_named_when_loading_in_the_background_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("tokenizer.json");
+    let error = Tokenizer::load_in_background(&missing).join().unwrap_err();
+    assert!(matches!(&error, TextError::Read { path, .. } if *path == missing), "{error}");
+    std::fs::write(&missing, "{").unwrap();
+    let loading = Tokenizer::load_in_background(&missing);
+    while !loading.is_finished() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(loading.join(), Err(TextError::InvalidJson { .. })));
+}
+
+#[test]
+fn failures_of_the_library_are_errors() {
+    // A decoder that strips more characters than a token has makes the library panic.
+    let spiteful = String::from_utf8(qwen()).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&spiteful).unwrap();
+    let mut value = value;
+    value["decoder"] = serde_json::json!({"type": "Strip", "content": "!", "start": 0, "stop": 1000});
+    let tokenizer = Tokenizer::from_bytes(value.to_string().as_bytes(), "spiteful.json").unwrap();
+    let id = tokenizer.token_to_id("!").unwrap();
+    let error = tokenizer.decode(&[id], false).unwrap_err();
+    assert!(matches!(&error, TextError::Decode { .. }), "{error}");
+    assert!(error.to_string().contains("spiteful.json"));
+    assert!(matches!(TextStream::new(&tokenizer, false).push(id), Err(TextError::Decode { .. })));
+
+    // A model that has no token for a text and none for the unknown.
+    value["model"] = serde_json::json!({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "missing"});
+    value["decoder"] = serde_json::Value::Null;
+    value["added_tokens"] = serde_json::json!([]);
+    let tokenizer = Tokenizer::from_bytes(value.to_string().as_bytes(), "spiteful.json").unwrap();
+    let error = tokenizer.encode("b", false).unwrap_err();
+    assert!(matches!(&error, TextError::Encode { .. }), "{error}");
+}
+
+#[test]
+fn texts_are_bounded() {
+    let tokenizer = Tokenizer::from_bytes(&qwen(), "q").unwrap();
+    let long = "a".repeat(TEXT_BYTES_MAX + 1);
+    let error = tokenizer.encode(&long, false).unwrap_err();
+    assert!(matches!(error, TextError::TextTooLong { max: TEXT_BYTES_MAX, .. }) && error.help().is_some());
+    let error = utf8_text(b"abc\xffdef", "the prompt").unwrap_err();
+    assert_eq!(error.to_string(), "the prompt is not UTF-8 text: the first bad byte is at offset 3");
+}
+
+/// Small faults all over a real file: whatever is accepted must also encode and decode without a panic.
+#[test]
+fn damaged_files_are_refused_or_work() {
+    let mut small: serde_json::Value = serde_json::from_slice(&qwen()).unwrap();
+    // The vocabulary is most of the file, and faults in it are the least interesting.
+    small["model"]["merges"] = serde_json::json!([]);
+    let intact = small.to_string().into_bytes();
+    let mut random = Random::new(5);
+    let mut below = |bound: usize| (random.next_u64() % bound as u64) as usize;
+    let mut accepted = 0;
+    for _ in 0..400 {
+        let mut bytes = intact.clone();
+        for _ in 0..1 + below(3) {
+            let place = below(bytes.len());
+            match below(4) {
+                0 => bytes[place] = b"\"{}[],:0-9aZ\\nulltrue \xff"[below(22)],
+                1 => drop(bytes.drain(place..(place + 1 + below(20)).min(intact.len() / 2).max(place))),
+                2 => bytes.insert(place, b"0123456789"[below(10)]),
+                _ => bytes.truncate(bytes.len() - below(40)),
+            }
+        }
+        if let Ok(tokenizer) = Tokenizer::from_bytes(&bytes, "damaged.json") {
+            accepted += 1;
+            if let Ok(ids) = tokenizer.encode("naïve 東京 <|im_start|> don't 123", true) {
+                let _ = tokenizer.decode(&ids, true);
+            }
+        }
+    }
+    assert!(accepted > 0, "some damage does no harm");
+}
