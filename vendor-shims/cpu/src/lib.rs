@@ -7,11 +7,22 @@
 //!
 //! **Not its job.** It parses no file of the host but its own artefacts, plans nothing, keeps no positions and owns
 //! no session; it knows no model family.
+//!
+//! Reading order: [`CpuShim`], `lower` (an entry graph becomes a program), [`program`], `artefact`, `execute`, [`kernels`],
+//! [`simd`].
 
+mod artefact;
 mod error;
+mod estimate;
+mod execute;
 pub mod kernels;
+mod lower;
 pub mod pool;
 pub mod program;
+mod shim;
 pub mod simd;
 
 pub use error::CpuError;
+pub use shim::CpuShim;
+
+shardwright_shim_abi::export_shim!(CpuShim);

@@ -34,8 +34,8 @@ pub struct Tensor<'a> {
 pub enum Source<'a> {
     /// Nobody mentions it.
     Unused,
-    /// Bound before a run: index of the input port.
-    Input(usize),
+    /// Bound before a run.
+    Input,
     /// A weight.
     Constant(WeightView<'a>),
     /// Result of a node.
@@ -104,7 +104,7 @@ impl<'a> Graph<'a> {
                 source: Source::Unused,
             });
         }
-        let mut define = |tensors: &mut Vec<Tensor<'a>>, index: u32, source: Source<'a>| {
+        let define = |tensors: &mut Vec<Tensor<'a>>, index: u32, source: Source<'a>| {
             let Some(tensor) = tensors.get_mut(index as usize) else {
                 return Err(invalid(format!("no tensor {index}")));
             };
@@ -114,8 +114,8 @@ impl<'a> Graph<'a> {
             tensor.source = source;
             Ok(())
         };
-        for (port, view) in entry.inputs().enumerate() {
-            define(&mut tensors, view.tensor(), Source::Input(port))?;
+        for view in entry.inputs() {
+            define(&mut tensors, view.tensor(), Source::Input)?;
         }
         for (index, weight) in entry.constants() {
             define(&mut tensors, index, Source::Constant(weight))?;

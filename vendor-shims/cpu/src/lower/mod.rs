@@ -12,6 +12,6 @@ mod storage;
 mod weights;
 
 pub use emit::entry;
-pub use graph::{Graph, Source, Tensor};
-pub use recognise::{Operation, Refusal, recognise};
+pub use graph::{Graph, Tensor};
+pub use recognise::{Operation, recognise};
 pub use weights::Weights;

@@ -146,7 +146,7 @@ impl<'g, 'a> Here<'g, 'a> {
     /// A float that is not a raw weight is f32; a weight may be half precision.
     fn index_vector(&self, place: usize, length: usize) -> Recognised<()> {
         let tensor = self.any(place)?;
-        if !tensor.is_index() || !matches!(tensor.source, Source::Input(_)) {
+        if !tensor.is_index() || !matches!(tensor.source, Source::Input) {
             return unsupported(format!("input {place} `{}` is not a bound i32 tensor", tensor.name));
         }
         expect(&tensor.shape, &[length], place)

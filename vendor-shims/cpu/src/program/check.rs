@@ -198,6 +198,8 @@ impl Bounds<'_> {
             Step::Binary { broadcast, outer, a, b, out, .. } => {
                 let (total, reach_a, reach_b) = self.broadcast(broadcast)?;
                 let most = self.most(*outer)?;
+                let inner = |strides: &[usize]| strides.last().is_some_and(|stride| *stride <= 1);
+                ensure(inner(&broadcast.a) && inner(&broadcast.b), || "an innermost axis with gaps".into())?;
                 ensure(most <= broadcast.shape[0] as u64, || format!("{most} steps of {}", broadcast.shape[0]))?;
                 self.reads(*a, reach_a)?;
                 self.reads(*b, reach_b)?;

@@ -194,7 +194,7 @@ coded_struct!(Broadcast { shape, a, b });
 coded_struct!(Strided { shape, source, target });
 coded_struct!(Port { name, direction, role, dtype, shape });
 coded_struct!(Entry { name, rows, context, ports, arena, steps });
-coded_struct!(Program { entries });
+coded_struct!(Program { threads, entries });
 
 macro_rules! coded_enum {
     ($type:ident { $($tag:literal => $case:ident $(($($value:ident),*))? $({$($field:ident),* $(,)?})?),* $(,)? }) => {

@@ -13,6 +13,8 @@ pub use step::{AttentionKeys, Extent, Operand, PackedWeights, Place, Step};
 /// Entries that share one weight section.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
+    /// Threads to load with when nobody says; 0 for one per core.
+    pub threads: u32,
     /// What can be run.
     pub entries: Vec<Entry>,
 }

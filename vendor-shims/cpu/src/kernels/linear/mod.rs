@@ -6,9 +6,11 @@
 //! chosen for speed.
 
 mod pack;
+mod product;
 mod tile;
 
 pub use pack::{PanelType, pack_from_columns, pack_from_rows, packed_elements};
+pub use product::{Sizes, mat_mul, scratch_values};
 
 use crate::kernels::linear::tile::{Element, rows_by_panels};
 use crate::pool::{Pool, SharedOutput};

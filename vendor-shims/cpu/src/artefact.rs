@@ -1,0 +1,248 @@
+//! The layout of a compiled artefact.
+//!
+//! ```text
+//! 0   magic        8 bytes `SWCPUART`
+//! 8   format       u32, then a u32 of zero
+//! 16  length       u64, of the whole artefact
+//! 24  program      u64, bytes from 64 on
+//! 32  weights at   u64, a multiple of 4096
+//! 40  weights      u64, bytes
+//! 48  checksum     u64, over bytes 0 to 48 and the program
+//! 56  zero         u64
+//! 64  program, zeros, weights
+//! end checksum of the weights u64, magic `SWCPUEND`
+//! ```
+//!
+//! Little-endian. Nothing in it depends on the instruction set. The program is verified at every load; the weights,
+//! which are mapped and may be large, only on request.
+
+use crate::error::CpuError;
+use crate::program::{Program, decode, encode};
+
+const MAGIC: &[u8; 8] = b"SWCPUART";
+const END: &[u8; 8] = b"SWCPUEND";
+/// Version of the layout and of the program's encoding.
+pub const FORMAT: u32 = 1;
+const HEADER: u64 = 64;
+const TRAILER: u64 = 16;
+const PAGE: u64 = 4096;
+/// Longest program: a million steps take about 200 MiB.
+const MAX_PROGRAM: u64 = 256 << 20;
+/// First line of a head.
+const HEAD: &str = "shardwright-cpu-artefact";
+
+/// Sum over bytes that changes with any single bit and any swap; not a protection against intent.
+#[derive(Clone, Debug)]
+pub struct Checksum {
+    state: u64,
+    pending: [u8; 8],
+    count: usize,
+    length: u64,
+}
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Checksum { state: 0x243f_6a88_85a3_08d3, pending: [0; 8], count: 0, length: 0 }
+    }
+}
+
+impl Checksum {
+    /// Adds bytes; how they are split changes nothing.
+    pub fn add(&mut self, mut bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        while self.count > 0 && self.count < 8 && !bytes.is_empty() {
+            self.pending[self.count] = bytes[0];
+            self.count += 1;
+            bytes = &bytes[1..];
+        }
+        if self.count == 8 {
+            self.mix(u64::from_le_bytes(self.pending));
+            self.count = 0;
+        }
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.mix(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            self.pending[..rest.len()].copy_from_slice(rest);
+            self.count = rest.len();
+        }
+    }
+
+    fn mix(&mut self, word: u64) {
+        // Both steps can be undone, so two different words never lead to the same state.
+        self.state = (self.state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.state ^= self.state >> 32;
+    }
+
+    /// The sum.
+    pub fn finish(mut self) -> u64 {
+        self.pending[self.count..].fill(0);
+        self.mix(u64::from_le_bytes(self.pending));
+        self.mix(self.length);
+        self.state
+    }
+}
+
+fn checksum(parts: &[&[u8]]) -> u64 {
+    let mut sum = Checksum::default();
+    parts.iter().for_each(|part| sum.add(part));
+    sum.finish()
+}
+
+/// Writes an artefact: `weights` streams the weight section of `length` bytes into the function it is given.
+pub fn write<E: From<CpuError>>(
+    program: &Program,
+    length: u64,
+    mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+    weights: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E>,
+) -> Result<(), E> {
+    let bytes = encode(program);
+    let program_length = bytes.len() as u64;
+    if program_length > MAX_PROGRAM {
+        return Err(CpuError::Limit { limit: "program-bytes", value: program_length, max: MAX_PROGRAM }.into());
+    }
+    let weights_at = (HEADER + program_length).next_multiple_of(PAGE);
+    let mut header = Vec::with_capacity(HEADER as usize);
+    header.extend_from_slice(MAGIC);
+    header.extend_from_slice(&FORMAT.to_le_bytes());
+    header.extend_from_slice(&[0; 4]);
+    for number in [weights_at + length + TRAILER, program_length, weights_at, length] {
+        header.extend_from_slice(&number.to_le_bytes());
+    }
+    let sum = checksum(&[&header, &bytes]);
+    header.extend_from_slice(&sum.to_le_bytes());
+    header.extend_from_slice(&[0; 8]);
+    sink(&header)?;
+    sink(&bytes)?;
+    sink(&vec![0; (weights_at - HEADER - program_length) as usize])?;
+    let mut sum = Checksum::default();
+    weights(&mut |bytes| {
+        sum.add(bytes);
+        sink(bytes)
+    })?;
+    sink(&sum.finish().to_le_bytes())?;
+    sink(END)
+}
+
+/// An artefact whose program is verified and proved in bounds.
+#[derive(Debug)]
+pub struct Artefact<'m> {
+    /// What to do.
+    pub program: Program,
+    /// The weight section.
+    pub weights: &'m [u8],
+    sum: u64,
+}
+
+fn corrupt(offset: u64, reason: impl Into<String>) -> CpuError {
+    CpuError::CorruptArtefact { offset, reason: reason.into() }
+}
+
+impl<'m> Artefact<'m> {
+    /// Reads untrusted bytes.
+    pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, CpuError> {
+        let total = bytes.len() as u64;
+        let part = |offset: u64, length: u64, what: &str| {
+            let end = offset.checked_add(length).filter(|end| *end <= total);
+            let end = end.ok_or_else(|| corrupt(offset, format!("{what} of {length} bytes in an artefact of {total}")))?;
+            Ok::<&'m [u8], CpuError>(&bytes[offset as usize..end as usize])
+        };
+        let number = |offset: u64| {
+            let mut word = [0; 8];
+            word.copy_from_slice(part(offset, 8, "a number")?);
+            Ok::<u64, CpuError>(u64::from_le_bytes(word))
+        };
+        if part(0, 8, "a magic number")? != MAGIC {
+            return Err(corrupt(0, "this is no artefact of the CPU shim"));
+        }
+        let format = number(8)?;
+        let found = format as u32;
+        if format >> 32 != 0 {
+            return Err(corrupt(12, "reserved bytes are set"));
+        }
+        if found != FORMAT {
+            return Err(CpuError::IncompatibleArtefact { found, expected: FORMAT });
+        }
+        let [length, program_length, weights_at, weights_length] = [number(16)?, number(24)?, number(32)?, number(40)?];
+        if length != total {
+            return Err(corrupt(16, format!("{total} bytes, the header says {length}")));
+        }
+        if number(56)? != 0 {
+            return Err(corrupt(56, "reserved bytes are set"));
+        }
+        if program_length > MAX_PROGRAM {
+            return Err(corrupt(24, format!("a program of {program_length} bytes")));
+        }
+        let program = part(HEADER, program_length, "a program")?;
+        if checksum(&[&bytes[..48], program]) != number(48)? {
+            return Err(corrupt(48, "header or program do not match their checksum"));
+        }
+        if weights_at != (HEADER + program_length).next_multiple_of(PAGE) {
+            return Err(corrupt(32, format!("weights at {weights_at}")));
+        }
+        let weights = part(weights_at, weights_length, "a weight section")?;
+        // No overflow: the section was found inside the artefact.
+        let end = weights_at + weights_length;
+        if total - end != TRAILER || part(end + 8, 8, "an end")? != END {
+            return Err(corrupt(end, "the end is not where it should be"));
+        }
+        let sum = number(end)?;
+        let program = decode(program, HEADER)?;
+        program.check(weights_length).map_err(|reason| corrupt(HEADER, reason))?;
+        Ok(Artefact { program, weights, sum })
+    }
+
+    /// Reads all weights and compares their checksum.
+    pub fn verify_weights(&self) -> Result<(), CpuError> {
+        if checksum(&[self.weights]) == self.sum {
+            return Ok(());
+        }
+        Err(corrupt(0, "the weights do not match their checksum"))
+    }
+}
+
+/// The head that goes beside an artefact.
+pub fn head() -> Vec<u8> {
+    format!("{HEAD}\nformat={FORMAT}\nversion={}\n", env!("CARGO_PKG_VERSION")).into_bytes()
+}
+
+/// The format that a head names; `None` when it is none of this shim's.
+pub fn format_of(head: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(head).ok()?;
+    let mut lines = text.lines();
+    if lines.next() != Some(HEAD) {
+        return None;
+    }
+    lines.find_map(|line| line.strip_prefix("format="))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_name_their_format() {
+        assert_eq!(format_of(&head()), Some(FORMAT));
+        for foreign in [&b""[..], b"qnn\nformat=1\n", b"shardwright-cpu-artefact\nformat=x", &[0xff, 0xfe]] {
+            assert_eq!(format_of(foreign), None);
+        }
+    }
+
+    #[test]
+    fn checksums_do_not_depend_on_pieces_but_on_every_bit() {
+        let bytes: Vec<u8> = (0..203).map(|i| (i * 7) as u8).collect();
+        let whole = checksum(&[&bytes]);
+        for cut in [0, 1, 7, 8, 9, 100, 203] {
+            assert_eq!(checksum(&[&bytes[..cut], &bytes[cut..]]), whole);
+        }
+        let pieces: Vec<&[u8]> = bytes.chunks(3).collect();
+        assert_eq!(checksum(&pieces), whole);
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(checksum(&[&flipped]), whole);
+        }
+        assert_ne!(checksum(&[&[0; 8]]), checksum(&[&[0; 9]]));
+    }
+}

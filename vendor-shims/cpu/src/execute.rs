@@ -1,0 +1,309 @@
+//! Runs a checked program over bound memory.
+
+use std::sync::Arc;
+
+use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, typed};
+
+use crate::artefact::Artefact;
+use crate::error::CpuError;
+use crate::kernels::attention::{self, Operands, Visible};
+use crate::kernels::elementwise::{binary, unary};
+use crate::kernels::linear::{self, PanelData, PanelType, Panels, Sizes};
+use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
+use crate::kernels::reduce::reduce;
+use crate::kernels::rotary::{rope, rotary_table};
+use crate::kernels::shape::{state_update, strided_copy};
+use crate::pool::Pool;
+use crate::program::{AttentionKeys, Entry, MAX_VALUES, Operand, Place, Program, Step, VALUE_BYTES};
+use crate::simd::Level;
+
+/// A loaded program: weights in place, memory planned.
+pub struct Engine<'m> {
+    program: Program,
+    weights: &'m [u8],
+    constants: &'m [f32],
+    arena: HostBuffer,
+    scratch: HostBuffer,
+    pool: Arc<Pool>,
+    level: Level,
+    visible: Vec<Visible>,
+}
+
+/// Base of a bound tensor.
+#[derive(Clone, Copy)]
+struct Base {
+    pointer: *mut f32,
+    elements: usize,
+}
+
+impl<'m> Engine<'m> {
+    /// Allocates what the program planned; weights stay where they are.
+    pub fn new(artefact: Artefact<'m>, pool: Arc<Pool>, level: Level) -> Result<Engine<'m>, CpuError> {
+        let Artefact { program, weights, .. } = artefact;
+        let whole = weights.len() / VALUE_BYTES as usize * VALUE_BYTES as usize;
+        let constants = typed::<f32>(&weights[..whole])
+            .map_err(|_| CpuError::InvalidRun { reason: "the artefact is not mapped at a page".into() })?;
+        let arena = program.entries.iter().map(|entry| entry.arena).max().unwrap_or(0);
+        let mut scratch = 0;
+        for entry in &program.entries {
+            for step in &entry.steps {
+                let needed = scratch_values(entry, step, pool.threads()).filter(|values| *values as u64 <= MAX_VALUES);
+                let limit = CpuError::Limit { limit: "scratch-values", value: u64::MAX, max: MAX_VALUES };
+                scratch = scratch.max(needed.ok_or(limit)?);
+            }
+        }
+        let allocate = |what: &'static str, values: u64| {
+            let bytes = values * VALUE_BYTES;
+            HostBuffer::new(bytes as usize, 64).map_err(|_| CpuError::OutOfMemory { what, bytes })
+        };
+        Ok(Engine {
+            arena: allocate("activations", arena)?,
+            scratch: allocate("scratch memory", scratch as u64)?,
+            program,
+            weights,
+            constants,
+            pool,
+            level,
+            visible: Vec::new(),
+        })
+    }
+
+    /// What can be run.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Runs one entry.
+    pub fn run(&mut self, mut run: Run<'_>) -> Result<(), Error> {
+        let invalid = |reason: String| CpuError::InvalidRun { reason };
+        let entry = self
+            .program
+            .entries
+            .get(run.entry)
+            .ok_or_else(|| invalid(format!("no entry {}", run.entry)))?;
+        let rows = run.rows;
+        if rows == 0 || rows as u64 > entry.rows {
+            return Err(invalid(format!("{rows} rows, 1 to {} are possible", entry.rows)).into());
+        }
+        if run.bound.len() != entry.ports.len() {
+            return Err(invalid(format!("{} bindings, {} expected", run.bound.len(), entry.ports.len())).into());
+        }
+        let mut bases = Vec::with_capacity(entry.ports.len());
+        for (port, bound) in entry.ports.iter().zip(&mut run.bound) {
+            let (pointer, elements) = if port.direction.is_writable() {
+                let values = bound.values_mut::<f32>()?;
+                (values.as_mut_ptr(), values.len())
+            } else {
+                let values = bound.values::<f32>()?;
+                (values.as_ptr().cast_mut(), values.len())
+            };
+            if port.elements().is_none_or(|needed| needed > elements as u64) {
+                return Err(invalid(format!("binding `{}` has {elements} values, {:?} expected", port.name, port.shape)).into());
+            }
+            bases.push(Base { pointer, elements });
+        }
+        let memory = Memory {
+            bases: &bases,
+            constants: self.constants,
+            arena: self.arena.pointer().cast(),
+            arena_values: self.arena.length() / VALUE_BYTES as usize,
+        };
+        // SAFETY: the buffer is owned, aligned for f32, of that length, and only this run uses it.
+        let scratch = unsafe {
+            std::slice::from_raw_parts_mut(
+                self.scratch.pointer().cast::<f32>(),
+                self.scratch.length() / VALUE_BYTES as usize,
+            )
+        };
+        let mut stage = Stage {
+            entry,
+            memory,
+            weights: self.weights,
+            scratch,
+            pool: &self.pool,
+            level: self.level,
+            visible: &mut self.visible,
+            rows,
+        };
+        stage.steps(run.control)
+    }
+}
+
+/// Values of scratch memory that a step needs; `None` on overflow.
+fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
+    match step {
+        Step::Attention { heads, window, keys, rows, .. } => {
+            let rows = rows.most(entry.rows)?;
+            let keys = match *keys {
+                AttentionKeys::State { capacity } if *window > 0 => capacity.min(*window),
+                AttentionKeys::State { capacity } => capacity,
+                AttentionKeys::Rows { .. } => rows,
+            };
+            attention::scratch_values(*heads, usize::try_from(keys).ok()?, threads)
+        }
+        Step::MatMul { sizes: [m, k, n], transpose_b, .. } => linear::scratch_values(Sizes {
+            m: usize::try_from(*m).ok()?,
+            k: usize::try_from(*k).ok()?,
+            n: usize::try_from(*n).ok()?,
+            transpose_b: *transpose_b,
+        }),
+        _ => Some(0),
+    }
+}
+
+/// Where operands lie during one run.
+#[derive(Clone, Copy)]
+struct Memory<'r> {
+    bases: &'r [Base],
+    constants: &'r [f32],
+    arena: *mut f32,
+    arena_values: usize,
+}
+
+impl<'r> Memory<'r> {
+    fn locate(&self, operand: Operand) -> (*mut f32, usize) {
+        let (pointer, available) = match operand.place {
+            Place::Arena => (self.arena, self.arena_values),
+            Place::Constant => (self.constants.as_ptr().cast_mut(), self.constants.len()),
+            Place::Bound(port) => (self.bases[port as usize].pointer, self.bases[port as usize].elements),
+        };
+        let (offset, elements) = (operand.offset as usize, operand.elements as usize);
+        assert!(offset <= available && elements <= available - offset, "the program was checked");
+        // SAFETY: within the place by the assertion.
+        (unsafe { pointer.add(offset) }, elements)
+    }
+
+    fn read(&self, operand: Operand) -> &'r [f32] {
+        let (pointer, elements) = self.locate(operand);
+        // SAFETY: the memory is initialised and outlives the run; the check of the program proved that no step writes what
+        // it reads, and the contract that written bindings overlap nothing.
+        unsafe { std::slice::from_raw_parts(pointer, elements) }
+    }
+
+    fn read_i32(&self, operand: Operand) -> &'r [i32] {
+        let (pointer, elements) = self.locate(operand);
+        // SAFETY: as `read`; every bit pattern is an i32.
+        unsafe { std::slice::from_raw_parts(pointer.cast(), elements) }
+    }
+
+    /// # Safety
+    /// Nothing else that this step touches overlaps the operand, which lies in writable memory.
+    unsafe fn write(&self, operand: Operand) -> &'r mut [f32] {
+        let (pointer, elements) = self.locate(operand);
+        // SAFETY: as `read`, and exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(pointer, elements) }
+    }
+}
+
+/// One run in progress.
+struct Stage<'r, 'e> {
+    entry: &'e Entry,
+    memory: Memory<'r>,
+    weights: &'r [u8],
+    scratch: &'r mut [f32],
+    pool: &'e Pool,
+    level: Level,
+    visible: &'e mut Vec<Visible>,
+    rows: usize,
+}
+
+impl Stage<'_, '_> {
+    fn steps(&mut self, control: Control<'_>) -> Result<(), Error> {
+        let entry = self.entry;
+        for step in &entry.steps {
+            control.proceed()?;
+            self.step(step)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), Error> {
+        let Stage { memory, level, pool, rows: valid, .. } = *self;
+        let read = |operand: &Operand| memory.read(*operand);
+        // SAFETY: `Program::check` proved for every step that what it writes is writable and apart from what it reads.
+        let write = |operand: &Operand| unsafe { memory.write(*operand) };
+        match step {
+            Step::Linear { x, rows, weights, bias, out } => {
+                let (inputs, outputs) = (weights.inputs as usize, weights.outputs as usize);
+                let bytes = &self.weights[weights.offset as usize..];
+                let count = linear::packed_elements(inputs, outputs);
+                let bytes = &bytes[..count * weights.kind.bytes()];
+                let data = match weights.kind {
+                    PanelType::F32 => PanelData::F32(typed(bytes)?),
+                    PanelType::Bf16 => PanelData::Bf16(typed(bytes)?),
+                    PanelType::F16 => PanelData::F16(typed(bytes)?),
+                };
+                let panels = Panels { data, inputs, outputs };
+                linear::linear(level, pool, read(x), panels, bias.as_ref().map(read), rows.at(valid), write(out));
+            }
+            Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
+                let sizes = Sizes { m: *m as usize, k: *k as usize, n: *n as usize, transpose_b: *transpose_b };
+                linear::mat_mul(level, pool, sizes, batch, read(a), read(b), self.scratch, write(out));
+            }
+            Step::RmsNorm { norm, x, weight, groups, out } => {
+                rms_norm(level, pool, *norm, read(x), weight.as_ref().map(read), groups.at(valid), write(out));
+            }
+            Step::L2Normalize { x, width, groups, out } => {
+                l2_normalize(level, pool, read(x), *width as usize, groups.at(valid), write(out));
+            }
+            Step::Softmax { x, width, groups, out } => {
+                softmax(level, pool, read(x), *width as usize, groups.at(valid), write(out));
+            }
+            Step::Reduce { kind, x, width, groups, out } => {
+                reduce(level, pool, *kind, read(x), *width as usize, groups.at(valid), write(out));
+            }
+            Step::RotaryTable { positions, inverse, rows, cos, sin } => {
+                rotary_table(pool, memory.read_i32(*positions), read(inverse), rows.at(valid), write(cos), write(sin));
+            }
+            Step::Rope { x, cos, sin, sizes: [head_dim, heads, pairs], rows, out } => {
+                let [head_dim, heads, pairs] = [*head_dim as usize, *heads as usize, *pairs as usize];
+                rope(level, pool, read(x), read(cos), read(sin), head_dim, heads, pairs, rows.at(valid), write(out));
+            }
+            Step::Attention { heads, window, keys, q, k, v, positions, rows, out } => {
+                let rows = rows.at(valid);
+                let capacity = self.see(*keys, *window, memory.read_i32(*positions), rows)?;
+                let operands = Operands { q: read(q), k: read(k), v: read(v), capacity };
+                attention::attention(level, pool, *heads, operands, self.visible, self.scratch, write(out));
+            }
+            Step::Unary { kind, x, count, out } => unary(level, pool, *kind, read(x), count.at(valid), write(out)),
+            Step::Binary { kind, broadcast, outer, a, b, out } => {
+                binary(level, pool, *kind, broadcast, outer.at(valid), read(a), read(b), write(out));
+            }
+            Step::Copy { copy, source, target } => strided_copy(copy, read(source), write(target)),
+            Step::StateUpdate { state, width, new, slots, rows } => {
+                let slots = &memory.read_i32(*slots)[..rows.at(valid)];
+                state_update(write(state), *width as usize, read(new), slots).map_err(|outside| CpuError::InvalidRun {
+                    reason: format!("row {} goes to slot {}, the state has {} rows", outside.row, outside.slot, state.elements / width),
+                })?;
+            }
+            Step::ZeroTail { target, per_row } => write(target)[*per_row as usize * valid..].fill(0.0),
+        }
+        Ok(())
+    }
+
+    /// Fills in what each row sees, and returns the rows of the keys.
+    fn see(&mut self, keys: AttentionKeys, window: u64, positions: &[i32], rows: usize) -> Result<usize, CpuError> {
+        let window = if window == 0 { u64::MAX } else { window };
+        self.visible.clear();
+        match keys {
+            AttentionKeys::State { capacity } => {
+                for (row, &position) in positions[..rows].iter().enumerate() {
+                    let Ok(position) = u64::try_from(position) else {
+                        return Err(CpuError::InvalidRun { reason: format!("row {row} is at position {position}") });
+                    };
+                    let count = (position + 1).min(window).min(capacity);
+                    self.visible.push(Visible { start: position + 1 - count, count: count as usize });
+                }
+                Ok(capacity as usize)
+            }
+            AttentionKeys::Rows { causal } => {
+                for row in 0..rows as u64 {
+                    let start = (row + 1).saturating_sub(window);
+                    let end = if causal { row + 1 } else { row.saturating_add(window).min(rows as u64) };
+                    self.visible.push(Visible { start, count: (end - start) as usize });
+                }
+                Ok(rows)
+            }
+        }
+    }
+}

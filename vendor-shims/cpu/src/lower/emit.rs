@@ -1,0 +1,386 @@
+use std::collections::HashSet;
+
+use super::graph::{Graph, Source};
+use super::recognise::{Operation, Refusal, recognise};
+use super::rows::{Rows, analyse};
+use super::storage::{Storage, TableKey};
+use super::weights::Weights;
+use crate::error::CpuError;
+use crate::kernels::elementwise::{Broadcast, Unary};
+use crate::kernels::norm::RmsNorm;
+use crate::kernels::rotary::inverse_frequencies;
+use crate::kernels::shape::Strided;
+use crate::program::{AttentionKeys, Entry, Extent, Operand, Place, Step};
+
+/// Turns one entry into a program, adding what it needs to `weights`.
+pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<Entry, CpuError> {
+    let operations = live_operations(graph)?;
+    let rows = analyse(graph, &operations);
+    let storage = Storage::choose(graph, &operations, &rows)?;
+    let mut emit = Emit { graph, rows: &rows, storage: &storage, weights, steps: Vec::new(), cleaned: HashSet::new() };
+    for &(port, copy) in &storage.copies {
+        let whole = storage.whole(copy);
+        let source = Operand { place: Place::Bound(port as u32), ..whole };
+        let per_row = whole.elements / graph.rows() as u64;
+        emit.steps.push(Step::Unary {
+            kind: Unary::Copy,
+            x: Operand { offset: 0, ..source },
+            count: Extent::PerRow(per_row),
+            out: whole,
+        });
+        emit.steps.push(Step::ZeroTail { target: whole, per_row });
+    }
+    let crossed_roots: HashSet<usize> = (0..graph.tensors.len() as u32)
+        .filter(|tensor| rows.crossed[*tensor as usize])
+        .filter_map(|tensor| storage.root_of(tensor))
+        .collect();
+    let mut tables = HashSet::new();
+    for (index, operation) in operations.iter().enumerate() {
+        let Some(operation) = operation else { continue };
+        if let Some(key) = TableKey::of(graph, index, operation, &rows)
+            && tables.insert(key)
+        {
+            emit.table(key)?;
+        }
+        emit.node(index, operation)?;
+        // What is read across rows is followed by zeros, once, where it was computed.
+        if let Some(&output) = graph.nodes[index].outputs().first()
+            && rows.follows[output as usize]
+            && let Some(root) = storage.root_of(output)
+            && crossed_roots.contains(&root)
+            && !storage.copies.iter().any(|(_, copy)| *copy == root)
+            && emit.cleaned.insert(root)
+        {
+            let target = storage.whole(root);
+            emit.steps.push(Step::ZeroTail { target, per_row: target.elements / graph.rows() as u64 });
+        }
+    }
+    for &(tensor, port) in &storage.finals {
+        if let Some(x) = storage.operand(graph, tensor) {
+            let out = Operand { place: Place::Bound(port as u32), offset: 0, elements: x.elements };
+            emit.steps.push(Step::Unary { kind: Unary::Copy, x, count: Extent::Fixed(x.elements), out });
+        }
+    }
+    let steps = emit.steps;
+    Ok(Entry {
+        name: graph.entry.name().to_owned(),
+        rows: graph.entry.rows(),
+        context: graph.entry.context(),
+        arena: storage.arena,
+        ports: storage.ports,
+        steps,
+    })
+}
+
+/// The operations on which an output or a state depends.
+fn live_operations(graph: &Graph<'_>) -> Result<Vec<Option<Operation>>, CpuError> {
+    let mut wanted = vec![false; graph.tensors.len()];
+    for port in graph.entry.outputs() {
+        wanted[port.tensor() as usize] = true;
+    }
+    let mut operations = vec![None; graph.nodes.len()];
+    for index in (0..graph.nodes.len()).rev() {
+        let node = graph.nodes[index];
+        if !node.outputs().iter().any(|output| wanted[*output as usize]) {
+            continue;
+        }
+        let operation = recognise(graph, index).map_err(|refusal| match refusal {
+            Refusal::Unsupported(reason) => CpuError::Unsupported {
+                what: "node",
+                name: node.name().to_owned(),
+                reason,
+                layer: node.layer(),
+            },
+            Refusal::Invalid(reason) => CpuError::InvalidGraph {
+                entry: graph.entry.name().to_owned(),
+                reason: format!("node `{}`: {reason}", node.name()),
+            },
+        })?;
+        for input in node.inputs().flatten() {
+            wanted[input as usize] = true;
+        }
+        operations[index] = Some(operation);
+    }
+    Ok(operations)
+}
+
+struct Emit<'e, 'a> {
+    graph: &'e Graph<'a>,
+    rows: &'e Rows,
+    storage: &'e Storage,
+    weights: &'e mut Weights<'a>,
+    steps: Vec<Step>,
+    cleaned: HashSet<usize>,
+}
+
+impl Emit<'_, '_> {
+    /// A tensor's values; a weight is widened to f32.
+    fn operand(&mut self, tensor: u32) -> Result<Operand, CpuError> {
+        if let Some(operand) = self.storage.operand(self.graph, tensor) {
+            return Ok(operand);
+        }
+        match self.graph.tensors[tensor as usize].source {
+            Source::Constant(weight) => self.weights.wide(weight),
+            _ => Err(self.missing(format!("tensor `{}` has no place", self.graph.tensors[tensor as usize].name))),
+        }
+    }
+
+    fn missing(&self, reason: String) -> CpuError {
+        CpuError::InvalidGraph { entry: self.graph.entry.name().to_owned(), reason }
+    }
+
+    fn input(&mut self, node: usize, place: usize) -> Result<Operand, CpuError> {
+        match self.graph.nodes[node].optional_input(place) {
+            Some(tensor) => self.operand(tensor),
+            None => Err(self.missing(format!("node `{}` has no input {place}", self.graph.nodes[node].name()))),
+        }
+    }
+
+    fn optional(&mut self, node: usize, place: usize) -> Result<Option<Operand>, CpuError> {
+        self.graph.nodes[node].optional_input(place).map(|tensor| self.operand(tensor)).transpose()
+    }
+
+    /// `units` in all, as many as the valid rows need when the tensor follows rows.
+    fn extent(&self, tensor: u32, units: usize) -> Extent {
+        if self.rows.follows[tensor as usize] {
+            Extent::PerRow((units / self.graph.rows()) as u64)
+        } else {
+            Extent::Fixed(units as u64)
+        }
+    }
+
+    fn table(&mut self, key: TableKey) -> Result<(), CpuError> {
+        let TableKey { head_dim, theta, pairs, factor, .. } = key;
+        let values = inverse_frequencies(head_dim, f32::from_bits(theta), pairs, f32::from_bits(factor));
+        let inverse = self.weights.literal(values)?;
+        let positions = self.operand(key.positions)?;
+        let [cos, sin] = self.storage.tables[&key].map(|root| self.storage.whole(root));
+        let rows = if key.follows { Extent::PerRow(1) } else { Extent::Fixed(positions.elements) };
+        self.steps.push(Step::RotaryTable { positions, inverse, rows, cos, sin });
+        Ok(())
+    }
+
+    fn node(&mut self, index: usize, operation: &Operation) -> Result<(), CpuError> {
+        let graph = self.graph;
+        let node = graph.nodes[index];
+        let (Some(x_tensor), Some(&out_tensor)) = (node.optional_input(0), node.outputs().first()) else {
+            return Err(self.missing(format!("node `{}` has no operand or result", node.name())));
+        };
+        let x_shape = &graph.tensors[x_tensor as usize].shape;
+        let out_shape = &graph.tensors[out_tensor as usize].shape;
+        let last = x_shape.last().copied().unwrap_or(1);
+        let groups = x_shape.iter().product::<usize>() / last.max(1);
+        let result = self.storage.operand(graph, out_tensor);
+        let out = result.ok_or_else(|| self.missing(format!("node `{}` has no place for its result", node.name())))?;
+        let step = match operation {
+            Operation::Linear => {
+                let Some(Source::Constant(weight)) = graph.input(index, 1).map(|tensor| tensor.source) else {
+                    return Err(self.missing(format!("node `{}` has no weights", node.name())));
+                };
+                Step::Linear {
+                    x: self.input(index, 0)?,
+                    rows: self.extent(out_tensor, groups),
+                    weights: self.weights.panels(weight, false)?,
+                    bias: self.optional(index, 2)?,
+                    out,
+                }
+            }
+            Operation::MatMul { transpose_b } => self.mat_mul(index, *transpose_b, out)?,
+            &Operation::RmsNorm { width, eps, offset } => Step::RmsNorm {
+                norm: RmsNorm { width, eps, offset },
+                x: self.input(index, 0)?,
+                weight: self.optional(index, 1)?,
+                groups: self.extent(out_tensor, groups * (last / width)),
+                out,
+            },
+            Operation::L2Normalize => Step::L2Normalize {
+                x: self.input(index, 0)?,
+                width: last as u64,
+                groups: self.extent(out_tensor, groups),
+                out,
+            },
+            Operation::Softmax => Step::Softmax {
+                x: self.input(index, 0)?,
+                width: last as u64,
+                groups: self.extent(out_tensor, groups),
+                out,
+            },
+            &Operation::Reduce(kind) => Step::Reduce {
+                kind,
+                x: self.input(index, 0)?,
+                width: last as u64,
+                groups: self.extent(out_tensor, groups),
+                out,
+            },
+            &Operation::Rope { head_dim, pairs, .. } => {
+                let table = TableKey::of(graph, index, operation, self.rows).map(|key| self.storage.tables[&key]);
+                let Some(roots) = table else {
+                    return Err(self.missing(format!("node `{}` has no rotary table", node.name())));
+                };
+                let [cos, sin] = roots.map(|root| self.storage.whole(root));
+                Step::Rope {
+                    x: self.input(index, 0)?,
+                    cos,
+                    sin,
+                    sizes: [head_dim as u64, (last / head_dim) as u64, pairs as u64],
+                    rows: self.extent(out_tensor, x_shape[0]),
+                    out,
+                }
+            }
+            &Operation::Attention { heads, window, causal, state } => Step::Attention {
+                heads,
+                window,
+                keys: if state {
+                    let capacity = graph.input(index, 1).map_or(0, |keys| keys.shape[0]) as u64;
+                    AttentionKeys::State { capacity }
+                } else {
+                    AttentionKeys::Rows { causal }
+                },
+                q: self.input(index, 0)?,
+                k: self.input(index, 1)?,
+                v: self.input(index, 2)?,
+                positions: self.input(index, 3)?,
+                rows: self.extent(out_tensor, x_shape[0]),
+                out,
+            },
+            Operation::StateUpdate => Step::StateUpdate {
+                state: out,
+                width: last as u64,
+                new: self.input(index, 1)?,
+                slots: self.input(index, 2)?,
+                // Rows beyond the valid ones are never written, whatever their slots say.
+                rows: Extent::PerRow(1),
+            },
+            &Operation::Unary(kind) => Step::Unary {
+                kind,
+                x: self.input(index, 0)?,
+                count: self.extent(out_tensor, groups * last),
+                out,
+            },
+            &Operation::Binary(kind) => {
+                let b_shape = graph.input(index, 1).map_or(&[][..], |tensor| &tensor.shape);
+                let Some(broadcast) = Broadcast::of(x_shape, b_shape) else {
+                    return Err(self.missing(format!("node `{}` does not broadcast", node.name())));
+                };
+                let follows = self.rows.follows[out_tensor as usize];
+                let flat = broadcast.merged(0);
+                let (broadcast, outer) = if !follows {
+                    let outer = Extent::Fixed(flat.shape[0] as u64);
+                    (flat, outer)
+                } else if flat.shape.len() == 1 {
+                    let outer = Extent::PerRow((flat.shape[0] / graph.rows()) as u64);
+                    (flat, outer)
+                } else {
+                    (broadcast.merged(1), Extent::PerRow(1))
+                };
+                Step::Binary { kind, broadcast, outer, a: self.input(index, 0)?, b: self.input(index, 1)?, out }
+            }
+            Operation::Transpose(perm) => {
+                let from = dense(x_shape);
+                Step::Copy {
+                    copy: Strided {
+                        shape: out_shape.clone(),
+                        source: perm.iter().map(|axis| from[*axis]).collect(),
+                        target: dense(out_shape),
+                    },
+                    source: self.input(index, 0)?,
+                    target: out,
+                }
+            }
+            // An alias of a bound or computed tensor; only a weight has to be copied out.
+            Operation::Reshape => {
+                if self.storage.operand(graph, x_tensor).is_some() {
+                    return Ok(());
+                }
+                let x = self.input(index, 0)?;
+                Step::Unary { kind: Unary::Copy, x, count: Extent::Fixed(x.elements), out }
+            }
+            &Operation::Slice { axis, start } => {
+                if axis == 0 && self.storage.operand(graph, x_tensor).is_some() {
+                    return Ok(());
+                }
+                let strides = dense(x_shape);
+                let mut source = self.input(index, 0)?;
+                let skip = (start * strides[axis]) as u64;
+                source.offset += skip;
+                source.elements -= skip;
+                Step::Copy {
+                    copy: Strided { shape: out_shape.clone(), source: strides, target: dense(out_shape) },
+                    source,
+                    target: out,
+                }
+            }
+            &Operation::Concat { axis } => {
+                let strides = dense(out_shape);
+                let mut at = 0;
+                for place in 0..node.inputs().len() {
+                    let Some(part) = graph.input(index, place) else { continue };
+                    let skip = (at * strides[axis]) as u64;
+                    self.steps_push_part(index, place, &part.shape, &strides, skip, out)?;
+                    at += part.shape[axis];
+                }
+                return Ok(());
+            }
+        };
+        self.steps.push(step);
+        Ok(())
+    }
+
+    fn steps_push_part(
+        &mut self,
+        index: usize,
+        place: usize,
+        shape: &[usize],
+        strides: &[usize],
+        skip: u64,
+        out: Operand,
+    ) -> Result<(), CpuError> {
+        let source = self.input(index, place)?;
+        let target = Operand { offset: out.offset + skip, elements: out.elements - skip, ..out };
+        let copy = Strided { shape: shape.to_vec(), source: dense(shape), target: strides.to_vec() };
+        self.steps.push(Step::Copy { copy, source, target });
+        Ok(())
+    }
+
+    fn mat_mul(&mut self, index: usize, transpose_b: bool, out: Operand) -> Result<Step, CpuError> {
+        let graph = self.graph;
+        let (Some(a), Some(b)) = (graph.input(index, 0), graph.input(index, 1)) else {
+            return Err(self.missing(format!("node `{}` has no operands", graph.nodes[index].name())));
+        };
+        let output = graph.nodes[index].outputs()[0];
+        let (rank_a, rank_b) = (a.shape.len(), b.shape.len());
+        let (m, k) = (a.shape[rank_a - 2], a.shape[rank_a - 1]);
+        let n = if transpose_b { b.shape[rank_b - 2] } else { b.shape[rank_b - 1] };
+        // A constant matrix is packed once, when compiling.
+        if let (Source::Constant(weight), 2) = (b.source, rank_b) {
+            let rows = a.elements() / k.max(1);
+            return Ok(Step::Linear {
+                x: self.input(index, 0)?,
+                rows: self.extent(output, rows),
+                weights: self.weights.panels(weight, !transpose_b)?,
+                bias: None,
+                out,
+            });
+        }
+        let Some(batch) = Broadcast::of(&a.shape[..rank_a - 2], &b.shape[..rank_b - 2]) else {
+            return Err(self.missing(format!("node `{}` does not broadcast", graph.nodes[index].name())));
+        };
+        Ok(Step::MatMul {
+            a: self.input(index, 0)?,
+            b: self.input(index, 1)?,
+            out,
+            sizes: [m as u64, k as u64, n as u64],
+            transpose_b,
+            batch,
+        })
+    }
+}
+
+/// Steps of a dense tensor.
+fn dense(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (0..shape.len().saturating_sub(1)).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1];
+    }
+    strides
+}

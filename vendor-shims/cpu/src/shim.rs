@@ -1,0 +1,275 @@
+//! The engine behind the contract.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use shardwright_shim_abi::raw;
+use shardwright_shim_abi::{
+    Artefact as MappedArtefact, Binding, Compatibility, CompileOutput, Description, Device, DeviceKind, Direction,
+    EntryView, Estimate, Flag, FlagKind, FlagOutcome, Limit, LoadedEntry, LoadedShard, MemoryKinds, Options, Provenance,
+    Result, Run, Shim, Verdict, WorkOrderView,
+};
+
+use crate::artefact::{self, Artefact};
+use crate::error::CpuError;
+use crate::estimate;
+use crate::execute::Engine;
+use crate::lower::{self, Graph, Weights};
+use crate::pool::{MAX_THREADS, Pool};
+use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program, VALUE_BYTES};
+use crate::simd::Level;
+
+const DEVICE: &str = "cpu";
+const THREADS: &str = "threads";
+
+/// One instance.
+///
+/// Options: `threads`, threads that share a kernel (0, the default: one per available core). Shards of an instance share
+/// them; a shard that runs while another does computes alone.
+pub struct CpuShim {
+    threads: usize,
+    pools: Mutex<Vec<(usize, Weak<Pool>)>>,
+}
+
+fn thread_count(options: &Options<'_>) -> Result<Option<usize>> {
+    let count: Option<usize> = options.number(THREADS)?;
+    match count {
+        Some(count) if count > MAX_THREADS => Err(CpuError::InvalidValue {
+            name: THREADS.to_owned(),
+            value: count.to_string(),
+            expected: format!("0 to {MAX_THREADS}"),
+        }
+        .into()),
+        count => Ok(count),
+    }
+}
+
+fn known_device(device: &str) -> Result<()> {
+    if device == DEVICE { Ok(()) } else { Err(CpuError::UnknownDevice { name: device.to_owned() }.into()) }
+}
+
+impl CpuShim {
+    /// The pool of so many threads, started when no loaded shard has one.
+    fn pool(&self, threads: usize) -> Arc<Pool> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|(_, pool)| pool.strong_count() > 0);
+        if let Some(pool) = pools.iter().find(|(count, _)| *count == threads).and_then(|(_, pool)| pool.upgrade()) {
+            return pool;
+        }
+        let pool = Arc::new(Pool::new(threads));
+        pools.push((threads, Arc::downgrade(&pool)));
+        pool
+    }
+}
+
+impl Shim for CpuShim {
+    fn describe() -> Description {
+        Description {
+            name: "cpu".into(),
+            vendor: "Shardwright".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            vendor_library: None,
+            instance_limit: 0,
+        }
+    }
+
+    fn open(options: &Options<'_>) -> Result<Self> {
+        options.only(&[THREADS])?;
+        Ok(CpuShim { threads: thread_count(options)?.unwrap_or(0), pools: Mutex::new(Vec::new()) })
+    }
+
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
+        if soc.is_some() {
+            return Ok(Vec::new());
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(vec![Device {
+            name: DEVICE.into(),
+            soc: None,
+            detail: Some(format!("{}, {}, {cores} cores", std::env::consts::ARCH, Level::detect().name())),
+            kind: DeviceKind::Present,
+            memory_kinds: MemoryKinds::HOST.and(MemoryKinds::SHIM),
+            memory_bytes: 0,
+        }])
+    }
+
+    fn limits(&self, device: &str) -> Result<Vec<Limit>> {
+        known_device(device)?;
+        Ok(vec![Limit {
+            name: "ops".into(),
+            value: MAX_STEPS,
+            provenance: Provenance::Declared,
+            note: Some("nodes of one entry in the artefact's format".into()),
+        }])
+    }
+
+    fn flags(&self, device: &str) -> Result<Vec<Flag>> {
+        known_device(device)?;
+        Ok(vec![Flag {
+            name: THREADS.into(),
+            description: "threads that a loaded artefact asks for when neither load nor instance say; 0 is one per core".into(),
+            kind: FlagKind::Integer { minimum: 0, maximum: MAX_THREADS as i64 },
+            default: Some("0".into()),
+        }])
+    }
+
+    fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
+        known_device(device)?;
+        let graph = Graph::read(entry)?;
+        Ok((0..graph.nodes.len())
+            .map(|index| match lower::recognise(&graph, index) {
+                Ok(_) => Verdict::Taken,
+                Err(refusal) => Verdict::Refused(refusal.reason().to_owned()),
+            })
+            .collect())
+    }
+
+    fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
+        known_device(device)?;
+        let graph = Graph::read(entry)?;
+        let threads = match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        Ok(Some(estimate::estimate(&graph, threads as u64)))
+    }
+
+    fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
+        known_device(device)?;
+        order.options().only(&[])?;
+        let mut threads = 0u32;
+        for (name, value) in order.flags().iter() {
+            let (outcome, evidence) = match (name, value.parse::<u32>()) {
+                (THREADS, Ok(count)) if count as usize <= MAX_THREADS => {
+                    threads = count;
+                    (FlagOutcome::Applied, format!("the artefact asks load for {count} threads"))
+                }
+                (THREADS, _) => (FlagOutcome::Refused, format!("`{value}` is not within 0 to {MAX_THREADS}")),
+                _ => (FlagOutcome::Unknown, "this shim has no such flag".to_owned()),
+            };
+            output.flag(name, outcome, &evidence);
+        }
+        if order.entries().len() as u64 > MAX_ENTRIES {
+            let value = order.entries().len() as u64;
+            return Err(CpuError::Limit { limit: "entries", value, max: MAX_ENTRIES }.into());
+        }
+        let mut weights = Weights::default();
+        let mut program = Program { threads, entries: Vec::new() };
+        for entry in order.entries() {
+            output.progress(0, "lowering")?;
+            let graph = Graph::read(entry)?;
+            program.entries.push(lower::entry(&graph, &mut weights)?);
+        }
+        let length = weights.length();
+        program.check(length).map_err(|reason| CpuError::InvalidGraph { entry: order.name().to_owned(), reason })?;
+        let mut written = 0u64;
+        let mut reported = 0u64;
+        artefact::write(
+            &program,
+            length,
+            |bytes| {
+                written += bytes.len() as u64;
+                // About once per percent, so that cancellation is noticed soon and costs nothing.
+                if written - reported > length / 100 {
+                    reported = written;
+                    output.progress((written.saturating_mul(1000) / length.max(1)).min(1000) as u32, "packing weights")?;
+                }
+                output.write(bytes)
+            },
+            |sink| weights.write(sink),
+        )?;
+        output.head(&artefact::head())
+    }
+
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
+        known_device(device)?;
+        Ok(match artefact::format_of(head) {
+            None => Compatibility::NotMine("the head is not one of the CPU shim".into()),
+            Some(artefact::FORMAT) => Compatibility::Optimal,
+            Some(other) => Compatibility::Unsupported(format!("format {other}, this shim reads {}", artefact::FORMAT)),
+        })
+    }
+
+    fn load<'m>(
+        &'m self,
+        device: &str,
+        mapped: MappedArtefact<'m>,
+        options: &Options<'_>,
+    ) -> Result<Box<dyn LoadedShard + 'm>> {
+        known_device(device)?;
+        options.only(&[THREADS, "simd", "verify-weights"])?;
+        let read = Artefact::read(mapped.bytes())?;
+        let choice = |name: &str, value: &str, expected: String| CpuError::InvalidValue {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            expected,
+        };
+        match options.get("verify-weights") {
+            None | Some("false") => {}
+            Some("true") => read.verify_weights()?,
+            Some(other) => return Err(choice("verify-weights", other, "true or false".into()).into()),
+        }
+        let level = match options.get("simd") {
+            None => Level::detect(),
+            Some(name) => {
+                let levels = Level::available();
+                let names: Vec<&str> = levels.iter().map(|level| level.name()).collect();
+                let found = levels.iter().find(|level| level.name() == name);
+                *found.ok_or_else(|| choice("simd", name, names.join(", ")))?
+            }
+        };
+        let threads = match (thread_count(options)?, self.threads) {
+            (Some(asked), _) => asked,
+            (None, 0) => (read.program.threads as usize).min(MAX_THREADS),
+            (None, instance) => instance,
+        };
+        Ok(Box::new(CpuShard(Engine::new(read, self.pool(threads), level)?)))
+    }
+}
+
+struct CpuShard<'m>(Engine<'m>);
+
+impl LoadedShard for CpuShard<'_> {
+    fn entries(&self) -> Result<Vec<LoadedEntry>> {
+        Ok(self
+            .0
+            .program()
+            .entries
+            .iter()
+            .map(|entry| LoadedEntry {
+                name: entry.name.clone(),
+                rows: entry.rows,
+                context: entry.context,
+                bindings: entry
+                    .ports
+                    .iter()
+                    .map(|port| Binding {
+                        name: port.name.clone(),
+                        direction: match port.direction {
+                            PortDirection::Input => Direction::Input,
+                            PortDirection::Output => Direction::Output,
+                            PortDirection::State => Direction::State,
+                            PortDirection::StateRead => Direction::StateRead,
+                        },
+                        role: port.role,
+                        dtype: port.dtype,
+                        update: match port.direction {
+                            PortDirection::State => raw::SW_UPDATE_IN_GRAPH,
+                            _ => raw::SW_UPDATE_NONE,
+                        },
+                        shape: port.shape.clone(),
+                        strides: None,
+                        bytes: port.elements().unwrap_or(0).saturating_mul(VALUE_BYTES),
+                        alignment: VALUE_BYTES,
+                        memory_kinds: MemoryKinds::HOST.and(MemoryKinds::SHIM),
+                        scale: 1.0,
+                        zero_point: 0,
+                    })
+                    .collect(),
+            })
+            .collect())
+    }
+
+    fn run(&mut self, run: Run<'_>) -> Result<()> {
+        self.0.run(run)
+    }
+}
