@@ -1,0 +1,184 @@
+//! The translations against numbers of the library that defines the families: hidden states of every layer, logits,
+//! greedy tokens, sentence vectors. Key names are those of the fixtures' generator: `p0.hidden`, `p0.logits`, …
+
+use std::path::PathBuf;
+
+use safetensors::{Dtype, SafeTensors};
+use shardwright_models::Checkpoint;
+use shardwright_reference::{Arrangement, Array, Form, ReferenceModel};
+
+/// Largest accepted differences: two float32 implementations differ by a tenth of these on random networks.
+const HIDDEN: f32 = 5e-3;
+const LOGITS: f32 = 1e-2;
+const EMBEDDING: f32 = 1e-5;
+
+fn project() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+struct Goldens<'b>(SafeTensors<'b>);
+
+impl Goldens<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.0.tensor(name).is_ok()
+    }
+
+    fn floats(&self, name: &str) -> Vec<f32> {
+        let tensor = self.0.tensor(name).unwrap();
+        assert_eq!(tensor.dtype(), Dtype::F32, "{name}");
+        tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+
+    fn ids(&self, name: &str) -> Vec<u32> {
+        let tensor = self.0.tensor(name).unwrap();
+        assert_eq!(tensor.dtype(), Dtype::I64, "{name}");
+        tensor.data().as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes) as u32).collect()
+    }
+}
+
+/// Largest absolute difference; NaN counts as infinite.
+fn difference(found: &[f32], wanted: &[f32]) -> f32 {
+    assert_eq!(found.len(), wanted.len());
+    let each = found.iter().zip(wanted).map(|(a, b)| (a - b).abs());
+    each.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
+}
+
+fn check(what: &str, found: &[f32], wanted: &[f32], limit: f32) {
+    let worst = difference(found, wanted);
+    assert!(worst <= limit, "{what} differs by {worst:e}, more than {limit:e}");
+    println!("{what}: {worst:.1e}");
+}
+
+/// The combined per-layer inputs, `[layer, row, P]` here and `[row, layer, P]` in the goldens.
+fn by_row(array: &Array) -> Vec<f32> {
+    let [layers, rows, width] = array.shape()[..] else { panic!("{:?}", array.shape()) };
+    let values = array.floats();
+    let row_of = |row, layer| &values[(layer * rows + row) * width..][..width];
+    (0..rows).flat_map(|row| (0..layers).flat_map(move |layer| row_of(row, layer).iter().copied())).collect()
+}
+
+/// Every prompt of text alone; `tokens` greedy tokens are generated for each.
+fn check_generating(directory: PathBuf, tokens: usize) {
+    let checkpoint = Checkpoint::open(&directory).unwrap();
+    let bytes = std::fs::read(directory.join("goldens.safetensors")).unwrap();
+    let goldens = Goldens(SafeTensors::deserialize(&bytes).unwrap());
+    let mut compared = 0;
+    for prompt in (0..).take_while(|prompt| goldens.has(&format!("p{prompt}.input_ids"))) {
+        let key = |name: &str| format!("p{prompt}.{name}");
+        let name = |what: &str| format!("{} prompt {prompt} {what}", checkpoint.facts().name);
+        let ids = goldens.ids(&key("input_ids"));
+        let placeholders = &checkpoint.graph().assets[0].redirect;
+        if ids.iter().any(|id| placeholders.iter().any(|(placeholder, _)| placeholder == id)) {
+            // Rows that a tower computes from a picture or sound.
+            continue;
+        }
+        let context = (ids.len() + tokens) as u64;
+        let model = ReferenceModel::new(checkpoint.graph(), Arrangement::whole(context)).unwrap();
+        let trace = model.trace(&ids).unwrap();
+        if goldens.has(&key("hidden")) {
+            let wanted = goldens.floats(&key("hidden"));
+            let per_layer = wanted.len() / trace.hidden.len();
+            for (layer, hidden) in trace.hidden.iter().enumerate() {
+                let wanted = &wanted[layer * per_layer..][..per_layer];
+                check(&name(&format!("hidden {layer}")), &hidden.floats(), wanted, HIDDEN);
+            }
+        }
+        if goldens.has(&key("final_norm")) {
+            let found = &trace.taps["final-norm"];
+            check(&name("final norm"), &found.floats(), &goldens.floats(&key("final_norm")), HIDDEN);
+        }
+        if goldens.has(&key("per_layer")) {
+            let found = by_row(trace.per_layer.as_ref().unwrap());
+            check(&name("per-layer inputs"), &found, &goldens.floats(&key("per_layer")), 1e-4);
+        }
+        let start = goldens.ids(&key("logits_start"))[0] as usize;
+        let logits = trace.logits.unwrap();
+        let vocabulary = logits.shape()[1];
+        let found = &logits.floats()[start * vocabulary..];
+        check(&name("logits"), found, &goldens.floats(&key("logits")), LOGITS);
+
+        let wanted = &goldens.ids(&key("greedy"))[..tokens];
+        assert_eq!(model.greedy(&ids, tokens).unwrap(), wanted, "{}", name("greedy tokens"));
+        compared += 1;
+    }
+    assert!(compared > 0, "no prompt of text alone");
+}
+
+#[test]
+fn gemma3_text() {
+    check_generating(project().join("tests/fixtures/gemma3_text"), 64);
+}
+
+#[test]
+fn gemma4_text() {
+    check_generating(project().join("tests/fixtures/gemma4_text"), 64);
+}
+
+#[test]
+fn the_text_part_of_gemma4_mm() {
+    check_generating(project().join("tests/fixtures/gemma4_mm"), 64);
+}
+
+#[test]
+fn qwen3() {
+    check_generating(project().join("tests/fixtures/qwen3"), 64);
+}
+
+#[test]
+fn demo_model() {
+    check_generating(project().join("demo-model"), 16);
+}
+
+#[test]
+fn embeddinggemma() {
+    let directory = project().join("tests/fixtures/embeddinggemma");
+    let checkpoint = Checkpoint::open(&directory).unwrap();
+    let bytes = std::fs::read(directory.join("goldens.safetensors")).unwrap();
+    let goldens = Goldens(SafeTensors::deserialize(&bytes).unwrap());
+    for prompt in 0..3 {
+        let key = |name: &str| format!("p{prompt}.{name}");
+        let name = |what: &str| format!("prompt {prompt} {what}");
+        let ids = goldens.ids(&key("input_ids"));
+        // More rows than the text has: the rest must not be seen.
+        let model =
+            ReferenceModel::new(checkpoint.graph(), Arrangement::whole(ids.len() as u64 + 7)).unwrap();
+        let trace = model.trace(&ids).unwrap();
+        let wanted = goldens.floats(&key("hidden"));
+        let per_layer = wanted.len() / trace.hidden.len();
+        for (layer, hidden) in trace.hidden.iter().enumerate() {
+            let wanted = &wanted[layer * per_layer..][..per_layer];
+            check(&name(&format!("hidden {layer}")), &hidden.floats(), wanted, HIDDEN);
+        }
+        for (tap, golden) in
+            [("final-norm", "final_norm"), ("pooled", "pooled"), ("dense.1", "dense1"), ("dense.2", "dense2")]
+        {
+            check(&name(tap), &trace.taps[tap].floats(), &goldens.floats(&key(golden)), HIDDEN);
+        }
+        let vector = trace.embedding.unwrap();
+        check(&name("embedding"), &vector.floats(), &goldens.floats(&key("embedding")), EMBEDDING);
+    }
+}
+
+#[test]
+fn cut_chunked_and_decomposed_graphs_compute_the_same_model() {
+    for fixture in ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3"] {
+        let checkpoint = Checkpoint::open(project().join("tests/fixtures").join(fixture)).unwrap();
+        let graph = checkpoint.graph();
+        // Longer than the window, and ending in the middle of a chunk.
+        let ids: Vec<u32> = (0..45).map(|index| 24 + index * 13 % 600).collect();
+        let logits = |cuts: Vec<u32>, form| {
+            let arrangement = Arrangement { context: 64, rows: 8, cuts, form };
+            let model = ReferenceModel::new(graph, arrangement).unwrap();
+            let mut sequence = model.start();
+            model.prefill(&mut sequence, &ids[..44]).unwrap();
+            model.decode(&mut sequence, &ids[44..], false).unwrap().logits.unwrap().into_floats()
+        };
+        let whole = logits(vec![], Form::Semantic);
+        for cut in 1..graph.layers() {
+            assert!(logits(vec![cut], Form::Semantic) == whole, "{fixture} cut at {cut}");
+        }
+        for form in [Form::Decomposed, Form::ByRuntime] {
+            check(&format!("{fixture} {form:?}"), &logits(vec![2], form), &whole, LOGITS / 10.0);
+        }
+    }
+}
