@@ -202,3 +202,22 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
         .or_else(|| panic.downcast_ref::<String>().cloned());
     format!("internal failure: {}", words.as_deref().unwrap_or("no message"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_start_or_dies_is_an_error() {
+        let path = PathBuf::from("tokenizer.json");
+        let dead = std::thread::spawn(|| -> Result<Tokenizer> { panic!("on purpose") });
+        for (thread, words) in
+            [(Err("no more threads".to_owned()), "no more threads"), (Ok(dead), "on purpose")]
+        {
+            let loading = TokenizerLoading { path: path.clone(), thread };
+            let error = loading.join().unwrap_err();
+            assert!(matches!(error, TextError::LoadingThread { .. }), "{error}");
+            assert!(error.to_string().contains(words) && error.help().is_some(), "{error}");
+        }
+    }
+}

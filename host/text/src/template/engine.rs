@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use minijinja::machinery::{CompiledTemplate, Instructions, TemplateConfig, eval, make_string_output};
 use minijinja::syntax::SyntaxConfig;
@@ -12,7 +13,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::clock::strftime;
 use super::meter::{
-    CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, SECONDS_MAX, TICK, check_source, metered,
+    CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, TICK, TIME_MAX, check_source, metered,
 };
 use super::python::{JsonStyle, to_json};
 use crate::error::{Result, TextError};
@@ -36,11 +37,21 @@ pub(crate) fn check(source: &str, path: &Path) -> Result<()> {
 
 /// Runs `source` over `variables`.
 pub(crate) fn render(source: &str, path: &Path, variables: Value, now: u64) -> Result<String> {
+    render_within(TIME_MAX, source, path, variables, now)
+}
+
+pub(crate) fn render_within(
+    time: Duration,
+    source: &str,
+    path: &Path,
+    variables: Value,
+    now: u64,
+) -> Result<String> {
     let compiled = compile(source, path)?;
     let instructions = metered(&compiled.instructions);
     let blocks: BTreeMap<&str, Instructions<'_>> =
         compiled.blocks.iter().map(|(name, block)| (*name, metered(block))).collect();
-    let meter = Arc::new(Meter::new());
+    let meter = Arc::new(Meter::new(time));
     let environment = environment(&meter, now);
     let mut rendered = String::new();
     let result = {
@@ -289,7 +300,7 @@ fn stopped(halt: Halt, path: &Path, line: usize) -> TextError {
     match halt {
         Halt::Raised(message) => TextError::TemplateRaised { path, message },
         Halt::TooLarge { max, unit } => TextError::TemplateTooLarge { path, max, unit },
-        Halt::TooSlow => TextError::TemplateTooSlow { path, seconds: SECONDS_MAX },
+        Halt::TooSlow => TextError::TemplateTooSlow { path, seconds: TIME_MAX.as_secs() },
         Halt::Unsupported(what) => TextError::UnsupportedTemplate { path, line, what },
     }
 }

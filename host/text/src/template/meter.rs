@@ -26,7 +26,7 @@ const BUILT_BYTES_MAX: u64 = 256 << 20;
 const ITEMS_MAX: usize = 1 << 20;
 
 /// Longest rendering. Real templates take milliseconds; this is the net under the other limits.
-pub(crate) const SECONDS_MAX: u64 = 10;
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Most tokens between `{{` and `}}`, or `{%` and `%}`. The parser and compiler recurse on them.
 const TAG_TOKENS_MAX: usize = 1024;
@@ -55,12 +55,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new() -> Meter {
-        Meter {
-            built_bytes: AtomicU64::new(0),
-            deadline: Instant::now() + Duration::from_secs(SECONDS_MAX),
-            halt: Mutex::new(None),
-        }
+    /// An account that ends after `time`.
+    pub(crate) fn new(time: Duration) -> Meter {
+        Meter { built_bytes: AtomicU64::new(0), deadline: Instant::now() + time, halt: Mutex::new(None) }
     }
 
     /// Records why the rendering ends; the first reason stays. The engine's error only carries it out.
