@@ -131,13 +131,7 @@ fn environment(meter: &Arc<Meter>, now: u64) -> Environment<'static> {
             meter.foresee(value.len().unwrap_or(RENDERED_BYTES_MAX), joiner)
         },
     );
-    add_bounded_filter(
-        &mut environment,
-        meter,
-        "replace",
-        minijinja::filters::replace,
-        |meter, value, arguments| foresee_replacement(meter, value, arguments),
-    );
+    add_bounded_filter(&mut environment, meter, "replace", minijinja::filters::replace, foresee_replacement);
     add_bounded_filter(
         &mut environment,
         meter,
