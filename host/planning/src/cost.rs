@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use shardwright_graph::target::{CostRow, EntryName, Legality, Provenance, TimeCost};
+use shardwright_graph::target::{CostRow, EntryKind, EntryName, Legality, Provenance, TimeCost};
 
-use crate::request::Request;
+use crate::request::{PrefillPart, Request};
 
 /// Cost of one shard at one entry point.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,7 @@ pub enum CostFault {
 /// The cost table of a request, indexed.
 #[derive(Debug)]
 pub struct CostTable<'request> {
+    request: &'request Request,
     rows: HashMap<(u32, u32, u32, EntryName), &'request CostRow>,
 }
 
@@ -71,12 +72,18 @@ impl<'request> CostTable<'request> {
         for row in &request.costs {
             rows.entry((row.kind, row.target, row.formats, row.entry)).or_insert(row);
         }
-        Self { rows }
+        Self { request, rows }
     }
 
     /// The row of one kind.
     pub fn row(&self, kind: u32, target: u32, formats: u32, entry: EntryName) -> Option<&'request CostRow> {
         self.rows.get(&(kind, target, formats, entry)).copied()
+    }
+
+    /// Whether a kind has anything to do at an entry point. If not, it costs nothing there and needs no row.
+    pub fn takes_part(&self, kind: u32, entry: EntryName) -> bool {
+        let part = self.request.kinds.get(kind as usize).map(|kind| kind.prefill);
+        entry.kind != EntryKind::Prefill || part.is_some_and(|part| part != PrefillPart::None)
     }
 
     /// Cost of a shard that consists of layers of these kinds.
@@ -96,6 +103,9 @@ impl<'request> CostTable<'request> {
             let mut total = EntryCost { entry, ops: 0, time: Some(NO_TIME), uncosted_ops: 0 };
             let mut states = 0_u64;
             for (&kind, weight) in kinds.iter().zip(&mut weights) {
+                if !self.takes_part(kind, entry) {
+                    continue;
+                }
                 let illegal = |why: &str| CostFault::Illegal { kind, entry, why: why.to_owned() };
                 let row = self
                     .row(kind, target, formats, entry)

@@ -184,7 +184,8 @@ pub struct Request {
     pub formats: Vec<FormatTuple>,
     /// Entry points the cost table covers.
     pub entries: Vec<EntryName>,
-    /// The cost table: kind × target × formats × entry. A missing row means the target does not take it.
+    /// The cost table: kind × target × formats × entry. A missing row means the target does not take it, except that
+    /// a kind which takes no part in prefill needs no prefill rows.
     pub costs: Vec<CostRow>,
     /// Measured sensitivities.
     pub sensitivities: Vec<Sensitivity>,

@@ -1,1 +1,299 @@
-//! (room under construction)
+//! Builds a planner crate into a WebAssembly component.
+//!
+//! **Job.** [`build`] runs `cargo build` for `wasm32-unknown-unknown` with its own target directory and a fixed profile,
+//! whatever flags the surrounding build has, and [`componentise`] wraps the module. Used by the host's build script for
+//! the built-in planner, by tests, and by anyone who writes a planner in Rust.
+//!
+//! **Not its job.** It installs nothing, and it does not judge whether the component is a sound planner.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The target planners are compiled for: no system interface, hence no imports but the interface's own.
+pub const TARGET: &str = "wasm32-unknown-unknown";
+
+/// Why a planner could not be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The toolchain has no standard library for WebAssembly.
+    #[error("the Rust toolchain has no {TARGET} target")]
+    MissingTarget,
+    /// The manifest is not there.
+    #[error("{} is not a Cargo manifest", path.display())]
+    MissingManifest {
+        /// Path given.
+        path: PathBuf,
+    },
+    /// A program could not be started.
+    #[error("cannot run `{program}`: {source}")]
+    Run {
+        /// The program.
+        program: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Cargo failed.
+    #[error("cargo could not build {}:\n{log}", manifest.display())]
+    Cargo {
+        /// The manifest.
+        manifest: PathBuf,
+        /// The end of what it said.
+        log: String,
+    },
+    /// The crate has no `cdylib`.
+    #[error("{} builds no WebAssembly module", manifest.display())]
+    NoModule {
+        /// The manifest.
+        manifest: PathBuf,
+    },
+    /// The module could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Path of the module.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The module is no planner: it is damaged, or lacks what the bindings add.
+    #[error("the module cannot be made a component: {reason}")]
+    Componentise {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl BuildError {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            BuildError::MissingTarget => Some("rustup target add wasm32-unknown-unknown"),
+            BuildError::NoModule { .. } => Some("add `crate-type = [\"cdylib\"]` under `[lib]`"),
+            BuildError::Componentise { .. } => Some("the crate must call `export_planner!`"),
+            _ => None,
+        }
+    }
+}
+
+/// Longest part of cargo's output kept in an error.
+const LOG_BYTES: usize = 16 * 1024;
+
+/// Build the planner crate of `manifest` and wrap it as a component.
+///
+/// `target_dir` is Cargo's target directory for planners; give all planners of a project the same one, and never the
+/// project's own: its lock is held while build scripts run.
+pub fn build(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
+    componentise(&build_module(manifest, target_dir)?)
+}
+
+/// Build the crate of `manifest` to a core module, without wrapping it.
+pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
+    let manifest = manifest
+        .canonicalize()
+        .ok()
+        .filter(|path| path.is_file())
+        .ok_or_else(|| BuildError::MissingManifest { path: manifest.to_owned() })?;
+    let directory = manifest.parent().unwrap_or(Path::new("."));
+    target_installed(directory)?;
+
+    let mut command = clean(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .current_dir(directory)
+        .args([
+            "build",
+            "--release",
+            "--lib",
+            "--target",
+            TARGET,
+            "--message-format",
+            "json-render-diagnostics",
+        ])
+        .arg("--manifest-path")
+        .arg(&manifest)
+        .arg("--target-dir")
+        .arg(target_dir)
+        .env("CARGO_ENCODED_RUSTFLAGS", remap(directory));
+    // The smallest planner; generators that only run at build time need no optimisation.
+    for (name, value) in [
+        ("OPT_LEVEL", "s"),
+        ("LTO", "true"),
+        ("CODEGEN_UNITS", "1"),
+        ("PANIC", "abort"),
+        ("STRIP", "true"),
+        ("DEBUG", "false"),
+        ("BUILD_OVERRIDE_OPT_LEVEL", "0"),
+    ] {
+        command.env(format!("CARGO_PROFILE_RELEASE_{name}"), value);
+    }
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| BuildError::Run { program: "cargo".to_owned(), source })?;
+    if !output.status.success() {
+        let log = String::from_utf8_lossy(&output.stderr);
+        let start = log.len().saturating_sub(LOG_BYTES);
+        let start = (start..=log.len()).find(|&start| log.is_char_boundary(start)).unwrap_or(0);
+        return Err(BuildError::Cargo { manifest, log: log[start..].to_owned() });
+    }
+    let path = artefact(&output.stdout, &manifest).ok_or(BuildError::NoModule { manifest })?;
+    std::fs::read(&path).map_err(|source| BuildError::Read { path, source })
+}
+
+/// Wrap a core module, built against the planner bindings, as a component.
+pub fn componentise(module: &[u8]) -> Result<Vec<u8>, BuildError> {
+    let encode = || wit_component::ComponentEncoder::default().validate(true).module(module)?.encode();
+    encode().map_err(|error| BuildError::Componentise { reason: format!("{error:#}") })
+}
+
+/// A command without what a surrounding Cargo build adds to the environment: its flags, target, profile and wrappers
+/// (clippy) are about the host.
+fn clean(program: OsString) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let Some(text) = name.to_str() else { continue };
+        let leaks = matches!(
+            text,
+            "RUSTFLAGS"
+                | "CARGO_ENCODED_RUSTFLAGS"
+                | "CARGO_BUILD_RUSTFLAGS"
+                | "CARGO_BUILD_TARGET"
+                | "CARGO_BUILD_TARGET_DIR"
+                | "CARGO_TARGET_DIR"
+                | "RUSTC_WRAPPER"
+                | "RUSTC_WORKSPACE_WRAPPER"
+                | "CLIPPY_ARGS"
+                | "CLIPPY_CONF_DIR"
+                | "LD_LIBRARY_PATH"
+                | "RUSTDOCFLAGS"
+        ) || text.starts_with("CARGO_PROFILE_")
+            || text.starts_with("CARGO_TARGET_")
+            || text.starts_with("CARGO_FEATURE_")
+            || text.starts_with("CARGO_CFG_");
+        if leaks {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// Flags that keep the paths of this machine out of the module, so that equal sources give equal bytes.
+fn remap(directory: &Path) -> OsString {
+    let mut flags = OsString::new();
+    let mut add = |from: &Path, to: &str| {
+        if !flags.is_empty() {
+            flags.push("\u{1f}");
+        }
+        flags.push("--remap-path-prefix=");
+        flags.push(from);
+        flags.push("=");
+        flags.push(to);
+    };
+    add(&workspace(directory), "/planner");
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    if let Some(home) = home {
+        add(&home, "/cargo");
+    }
+    flags
+}
+
+/// The outermost directory above `directory` with a lock file: the workspace, whose path dependencies are compiled too.
+fn workspace(directory: &Path) -> PathBuf {
+    let roots = directory.ancestors().filter(|ancestor| ancestor.join("Cargo.lock").is_file());
+    roots.last().unwrap_or(directory).to_owned()
+}
+
+fn target_installed(directory: &Path) -> Result<(), BuildError> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = clean(rustc)
+        .current_dir(directory)
+        .args(["--print", "target-libdir", "--target", TARGET])
+        .output()
+        .map_err(|source| BuildError::Run { program: "rustc".to_owned(), source })?;
+    let libraries = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    // The directory exists for every known target; only an installed one has libraries.
+    let installed = output.status.success()
+        && std::fs::read_dir(libraries).is_ok_and(|mut entries| entries.next().is_some());
+    if installed { Ok(()) } else { Err(BuildError::MissingTarget) }
+}
+
+/// Path of the module among the messages of cargo.
+fn artefact(messages: &[u8], manifest: &Path) -> Option<PathBuf> {
+    let messages = messages.split(|&byte| byte == b'\n');
+    let artefacts = messages.filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok());
+    let mut modules = artefacts.filter_map(|message| {
+        let own = message.get("manifest_path")?.as_str()? == manifest.to_str()?;
+        let files = message.get("filenames").filter(|_| own)?.as_array()?;
+        let mut files = files.iter().filter_map(serde_json::Value::as_str);
+        files.find(|file| file.ends_with(".wasm")).map(PathBuf::from)
+    });
+    modules.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_planner_is_refused_with_a_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("target");
+
+        let missing = build(&directory.path().join("Cargo.toml"), &target).unwrap_err();
+        assert!(matches!(missing, BuildError::MissingManifest { .. }), "{missing}");
+
+        for module in [&b"garbage"[..], &b"\0asm\x01\0\0"[..]] {
+            let error = componentise(module).unwrap_err();
+            assert!(matches!(error, BuildError::Componentise { .. }), "{error}");
+        }
+    }
+
+    /// A crate in a directory of its own, outside any workspace and without dependencies.
+    fn crate_with(manifest: &str, source: &str) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("src")).unwrap();
+        std::fs::write(directory.path().join("Cargo.toml"), manifest).unwrap();
+        std::fs::write(directory.path().join("src/lib.rs"), source).unwrap();
+        directory
+    }
+
+    const MANIFEST: &str =
+        "[package]\nname = \"sample\"\nversion = \"1.0.0\"\nedition = \"2024\"\n[workspace]\n";
+
+    #[test]
+    fn a_crate_that_does_not_compile_shows_the_compilers_words() {
+        let broken = crate_with(MANIFEST, "pub fn broken() -> u32 { \"text\" }");
+        let error = build(&broken.path().join("Cargo.toml"), &broken.path().join("target")).unwrap_err();
+        assert!(
+            matches!(&error, BuildError::Cargo { log, .. } if log.contains("mismatched types")),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_module_is_told_what_to_add() {
+        let library = crate_with(MANIFEST, "");
+        let error = build(&library.path().join("Cargo.toml"), &library.path().join("target")).unwrap_err();
+        assert!(matches!(error, BuildError::NoModule { .. }), "{error}");
+        assert!(error.help().unwrap().contains("cdylib"));
+    }
+
+    #[test]
+    fn equal_sources_give_equal_bytes_wherever_they_lie() {
+        let manifest = format!("{MANIFEST}[lib]\ncrate-type = [\"cdylib\"]\n");
+        let source = "#[unsafe(no_mangle)]\npub extern \"C\" fn at(values: &[u32], index: usize) -> u32 { values[index] }";
+        let build = || {
+            let sample = crate_with(&manifest, source);
+            build_module(&sample.path().join("Cargo.toml"), &sample.path().join("target")).unwrap()
+        };
+        let module = build();
+        assert!(module.starts_with(b"\0asm"));
+        assert_eq!(module, build());
+    }
+
+    #[test]
+    fn a_missing_target_names_the_command() {
+        assert_eq!(BuildError::MissingTarget.help(), Some("rustup target add wasm32-unknown-unknown"));
+    }
+}

@@ -1,1 +1,205 @@
-//! (room under construction)
+//! The built-in planner: any SoC, nothing but the request's facts.
+//!
+//! **Job.** Hand the request to the SDK's exact solver, with preferences taken from the options, and after a refusal
+//! learn from the whole history. It respects every limit, balances shards by time or by bytes, gives a reason for every
+//! choice, and when nothing is left it says what is in the way.
+//!
+//! **Not its job.** It knows no vendor and no SoC: what is special about a chip stands in that chip's profile.
+//!
+//! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`), and `place.COMPONENT` with
+//! the name of a target.
+
+use shardwright_planner::solver::{Balance, Settings, solve};
+use shardwright_planner::{
+    Attempt, BuildTime, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request,
+    learn, log,
+};
+
+/// The built-in planner.
+#[derive(Debug)]
+pub struct Generic;
+
+shardwright_planner::export_planner!(Generic);
+
+impl Planner for Generic {
+    fn describe() -> Description {
+        let option = |name: &str, values: &str, summary: &str| OptionDescription {
+            name: name.to_owned(),
+            values: values.to_owned(),
+            summary: summary.to_owned(),
+        };
+        Description {
+            name: "generic".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            summary: "least time or fewest, balanced shards within the limits of any SoC".to_owned(),
+            options: vec![
+                option(
+                    "balance",
+                    "automatic|time|bytes|ops",
+                    "what the shards of a component are balanced by",
+                ),
+                option("build", "ahead|just-in-time", "when shards are compiled"),
+                option("place.COMPONENT", "TARGET", "put a component on this target"),
+            ],
+        }
+    }
+
+    fn make_plan(request: &Request) -> Result<Plan, Refusal> {
+        Ok(solve(request, &settings(request)?)?.into_plan(request))
+    }
+
+    fn revise(request: &Request, _previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
+        learn::revise(request, history, &settings(request)?)
+    }
+}
+
+/// Preferences from the options of a request.
+fn settings(request: &Request) -> Result<Settings, Refusal> {
+    let mut settings = Settings::default();
+    for (name, value) in &request.options {
+        let invalid = |expected: &str| {
+            let message = format!("option `{name}` is `{value}`, expected {expected}");
+            Refusal::new(RefusalKind::InvalidRequest, message).with("option", name)
+        };
+        match name.as_str() {
+            "balance" => {
+                settings.balance = match value.as_str() {
+                    "automatic" => Balance::Automatic,
+                    "time" => Balance::Time,
+                    "bytes" => Balance::Bytes,
+                    "ops" => Balance::Operations,
+                    _ => return Err(invalid("automatic, time, bytes or ops")),
+                };
+            }
+            "build" => {
+                settings.build = match value.as_str() {
+                    "ahead" => BuildTime::Ahead,
+                    "just-in-time" => BuildTime::JustInTime,
+                    _ => return Err(invalid("ahead or just-in-time")),
+                };
+            }
+            _ => match name.strip_prefix("place.") {
+                Some(component) => {
+                    let component = request
+                        .component_named(component)
+                        .ok_or_else(|| invalid("the name of a component"))?;
+                    let target =
+                        request.target_named(value).ok_or_else(|| invalid("the name of a target"))?;
+                    settings.place.push((component, target));
+                }
+                // Another planner's option, or one of a newer version: said, not obeyed.
+                None => log(Level::Warn, format!("option `{name}` is unknown and has no effect")),
+            },
+        }
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_planner::testing::RequestBuilder;
+    use shardwright_planner::{ErrorClass, Feedback, TargetKind};
+
+    use super::*;
+
+    fn decoder_shards(plan: &Plan) -> Vec<(u32, u32)> {
+        plan.shards
+            .iter()
+            .filter(|shard| shard.component == 1)
+            .map(|shard| (shard.first, shard.end))
+            .collect()
+    }
+
+    fn refused(shard: u32, details: &[(&str, &str)]) -> Feedback {
+        Feedback {
+            shard: Some(shard),
+            class: Some(ErrorClass::ResourceLimit),
+            message: "refused".to_owned(),
+            details: details.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            times: vec![],
+            drift_per_mille: None,
+        }
+    }
+
+    #[test]
+    fn limits_cut_the_decoder_and_the_reasons_name_them() {
+        let request = RequestBuilder::decoder(10).limit("npu", "ops", 400).build();
+        let plan = Generic::make_plan(&request).unwrap();
+        assert_eq!(decoder_shards(&plan).len(), 3);
+        let reason = plan.reasons.iter().find(|reason| reason.choice.starts_with("layers")).unwrap();
+        assert!(reason.because.contains("ops 1000, the limit is 400 (reported)"), "{}", reason.because);
+    }
+
+    #[test]
+    fn a_refusal_with_a_maximum_teaches_the_limit() {
+        let request = RequestBuilder::decoder(10).build();
+        let first = Generic::make_plan(&request).unwrap();
+        assert_eq!(decoder_shards(&first), [(0, 10)]);
+        let feedback = refused(1, &[("limit", "ops"), ("value", "1000"), ("max", "500")]);
+        let history = [Attempt { plan: first.clone(), feedback: vec![feedback] }];
+        let second = Generic::revise(&request, &first, &history).unwrap();
+        assert_eq!(decoder_shards(&second), [(0, 5), (5, 10)]);
+        assert!(second.reasons.iter().any(|reason| reason.choice == "npu: ops ≤ 500 (learned)"));
+    }
+
+    #[test]
+    fn refusals_without_a_maximum_halve_until_nothing_is_left() {
+        let request = RequestBuilder::decoder(8).build();
+        let mut plan = Generic::make_plan(&request).unwrap();
+        let mut history: Vec<Attempt> = vec![];
+        let mut counts = vec![];
+        let refusal = loop {
+            counts.push(decoder_shards(&plan).len());
+            let feedback = refused(1, &[("limit", "ops")]);
+            history.push(Attempt { plan: plan.clone(), feedback: vec![feedback] });
+            match Generic::revise(&request, &plan, &history) {
+                Ok(next) => {
+                    assert!(!history.iter().any(|attempt| attempt.plan.builds_same(&next)));
+                    plan = next;
+                }
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(counts, [1, 2, 4, 8]);
+        assert_eq!(refusal.kind, RefusalKind::Exhausted);
+        assert!(refusal.message.contains("layer 0"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn a_target_that_is_refused_to_the_end_gives_way_to_the_next() {
+        let request = RequestBuilder::decoder(2).target("cpu", TargetKind::Cpu).build();
+        let mut plan = Generic::make_plan(&request).unwrap();
+        let mut history: Vec<Attempt> = vec![];
+        while let Some(shard) = plan.shards.iter().position(|shard| (shard.component, shard.target) == (1, 0))
+        {
+            let shard = u32::try_from(shard).unwrap();
+            history.push(Attempt { plan: plan.clone(), feedback: vec![refused(shard, &[])] });
+            plan = Generic::revise(&request, &plan, &history).unwrap();
+            assert!(history.len() < 8);
+        }
+        assert_eq!(decoder_shards(&plan), [(0, 2)]);
+    }
+
+    #[test]
+    fn options_are_read_or_refused() {
+        let with = |name: &str, value: &str| {
+            let options = vec![(name.to_owned(), value.to_owned())];
+            RequestBuilder::decoder(4)
+                .target("cpu", TargetKind::Cpu)
+                .change(|request| request.options = options)
+                .build()
+        };
+        let plan = Generic::make_plan(&with("place.embed", "cpu")).unwrap();
+        assert_eq!(plan.shards.iter().map(|shard| shard.target).collect::<Vec<_>>(), [1, 0, 0]);
+        let plan = Generic::make_plan(&with("build", "just-in-time")).unwrap();
+        assert!(plan.shards.iter().all(|shard| shard.build == BuildTime::JustInTime));
+        assert!(Generic::make_plan(&with("somebody-elses", "1")).is_ok());
+        for (name, value) in
+            [("balance", "luck"), ("build", "never"), ("place.embed", "gpu"), ("place.tail", "cpu")]
+        {
+            let refusal = Generic::make_plan(&with(name, value)).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::InvalidRequest, "{name}={value}");
+            assert!(refusal.message.contains(value));
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Reading the history of a planning loop: what each refusal taught, and a plan that was not tried before.
+//!
+//! * `limit=NAME value=V max=M` becomes the learned limit NAME ≤ M; without a maximum, NAME ≤ V / 2.
+//! * A refusal as a whole (`unmappable`, `deadline`) halves the operations of a shard on that target.
+//! * `unsupported-op` with `layer=N` makes that layer's kind illegal there; without it, or a shard of one layer.
+//! * Drift makes quantised formats illegal for the layers concerned.
+//! * Measured times correct the cost table.
+//! * Anything else forbids the shard; a target that fails like that twice is given up.
+
+use crate::names::Named;
+use crate::solver::{Forbidden, Settings, Solution, solve};
+use crate::table::{CostTable, takes_part, unit_kinds};
+use crate::{
+    Attempt, Cause, ErrorClass, Feedback, Limit, Plan, Provenance, Reason, Refusal, RefusalKind, Request,
+    Shard, TimeCost, WeightFormat, names,
+};
+
+/// Different plans tried within one revision before giving up. Each round forbids one more shard, so a planner that needs
+/// more is at the end of its ideas.
+const ROUNDS: usize = 64;
+
+/// A request with what the history taught added to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lesson {
+    /// The request with learned limits, illegal rows and corrected times.
+    pub request: Request,
+    /// Shards that must not be planned again.
+    pub forbidden: Vec<Forbidden>,
+    /// What was learned, for the plan's reasons.
+    pub reasons: Vec<Reason>,
+}
+
+/// Solve again with everything the history taught; never returns a plan of the history.
+///
+/// Errors: as [`solve`]; `exhausted` once nothing new is left.
+pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Result<Plan, Refusal> {
+    let lesson = Lesson::learn(request, history);
+    let mut settings = settings.clone();
+    settings.forbidden.extend(&lesson.forbidden);
+    for _ in 0..ROUNDS {
+        let solution =
+            solve(&lesson.request, &settings).map_err(|refusal| exhausted(refusal, history.len()))?;
+        let next = avoid(&solution, history, &settings);
+        let mut plan = solution.into_plan(&lesson.request);
+        if !history.iter().any(|attempt| attempt.plan.builds_same(&plan)) {
+            plan.reasons.extend(lesson.reasons);
+            return Ok(plan);
+        }
+        match next {
+            Some(forbidden) => settings.forbidden.push(forbidden),
+            None => break,
+        }
+    }
+    let message = format!("every plan left was refused before, after {} attempts", history.len());
+    Err(Refusal::new(RefusalKind::Exhausted, message))
+}
+
+fn exhausted(refusal: Refusal, attempts: usize) -> Refusal {
+    if refusal.kind == RefusalKind::InvalidRequest {
+        return refusal;
+    }
+    let message = format!("nothing is left after {attempts} attempts: {}", refusal.message);
+    Refusal { kind: RefusalKind::Exhausted, message, details: refusal.details }
+}
+
+/// A shard of a repeated solution to forbid next: one that was refused, otherwise the largest not yet forbidden.
+fn avoid(solution: &Solution, history: &[Attempt], settings: &Settings) -> Option<Forbidden> {
+    let refused = |shard: &Forbidden| {
+        history.iter().any(|attempt| {
+            attempt.feedback.iter().any(|feedback| {
+                feedback.class.is_some() && shard_of(&attempt.plan, feedback).map(forbid) == Some(*shard)
+            })
+        })
+    };
+    let shards = solution.shards.iter().map(|shard| {
+        let key = Forbidden {
+            component: shard.component,
+            first: shard.first,
+            end: shard.end,
+            target: shard.target,
+            formats: shard.formats,
+        };
+        (refused(&key), shard.end - shard.first, shard.cost.weight_bytes, key)
+    });
+    shards.filter(|(.., key)| !settings.forbidden.contains(key)).max().map(|(.., key)| key)
+}
+
+fn forbid(shard: &Shard) -> Forbidden {
+    Forbidden {
+        component: shard.component,
+        first: shard.first,
+        end: shard.end,
+        target: shard.target,
+        formats: shard.formats,
+    }
+}
+
+fn shard_of<'plan>(plan: &'plan Plan, feedback: &Feedback) -> Option<&'plan Shard> {
+    plan.shards.get(feedback.shard? as usize)
+}
+
+fn detail<'feedback>(feedback: &'feedback Feedback, name: &str) -> Option<&'feedback str> {
+    feedback.details.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+fn number(feedback: &Feedback, name: &str) -> Option<u64> {
+    detail(feedback, name)?.trim().parse().ok()
+}
+
+impl Lesson {
+    /// Everything the history teaches.
+    pub fn learn(request: &Request, history: &[Attempt]) -> Self {
+        let mut lesson = Self { request: request.clone(), forbidden: vec![], reasons: vec![] };
+        let mut failures = vec![0_u32; request.targets.len()];
+        for attempt in history {
+            for feedback in &attempt.feedback {
+                lesson.read(attempt, feedback, &mut failures);
+            }
+        }
+        lesson
+    }
+
+    fn read(&mut self, attempt: &Attempt, feedback: &Feedback, failures: &mut [u32]) {
+        let Some(shard) = shard_of(&attempt.plan, feedback) else { return };
+        if shard.target as usize >= self.request.targets.len() {
+            return;
+        }
+        self.correct_times(shard, feedback);
+        match feedback.class {
+            None => self.read_drift(shard, feedback),
+            Some(class) => {
+                self.forbidden.push(forbid(shard));
+                if let Some(name) = detail(feedback, "limit") {
+                    self.read_limit(shard, feedback, class, name);
+                    return;
+                }
+                match class {
+                    ErrorClass::ResourceLimit | ErrorClass::Unmappable | ErrorClass::Deadline => {
+                        self.halve_operations(shard, class);
+                    }
+                    ErrorClass::UnsupportedOp => self.read_unsupported(shard, feedback),
+                    _ => {
+                        failures[shard.target as usize] += 1;
+                        if failures[shard.target as usize] >= 2 {
+                            self.give_up_target(shard.target, class);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, class: ErrorClass, choice: String, because: String) {
+        let cause = Cause::Feedback(class.name().to_owned());
+        self.reasons.push(Reason { shard: None, choice, because, cause });
+    }
+
+    fn learn_limit(&mut self, shard: &Shard, class: ErrorClass, name: &str, value: u64, because: String) {
+        let target = &mut self.request.targets[shard.target as usize];
+        let choice = format!("{}: {name} ≤ {value} (learned)", target.name);
+        target.limits.push(Limit {
+            name: name.to_owned(),
+            value,
+            provenance: Provenance::Learned,
+            note: because.clone(),
+        });
+        self.note(class, choice, because);
+    }
+
+    fn read_limit(&mut self, shard: &Shard, feedback: &Feedback, class: ErrorClass, name: &str) {
+        let planned = self.planned(shard, name);
+        let value = number(feedback, "value").or(planned);
+        let Some(planned) = planned else {
+            // A limit this planner cannot compute: smaller shards are all it can offer.
+            self.halve_operations(shard, class);
+            return;
+        };
+        // What a compiler counts may differ from the table's count. The learned limit is in the table's counting: scaled
+        // by how far the two are apart, and always below what was refused.
+        let refused = value.unwrap_or(planned).max(1);
+        let (limit, because) = match number(feedback, "max") {
+            Some(max) => {
+                let scaled = u128::from(planned) * u128::from(max) / u128::from(refused);
+                let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
+                let because = format!("{refused} was refused, at most {max} is taken");
+                (scaled.min(planned.saturating_sub(1)), because)
+            }
+            None => (planned / 2, format!("{refused} was refused without a maximum: half of it next")),
+        };
+        self.learn_limit(shard, class, name, limit, because);
+    }
+
+    /// What the plan's shard had of a limited quantity, in the table's counting.
+    fn planned(&self, shard: &Shard, name: &str) -> Option<u64> {
+        let cost = self.cost(shard)?;
+        match name {
+            "ops" => Some(cost.ops),
+            "weight-bytes" => Some(cost.weight_bytes),
+            "artefact-bytes" => Some(cost.artefact_bytes),
+            "context-bytes" => Some(cost.context_bytes()),
+            _ => None,
+        }
+    }
+
+    fn cost(&self, shard: &Shard) -> Option<crate::table::RangeCost> {
+        let component = self.request.model.components.get(shard.component as usize)?;
+        let table = CostTable::new(&self.request);
+        let entries: Vec<_> =
+            shard.entries.iter().map(|&shape| names::entry_of(shape, shard.context)).collect();
+        let prefix = crate::table::Prefix::new(
+            &self.request,
+            &table,
+            component,
+            shard.target,
+            shard.formats,
+            &entries,
+        );
+        let units = self.units(shard)?;
+        Some(prefix.sum(units.start, units.end))
+    }
+
+    fn units(&self, shard: &Shard) -> Option<std::ops::Range<usize>> {
+        let component = self.request.model.components.get(shard.component as usize)?;
+        let count = unit_kinds(component).len();
+        let range =
+            if component.layer_count() == 0 { 0..count } else { shard.first as usize..shard.end as usize };
+        (range.start < range.end && range.end <= count).then_some(range)
+    }
+
+    fn kinds(&self, shard: &Shard) -> Vec<u32> {
+        let kinds = self.request.model.components.get(shard.component as usize).map(unit_kinds);
+        let range = self.units(shard);
+        kinds.zip(range).map_or_else(Vec::new, |(kinds, range)| kinds[range].to_vec())
+    }
+
+    fn halve_operations(&mut self, shard: &Shard, class: ErrorClass) {
+        let ops = self.planned(shard, "ops").unwrap_or(0);
+        let because = format!("a shard of {ops} operations was refused as a whole: half of it next");
+        self.learn_limit(shard, class, "ops", ops / 2, because);
+    }
+
+    fn read_unsupported(&mut self, shard: &Shard, feedback: &Feedback) {
+        let kinds = self.kinds(shard);
+        let named = number(feedback, "layer").and_then(|layer| {
+            let position = layer.checked_sub(shard.first.into())?;
+            kinds.get(usize::try_from(position).ok()?).copied()
+        });
+        let single = (kinds.len() == 1).then(|| kinds[0]);
+        let class = ErrorClass::UnsupportedOp;
+        match named.or(single) {
+            Some(kind) => self.forbid_kinds(shard, &[kind], class, &feedback.message),
+            None => self.halve_operations(shard, class),
+        }
+    }
+
+    fn read_drift(&mut self, shard: &Shard, feedback: &Feedback) {
+        let Some(drift) = feedback.drift_per_mille else { return };
+        let exact = |format| matches!(format, WeightFormat::Fp32 | WeightFormat::Fp16 | WeightFormat::Bf16);
+        let lossless =
+            self.request.formats.get(shard.formats as usize).is_some_and(|tuple| {
+                exact(tuple.weights) && tuple.roles.iter().all(|entry| exact(entry.format))
+            });
+        if lossless {
+            self.forbidden.push(forbid(shard));
+        } else {
+            let kinds = self.kinds(shard);
+            let why = format!("drifted by {drift} thousandths");
+            self.forbid_kinds(shard, &kinds, ErrorClass::Internal, &why);
+        }
+    }
+
+    fn forbid_kinds(&mut self, shard: &Shard, kinds: &[u32], class: ErrorClass, why: &str) {
+        for cost in &mut self.request.costs {
+            if kinds.contains(&cost.kind) && (cost.target, cost.formats) == (shard.target, shard.formats) {
+                cost.illegal = Some(format!("refused before: {why}"));
+            }
+        }
+        let target = self.request.targets[shard.target as usize].name.clone();
+        let formats =
+            self.request.formats.get(shard.formats as usize).map_or_else(String::new, names::formats);
+        let layers = format!("layers {}..{}", shard.first, shard.end);
+        self.note(class, format!("not {formats} on {target} for kinds of {layers}"), why.to_owned());
+    }
+
+    fn give_up_target(&mut self, target: u32, class: ErrorClass) {
+        for cost in self.request.costs.iter_mut().filter(|cost| cost.target == target) {
+            cost.illegal = Some(format!("given up after repeated {}", class.name()));
+        }
+        let name = self.request.targets[target as usize].name.clone();
+        self.note(
+            class,
+            format!("no more shards on {name}"),
+            format!("it failed twice, last with {}", class.name()),
+        );
+    }
+
+    /// Scale the times of the shard's kinds so that their sum is what was measured.
+    fn correct_times(&mut self, shard: &Shard, feedback: &Feedback) {
+        for measured in &feedback.times {
+            let kinds = self.kinds(shard);
+            let table = CostTable::new(&self.request);
+            let mut predicted = 0_u128;
+            let mut layers = 0_u128;
+            for &kind in &kinds {
+                if !takes_part(&self.request, kind, measured.entry) {
+                    continue;
+                }
+                layers += 1;
+                let row = table.row(kind, shard.target, shard.formats, measured.entry);
+                predicted += u128::from(row.and_then(|row| row.time).map_or(0, |time| time.microseconds));
+            }
+            let actual = u128::from(measured.microseconds);
+            for cost in &mut self.request.costs {
+                let same =
+                    (cost.target, cost.formats, cost.entry) == (shard.target, shard.formats, measured.entry);
+                if !same || !kinds.contains(&cost.kind) || layers == 0 {
+                    continue;
+                }
+                let time = match cost.time {
+                    Some(time) if predicted > 0 => u128::from(time.microseconds) * actual / predicted,
+                    _ => actual / layers,
+                };
+                let microseconds = u64::try_from(time).unwrap_or(u64::MAX);
+                cost.time = Some(TimeCost { microseconds, provenance: Provenance::Measured });
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Log lines for the person watching.
+
+use std::fmt::Display;
+
+pub use crate::bindings::shardwright::planner::host::Level;
+
+/// Send one line to the host. Outside WebAssembly, in a native test, it goes to standard error.
+pub fn log(level: Level, message: impl Display) {
+    let message = message.to_string();
+    #[cfg(target_arch = "wasm32")]
+    crate::bindings::shardwright::planner::host::log(level, &message);
+    #[cfg(not(target_arch = "wasm32"))]
+    eprintln!("planner {level:?}: {message}");
+}

@@ -1,0 +1,436 @@
+//! An exact solver: where to cut, on which target, in which formats.
+//!
+//! A dynamic programme over cut points. Every partial chain is a *label*: what it costs so far, what it has used up of
+//! memory, quality and shards, and where the states live that later layers read. A label that is no better than another
+//! in anything is dropped; what is left at the end is the optimum.
+//!
+//! **Objective**, most important first:
+//! 1. If the time of everything legal is known: least time per generated token. Otherwise: as many layers as possible
+//!    on the targets the request names first.
+//! 2. Fewest shards.
+//! 3. Formats the request names first.
+//! 4. Balance: the largest shard of a layered component as small as possible, then the sum of squares, by time or by
+//!    weight bytes.
+//!
+//! Ties go to the earliest target, then the earliest formats, then the earliest cuts, so the answer is one.
+//!
+//! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim and device, memory
+//! and quality goals, context and prefill rows.
+//!
+//! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels; beyond that the best are kept and
+//! [`Solution::exact`] is false.
+
+use crate::table::{CostTable, Prefix, RangeCost, unit_kinds};
+use crate::{BuildTime, Entry, EntryKind, Limit, PrefillPart, Refusal, RefusalKind, Request, WeightFormat};
+
+mod diagnose;
+mod explain;
+mod search;
+#[cfg(test)]
+mod tests;
+
+/// Most incomparable labels kept at one cut point. A few dozen is usual; the bound keeps an adversarial cost table from
+/// using up a planner's fuel.
+pub const LABELS_PER_CUT: usize = 256;
+
+/// What shards of one component are balanced by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Balance {
+    /// By time if all times are known, otherwise by weight bytes, otherwise by operations.
+    #[default]
+    Automatic,
+    /// By time of one generated token; unknown times count as zero.
+    Time,
+    /// By weight bytes.
+    Bytes,
+    /// By operations of the largest entry point.
+    Operations,
+}
+
+impl Balance {
+    /// The name in options and reasons.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Balance::Automatic => "automatic",
+            Balance::Time => "time",
+            Balance::Bytes => "bytes",
+            Balance::Operations => "ops",
+        }
+    }
+}
+
+/// A shard that must not be planned again, whatever its flags and entry points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Forbidden {
+    /// Component index.
+    pub component: u32,
+    /// First layer.
+    pub first: u32,
+    /// One past the last layer.
+    pub end: u32,
+    /// Target index.
+    pub target: u32,
+    /// Format tuple index.
+    pub formats: u32,
+}
+
+/// Preferences of a planner; the request itself holds the facts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// What to balance by.
+    pub balance: Balance,
+    /// Components that must go to one target: (component index, target index).
+    pub place: Vec<(u32, u32)>,
+    /// Shards that must not be planned again.
+    pub forbidden: Vec<Forbidden>,
+    /// When shards are compiled.
+    pub build: BuildTime,
+}
+
+impl Default for Settings {
+    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time.
+    fn default() -> Self {
+        Self { balance: Balance::Automatic, place: vec![], forbidden: vec![], build: BuildTime::Ahead }
+    }
+}
+
+/// One shard of a solution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Component index.
+    pub component: u32,
+    /// First layer; zero for a component without layers.
+    pub first: u32,
+    /// One past the last layer; zero for a component without layers.
+    pub end: u32,
+    /// Target index.
+    pub target: u32,
+    /// Format tuple index.
+    pub formats: u32,
+    /// What it costs.
+    pub cost: RangeCost,
+}
+
+/// An optimum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Solution {
+    /// Shards in order of execution.
+    pub shards: Vec<Placement>,
+    /// Entry points of the chain, the one whose time counts first. A shard that has nothing to do in prefill leaves
+    /// that one out.
+    pub entries: Vec<Entry>,
+    /// Context capacity; zero without states.
+    pub context: u32,
+    /// Time per generated token (or encode run) in microseconds, if known.
+    pub time: Option<u64>,
+    /// Whether labels had to be dropped.
+    pub exact: bool,
+    /// What was balanced.
+    pub balanced_by: Balance,
+    settings: Settings,
+}
+
+/// Find the optimum, or say why there is none.
+///
+/// Errors: `invalid-request` if indices or entry points make no sense, `unsupported` if something is legal nowhere,
+/// `over-limit` if a single layer exceeds a limit or shards are too many, `state-not-shareable`, `over-memory`,
+/// `over-quality`, and `exhausted` if only forbidden shards would do.
+pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+    let mut first_refusal = None;
+    for entries in entry_sets(request)? {
+        let problem = Problem::new(request, settings, entries, Relaxed::default())?;
+        match search::search(&problem) {
+            Some(found) => return Ok(found.into_solution(&problem)),
+            None if first_refusal.is_none() => first_refusal = Some(diagnose::diagnose(&problem)),
+            None => {}
+        }
+    }
+    Err(first_refusal.unwrap_or_else(|| {
+        Refusal::new(RefusalKind::InvalidRequest, "the request offers no entry points that fit")
+    }))
+}
+
+/// Entry points a chain may have, best first: the smallest context that is enough, decode of one row, and the largest
+/// prefill that the goal allows; without states the largest encode.
+fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
+    let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
+    let rows = |kind: EntryKind, context: u32| {
+        let mut rows: Vec<Entry> = request
+            .entries
+            .iter()
+            .copied()
+            .filter(|entry| entry.kind == kind && entry.context == context)
+            .filter(|entry| entry.rows <= request.goals.max_prefill_rows)
+            .collect();
+        rows.sort_by_key(|entry| std::cmp::Reverse(entry.rows));
+        rows
+    };
+    if !request.has_states() {
+        let encodes = rows(EntryKind::Encode, 0);
+        if encodes.is_empty() {
+            return Err(invalid(format!(
+                "no encode entry point has at most {} rows",
+                request.goals.max_prefill_rows
+            )));
+        }
+        return Ok(encodes.into_iter().map(|encode| vec![encode]).collect());
+    }
+    let decode = request
+        .entries
+        .iter()
+        .copied()
+        .filter(|entry| entry.kind == EntryKind::Decode && entry.rows == 1)
+        .filter(|entry| entry.context >= request.goals.context)
+        .min_by_key(|entry| entry.context)
+        .ok_or_else(|| {
+            invalid(format!("no decode entry point of one row has a context of {}", request.goals.context))
+        })?;
+    if !request.kinds.iter().any(|kind| kind.prefill != PrefillPart::None) {
+        return Ok(vec![vec![decode]]);
+    }
+    let prefills = rows(EntryKind::Prefill, decode.context);
+    if prefills.is_empty() {
+        return Err(invalid(format!(
+            "no prefill entry point with a context of {} has at most {} rows",
+            decode.context, request.goals.max_prefill_rows
+        )));
+    }
+    Ok(prefills.into_iter().map(|prefill| vec![decode, prefill]).collect())
+}
+
+/// Constraints left out to find out which one makes a request unsolvable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Relaxed {
+    forbidden: bool,
+    quality: bool,
+    memory: bool,
+    target_totals: bool,
+    donors: bool,
+}
+
+/// The limits of one target that the solver knows, each the tightest of its name.
+#[derive(Debug, Default, Clone)]
+struct TargetLimits<'request> {
+    ops: Option<&'request Limit>,
+    weight_bytes: Option<&'request Limit>,
+    artefact_bytes: Option<&'request Limit>,
+    context_bytes: Option<&'request Limit>,
+    shards: Option<&'request Limit>,
+    memory_bytes: Option<&'request Limit>,
+}
+
+impl<'request> TargetLimits<'request> {
+    fn new(limits: &'request [Limit]) -> Self {
+        let tightest =
+            |name: &str| limits.iter().filter(|limit| limit.name == name).min_by_key(|limit| limit.value);
+        Self {
+            ops: tightest("ops"),
+            weight_bytes: tightest("weight-bytes"),
+            artefact_bytes: tightest("artefact-bytes"),
+            context_bytes: tightest("context-bytes"),
+            shards: tightest("shards"),
+            memory_bytes: tightest("memory-bytes"),
+        }
+    }
+
+    /// The first limit a single shard exceeds, with its value.
+    fn exceeded(&self, cost: &RangeCost) -> Option<(&'request Limit, u64)> {
+        let pairs = [
+            (self.ops, cost.ops),
+            (self.weight_bytes, cost.weight_bytes),
+            (self.artefact_bytes, cost.artefact_bytes),
+            (self.context_bytes, cost.context_bytes()),
+        ];
+        pairs
+            .into_iter()
+            .find_map(|(limit, value)| limit.filter(|limit| value > limit.value).map(|limit| (limit, value)))
+    }
+}
+
+/// One component, ready to be cut.
+struct Part {
+    component: u32,
+    /// Layers, or one unit for the whole.
+    units: usize,
+    layered: bool,
+    /// Donor of each unit.
+    donors: Vec<Option<u32>>,
+    /// For each unit that is a donor, one past its last reader.
+    last_reader: Vec<u32>,
+    choices: Vec<Choice>,
+}
+
+/// One target and format tuple a component may use.
+struct Choice {
+    target: u32,
+    formats: u32,
+    prefix: Prefix,
+    /// Loss in thousandths up to each unit, and units whose loss nobody measured although it is wanted.
+    loss: Vec<u64>,
+    unmeasured: Vec<u32>,
+}
+
+struct Problem<'request> {
+    request: &'request Request,
+    settings: &'request Settings,
+    entries: Vec<Entry>,
+    relaxed: Relaxed,
+    parts: Vec<Part>,
+    limits: Vec<TargetLimits<'request>>,
+    /// Targets of one shim and device have one place.
+    places: Vec<u32>,
+    timed: bool,
+    balanced_by: Balance,
+}
+
+impl<'request> Problem<'request> {
+    fn new(
+        request: &'request Request,
+        settings: &'request Settings,
+        entries: Vec<Entry>,
+        relaxed: Relaxed,
+    ) -> Result<Self, Refusal> {
+        let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
+        let table = CostTable::new(request);
+        let mut parts = Vec::new();
+        for (component, index) in request.model.components.iter().zip(0_u32..) {
+            let kinds = unit_kinds(component);
+            if kinds.iter().any(|&kind| kind as usize >= request.kinds.len()) {
+                return Err(invalid(format!("component `{}` has an unknown layer kind", component.name)));
+            }
+            if kinds.is_empty() {
+                return Err(invalid(format!("component `{}` has no layers", component.name)));
+            }
+            let mut donors = vec![None; kinds.len()];
+            let mut last_reader = vec![0; kinds.len()];
+            if let crate::Body::Layers(layers) = &component.body {
+                for ((layer, position), donor) in layers.iter().zip(0_u32..).zip(&mut donors) {
+                    let Some(from) = layer.donor else { continue };
+                    if from >= position {
+                        return Err(invalid(format!("layer {position} reads the state of layer {from}")));
+                    }
+                    *donor = Some(from);
+                    last_reader[from as usize] = position + 1;
+                }
+            }
+            let wanted =
+                settings.place.iter().find(|(placed, _)| *placed == index).map(|(_, target)| *target);
+            let mut choices = Vec::new();
+            for target in 0..request.targets.len() {
+                let target = u32::try_from(target).unwrap_or(u32::MAX);
+                if wanted.is_some_and(|wanted| wanted != target) {
+                    continue;
+                }
+                for formats in 0..request.formats.len() {
+                    let formats = u32::try_from(formats).unwrap_or(u32::MAX);
+                    let prefix = Prefix::new(request, &table, component, target, formats, &entries);
+                    let (loss, unmeasured) = losses(request, index, kinds.len(), formats);
+                    choices.push(Choice { target, formats, prefix, loss, unmeasured });
+                }
+            }
+            parts.push(Part {
+                component: index,
+                units: kinds.len(),
+                layered: component.layer_count() > 0,
+                donors,
+                last_reader,
+                choices,
+            });
+        }
+        let main = entries.first().copied();
+        let legal = || request.costs.iter().filter(|cost| Some(cost.entry) == main && cost.illegal.is_none());
+        let timed = legal().all(|cost| cost.time.is_some());
+        let balanced_by = match settings.balance {
+            Balance::Automatic if timed => Balance::Time,
+            Balance::Automatic if legal().any(|cost| cost.weight_bytes > 0) => Balance::Bytes,
+            Balance::Automatic => Balance::Operations,
+            chosen => chosen,
+        };
+        let places = request
+            .targets
+            .iter()
+            .map(|target| {
+                let same = |other: &crate::Target| other.shim == target.shim && other.device == target.device;
+                u32::try_from(request.targets.iter().position(same).unwrap_or(0)).unwrap_or(u32::MAX)
+            })
+            .collect();
+        Ok(Self {
+            request,
+            settings,
+            entries,
+            relaxed,
+            parts,
+            limits: request.targets.iter().map(|target| TargetLimits::new(&target.limits)).collect(),
+            places,
+            timed,
+            balanced_by,
+        })
+    }
+
+    /// Number by which a shard of a layered component is balanced.
+    fn weight(&self, cost: &RangeCost) -> u64 {
+        match self.balanced_by {
+            Balance::Time => cost.time.unwrap_or(0),
+            Balance::Operations => cost.ops,
+            Balance::Bytes | Balance::Automatic => cost.weight_bytes,
+        }
+    }
+
+    fn is_forbidden(&self, part: &Part, first: usize, end: usize, choice: &Choice) -> bool {
+        if self.relaxed.forbidden || self.settings.forbidden.is_empty() {
+            return false;
+        }
+        let (first, end) = part.layers(first, end);
+        let shard = Forbidden {
+            component: part.component,
+            first,
+            end,
+            target: choice.target,
+            formats: choice.formats,
+        };
+        self.settings.forbidden.contains(&shard)
+    }
+}
+
+impl Part {
+    /// Units as a plan spells them: layers, or 0..0 for the whole.
+    fn layers(&self, first: usize, end: usize) -> (u32, u32) {
+        if !self.layered {
+            return (0, 0);
+        }
+        (u32::try_from(first).unwrap_or(u32::MAX), u32::try_from(end).unwrap_or(u32::MAX))
+    }
+}
+
+fn is_lossless(format: WeightFormat) -> bool {
+    matches!(format, WeightFormat::Fp32 | WeightFormat::Fp16 | WeightFormat::Bf16)
+}
+
+/// Running sums of loss and of unmeasured units of one component in one format tuple.
+fn losses(request: &Request, component: u32, units: usize, formats: u32) -> (Vec<u64>, Vec<u32>) {
+    let tuple = &request.formats[formats as usize];
+    let weight = |role| {
+        let exception = tuple.roles.iter().find(|entry| entry.role == role);
+        exception.map_or(tuple.weights, |entry| entry.format)
+    };
+    let lossless = is_lossless(tuple.weights) && tuple.roles.iter().all(|entry| is_lossless(entry.format));
+    let mut unit_loss = vec![0_u64; units];
+    let mut measured = vec![lossless || request.goals.quality_per_mille.is_none(); units];
+    if !lossless {
+        for row in request.sensitivities.iter().filter(|row| row.component == component) {
+            if weight(row.role) == row.format
+                && let Some(loss) = unit_loss.get_mut(row.layer as usize)
+            {
+                *loss = loss.saturating_add(row.per_mille.into());
+                measured[row.layer as usize] = true;
+            }
+        }
+    }
+    let mut loss = vec![0_u64];
+    let mut unmeasured = vec![0_u32];
+    for (value, measured) in unit_loss.into_iter().zip(measured) {
+        loss.push(loss.last().copied().unwrap_or(0).saturating_add(value));
+        unmeasured.push(unmeasured.last().copied().unwrap_or(0) + u32::from(!measured));
+    }
+    (loss, unmeasured)
+}

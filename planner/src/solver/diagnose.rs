@@ -1,0 +1,104 @@
+//! Why a request has no solution: the first constraint without which it would have one.
+
+use super::{Part, Problem, Relaxed, search::search};
+use crate::table::{CostTable, unit_kinds};
+use crate::{Refusal, RefusalKind, names};
+
+pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
+    for part in &problem.parts {
+        for unit in 0..part.units {
+            if let Some(refusal) = single_unit(problem, part, unit) {
+                return refusal;
+            }
+        }
+    }
+    let mut relaxed = Relaxed::default();
+    let steps: [(fn(&mut Relaxed), RefusalKind, &str); 5] = [
+        (
+            |relaxed| relaxed.forbidden = true,
+            RefusalKind::Exhausted,
+            "every plan within the limits contains a shard that was refused before",
+        ),
+        (
+            |relaxed| relaxed.quality = true,
+            RefusalKind::OverQuality,
+            "no plan within the limits loses as little quality as the goal asks, or sensitivities were not measured",
+        ),
+        (
+            |relaxed| relaxed.memory = true,
+            RefusalKind::OverMemory,
+            "no plan within the limits fits the memory goal",
+        ),
+        (
+            |relaxed| relaxed.target_totals = true,
+            RefusalKind::OverLimit,
+            "no plan fits the limits on all shards of a target together (shards, memory-bytes)",
+        ),
+        (
+            |relaxed| relaxed.donors = true,
+            RefusalKind::StateNotShareable,
+            "layers that read the state of another layer cannot be placed on its shim and device",
+        ),
+    ];
+    for (relax, kind, message) in steps {
+        relax(&mut relaxed);
+        let easier = Problem::new(problem.request, problem.settings, problem.entries.clone(), relaxed);
+        if easier.is_ok_and(|easier| search(&easier).is_some()) {
+            return Refusal::new(kind, message);
+        }
+    }
+    Refusal::new(RefusalKind::OverLimit, "no plan fits the limits")
+}
+
+/// A layer that cannot be placed even alone, and why.
+fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusal> {
+    let request = problem.request;
+    let component = &request.model.components[part.component as usize];
+    let what = if part.layered {
+        format!("layer {unit} of `{}`", component.name)
+    } else {
+        format!("component `{}`", component.name)
+    };
+    let mut over = None;
+    for choice in &part.choices {
+        let Some(cost) = choice.prefix.range(unit, unit + 1) else { continue };
+        match problem.limits[choice.target as usize].exceeded(&cost) {
+            None => return None,
+            Some((limit, value)) => {
+                let target = &request.targets[choice.target as usize].name;
+                over.get_or_insert_with(|| {
+                    let message = format!(
+                        "{what} alone has {} {value} on `{target}`, the limit is {} ({})",
+                        limit.name,
+                        limit.value,
+                        names::Named::name(&limit.provenance)
+                    );
+                    Refusal::new(RefusalKind::OverLimit, message)
+                        .with("limit", &limit.name)
+                        .with("value", value)
+                        .with("max", limit.value)
+                        .with("target", target)
+                });
+            }
+        }
+    }
+    if let Some(refusal) = over {
+        return Some(refusal);
+    }
+    let kind = unit_kinds(component)[unit];
+    let table = CostTable::new(request);
+    let mut whys: Vec<String> = Vec::new();
+    for choice in &part.choices {
+        let target = &request.targets[choice.target as usize].name;
+        let formats = names::formats(&request.formats[choice.formats as usize]);
+        if let Some(why) = table.illegal(request, kind, choice.target, choice.formats, &problem.entries) {
+            whys.push(format!("`{target}` as {formats}: {why}"));
+        }
+    }
+    // A handful of reasons says it; all of them can be many.
+    whys.truncate(4);
+    let message = format!("no target takes {what}: {}", whys.join("; "));
+    Some(
+        Refusal::new(RefusalKind::Unsupported, message).with("component", &component.name).with("unit", unit),
+    )
+}

@@ -1,0 +1,252 @@
+//! From a solution to a plan with its reasons.
+
+use super::{Placement, Problem, Relaxed, Settings, Solution, TargetLimits, entry_sets, search};
+use crate::names::{self, Named};
+use crate::table::{CostTable, Prefix, takes_part, unit_kinds};
+use crate::{Boundary, Cause, Encoding, Entry, EntryShape, Plan, Reason, Request, Shard};
+
+impl Solution {
+    /// The plan: every boundary in 32-bit float, the flags each target's profile recommends, the other targets that
+    /// could take the whole model as fallbacks, and a reason for every choice.
+    pub fn into_plan(self, request: &Request) -> Plan {
+        let mut plan = Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![] };
+        self.explain_chain(request, &mut plan.reasons);
+        for (placement, index) in self.shards.iter().zip(0_u32..) {
+            let component = &request.model.components[placement.component as usize];
+            let target = &request.targets[placement.target as usize];
+            let boundaries = |names: &[String]| {
+                names.iter().map(|name| Boundary { name: name.clone(), encoding: Encoding::FP32 }).collect()
+            };
+            plan.shards.push(Shard {
+                component: placement.component,
+                first: placement.first,
+                end: placement.end,
+                target: placement.target,
+                formats: placement.formats,
+                context: self.context,
+                entries: self.entries_of(request, placement),
+                inputs: boundaries(&component.inputs),
+                outputs: boundaries(&component.outputs),
+                flags: target.recommended.clone(),
+                build: self.settings.build,
+            });
+            self.explain_shard(request, placement, index, &mut plan.reasons);
+        }
+        plan
+    }
+
+    fn entries_of(&self, request: &Request, placement: &Placement) -> Vec<EntryShape> {
+        let kinds = unit_kinds(&request.model.components[placement.component as usize]);
+        let units = match placement.end {
+            0 => 0..kinds.len(),
+            end => placement.first as usize..end as usize,
+        };
+        let active =
+            |entry: &&Entry| kinds[units.clone()].iter().any(|&kind| takes_part(request, kind, **entry));
+        let shape = |entry: &Entry| EntryShape { kind: entry.kind, rows: entry.rows };
+        self.entries.iter().filter(active).map(shape).collect()
+    }
+
+    /// Targets other than the one that bears most layers which could take the whole model, in order of preference.
+    fn fallback(&self, request: &Request) -> Vec<u32> {
+        let layers = |target: u32| -> u32 {
+            self.shards
+                .iter()
+                .filter(|shard| shard.target == target)
+                .map(|shard| (shard.end - shard.first).max(1))
+                .sum()
+        };
+        let targets = 0..u32::try_from(request.targets.len()).unwrap_or(u32::MAX);
+        let main = targets.clone().max_by_key(|&target| (layers(target), std::cmp::Reverse(target)));
+        targets.filter(|&target| Some(target) != main && takes_all(request, target)).collect()
+    }
+
+    fn explain_chain(&self, request: &Request, reasons: &mut Vec<Reason>) {
+        if self.context > 0 {
+            reasons.push(Reason {
+                shard: None,
+                choice: format!("context {}", self.context),
+                because: format!("the smallest offered that holds {} tokens", request.goals.context),
+                cause: Cause::Goal("context".to_owned()),
+            });
+        }
+        if let Some(entry) = self.entries.iter().max_by_key(|entry| entry.rows) {
+            let because =
+                format!("the largest within the limits and {} rows", request.goals.max_prefill_rows);
+            reasons.push(Reason {
+                shard: None,
+                choice: names::entry(*entry),
+                because,
+                cause: Cause::Goal("max-prefill-rows".to_owned()),
+            });
+        }
+        if let Some(time) = self.time {
+            let uncosted: u64 = self.shards.iter().map(|shard| shard.cost.uncosted_ops).sum();
+            let mut because = "the least of all legal plans".to_owned();
+            if uncosted > 0 {
+                because.push_str(&format!("; {uncosted} operations are not in it"));
+            }
+            if let Some(goal) = request.goals.latency_microseconds {
+                let verdict = if time <= goal { "meets" } else { "misses" };
+                because.push_str(&format!("; {verdict} the goal of {goal} µs"));
+            }
+            reasons.push(Reason {
+                shard: None,
+                choice: format!("{time} µs per run"),
+                because,
+                cause: Cause::Cost("time".to_owned()),
+            });
+        }
+        if !self.exact {
+            reasons.push(Reason {
+                shard: None,
+                choice: "an approximation".to_owned(),
+                because: "more alternatives were incomparable than the solver keeps".to_owned(),
+                cause: Cause::Preference("labels-per-cut".to_owned()),
+            });
+        }
+    }
+
+    fn explain_shard(&self, request: &Request, placement: &Placement, index: u32, reasons: &mut Vec<Reason>) {
+        let component = &request.model.components[placement.component as usize];
+        let target = &request.targets[placement.target as usize];
+        let limits = TargetLimits::new(&target.limits);
+        let mut push = |choice: String, because: String, cause| {
+            reasons.push(Reason { shard: Some(index), choice, because, cause });
+        };
+
+        let layers = component.layer_count();
+        if layers > 0 {
+            let choice = format!("layers {}..{}", placement.first, placement.end);
+            let table = CostTable::new(request);
+            let prefix =
+                Prefix::new(request, &table, component, placement.target, placement.formats, &self.entries);
+            let siblings = || self.shards.iter().filter(|shard| shard.component == placement.component);
+            let (because, cause) = if (placement.first, placement.end) == (0, layers) {
+                (
+                    "the whole component is within the limits".to_owned(),
+                    Cause::Preference("fewest-shards".to_owned()),
+                )
+            } else if let Some((limit, value)) =
+                prefix.range(0, layers as usize).and_then(|cost| limits.exceeded(&cost))
+            {
+                let (what, own) = self.balance_value(placement);
+                let largest = siblings().map(|shard| self.balance_value(shard).1).max().unwrap_or(own);
+                let because = format!(
+                    "all {layers} layers have {} {value}, the limit is {} ({}); {} shards, balanced by {what}: {own} of at \
+                     most {largest}",
+                    limit.name,
+                    limit.value,
+                    limit.provenance.name(),
+                    siblings().count(),
+                );
+                (because, Cause::Limit(limit.name.clone()))
+            } else if siblings().any(|shard| shard.target != placement.target) {
+                ("the other layers are better on another target".to_owned(), Cause::Cost("time".to_owned()))
+            } else {
+                let (what, own) = self.balance_value(placement);
+                (format!("balanced by {what}: {own}"), Cause::Cost(what.to_owned()))
+            };
+            push(choice, because, cause);
+        }
+
+        let placed = self.settings.place.iter().any(|(component, _)| *component == placement.component);
+        let passed_over = (0..placement.target).find_map(|other| {
+            let why = passed_over(request, placement, other, &self.entries)?;
+            Some(format!("`{}` was not possible: {why}", request.targets[other as usize].name))
+        });
+        let (because, cause) = match (placed, passed_over) {
+            (true, _) => ("asked for".to_owned(), Cause::Preference("place".to_owned())),
+            (false, Some(why)) => (why, Cause::Preference("target-order".to_owned())),
+            (false, None) if self.time.is_some() => ("least time".to_owned(), Cause::Cost("time".to_owned())),
+            (false, None) => (
+                "the first target of the request that takes it".to_owned(),
+                Cause::Preference("target-order".to_owned()),
+            ),
+        };
+        push(format!("target {}", target.name), because, cause);
+
+        let formats = names::formats(&request.formats[placement.formats as usize]);
+        let (because, cause) = if request.formats.len() == 1 {
+            ("the only formats offered".to_owned(), Cause::Preference("formats-order".to_owned()))
+        } else if placement.formats == 0 {
+            ("the formats named first".to_owned(), Cause::Preference("formats-order".to_owned()))
+        } else {
+            let cause = match (self.time, request.goals.memory_bytes, request.goals.quality_per_mille) {
+                (Some(_), ..) => Cause::Cost("time".to_owned()),
+                (None, Some(_), _) => Cause::Goal("memory-bytes".to_owned()),
+                (None, None, Some(_)) => Cause::Goal("quality".to_owned()),
+                _ => Cause::Cost("shards".to_owned()),
+            };
+            ("formats named earlier are illegal here, or cost more".to_owned(), cause)
+        };
+        push(formats, because, cause);
+
+        for flag in &target.recommended {
+            push(
+                format!("{}={}", flag.name, flag.value),
+                "the profile recommends it".to_owned(),
+                Cause::Preference("profile".to_owned()),
+            );
+        }
+    }
+
+    /// What the solution is balanced by, and how much of it a shard has.
+    fn balance_value(&self, placement: &Placement) -> (&'static str, u64) {
+        match self.balanced_by {
+            super::Balance::Time => ("time", placement.cost.time.unwrap_or(0)),
+            super::Balance::Operations => ("ops", placement.cost.ops),
+            super::Balance::Bytes | super::Balance::Automatic => {
+                ("weight-bytes", placement.cost.weight_bytes)
+            }
+        }
+    }
+}
+
+/// Why a more preferred target does not bear these layers; none if it could.
+fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[Entry]) -> Option<String> {
+    let component = &request.model.components[placement.component as usize];
+    let table = CostTable::new(request);
+    let kinds = unit_kinds(component);
+    let units = match placement.end {
+        0 => 0..kinds.len(),
+        end => placement.first as usize..end as usize,
+    };
+    let limits = TargetLimits::new(&request.targets[other as usize].limits);
+    let mut why = None;
+    for formats in 0..request.formats.len() {
+        let formats = u32::try_from(formats).unwrap_or(u32::MAX);
+        let prefix = Prefix::new(request, &table, component, other, formats, entries);
+        let mut fits = true;
+        for unit in units.clone() {
+            let reason = match prefix.range(unit, unit + 1) {
+                None => table.illegal(request, kinds[unit], other, formats, entries),
+                Some(cost) => limits
+                    .exceeded(&cost)
+                    .map(|(limit, value)| format!("{} {value} is above {}", limit.name, limit.value)),
+            };
+            if reason.is_some() {
+                fits = false;
+                why = why.or(reason);
+                break;
+            }
+        }
+        if fits {
+            return None;
+        }
+    }
+    why
+}
+
+/// Whether a target alone could take the whole model within its limits.
+fn takes_all(request: &Request, target: u32) -> bool {
+    let place = (0..request.model.components.len())
+        .map(|index| (u32::try_from(index).unwrap_or(u32::MAX), target))
+        .collect();
+    let settings = Settings { place, ..Settings::default() };
+    let Ok(sets) = entry_sets(request) else { return false };
+    sets.into_iter().any(|entries| {
+        let problem = Problem::new(request, &settings, entries, Relaxed::default());
+        problem.is_ok_and(|problem| search::search(&problem).is_some())
+    })
+}

@@ -1,0 +1,211 @@
+//! The cost table, indexed, and sums over ranges of layers in constant time.
+
+use std::collections::BTreeMap;
+
+use crate::{Body, Component, Cost, Entry, EntryKind, PrefillPart, Request};
+
+/// The rows of the cost table by key.
+pub struct CostTable<'request> {
+    rows: BTreeMap<(u32, u32, u32, Entry), &'request Cost>,
+}
+
+/// What a run of layers costs on one target in one format tuple.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RangeCost {
+    /// Operations of the largest entry point.
+    pub ops: u64,
+    /// Weight bytes.
+    pub weight_bytes: u64,
+    /// Weights and what each entry point adds.
+    pub artefact_bytes: u64,
+    /// States at the largest entry point.
+    pub state_bytes: u64,
+    /// Time of one generated token (or one encode run) in microseconds, if every part is known.
+    pub time: Option<u64>,
+    /// Operations that time does not cover.
+    pub uncosted_ops: u64,
+}
+
+impl RangeCost {
+    /// Artefact and states.
+    pub fn context_bytes(&self) -> u64 {
+        self.artefact_bytes.saturating_add(self.state_bytes)
+    }
+}
+
+impl<'request> CostTable<'request> {
+    /// Index the table.
+    pub fn new(request: &'request Request) -> Self {
+        let rows = request
+            .costs
+            .iter()
+            .map(|cost| ((cost.kind, cost.target, cost.formats, cost.entry), cost))
+            .collect();
+        Self { rows }
+    }
+
+    /// One row.
+    pub fn row(&self, kind: u32, target: u32, formats: u32, entry: Entry) -> Option<&'request Cost> {
+        self.rows.get(&(kind, target, formats, entry)).copied()
+    }
+
+    /// Why the target does not take a kind at any of these entry points; none if it does.
+    pub fn illegal(
+        &self,
+        request: &Request,
+        kind: u32,
+        target: u32,
+        formats: u32,
+        entries: &[Entry],
+    ) -> Option<String> {
+        let mut used = entries.iter().filter(|&&entry| takes_part(request, kind, entry));
+        used.find_map(|&entry| match self.row(kind, target, formats, entry) {
+            None => Some(format!("no cost for {}", crate::names::entry(entry))),
+            Some(row) => row.illegal.clone(),
+        })
+    }
+}
+
+/// Kind of every cuttable unit of a component: its layers, or the whole.
+pub fn unit_kinds(component: &Component) -> Vec<u32> {
+    match &component.body {
+        Body::Whole(kind) => vec![*kind],
+        Body::Layers(layers) => layers.iter().map(|layer| layer.kind).collect(),
+    }
+}
+
+/// Sums over the units of one component on one target in one format tuple, so that any range is added up in constant
+/// time. All sums saturate: a saturated sum is above every limit, and the host refuses costs that overflow.
+pub struct Prefix {
+    entries: Vec<EntryPrefix>,
+    weights: Vec<u64>,
+    illegal: Vec<u32>,
+}
+
+struct EntryPrefix {
+    ops: Vec<u64>,
+    time: Vec<u64>,
+    untimed: Vec<u32>,
+    uncosted: Vec<u64>,
+    artefact: Vec<u64>,
+    states: Vec<u64>,
+    /// Units that take part: an entry point is built only for shards that have something to do in it.
+    active: Vec<u32>,
+}
+
+impl Prefix {
+    /// Sums for one component. The first of `entries` is the one whose time counts.
+    pub fn new(
+        request: &Request,
+        table: &CostTable<'_>,
+        component: &Component,
+        target: u32,
+        formats: u32,
+        entries: &[Entry],
+    ) -> Self {
+        let kinds = unit_kinds(component);
+        let sums = || Vec::with_capacity(kinds.len() + 1);
+        let mut prefix = Self { entries: Vec::new(), weights: sums(), illegal: Vec::new() };
+        let mut unit_weights = vec![0_u64; kinds.len()];
+        let mut unit_illegal = vec![false; kinds.len()];
+        for &entry in entries {
+            let mut per_entry = EntryPrefix {
+                ops: vec![0],
+                time: vec![0],
+                untimed: vec![0],
+                uncosted: vec![0],
+                artefact: vec![0],
+                states: vec![0],
+                active: vec![0],
+            };
+            for (unit, &kind) in kinds.iter().enumerate() {
+                let active = takes_part(request, kind, entry);
+                let row = table.row(kind, target, formats, entry);
+                if active && row.is_none_or(|row| row.illegal.is_some()) {
+                    unit_illegal[unit] = true;
+                }
+                let nothing = Cost {
+                    kind,
+                    target,
+                    formats,
+                    entry,
+                    ops: 0,
+                    weight_bytes: 0,
+                    artefact_bytes: 0,
+                    state_bytes: 0,
+                    illegal: None,
+                    time: None,
+                    uncosted_ops: 0,
+                };
+                let row = row.filter(|_| active).unwrap_or(&nothing);
+                unit_weights[unit] = unit_weights[unit].max(row.weight_bytes);
+                push(&mut per_entry.ops, row.ops);
+                push(&mut per_entry.time, row.time.map_or(0, |time| time.microseconds));
+                push32(&mut per_entry.untimed, active && row.time.is_none());
+                push(&mut per_entry.uncosted, row.uncosted_ops);
+                push(&mut per_entry.artefact, row.artefact_bytes);
+                push(&mut per_entry.states, row.state_bytes);
+                push32(&mut per_entry.active, active);
+            }
+            prefix.entries.push(per_entry);
+        }
+        prefix.weights.push(0);
+        prefix.illegal.push(0);
+        for (weight, illegal) in unit_weights.into_iter().zip(unit_illegal) {
+            push(&mut prefix.weights, weight);
+            push32(&mut prefix.illegal, illegal);
+        }
+        prefix
+    }
+
+    /// Cost of the units `first..end`; none if the target does not take one of them.
+    pub fn range(&self, first: usize, end: usize) -> Option<RangeCost> {
+        if self.illegal[end] > self.illegal[first] {
+            return None;
+        }
+        Some(self.sum(first, end))
+    }
+
+    /// Cost of the units `first..end` whether or not the target takes them; rows that are missing count as zero.
+    pub fn sum(&self, first: usize, end: usize) -> RangeCost {
+        let span = |sums: &[u64]| {
+            if sums[end] == u64::MAX { u64::MAX } else { sums[end] - sums[first] }
+        };
+        let mut cost = RangeCost { weight_bytes: span(&self.weights), ..RangeCost::default() };
+        cost.artefact_bytes = cost.weight_bytes;
+        for (position, entry) in self.entries.iter().enumerate() {
+            if entry.active[end] == entry.active[first] {
+                continue;
+            }
+            cost.ops = cost.ops.max(span(&entry.ops));
+            cost.artefact_bytes = cost.artefact_bytes.saturating_add(span(&entry.artefact));
+            cost.state_bytes = cost.state_bytes.max(span(&entry.states));
+            if position == 0 {
+                cost.uncosted_ops = span(&entry.uncosted);
+                cost.time = (entry.untimed[end] == entry.untimed[first]).then(|| span(&entry.time));
+            }
+        }
+        cost
+    }
+
+    /// Whether units `first..end` have anything to do at the entry point of this position.
+    pub fn active(&self, entry: usize, first: usize, end: usize) -> bool {
+        self.entries[entry].active[end] > self.entries[entry].active[first]
+    }
+}
+
+fn push(sums: &mut Vec<u64>, value: u64) {
+    let last = sums.last().copied().unwrap_or(0);
+    sums.push(last.saturating_add(value));
+}
+
+fn push32(sums: &mut Vec<u32>, condition: bool) {
+    let last = sums.last().copied().unwrap_or(0);
+    sums.push(last.saturating_add(condition.into()));
+}
+
+/// Whether a kind has anything to do at an entry point.
+pub fn takes_part(request: &Request, kind: u32, entry: Entry) -> bool {
+    entry.kind != EntryKind::Prefill
+        || request.kinds.get(kind as usize).is_some_and(|kind| kind.prefill != PrefillPart::None)
+}

@@ -1,0 +1,202 @@
+//! Requests to test planners with. Numbers are small and round so that expected plans can be worked out by hand.
+
+use crate::{
+    ActivationFormat, Body, Component, Cost, Entry, EntryKind, FormatTuple, Goals, Layer, LayerKind, Limit,
+    Model, PrefillPart, Provenance, Request, StateFormat, Target, TargetKind, TimeCost, WeightFormat,
+};
+
+/// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that takes everything as
+/// 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight bytes, 10 artefact bytes per entry point
+/// and 50 state bytes; embed and head have 1 and 2 operations and 10 and 4000 weight bytes.
+#[derive(Debug, Clone)]
+pub struct RequestBuilder {
+    request: Request,
+}
+
+const EMBED: u32 = 0;
+const HEAD: u32 = 1;
+
+impl RequestBuilder {
+    /// A model with states and so many layers, all of one kind.
+    pub fn decoder(layers: u32) -> Self {
+        let kind = |name: &str, prefill| LayerKind { name: name.to_owned(), prefill };
+        let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
+            name: name.to_owned(),
+            body,
+            inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
+            outputs: outputs.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let layers = (0..layers).map(|_| Layer { kind: 2, donor: None, writes_state: true }).collect();
+        let request = Request {
+            model: Model {
+                name: "sample".to_owned(),
+                family: "sample".to_owned(),
+                hidden: 8,
+                max_context: 4096,
+                components: vec![
+                    component("embed", Body::Whole(EMBED), &[], &["hidden"]),
+                    component("decoder", Body::Layers(layers), &["hidden"], &["hidden"]),
+                    component("head", Body::Whole(HEAD), &["hidden"], &["logits"]),
+                ],
+            },
+            kinds: vec![
+                kind("embed", PrefillPart::Full),
+                kind("head", PrefillPart::None),
+                kind("layer", PrefillPart::Full),
+            ],
+            targets: vec![],
+            formats: vec![FormatTuple {
+                weights: WeightFormat::Fp32,
+                roles: vec![],
+                activations: ActivationFormat::Fp32,
+                states: StateFormat::Fp32,
+            }],
+            entries: vec![
+                Entry { kind: EntryKind::Prefill, rows: 128, context: 512 },
+                Entry { kind: EntryKind::Decode, rows: 1, context: 512 },
+            ],
+            costs: vec![],
+            sensitivities: vec![],
+            goals: Goals {
+                quality_per_mille: None,
+                memory_bytes: None,
+                context: 512,
+                max_prefill_rows: 128,
+                latency_microseconds: None,
+            },
+            options: vec![],
+        };
+        Self { request }.target("npu", TargetKind::Npu)
+    }
+
+    /// One more target, of a shim of its own, that takes everything in the first format tuple.
+    #[must_use]
+    pub fn target(mut self, name: &str, kind: TargetKind) -> Self {
+        let target = u32::try_from(self.request.targets.len()).unwrap_or(u32::MAX);
+        self.request.targets.push(Target {
+            name: name.to_owned(),
+            shim: format!("{name}-shim"),
+            device: "0".to_owned(),
+            kind,
+            limits: vec![],
+            schema: vec![],
+            recommended: vec![],
+        });
+        for kind in 0..u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX) {
+            self.costs(kind, target, 0);
+        }
+        self
+    }
+
+    /// The usual rows of one kind, replacing those there are.
+    fn costs(&mut self, kind: u32, target: u32, formats: u32) {
+        self.request.costs.retain(|cost| (cost.kind, cost.target, cost.formats) != (kind, target, formats));
+        for &entry in &self.request.entries {
+            let prefill = entry.kind == EntryKind::Prefill;
+            let (ops, weight_bytes, state_bytes) = match kind {
+                EMBED => (1, 10, 0),
+                HEAD => (2, 4000, 0),
+                _ => (if prefill { 60 } else { 100 }, 1000, 50),
+            };
+            self.request.costs.push(Cost {
+                kind,
+                target,
+                formats,
+                entry,
+                ops,
+                weight_bytes,
+                artefact_bytes: 10,
+                state_bytes,
+                illegal: None,
+                time: None,
+                uncosted_ops: 0,
+            });
+        }
+    }
+
+    /// A limit of a target, by name.
+    #[must_use]
+    pub fn limit(mut self, target: &str, name: &str, value: u64) -> Self {
+        for candidate in self.request.targets.iter_mut().filter(|candidate| candidate.name == target) {
+            candidate.limits.push(Limit {
+                name: name.to_owned(),
+                value,
+                provenance: Provenance::Reported,
+                note: String::new(),
+            });
+        }
+        self
+    }
+
+    /// Makes layer `reader` read the state of layer `donor`.
+    #[must_use]
+    pub fn donor(mut self, reader: usize, donor: u32) -> Self {
+        if let Body::Layers(layers) = &mut self.request.model.components[1].body {
+            layers[reader].donor = Some(donor);
+            layers[reader].writes_state = false;
+        }
+        self
+    }
+
+    /// Gives layer `layer` a kind of its own, with `weight_bytes` and so many operations at every entry point.
+    #[must_use]
+    pub fn layer(mut self, layer: usize, ops: u64, weight_bytes: u64) -> Self {
+        let kind = u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX);
+        self.request.kinds.push(LayerKind { name: format!("layer {layer}"), prefill: PrefillPart::Full });
+        if let Body::Layers(layers) = &mut self.request.model.components[1].body {
+            layers[layer].kind = kind;
+        }
+        for target in 0..u32::try_from(self.request.targets.len()).unwrap_or(u32::MAX) {
+            for formats in 0..u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX) {
+                self.costs(kind, target, formats);
+            }
+        }
+        for cost in self.request.costs.iter_mut().filter(|cost| cost.kind == kind) {
+            cost.ops = ops;
+            cost.weight_bytes = weight_bytes;
+        }
+        self
+    }
+
+    /// One more format tuple, which every target takes with weights of `numerator / denominator` of the first tuple's
+    /// size.
+    #[must_use]
+    pub fn formats(mut self, weights: WeightFormat, numerator: u64, denominator: u64) -> Self {
+        let formats = u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX);
+        self.request.formats.push(FormatTuple { weights, ..self.request.formats[0].clone() });
+        let rows: Vec<Cost> = self
+            .request
+            .costs
+            .iter()
+            .filter(|cost| cost.formats == 0)
+            .map(|cost| Cost {
+                formats,
+                weight_bytes: cost.weight_bytes * numerator / denominator.max(1),
+                ..cost.clone()
+            })
+            .collect();
+        self.request.costs.extend(rows);
+        self
+    }
+
+    /// Times of every row on one target, in microseconds.
+    #[must_use]
+    pub fn times(mut self, target: u32, microseconds: u64) -> Self {
+        for cost in self.request.costs.iter_mut().filter(|cost| cost.target == target) {
+            cost.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+        }
+        self
+    }
+
+    /// Anything else, by hand.
+    #[must_use]
+    pub fn change(mut self, change: impl FnOnce(&mut Request)) -> Self {
+        change(&mut self.request);
+        self
+    }
+
+    /// The request.
+    pub fn build(self) -> Request {
+        self.request
+    }
+}
