@@ -8,6 +8,35 @@
 //! Everything it reads is taken as hostile: sizes and nesting are capped by named constants, templates run under
 //! fuel, a byte budget and a clock, and each failure is a [`TextError`] that names the file and says what would
 //! help.
+//!
+//! ```
+//! use shardwright_text::*;
+//!
+//! # fn main() -> Result<()> {
+//! # let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
+//! let loading = Tokenizer::load_in_background(format!("{checkpoint}/tokenizer.json"));
+//! let config = GenerationConfig::from_directory(checkpoint)?;
+//! let template = ChatTemplate::from_directory(checkpoint)?.expect("the demo model has a template");
+//! let tokenizer = loading.join()?;
+//!
+//! let prompt = template.render(&[Message::user("What is politics?")], &RenderOptions::default())?;
+//! let mut ids = tokenizer.encode(&prompt, false)?;
+//! let mut sampler = Sampler::new(SamplingParameters { seed: 7, ..config.sampling })?;
+//! let mut reply = Reply::new(&tokenizer, &StopRules::from_generation(&config), true);
+//! loop {
+//!     # let mut logits = vec![0.0; tokenizer.vocabulary_size()];
+//!     # logits[16] = 1e3;
+//!     let id = sampler.sample(&logits, &ids)?;
+//!     ids.push(id);
+//!     let step = reply.push(id)?;
+//!     print!("{}", step.text);
+//!     if step.stop.is_some() {
+//!         break;
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
