@@ -9,6 +9,7 @@
 //! The test files under `tests/` say in their first lines what they hold the house to.
 
 pub mod checkpoints;
+pub mod measure;
 pub mod program;
 pub mod rust_source;
 pub mod tree;

@@ -32,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-planner", &[]),
     ("shardwright-planner-build", &[]),
     ("shardwright-planner-generic", &["shardwright-planner"]),
+    ("shardwright-planner-even", &["shardwright-planner"]),
     ("shardwright-shim-abi", &[]),
     ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
     ("shardwright-shim-template", &["shardwright-shim-abi"]),
@@ -48,6 +49,7 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-planning", "shardwright-planner-build", "planners to ask and to be attacked by"),
     ("shardwright-reference", "shardwright-models", "the goldens belong to checkpoints"),
     ("shardwright-runtime", "shardwright-reference", "the oracle of a chain of shards"),
+    ("shardwright-tests", "shardwright-text", "the tokenizer bench"),
 ];
 
 #[test]

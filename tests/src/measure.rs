@@ -1,0 +1,93 @@
+//! Timing for the benches: few repetitions, the middle one reported, beside the best one. On a shared machine the
+//! best says what the code can do and the distance of the middle one how quiet the machine was.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// What repeating something took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// The quickest repetition.
+    pub best: Duration,
+    /// The middle repetition.
+    pub median: Duration,
+    /// How many there were.
+    pub repetitions: usize,
+}
+
+/// Runs `work` this often (at least once) and times each run; the results are dropped outside the time.
+pub fn timed<T>(repetitions: usize, mut work: impl FnMut() -> T) -> Timing {
+    let mut times: Vec<_> = (0..repetitions.max(1))
+        .map(|_| {
+            let start = Instant::now();
+            let result = work();
+            let time = start.elapsed();
+            drop(result);
+            time
+        })
+        .collect();
+    times.sort_unstable();
+    Timing { best: times[0], median: times[times.len() / 2], repetitions: times.len() }
+}
+
+impl fmt::Display for Timing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (best {} of {})", shown(self.median), shown(self.best), self.repetitions)
+    }
+}
+
+/// A duration in the unit a reader compares in, three digits.
+pub fn shown(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    let (value, unit) = match seconds {
+        s if s >= 1.0 => (s, "s"),
+        s if s >= 1e-3 => (s * 1e3, "ms"),
+        s if s >= 1e-6 => (s * 1e6, "µs"),
+        s => (s * 1e9, "ns"),
+    };
+    let digits = if value >= 100.0 { 0 } else { usize::from(value < 10.0) + 1 };
+    format!("{value:.digits$} {unit}")
+}
+
+/// The memory this process has resident and the most it ever had, in bytes. `None` where the system does not say
+/// (anything but Linux).
+pub fn resident_memory() -> Option<(u64, u64)> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some((field("VmRSS:")?, field("VmHWM:")?))
+}
+
+/// One line of a bench's table.
+pub fn row(what: &str, value: impl fmt::Display) {
+    println!("  {what:<58} {value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_shown_with_three_digits() {
+        for (nanoseconds, text) in [
+            (5, "5.00 ns"),
+            (42_000, "42.0 µs"),
+            (1_234_567, "1.23 ms"),
+            (999_000_000, "999 ms"),
+            (61_000_000_000, "61.0 s"),
+        ] {
+            assert_eq!(shown(Duration::from_nanos(nanoseconds)), text);
+        }
+    }
+
+    #[test]
+    fn the_middle_and_the_best_are_of_the_runs_made() {
+        let mut runs = 0;
+        let timing = timed(5, || runs += 1);
+        assert_eq!((runs, timing.repetitions), (5, 5));
+        assert!(timing.best <= timing.median);
+    }
+}
