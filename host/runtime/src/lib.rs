@@ -1,1 +1,34 @@
-//! (room under construction)
+//! The runtime: tokens in, logits or a sentence vector out, over shards that somebody else compiled and loaded.
+//!
+//! **Job.** Check that loaded shards make a [`Chain`]; keep a [`Session`]'s states and history; compute the inputs of a step once and
+//! share them; carry boundaries and states between shards, by reference where that is legal and as a counted copy elsewhere;
+//! prefill, decode, score, encode, truncate, cancel; generate text.
+//!
+//! **Not its job.** It knows no model family, no planner, no compiler and no file format. It computes nothing but step inputs: all
+//! arithmetic of a model happens in a shim.
+//!
+//! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`]; for other executors than shims, [`ShardExecutor`].
+
+#![forbid(unsafe_code)]
+
+mod cancel;
+mod chain;
+mod description;
+mod engine;
+mod error;
+mod executor;
+mod generation;
+mod placement;
+mod session;
+mod step;
+mod storage;
+
+pub use cancel::CancelHandle;
+pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
+pub use description::{AssetDescription, ChainDescription, Place, ShardDescription};
+pub use error::{ChainError, SessionError};
+pub use executor::{Interrupt, ShardExecutor, ShimShard};
+pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
+pub use placement::{BoundaryPlacement, EntryPlacement, PlacementRecord, ShardPlacement, StatePlacement};
+pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
+pub use storage::Storage;

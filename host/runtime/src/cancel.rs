@@ -1,0 +1,66 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::executor::Interrupt;
+
+/// Ends what a session is doing, from any thread.
+///
+/// A request that finds nothing in progress ends the next operation; the operation that it ends consumes it, and so does the
+/// end of a [`Generation`](crate::Generation).
+#[derive(Clone, Default)]
+pub struct CancelHandle {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    requested: AtomicBool,
+    /// Ends the run in progress; only while that run is this session's.
+    running: Mutex<Option<Interrupt>>,
+}
+
+impl std::fmt::Debug for CancelHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CancelHandle").field("requested", &self.is_requested()).finish_non_exhaustive()
+    }
+}
+
+impl CancelHandle {
+    /// Asks the session to stop: at once where the shim can end a run, else when the run in progress is done.
+    pub fn cancel(&self) {
+        self.shared.requested.store(true, Ordering::SeqCst);
+        if let Some(interrupt) = self.running().as_ref() {
+            interrupt();
+        }
+    }
+
+    /// Whether a request has not been consumed yet.
+    pub fn is_requested(&self) -> bool {
+        self.shared.requested.load(Ordering::SeqCst)
+    }
+
+    /// Takes a request back.
+    pub fn reset(&self) {
+        self.shared.requested.store(false, Ordering::SeqCst);
+    }
+
+    /// Until the guard is dropped, a request interrupts the run.
+    pub(crate) fn during(&self, interrupt: Option<Interrupt>) -> Running<'_> {
+        *self.running() = interrupt;
+        Running { handle: self }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Interrupt>> {
+        self.shared.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct Running<'a> {
+    handle: &'a CancelHandle,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        *self.handle.running() = None;
+    }
+}

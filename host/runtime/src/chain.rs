@@ -1,0 +1,109 @@
+//! Loaded shards in order, checked against what they should be.
+
+mod check;
+pub(crate) mod layout;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shardwright_graph::{Asset, EntryKind};
+
+pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
+use layout::Layout;
+
+use crate::description::ChainDescription;
+use crate::error::{ChainError, SessionError};
+use crate::executor::{Interrupt, ShardExecutor};
+use crate::session::Session;
+
+/// Loaded shards that together are a model. Clones are cheap and mean the same shards.
+///
+/// Any number of sessions may use it, from any threads; a shard runs one step of one of them at a time.
+#[derive(Clone)]
+pub struct Chain {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    description: ChainDescription,
+    layout: Layout,
+    executors: Vec<Mutex<Box<dyn ShardExecutor>>>,
+    interrupts: Vec<Option<Interrupt>>,
+    assets: Vec<Asset>,
+}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chain")
+            .field("model", &self.shared.description.model)
+            .field("shards", &self.shared.description.shards.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Chain {
+    /// Checks that the executors (one for each described shard, in order) and the gathered tables make the chain described: every
+    /// component and layer once, the same entry points everywhere, prefills that fill every state, neighbours that agree, states on the
+    /// place of all their readers, and loaded artefacts that bind exactly what is described.
+    pub fn new(
+        description: ChainDescription,
+        executors: Vec<Box<dyn ShardExecutor>>,
+        assets: Vec<Asset>,
+    ) -> Result<Chain, ChainError> {
+        check::check(&description, &executors, &assets)?;
+        let layout = layout::lay_out(&description, &executors)?;
+        let interrupts = executors.iter().map(|executor| executor.interrupt()).collect();
+        let executors = executors.into_iter().map(Mutex::new).collect();
+        Ok(Chain { shared: Arc::new(Shared { description, layout, executors, interrupts, assets }) })
+    }
+
+    /// A session at position 0 with states of its own.
+    pub fn session(&self) -> Result<Session, SessionError> {
+        Session::new(self.clone())
+    }
+
+    /// What it was made from.
+    pub fn description(&self) -> &ChainDescription {
+        &self.shared.description
+    }
+
+    /// Positions that a session holds; for encoders, rows of the largest encode entry.
+    pub fn context(&self) -> u64 {
+        self.layout().schedules.iter().map(|schedule| schedule.point.context).max().unwrap_or(0)
+    }
+
+    /// Whether it generates (and gives logits), or encodes (and gives an embedding).
+    pub fn is_generative(&self) -> bool {
+        self.description().is_generative()
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.shared.layout
+    }
+
+    pub(crate) fn assets(&self) -> &[Asset] {
+        &self.shared.assets
+    }
+
+    /// A panic in an executor poisons nothing that matters: the chain keeps no state of its own in it.
+    pub(crate) fn executor(&self, shard: usize) -> MutexGuard<'_, Box<dyn ShardExecutor>> {
+        self.shared.executors[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn interrupt(&self, shard: usize) -> Option<Interrupt> {
+        self.shared.interrupts[shard].clone()
+    }
+
+    /// Schedules of that kind, fewest rows first.
+    pub(crate) fn schedules(&self, kind: EntryKind) -> impl DoubleEndedIterator<Item = usize> + Clone + '_ {
+        let schedules = &self.layout().schedules;
+        (0..schedules.len()).filter(move |&index| schedules[index].point.kind == kind)
+    }
+
+    /// The schedule for the next step over `rows` rows: of those that are filled whole, the one with the most rows;
+    /// otherwise the smallest there is.
+    pub(crate) fn choose(&self, kind: EntryKind, rows: u64) -> Option<usize> {
+        let of = |index: &usize| self.layout().schedules[*index].point.rows;
+        let mut schedules = self.schedules(kind);
+        schedules.clone().rev().find(|index| of(index) <= rows).or_else(|| schedules.next())
+    }
+}

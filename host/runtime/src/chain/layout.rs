@@ -1,0 +1,677 @@
+//! What flows where: for every entry point of the chain the runs of a step, what each binds, and what is copied between.
+
+use shardwright_graph::{ComponentKind, EntryKind, EntryPoint, Role, StateId};
+use shardwright_shims::{Binding, Direction, EntryInterface, Port};
+
+use crate::description::{ChainDescription, Place};
+use crate::error::ChainError;
+use crate::executor::ShardExecutor;
+use crate::step::natural_storage;
+use crate::storage::{Storage, elements_of, storage_of};
+
+/// Memory that a session allocates once.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryPlan {
+    key: Key,
+    /// Who allocates it: an executor of the place.
+    pub executor: usize,
+    pub bytes: u64,
+    pub alignment: u64,
+}
+
+impl MemoryPlan {
+    fn grow(&mut self, bytes: u64, alignment: u64) {
+        self.bytes = self.bytes.max(bytes);
+        self.alignment = self.alignment.max(alignment);
+    }
+}
+
+/// What a binding asks of its memory; a shim may pad at the end.
+#[derive(Clone, Copy)]
+struct Need {
+    bytes: u64,
+    alignment: u64,
+}
+
+impl Need {
+    fn of(binding: &Binding) -> Self {
+        Need { bytes: binding.bytes, alignment: binding.alignment.max(1) }
+    }
+}
+
+/// What a memory is for. Entry points share memories, since one runs at a time; the largest decides the size.
+#[derive(Clone, Debug, PartialEq)]
+enum Key {
+    StepInput { place: usize, role: Role, storage: Storage },
+    Given { shard: usize, role: Role },
+    Taken { place: usize, from: usize, role: Role, storage: Storage },
+    State(StateId),
+}
+
+/// Values that lie somewhere after a step.
+#[derive(Clone, Debug)]
+pub(crate) struct Located {
+    pub memory: usize,
+    pub shape: Vec<u64>,
+    pub storage: Storage,
+}
+
+/// A step input, computed once and put where each place can bind it.
+#[derive(Clone, Debug)]
+pub(crate) struct StepInput {
+    pub role: Role,
+    pub elements: usize,
+    pub targets: Vec<(usize, Storage)>,
+}
+
+/// A binding of a run: the whole of a port, in the order of the loaded entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BindingPlan {
+    pub memory: usize,
+    pub offset: u64,
+}
+
+/// A boundary that the next shard cannot bind where it lies: `blocks` times `rows` rows of `width` values.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyPlan {
+    pub boundary: usize,
+    pub from: usize,
+    pub from_offset: u64,
+    pub from_storage: Storage,
+    pub to: usize,
+    pub to_storage: Storage,
+    pub blocks: u64,
+    pub rows: u64,
+    pub width: u64,
+}
+
+/// New rows of a state that the runtime puts to their slots.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedRows {
+    pub rows: usize,
+    pub rows_storage: Storage,
+    pub state: usize,
+    pub state_storage: Storage,
+    pub capacity: u64,
+    pub width: u64,
+}
+
+/// One run of one shard.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardRun {
+    pub shard: usize,
+    /// Index of the loaded entry.
+    pub entry: usize,
+    pub copies: Vec<CopyPlan>,
+    pub bindings: Vec<BindingPlan>,
+    pub placed_rows: Vec<PlacedRows>,
+}
+
+/// The runs of a step under one entry point.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    pub point: EntryPoint,
+    pub name: String,
+    pub inputs: Vec<StepInput>,
+    pub runs: Vec<ShardRun>,
+    pub logits: Option<Located>,
+    pub embedding: Option<Located>,
+    /// Taps and residual streams by name.
+    pub named: Vec<(String, Located)>,
+}
+
+/// A state as it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct StatePlan {
+    pub bytes: u64,
+    pub capacity: u64,
+    pub window: u64,
+    pub writer: usize,
+    pub readers: Vec<usize>,
+    pub by_runtime: bool,
+    pub storage: Storage,
+}
+
+impl StatePlan {
+    /// Whether every position that a query at `length` or later may see is still there, and nothing that was written at
+    /// or beyond `length` can be taken for one, when positions up to `high_water` were written.
+    pub(crate) fn keeps(&self, length: usize, high_water: usize) -> bool {
+        let beyond = self.capacity.saturating_sub(self.window);
+        high_water as u64 <= self.capacity || length as u64 >= (high_water as u64).saturating_sub(beyond)
+    }
+}
+
+/// What passes between two shards.
+#[derive(Clone, Debug)]
+pub(crate) struct Boundary {
+    pub what: &'static str,
+    pub from: usize,
+    pub to: usize,
+    pub from_storage: Storage,
+    pub to_storage: Storage,
+    /// Why it is copied; `None` where one buffer serves both.
+    pub copied_because: Option<&'static str>,
+}
+
+/// Everything a session needs to know of a chain.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub schedules: Vec<Schedule>,
+    pub memories: Vec<MemoryPlan>,
+    pub states: Vec<StatePlan>,
+    pub boundaries: Vec<Boundary>,
+}
+
+pub(super) fn lay_out(
+    description: &ChainDescription,
+    executors: &[Box<dyn ShardExecutor>],
+) -> Result<Layout, ChainError> {
+    let mut places: Vec<&Place> = Vec::new();
+    let place_of = description
+        .shards
+        .iter()
+        .map(|shard| match places.iter().position(|place| **place == shard.place) {
+            Some(index) => index,
+            None => {
+                places.push(&shard.place);
+                places.len() - 1
+            }
+        })
+        .collect();
+    let mut builder = Builder {
+        description,
+        executors,
+        place_of,
+        layout: Layout {
+            schedules: Vec::new(),
+            memories: Vec::new(),
+            states: Vec::new(),
+            boundaries: Vec::new(),
+        },
+        writers: vec![None; description.states.len()],
+    };
+    let mut points: Vec<EntryPoint> = Vec::new();
+    for point in description.shards.iter().flat_map(|shard| &shard.entries).map(|entry| entry.point) {
+        if !points.iter().any(|other| (other.kind, other.rows) == (point.kind, point.rows)) {
+            points.push(point);
+        }
+    }
+    points.sort_by_key(|point| (point.kind, point.rows));
+    let needed = if description.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
+    if !points.iter().any(|point| point.kind == needed) {
+        return Err(ChainError::NoEntry(needed));
+    }
+    builder.find_writers()?;
+    for point in points {
+        let schedule = Wiring::new(&mut builder, point).wire()?;
+        builder.layout.schedules.push(schedule);
+    }
+    Ok(builder.layout)
+}
+
+struct Builder<'a> {
+    description: &'a ChainDescription,
+    executors: &'a [Box<dyn ShardExecutor>],
+    place_of: Vec<usize>,
+    layout: Layout,
+    /// The shard that writes each state.
+    writers: Vec<Option<usize>>,
+}
+
+impl<'a> Builder<'a> {
+    fn name(&self, shard: usize) -> String {
+        self.description.shards[shard].name.clone()
+    }
+
+    fn entry(&self, shard: usize, point: EntryPoint) -> Option<&'a EntryInterface> {
+        let entries = &self.description.shards[shard].entries;
+        entries.iter().find(|entry| (entry.point.kind, entry.point.rows) == (point.kind, point.rows))
+    }
+
+    /// Every state has one writer, on the place of all its readers and before them.
+    fn find_writers(&mut self) -> Result<(), ChainError> {
+        let states = &self.description.states;
+        let uses = || {
+            let shards = self.description.shards.iter().enumerate();
+            shards.flat_map(|(index, shard)| {
+                shard
+                    .entries
+                    .iter()
+                    .flat_map(move |entry| entry.states.iter().map(move |port| (index, entry, port)))
+            })
+        };
+        let mut writers: Vec<Option<usize>> = vec![None; states.len()];
+        let mut plans: Vec<Option<StatePlan>> = vec![None; states.len()];
+        for (shard, entry, port) in uses().filter(|(_, _, port)| port.written) {
+            let id = port.id.0 as usize;
+            match writers[id] {
+                Some(first) if first != shard => {
+                    return Err(ChainError::StateWriters {
+                        state: states[id].name.clone(),
+                        first: self.name(first),
+                        second: self.name(shard),
+                    });
+                }
+                _ => writers[id] = Some(shard),
+            }
+            let by_runtime =
+                entry.ports.iter().any(|output| output.role == Role::StateRows { state: port.id });
+            let window = match port.state.kind {
+                shardwright_graph::StateKind::Linear => port.capacity,
+                shardwright_graph::StateKind::Ring { window } => u64::from(window),
+            };
+            let plan = plans[id].get_or_insert(StatePlan {
+                bytes: 0,
+                capacity: port.capacity,
+                window,
+                writer: shard,
+                readers: Vec::new(),
+                by_runtime,
+                storage: Storage::F32,
+            });
+            plan.by_runtime |= by_runtime;
+        }
+        for (shard, _, port) in uses().filter(|(_, _, port)| !port.written) {
+            let id = port.id.0 as usize;
+            let state = states[id].name.clone();
+            let Some(writer) = writers[id] else {
+                return Err(ChainError::StateUnwritten { state, entry: "any entry".to_owned() });
+            };
+            if writer > shard {
+                return Err(ChainError::StateBeforeWriter {
+                    state,
+                    writer: self.name(writer),
+                    reader: self.name(shard),
+                });
+            }
+            if self.place_of[writer] != self.place_of[shard] {
+                let place = |shard: usize| Box::new(self.description.shards[shard].place.clone());
+                return Err(ChainError::StateNotShareable {
+                    state,
+                    writer: self.name(writer),
+                    writer_place: place(writer),
+                    reader: self.name(shard),
+                    reader_place: place(shard),
+                });
+            }
+            if let Some(plan) = &mut plans[id]
+                && writer != shard
+                && !plan.readers.contains(&shard)
+            {
+                plan.readers.push(shard);
+            }
+        }
+        for (state, plan) in states.iter().zip(&plans) {
+            if plan.is_none() {
+                let (state, entry) = (state.name.clone(), "any entry".to_owned());
+                return Err(ChainError::StateUnwritten { state, entry });
+            }
+        }
+        self.layout.states = plans.into_iter().flatten().collect();
+        self.writers = writers;
+        self.state_storages()
+    }
+
+    /// One buffer serves all who bind a state, so all must see the same values in it.
+    fn state_storages(&mut self) -> Result<(), ChainError> {
+        let mut found: Vec<Option<(usize, Storage)>> = vec![None; self.layout.states.len()];
+        for (shard, described) in self.description.shards.iter().enumerate() {
+            for entry in &described.entries {
+                for port in &entry.ports {
+                    let Role::State { state } = port.role else { continue };
+                    let (first, storage) = *found[state.0 as usize].get_or_insert((shard, storage_of(port)));
+                    if storage != storage_of(port) {
+                        return Err(ChainError::Boundary {
+                            entry: entry.name.clone(),
+                            from: self.name(first),
+                            to: self.name(shard),
+                            what: "state",
+                            given: storage.to_string(),
+                            expected: storage_of(port).to_string(),
+                        });
+                    }
+                }
+            }
+        }
+        for (plan, found) in self.layout.states.iter_mut().zip(found) {
+            plan.storage = found.map_or(Storage::F32, |(_, storage)| storage);
+        }
+        Ok(())
+    }
+
+    /// The memory of that key, made or grown as needed.
+    fn memory(&mut self, key: Key, executor: usize, need: Need) -> usize {
+        let memories = &mut self.layout.memories;
+        let index = match memories.iter().position(|memory| memory.key == key) {
+            Some(index) => index,
+            None => {
+                memories.push(MemoryPlan { key, executor, bytes: 0, alignment: 1 });
+                memories.len() - 1
+            }
+        };
+        memories[index].grow(need.bytes, need.alignment);
+        index
+    }
+
+    fn boundary(&mut self, boundary: Boundary) -> usize {
+        let known = &mut self.layout.boundaries;
+        let same = |other: &Boundary| {
+            (other.what, other.from, other.to) == (boundary.what, boundary.from, boundary.to)
+        };
+        match known.iter().position(same) {
+            Some(index) => {
+                // One entry point that needs a copy is enough to say so.
+                if known[index].copied_because.is_none() {
+                    known[index] = boundary;
+                }
+                index
+            }
+            None => {
+                known.push(boundary);
+                known.len() - 1
+            }
+        }
+    }
+}
+
+/// A boundary on its way through a step.
+#[derive(Clone)]
+struct Flowing<'a> {
+    shard: usize,
+    port: &'a Port,
+    memory: usize,
+}
+
+struct Wiring<'a, 'b> {
+    builder: &'b mut Builder<'a>,
+    schedule: Schedule,
+    /// The residual stream, and the layer boundary it stands at.
+    stream: Option<(Flowing<'a>, u32)>,
+    per_layer: Option<Flowing<'a>>,
+    /// Memories that hold a copy already made in this step.
+    copied: Vec<usize>,
+}
+
+impl<'a, 'b> Wiring<'a, 'b> {
+    fn new(builder: &'b mut Builder<'a>, point: EntryPoint) -> Self {
+        let schedule = Schedule {
+            point,
+            name: point.name(),
+            inputs: Vec::new(),
+            runs: Vec::new(),
+            logits: None,
+            embedding: None,
+            named: Vec::new(),
+        };
+        Wiring { builder, schedule, stream: None, per_layer: None, copied: Vec::new() }
+    }
+
+    fn wire(mut self) -> Result<Schedule, ChainError> {
+        let point = self.schedule.point;
+        let mut written = vec![false; self.builder.description.states.len()];
+        for shard in 0..self.builder.description.shards.len() {
+            let Some(entry) = self.builder.entry(shard, point) else {
+                if point.kind != EntryKind::Prefill {
+                    return Err(ChainError::EntryMissing {
+                        shard: self.builder.name(shard),
+                        entry: self.schedule.name.clone(),
+                        because: "runs through every shard".to_owned(),
+                    });
+                }
+                continue;
+            };
+            for port in entry.states.iter().filter(|port| port.written) {
+                written[port.id.0 as usize] = true;
+            }
+            self.run(shard, entry)?;
+        }
+        // A prefill may leave out shards, but no state.
+        if let Some(state) = written.iter().position(|written| !written) {
+            let writer = self.builder.writers[state];
+            let state = self.builder.description.states[state].name.clone();
+            return Err(match writer {
+                Some(shard) if self.builder.entry(shard, point).is_none() => ChainError::EntryMissing {
+                    shard: self.builder.name(shard),
+                    entry: self.schedule.name,
+                    because: format!("has to fill `{state}` there"),
+                },
+                _ => ChainError::StateUnwritten { state, entry: self.schedule.name },
+            });
+        }
+        let missing = match point.kind {
+            EntryKind::Decode if self.schedule.logits.is_none() => Some("logits"),
+            EntryKind::Encode if self.schedule.embedding.is_none() => Some("embedding"),
+            _ => None,
+        };
+        match missing {
+            Some(what) => Err(ChainError::ResultMissing { entry: self.schedule.name, what }),
+            None => Ok(self.schedule),
+        }
+    }
+
+    fn run(&mut self, shard: usize, entry: &'a EntryInterface) -> Result<(), ChainError> {
+        // Both were found by `check`.
+        let loaded = self.builder.executors[shard].entries();
+        let Some(index) = loaded.iter().position(|loaded| loaded.interface.name == self.schedule.name) else {
+            return Err(ChainError::EntryNotLoaded {
+                shard: self.builder.name(shard),
+                entry: self.schedule.name.clone(),
+                available: String::new(),
+            });
+        };
+        let executors = self.builder.executors;
+        let loaded = &executors[shard].entries()[index];
+        let mut run = ShardRun {
+            shard,
+            entry: index,
+            copies: Vec::new(),
+            bindings: Vec::new(),
+            placed_rows: Vec::new(),
+        };
+        let mut given = Vec::new();
+        for binding in &loaded.bindings {
+            let Some(port) = entry.port(&binding.port.name) else { continue };
+            let need = Need::of(binding);
+            let (memory, offset) = match (port.direction, &port.role) {
+                (_, Role::State { state }) => (self.state(*state, need), 0),
+                (Direction::Input, role) if role.is_step_input() => (self.step_input(shard, port, need), 0),
+                (Direction::Input, _) => self.take(shard, port, need, &mut run.copies)?,
+                (_, role) => {
+                    let key = Key::Given { shard, role: role.clone() };
+                    let memory = self.builder.memory(key, shard, need);
+                    given.push((port, memory));
+                    (memory, 0)
+                }
+            };
+            run.bindings.push(BindingPlan { memory, offset });
+        }
+        let component = self.builder.description.shards[shard].component;
+        if component == ComponentKind::Decoder {
+            // The stream ends with a shard that does not pass it on.
+            self.stream = None;
+        }
+        for (port, memory) in given {
+            self.give(shard, port, memory, entry, &mut run)?;
+        }
+        self.schedule.runs.push(run);
+        Ok(())
+    }
+
+    fn state(&mut self, state: StateId, need: Need) -> usize {
+        let plan = &mut self.builder.layout.states[state.0 as usize];
+        plan.bytes = plan.bytes.max(need.bytes);
+        let writer = plan.writer;
+        self.builder.memory(Key::State(state), writer, need)
+    }
+
+    fn step_input(&mut self, shard: usize, port: &Port, need: Need) -> usize {
+        let key = Key::StepInput {
+            place: self.builder.place_of[shard],
+            role: port.role.clone(),
+            storage: storage_of(port),
+        };
+        let memory = self.builder.memory(key, shard, need);
+        let inputs = &mut self.schedule.inputs;
+        let index = match inputs.iter().position(|input| input.role == port.role) {
+            Some(index) => index,
+            None => {
+                let (role, elements) = (port.role.clone(), elements_of(port) as usize);
+                inputs.push(StepInput { role, elements, targets: Vec::new() });
+                inputs.len() - 1
+            }
+        };
+        let targets = &mut inputs[index].targets;
+        if !targets.iter().any(|(other, _)| *other == memory) {
+            targets.push((memory, storage_of(port)));
+        }
+        memory
+    }
+
+    /// Binds a boundary where it lies, or plans a copy of it.
+    fn take(
+        &mut self,
+        shard: usize,
+        port: &'a Port,
+        need: Need,
+        copies: &mut Vec<CopyPlan>,
+    ) -> Result<(usize, u64), ChainError> {
+        let description = self.builder.description;
+        let unfed = || ChainError::InputUnfed {
+            shard: description.shards[shard].name.clone(),
+            entry: self.schedule.name.clone(),
+            port: port.name.clone(),
+        };
+        let rows = self.schedule.point.rows;
+        let (flowing, from_offset, blocks) = match &port.role {
+            Role::Hidden => {
+                let (flowing, at) = self.stream.clone().ok_or_else(unfed)?;
+                let needed = match description.shards[shard].component {
+                    ComponentKind::Decoder => description.shards[shard].layers.0,
+                    ComponentKind::Embed | ComponentKind::PerLayerInput => 0,
+                    ComponentKind::Head | ComponentKind::Pooling => description.layers,
+                };
+                if at != needed {
+                    return Err(unfed());
+                }
+                (flowing, 0, 1)
+            }
+            Role::PerLayer { first, layers } => {
+                let flowing = self.per_layer.clone().ok_or_else(unfed)?;
+                // `check` saw that the giver holds all layers and the taker its own.
+                let skipped = u64::from(*first) * rows * description.per_layer_width;
+                (flowing.clone(), skipped * storage_of(flowing.port).dtype.bytes(), u64::from(*layers))
+            }
+            _ => return Err(unfed()),
+        };
+        let what = port.role.name();
+        if !storage_of(flowing.port).converts_to(&storage_of(port)) {
+            return Err(ChainError::Boundary {
+                entry: self.schedule.name.clone(),
+                from: self.builder.name(flowing.shard),
+                to: self.builder.name(shard),
+                what,
+                given: storage_of(flowing.port).to_string(),
+                expected: storage_of(port).to_string(),
+            });
+        }
+        let (from_place, to_place) = (self.builder.place_of[flowing.shard], self.builder.place_of[shard]);
+        let copied_because = if from_place != to_place {
+            Some("another instance or device")
+        } else if storage_of(flowing.port) != storage_of(port) {
+            Some("another encoding")
+        } else if !from_offset.is_multiple_of(need.alignment) {
+            Some("the slice is not aligned")
+        } else {
+            None
+        };
+        let boundary = self.builder.boundary(Boundary {
+            what,
+            from: flowing.shard,
+            to: shard,
+            from_storage: storage_of(flowing.port),
+            to_storage: storage_of(port),
+            copied_because,
+        });
+        if copied_because.is_none() {
+            self.builder.layout.memories[flowing.memory]
+                .grow(from_offset.saturating_add(need.bytes), need.alignment);
+            return Ok((flowing.memory, from_offset));
+        }
+        let key = Key::Taken {
+            place: to_place,
+            from: flowing.shard,
+            role: port.role.clone(),
+            storage: storage_of(port),
+        };
+        let memory = self.builder.memory(key, shard, need);
+        if !self.copied.contains(&memory) {
+            self.copied.push(memory);
+            copies.push(CopyPlan {
+                boundary,
+                from: flowing.memory,
+                from_offset,
+                from_storage: storage_of(flowing.port),
+                to: memory,
+                to_storage: storage_of(port),
+                blocks,
+                rows,
+                width: port.shape.last().copied().unwrap_or(0),
+            });
+        }
+        Ok((memory, 0))
+    }
+
+    fn give(
+        &mut self,
+        shard: usize,
+        port: &'a Port,
+        memory: usize,
+        entry: &'a EntryInterface,
+        run: &mut ShardRun,
+    ) -> Result<(), ChainError> {
+        let located = Located { memory, shape: port.shape.clone(), storage: storage_of(port) };
+        let described = &self.builder.description.shards[shard];
+        match &port.role {
+            Role::Hidden => {
+                let flowing = Flowing { shard, port, memory };
+                let (at, name) = match described.component {
+                    ComponentKind::Decoder => {
+                        (described.layers.1, format!("layer.{}", described.layers.1 - 1))
+                    }
+                    component => (0, component.name().to_owned()),
+                };
+                self.stream = Some((flowing, at));
+                self.schedule.named.push((name, located));
+            }
+            Role::PerLayer { .. } => {
+                self.per_layer = Some(Flowing { shard, port, memory });
+                self.schedule.named.push((described.component.name().to_owned(), located));
+            }
+            Role::Logits => self.schedule.logits = Some(located),
+            Role::Embedding => self.schedule.embedding = Some(located),
+            Role::Tap { name } => self.schedule.named.push((name.clone(), located)),
+            Role::StateRows { state } => {
+                let Some(held) = entry.states.iter().find(|held| held.id == *state) else { return Ok(()) };
+                let stored = self.builder.layout.states[state.0 as usize].storage;
+                let row_bytes = held.state.width.saturating_mul(stored.dtype.bytes());
+                let need = Need { bytes: held.capacity.saturating_mul(row_bytes), alignment: 1 };
+                let memory_of_state = self.state(*state, need);
+                run.placed_rows.push(PlacedRows {
+                    rows: memory,
+                    rows_storage: storage_of(port),
+                    state: memory_of_state,
+                    state_storage: stored,
+                    capacity: held.capacity,
+                    width: held.state.width,
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Storage in which a step input is computed.
+pub(crate) fn computed_as(input: &StepInput) -> Storage {
+    natural_storage(&input.role)
+}

@@ -1,0 +1,228 @@
+//! One step: inputs computed, shards run in order, boundaries and state rows carried between them.
+
+use std::time::{Duration, Instant};
+
+use shardwright_graph::target::ErrorClass;
+use shardwright_shims::{Bound, Buffer, ShimError};
+
+use crate::cancel::CancelHandle;
+use crate::chain::Chain;
+use crate::chain::layout::{CopyPlan, Located, PlacedRows, ShardRun, StepInput, computed_as};
+use crate::error::SessionError;
+use crate::placement::Counters;
+use crate::step::{self, RotaryTables, Step};
+use crate::storage::{convert, widen};
+
+/// Why a step did not come to its end.
+enum Stop {
+    Cancelled,
+    Deadline,
+    Failed(ShimError),
+}
+
+impl From<ShimError> for Stop {
+    fn from(error: ShimError) -> Self {
+        if error.is_cancelled() {
+            return Stop::Cancelled;
+        }
+        match error.class() {
+            Some(ErrorClass::Deadline) => Stop::Deadline,
+            _ => Stop::Failed(error),
+        }
+    }
+}
+
+/// The memories of one session and what runs over them.
+pub(crate) struct Engine {
+    pub chain: Chain,
+    memories: Vec<Buffer>,
+    rotary: RotaryTables,
+    words: Vec<u32>,
+    pub counters: Counters,
+    pub cancel: CancelHandle,
+    pub deadline: Option<Instant>,
+}
+
+impl Engine {
+    pub(crate) fn new(chain: Chain) -> Result<Self, SessionError> {
+        let mut memories = Vec::with_capacity(chain.layout().memories.len());
+        for plan in &chain.layout().memories {
+            let memory = chain.executor(plan.executor).allocate(plan.bytes, plan.alignment);
+            let memory = memory.and_then(|memory| {
+                if memory.length() < plan.bytes {
+                    return Err(ShimError::Argument(format!("{} bytes were given", memory.length())));
+                }
+                if !memory.is_mapped() {
+                    return Err(ShimError::Argument("the host cannot see this memory".to_owned()));
+                }
+                Ok(memory)
+            });
+            memories.push(memory.map_err(|source| SessionError::Allocate {
+                bytes: plan.bytes,
+                place: Box::new(chain.description().shards[plan.executor].place.clone()),
+                source: Box::new(source),
+            })?);
+        }
+        Ok(Engine {
+            counters: Counters::new(&chain),
+            chain,
+            memories,
+            rotary: RotaryTables::default(),
+            words: Vec::new(),
+            cancel: CancelHandle::default(),
+            deadline: None,
+        })
+    }
+
+    /// Runs every shard of a schedule over `tokens` at `position`. When it fails, what lies at and beyond `position` is undefined.
+    pub(crate) fn step(
+        &mut self,
+        schedule: usize,
+        position: usize,
+        tokens: &[u32],
+    ) -> Result<(), SessionError> {
+        let chain = self.chain.clone();
+        let plan = &chain.layout().schedules[schedule];
+        let step = Step { position: position as u64, tokens, rows: plan.point.rows };
+        for input in &plan.inputs {
+            let written = self.fill(input, step).map_err(|source| SessionError::Run {
+                shard: chain.description().shards[plan.runs[0].shard].name.clone(),
+                place: Box::new(chain.description().shards[plan.runs[0].shard].place.clone()),
+                entry: plan.name.clone(),
+                position,
+                source: Box::new(source),
+            })?;
+            self.counters.entries[schedule].input_bytes += written;
+        }
+        for run in &plan.runs {
+            self.run(run, step).map_err(|stop| match stop {
+                Stop::Cancelled => {
+                    self.cancel.reset();
+                    SessionError::Cancelled { position }
+                }
+                Stop::Deadline => SessionError::Deadline { position },
+                Stop::Failed(source) => SessionError::Run {
+                    shard: chain.description().shards[run.shard].name.clone(),
+                    place: Box::new(chain.description().shards[run.shard].place.clone()),
+                    entry: plan.name.clone(),
+                    position,
+                    source: Box::new(source),
+                },
+            })?;
+        }
+        let counter = &mut self.counters.entries[schedule];
+        counter.steps += 1;
+        counter.rows += tokens.len() as u64;
+        Ok(())
+    }
+
+    /// Computes a step input and puts it where it is bound; gives the bytes written.
+    fn fill(&mut self, input: &StepInput, step: Step<'_>) -> Result<u64, ShimError> {
+        let Engine { chain, memories, rotary, words, .. } = self;
+        let computed = computed_as(input);
+        words.resize(input.elements, 0);
+        step::fill(&input.role, step, chain.assets(), rotary, words);
+        let mut written = 0;
+        for &(memory, storage) in &input.targets {
+            let bytes = input.elements * storage.dtype.bytes() as usize;
+            convert(computed, step::bytes_of(words), storage, &mut memories[memory].write()?[..bytes]);
+            written += bytes as u64;
+        }
+        Ok(written)
+    }
+
+    fn run(&mut self, run: &ShardRun, step: Step<'_>) -> Result<(), Stop> {
+        let rows = step.tokens.len() as u64;
+        for copy in &run.copies {
+            self.counters.boundaries[copy.boundary] += self.copy(copy, rows)?;
+        }
+        let chain = self.chain.clone();
+        let mut executor = chain.executor(run.shard);
+        let running = self.cancel.during(chain.interrupt(run.shard));
+        // Asked only now: a request that came earlier found nothing to interrupt.
+        if self.cancel.is_requested() {
+            return Err(Stop::Cancelled);
+        }
+        let deadline = self.time_left()?;
+        let bindings = run.bindings.iter();
+        let mut bound: Vec<Bound<'_>> =
+            bindings.map(|binding| Bound::BufferAt(&self.memories[binding.memory], binding.offset)).collect();
+        let start = Instant::now();
+        let result = executor.run(run.entry, rows, &mut bound, deadline);
+        let (runs, nanoseconds) = &mut self.counters.shards[run.shard];
+        *runs += 1;
+        *nanoseconds += u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        drop(running);
+        drop(executor);
+        result?;
+        for placed in &run.placed_rows {
+            self.place(placed, step.position, rows)?;
+        }
+        Ok(())
+    }
+
+    fn time_left(&self) -> Result<Option<Duration>, Stop> {
+        let Some(deadline) = self.deadline else { return Ok(None) };
+        match deadline.checked_duration_since(Instant::now()) {
+            Some(left) if !left.is_zero() => Ok(Some(left)),
+            _ => Err(Stop::Deadline),
+        }
+    }
+
+    /// Copies the valid rows of each block; gives the bytes written.
+    fn copy(&mut self, copy: &CopyPlan, rows: u64) -> Result<u64, ShimError> {
+        let (from_size, to_size) =
+            (copy.from_storage.dtype.bytes() as usize, copy.to_storage.dtype.bytes() as usize);
+        let (block, valid) = ((copy.rows * copy.width) as usize, (rows * copy.width) as usize);
+        let source = self.memories[copy.from].read()?;
+        let mut target = self.memories[copy.to].write()?;
+        for index in 0..copy.blocks as usize {
+            let from_start = copy.from_offset as usize + index * block * from_size;
+            let to_start = index * block * to_size;
+            convert(
+                copy.from_storage,
+                &source[from_start..from_start + valid * from_size],
+                copy.to_storage,
+                &mut target[to_start..to_start + valid * to_size],
+            );
+        }
+        Ok(copy.blocks * valid as u64 * to_size as u64)
+    }
+
+    /// Puts new rows of a state to their slots; consecutive slots go in one piece.
+    fn place(&mut self, placed: &PlacedRows, position: u64, rows: u64) -> Result<(), ShimError> {
+        let width = placed.width as usize;
+        let (from_size, to_size) = (
+            width * placed.rows_storage.dtype.bytes() as usize,
+            width * placed.state_storage.dtype.bytes() as usize,
+        );
+        let source = self.memories[placed.rows].read()?;
+        let mut target = self.memories[placed.state].write()?;
+        let mut row = 0;
+        while row < rows {
+            let slot = (position + row) % placed.capacity;
+            let count = (rows - row).min(placed.capacity - slot);
+            convert(
+                placed.rows_storage,
+                &source[row as usize * from_size..(row + count) as usize * from_size],
+                placed.state_storage,
+                &mut target[slot as usize * to_size..(slot + count) as usize * to_size],
+            );
+            row += count;
+        }
+        Ok(())
+    }
+
+    /// The first `elements` values of a result, as f32.
+    pub(crate) fn read(
+        &self,
+        located: &Located,
+        elements: usize,
+        values: &mut Vec<f32>,
+    ) -> Result<(), ShimError> {
+        let bytes = elements * located.storage.dtype.bytes() as usize;
+        values.resize(elements, 0.0);
+        widen(located.storage, &self.memories[located.memory].read()?[..bytes], values);
+        Ok(())
+    }
+}

@@ -1,0 +1,488 @@
+//! What can be wrong with a chain, and what can go wrong in a session.
+
+use shardwright_graph::target::ErrorClass;
+use shardwright_graph::{ComponentKind, Role};
+use shardwright_text::TextError;
+
+use crate::description::Place;
+use crate::storage::Storage;
+use shardwright_shims::{Direction, ShimError};
+
+/// Shards that do not make a chain.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChainError {
+    /// More of something than any model has; a damaged description, as a rule.
+    #[error("the chain has {count} {what}, at most {max} are taken")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: u64,
+        /// The cap.
+        max: u64,
+    },
+    /// Not one executor for each shard.
+    #[error("{shards} shards are described and {executors} are loaded")]
+    ExecutorCount {
+        /// Shards described.
+        shards: usize,
+        /// Executors given.
+        executors: usize,
+    },
+    /// Two shards of one name.
+    #[error("two shards are called `{shard}`")]
+    ShardRepeated {
+        /// The name.
+        shard: String,
+    },
+    /// A shard was loaded elsewhere than described.
+    #[error("shard `{shard}` is described for {described} and loaded on {given}")]
+    PlaceMismatch {
+        /// The shard.
+        shard: String,
+        /// Where it should be.
+        described: Box<Place>,
+        /// Where it is.
+        given: Box<Place>,
+    },
+    /// A component of the model is on no shard.
+    #[error("no shard holds the component `{0}`")]
+    ComponentMissing(ComponentKind),
+    /// A shard of a component that the model does not have, or has whole already.
+    #[error("shard `{shard}`: the chain needs no (further) `{component}`")]
+    ComponentUnexpected {
+        /// The shard.
+        shard: String,
+        /// Its component.
+        component: ComponentKind,
+    },
+    /// A shard comes after one that needs its results.
+    #[error("shard `{shard}` (`{component}`) comes after `{before}`")]
+    ComponentOrder {
+        /// The shard.
+        shard: String,
+        /// Its component.
+        component: ComponentKind,
+        /// The component before it.
+        before: ComponentKind,
+    },
+    /// Layers are left out, held twice, or beyond the model.
+    #[error(
+        "shard `{shard}` holds layers {start}..{end} where layers from {expected} of {layers} should follow"
+    )]
+    Layers {
+        /// The shard.
+        shard: String,
+        /// Its first layer.
+        start: u32,
+        /// One past its last.
+        end: u32,
+        /// Where the shard before ended.
+        expected: u32,
+        /// Layers of the model.
+        layers: u32,
+    },
+    /// The last layers are on no shard.
+    #[error("layers from {from} on are on no shard; the model has {layers}")]
+    LayersMissing {
+        /// First layer that is missing.
+        from: u32,
+        /// Layers of the model.
+        layers: u32,
+    },
+    /// An entry point of numbers that are not possible, or not those of the other entries.
+    #[error("shard `{shard}`, {entry}: {what} is {given}, {expected} was expected")]
+    EntryPoint {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// Which number.
+        what: &'static str,
+        /// What should stand there.
+        expected: String,
+        /// What stands there.
+        given: String,
+    },
+    /// A shard has an entry point twice.
+    #[error("shard `{shard}` has {entry} twice")]
+    EntryRepeated {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+    },
+    /// A shard lacks an entry point that others have and that does not end before it.
+    #[error("shard `{shard}` has no {entry}, which {because}")]
+    EntryMissing {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// Who needs it.
+        because: String,
+    },
+    /// No entry point from which a result could come.
+    #[error("the chain has no {0} entry point")]
+    NoEntry(shardwright_graph::EntryKind),
+    /// An entry that was described is not in the loaded shard.
+    #[error("shard `{shard}`: the loaded artefact has no {entry}; it has {available}")]
+    EntryNotLoaded {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// What it has.
+        available: String,
+    },
+    /// A loaded shard binds another set of ports than described.
+    #[error("shard `{shard}`, {entry}: the loaded artefact {fault} `{binding}`")]
+    BindingSet {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// The port.
+        binding: String,
+        /// `does not bind`, `also binds`
+        fault: &'static str,
+    },
+    /// A loaded shard binds a port differently than described.
+    #[error(
+        "shard `{shard}`, {entry}: `{binding}` has {what} {given} in the loaded artefact, {expected} was described"
+    )]
+    Binding {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// The port.
+        binding: String,
+        /// What differs.
+        what: &'static str,
+        /// As described.
+        expected: String,
+        /// As loaded.
+        given: String,
+    },
+    /// A role that cannot be used in that way, or not in that component.
+    #[error("shard `{shard}`, {entry}: `{port}` cannot be {direction:?} with the role `{}`", role.name())]
+    PortRole {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// The port.
+        port: String,
+        /// How it is used.
+        direction: Direction,
+        /// Its role.
+        role: Box<Role>,
+    },
+    /// Two ports of one name or one role.
+    #[error("shard `{shard}`, {entry}: `{port}` is there twice")]
+    PortRepeated {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// Name of the second.
+        port: String,
+    },
+    /// A port of another shape than its role has in this chain.
+    #[error("shard `{shard}`, {entry}: `{port}` has the shape {given:?}, {expected:?} was expected")]
+    PortShape {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// The port.
+        port: String,
+        /// The shape its role has.
+        expected: Vec<u64>,
+        /// Its shape.
+        given: Vec<u64>,
+    },
+    /// A port stored in a way that its values cannot have.
+    #[error("shard `{shard}`, {entry}: `{port}` cannot be stored as {given}")]
+    PortStorage {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// The port.
+        port: String,
+        /// Its storage.
+        given: Box<Storage>,
+    },
+    /// A gathered table that the description does not have.
+    #[error("shard `{shard}`, {entry}: there is no asset {asset}; the chain has {available}")]
+    AssetUnknown {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// Index asked for.
+        asset: u32,
+        /// Assets there are.
+        available: usize,
+    },
+    /// A gathered table that is not as described, or was not given.
+    #[error("asset `{asset}`: {what} is {given}, {expected} was expected")]
+    Asset {
+        /// Its name.
+        asset: String,
+        /// What differs.
+        what: &'static str,
+        /// As described.
+        expected: String,
+        /// As given.
+        given: String,
+    },
+    /// A state that the description does not have, or has otherwise.
+    #[error("shard `{shard}`, {entry}: state {state} {reason}")]
+    StateUndeclared {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// Index of the state.
+        state: u32,
+        /// What does not fit.
+        reason: &'static str,
+    },
+    /// A state that no run of this kind writes.
+    #[error("no shard writes the state `{state}` in {entry}")]
+    StateUnwritten {
+        /// The state.
+        state: String,
+        /// The entry.
+        entry: String,
+    },
+    /// A state written by two shards.
+    #[error("the state `{state}` is written by `{first}` and by `{second}`")]
+    StateWriters {
+        /// The state.
+        state: String,
+        /// One shard.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A state is read before the shard that writes it has run.
+    #[error("the state `{state}` is read by `{reader}`, which runs before its writer `{writer}`")]
+    StateBeforeWriter {
+        /// The state.
+        state: String,
+        /// Who writes it.
+        writer: String,
+        /// Who reads it.
+        reader: String,
+    },
+    /// Writer and reader of a state lie on different shims or devices.
+    #[error(
+        "state-not-shareable: `{state}` is written by `{writer}` on {writer_place} and read by `{reader}` on {reader_place}"
+    )]
+    StateNotShareable {
+        /// The state.
+        state: String,
+        /// Who writes it.
+        writer: String,
+        /// Where.
+        writer_place: Box<Place>,
+        /// Who reads it.
+        reader: String,
+        /// Where.
+        reader_place: Box<Place>,
+    },
+    /// An input that no earlier shard gives.
+    #[error("shard `{shard}`, {entry}: no shard before it gives `{port}`")]
+    InputUnfed {
+        /// The shard.
+        shard: String,
+        /// The entry.
+        entry: String,
+        /// The port.
+        port: String,
+    },
+    /// Neighbours that do not agree on what passes between them.
+    #[error("{entry}: `{from}` gives {what} {given}, `{to}` takes {expected}")]
+    Boundary {
+        /// The entry.
+        entry: String,
+        /// Who gives it.
+        from: String,
+        /// Who takes it.
+        to: String,
+        /// `hidden`, `per-layer`, …
+        what: &'static str,
+        /// Given.
+        given: String,
+        /// Taken.
+        expected: String,
+    },
+    /// An entry point whose last shard does not give what it is for.
+    #[error("{entry} gives no {what}")]
+    ResultMissing {
+        /// The entry.
+        entry: String,
+        /// `logits` or `embedding`.
+        what: &'static str,
+    },
+}
+
+impl ChainError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        Some(match self {
+            ChainError::StateNotShareable { .. } => {
+                "layers that share keys and values must lie on the same instance and device; move the cut or the target"
+            }
+            ChainError::EntryNotLoaded { .. }
+            | ChainError::BindingSet { .. }
+            | ChainError::Binding { .. }
+            | ChainError::PlaceMismatch { .. } => {
+                "the artefact was compiled from another work order than the description; compile again"
+            }
+            ChainError::EntryMissing { .. } | ChainError::EntryPoint { .. } => {
+                "every shard needs the same entry points; a prefill may only end where no later shard has states"
+            }
+            ChainError::Asset { .. } => "the tables come from another checkpoint than the description",
+            ChainError::NoEntry(_) => {
+                "a plan needs decode_1 for a generating model and encode_N for an encoder"
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// What goes wrong in a session. Whatever it is, the session stays valid at its last complete position.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// More tokens than the context holds.
+    #[error("{tokens} tokens at position {position} exceed the context of {context}")]
+    PromptTooLong {
+        /// Tokens to append.
+        tokens: usize,
+        /// Positions in use that stay.
+        position: usize,
+        /// Positions there are.
+        context: u64,
+    },
+    /// More tokens than the largest encode entry has rows.
+    #[error("{tokens} tokens exceed the {rows} rows of the largest encode entry")]
+    InputTooLong {
+        /// Tokens given.
+        tokens: usize,
+        /// Rows there are.
+        rows: u64,
+    },
+    /// Nothing to run on.
+    #[error("no tokens were given")]
+    NoTokens,
+    /// A token id beyond a gathered table.
+    #[error("token {token} reads row {row} of `{asset}`, which has {entries}")]
+    Token {
+        /// The id.
+        token: u32,
+        /// The row it reads.
+        row: u32,
+        /// The table.
+        asset: String,
+        /// Its rows.
+        entries: u64,
+    },
+    /// The model generates nothing.
+    #[error("the model is an encoder: it does not generate")]
+    NotGenerative,
+    /// The model generates; it gives no embedding.
+    #[error("the model generates: it gives no embedding")]
+    NotAnEncoder,
+    /// A truncation to more than there is.
+    #[error("cannot truncate to {length} tokens: there are {tokens}")]
+    TruncateBeyond {
+        /// Length asked for.
+        length: usize,
+        /// Tokens there are.
+        tokens: usize,
+    },
+    /// The [`CancelHandle`](crate::CancelHandle) was used.
+    #[error("cancelled at position {position}")]
+    Cancelled {
+        /// Complete positions.
+        position: usize,
+    },
+    /// The session's deadline has passed.
+    #[error("the deadline passed at position {position}")]
+    Deadline {
+        /// Complete positions.
+        position: usize,
+    },
+    /// Memory for states or boundaries could not be had.
+    #[error("cannot allocate {bytes} bytes on {place}: {source}")]
+    Allocate {
+        /// How many.
+        bytes: u64,
+        /// Where.
+        place: Box<Place>,
+        /// Why not.
+        source: Box<ShimError>,
+    },
+    /// A shard failed.
+    #[error("shard `{shard}` on {place}, {entry} at position {position}: {source}")]
+    Run {
+        /// The shard.
+        shard: String,
+        /// Where it runs.
+        place: Box<Place>,
+        /// The entry.
+        entry: String,
+        /// First position of the run.
+        position: usize,
+        /// What it said.
+        source: Box<ShimError>,
+    },
+    /// Tokens to text, or logits to tokens.
+    #[error(transparent)]
+    Text(#[from] TextError),
+}
+
+impl SessionError {
+    /// What kind of failure, where a shim's or a user's deed failed; `None` for cancellation and text.
+    pub fn class(&self) -> Option<ErrorClass> {
+        match self {
+            SessionError::PromptTooLong { .. } | SessionError::InputTooLong { .. } => {
+                Some(ErrorClass::ResourceLimit)
+            }
+            SessionError::NoTokens
+            | SessionError::Token { .. }
+            | SessionError::NotGenerative
+            | SessionError::NotAnEncoder
+            | SessionError::TruncateBeyond { .. } => Some(ErrorClass::InvalidArgument),
+            SessionError::Deadline { .. } => Some(ErrorClass::Deadline),
+            SessionError::Allocate { source, .. } | SessionError::Run { source, .. } => source.class(),
+            SessionError::Cancelled { .. } | SessionError::Text(_) => None,
+        }
+    }
+
+    /// What would help.
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            SessionError::PromptTooLong { .. } => {
+                "shorten the prompt, or plan with a larger context".to_owned()
+            }
+            SessionError::InputTooLong { .. } => {
+                "split the text, or plan an encode entry of more rows".to_owned()
+            }
+            SessionError::Token { .. } => {
+                "the tokenizer and the checkpoint do not belong together".to_owned()
+            }
+            SessionError::NotGenerative => "ask it for an embedding instead".to_owned(),
+            SessionError::Run { source, .. } | SessionError::Allocate { source, .. } => return source.help(),
+            SessionError::Text(error) => return error.help(),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! What the chain asks of whatever runs a shard, and the shim's answer to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwright_shims::{Bound, Buffer, LoadedEntry, LoadedShard, ShimError};
+
+use crate::description::Place;
+
+/// Ends the run in progress from another thread; does nothing when none is.
+pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
+
+/// Runs the entries of one shard. [`ShimShard`] is the one that ships; others stand in for it in tests.
+pub trait ShardExecutor: Send {
+    /// Where it runs.
+    fn place(&self) -> &Place;
+
+    /// What it can run, with everything a run binds.
+    fn entries(&self) -> &[LoadedEntry];
+
+    /// Zeroed memory that every executor of an equal place can bind and the host can see.
+    fn allocate(&self, bytes: u64, alignment: u64) -> Result<Buffer, ShimError>;
+
+    /// Runs `entry` (an index) over `rows` valid rows; blocks until done. `bound` has one item per binding, in their order. After a
+    /// failure states hold their old rows below the first position of the run, unless its class says that they are lost.
+    fn run(
+        &mut self,
+        entry: usize,
+        rows: u64,
+        bound: &mut [Bound<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<(), ShimError>;
+
+    /// Something to end runs with; `None` where they cannot be ended.
+    fn interrupt(&self) -> Option<Interrupt>;
+}
+
+/// A shard loaded by a shim.
+#[derive(Debug)]
+pub struct ShimShard {
+    place: Place,
+    shard: LoadedShard,
+}
+
+impl ShimShard {
+    /// Of a loaded shard.
+    pub fn new(shard: LoadedShard) -> Self {
+        ShimShard { place: Place::of(&shard), shard }
+    }
+
+    /// The loaded shard.
+    pub fn loaded(&self) -> &LoadedShard {
+        &self.shard
+    }
+}
+
+impl Place {
+    /// Where a shard was loaded.
+    pub fn of(shard: &LoadedShard) -> Self {
+        Place {
+            instance: shard.instance().name().to_owned(),
+            shim: shard.instance().shim().name().to_owned(),
+            device: shard.device().to_owned(),
+        }
+    }
+}
+
+impl ShardExecutor for ShimShard {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn entries(&self) -> &[LoadedEntry] {
+        self.shard.entries()
+    }
+
+    fn allocate(&self, bytes: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        self.shard.instance().allocate(self.shard.device(), bytes, alignment)
+    }
+
+    fn run(
+        &mut self,
+        entry: usize,
+        rows: u64,
+        bound: &mut [Bound<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<(), ShimError> {
+        self.shard.run(entry, rows, bound, deadline)
+    }
+
+    fn interrupt(&self) -> Option<Interrupt> {
+        let canceller = self.shard.canceller();
+        Some(Arc::new(move || {
+            canceller.cancel();
+        }))
+    }
+}

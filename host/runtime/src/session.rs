@@ -1,0 +1,428 @@
+use std::time::Instant;
+
+use shardwright_graph::EntryKind;
+use shardwright_graph::target::ErrorClass;
+use shardwright_shims::ShimError;
+
+use crate::cancel::CancelHandle;
+use crate::chain::Chain;
+use crate::chain::layout::Located;
+use crate::engine::Engine;
+use crate::error::SessionError;
+use crate::placement::PlacementRecord;
+
+/// A sequence of tokens with the states of a chain.
+///
+/// Positions belong to the session: a run that fails, is cancelled or passes the deadline leaves it at its last complete position,
+/// and the same call again goes on from there. States that a shim lost are filled again from the history by the next call, which
+/// says so.
+pub struct Session {
+    engine: Engine,
+    /// The history.
+    tokens: Vec<u32>,
+    /// Positions whose state rows are there; less than the history after states were lost.
+    filled: usize,
+    /// One past the last position that any run may have written since the states were begun.
+    high_water: usize,
+    /// Of the last token; empty when not known.
+    logits: Vec<f32>,
+}
+
+/// What [`Session::append`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    /// New tokens.
+    pub tokens: usize,
+    /// Tokens of the history whose states had been lost and were computed again.
+    pub recomputed: usize,
+}
+
+/// What [`Session::prompt`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prompted {
+    /// Tokens at the start whose states were there already.
+    pub reused: usize,
+    /// Tokens that were run.
+    pub run: usize,
+}
+
+/// What a truncation cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truncation {
+    /// Nothing: all states before the new end are there.
+    Free,
+    /// The states of sliding layers were overwritten (`state-lost`): the next call runs so many tokens of the history again.
+    StateLost {
+        /// Tokens that will be run again.
+        recompute: usize,
+    },
+}
+
+/// Values by name as they lie after a step, for verification.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTensor {
+    /// Extents; rows beyond the valid ones included.
+    pub shape: Vec<u64>,
+    /// Dense, row-major.
+    pub values: Vec<f32>,
+}
+
+/// A completed step.
+pub struct StepView<'a> {
+    engine: &'a mut Engine,
+    schedule: usize,
+    position: usize,
+    rows: usize,
+    logits: &'a [f32],
+}
+
+impl StepView<'_> {
+    /// Position of the first row.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Valid rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The entry point: `decode_4@512`.
+    pub fn entry(&self) -> &str {
+        &self.engine.chain.layout().schedules[self.schedule].name
+    }
+
+    /// The logits after a valid row; `None` where the entry gives none.
+    pub fn logits(&self, row: usize) -> Option<&[f32]> {
+        if row >= self.rows || self.logits.is_empty() {
+            return None;
+        }
+        self.logits.chunks_exact(self.logits.len() / self.rows).nth(row)
+    }
+
+    /// Names of what [`StepView::tensor`] gives: taps, and the residual streams between shards (`embed`, `layer.3`).
+    pub fn names(&self) -> Vec<String> {
+        let named = &self.engine.chain.layout().schedules[self.schedule].named;
+        named.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The values of that name; `None` where the chain was not built with it. Rows beyond the valid ones are undefined.
+    pub fn tensor(&mut self, name: &str) -> Option<StepTensor> {
+        let chain = self.engine.chain.clone();
+        let named = &chain.layout().schedules[self.schedule].named;
+        let (_, located) = named.iter().find(|(held, _)| held == name)?;
+        let elements = located.shape.iter().product::<u64>() as usize;
+        let mut values = Vec::new();
+        self.engine.read(located, elements, &mut values).ok()?;
+        Some(StepTensor { shape: located.shape.clone(), values })
+    }
+}
+
+type Visit<'v> = &'v mut dyn FnMut(&mut StepView<'_>);
+
+impl Session {
+    pub(crate) fn new(chain: Chain) -> Result<Self, SessionError> {
+        Ok(Session {
+            engine: Engine::new(chain)?,
+            tokens: Vec::new(),
+            filled: 0,
+            high_water: 0,
+            logits: Vec::new(),
+        })
+    }
+
+    /// The chain it runs on.
+    pub fn chain(&self) -> &Chain {
+        &self.engine.chain
+    }
+
+    /// The history.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Positions that are left.
+    pub fn remaining(&self) -> usize {
+        self.context().saturating_sub(self.tokens.len())
+    }
+
+    fn context(&self) -> usize {
+        self.engine.chain.context() as usize
+    }
+
+    /// Logits after the last token, one for each entry of the vocabulary; `None` before the first token, after a truncation,
+    /// and after an error.
+    pub fn logits(&self) -> Option<&[f32]> {
+        (!self.logits.is_empty()).then_some(self.logits.as_slice())
+    }
+
+    /// Ends operations of this session from other threads.
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.engine.cancel.clone()
+    }
+
+    /// From then on operations fail with [`SessionError::Deadline`]; `None` for no limit.
+    pub fn set_deadline(&mut self, deadline: Option<Instant>) {
+        self.engine.deadline = deadline;
+    }
+
+    /// Where everything ran so far, and what was copied.
+    pub fn placement(&self) -> PlacementRecord {
+        self.engine.counters.record(&self.engine.chain)
+    }
+
+    /// Runs `ids` after the history; [`Session::logits`] are then those after the last of them. All but the last go through prefill
+    /// entries, the largest that is filled first.
+    pub fn append(&mut self, ids: &[u32]) -> Result<Appended, SessionError> {
+        self.append_with(ids, &mut |_| {})
+    }
+
+    /// [`Session::append`] that shows every completed step.
+    pub fn append_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
+        self.check_generative(ids)?;
+        let recomputed = self.tokens.len() - self.filled;
+        let work = self.work(ids);
+        let last = work.len() - 1;
+        self.prefill(&work, last, visit)?;
+        self.decode(&work[last..], visit)?;
+        Ok(Appended { tokens: ids.len(), recomputed })
+    }
+
+    /// Runs `ids` after the history through decode entries and shows every step: [`StepView::logits`] are there for each of them.
+    pub fn score(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
+        self.check_generative(ids)?;
+        let recomputed = self.tokens.len() - self.filled;
+        let work = self.work(ids);
+        self.prefill(&work, recomputed, &mut |_| {})?;
+        self.decode(&work[recomputed..], visit)?;
+        Ok(Appended { tokens: ids.len(), recomputed })
+    }
+
+    /// Makes the history equal to `ids`, and [`Session::logits`] those after them, without running again what both have in common.
+    pub fn prompt(&mut self, ids: &[u32]) -> Result<Prompted, SessionError> {
+        if !self.engine.chain.is_generative() {
+            return Err(SessionError::NotGenerative);
+        }
+        let Some(last) = ids.len().checked_sub(1) else { return Err(SessionError::NoTokens) };
+        // Before anything is given up.
+        self.check_tokens(ids, 0)?;
+        let common = self.tokens.iter().zip(ids).take_while(|(held, given)| held == given).count();
+        if common == ids.len() && common == self.tokens.len() && !self.logits.is_empty() {
+            return Ok(Prompted { reused: common, run: 0 });
+        }
+        // The last token always runs: its logits are wanted.
+        let kept = common.min(last);
+        self.truncate(kept)?;
+        let reused = self.filled;
+        self.append(&ids[kept..])?;
+        Ok(Prompted { reused, run: ids.len() - reused })
+    }
+
+    /// The sentence vector of `ids`; for encoders.
+    pub fn encode(&mut self, ids: &[u32]) -> Result<Vec<f32>, SessionError> {
+        self.encode_with(ids, &mut |_| {})
+    }
+
+    /// [`Session::encode`] that shows the completed step.
+    pub fn encode_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Vec<f32>, SessionError> {
+        let chain = self.engine.chain.clone();
+        if chain.is_generative() {
+            return Err(SessionError::NotAnEncoder);
+        }
+        if ids.is_empty() {
+            return Err(SessionError::NoTokens);
+        }
+        self.check_vocabulary(ids)?;
+        let rows = |index: usize| chain.layout().schedules[index].point.rows;
+        let Some(schedule) =
+            chain.schedules(EntryKind::Encode).find(|&index| rows(index) >= ids.len() as u64)
+        else {
+            let largest = chain.schedules(EntryKind::Encode).map(rows).max().unwrap_or(0);
+            return Err(SessionError::InputTooLong { tokens: ids.len(), rows: largest });
+        };
+        self.engine.step(schedule, 0, ids)?;
+        visit(&mut StepView {
+            engine: &mut self.engine,
+            schedule,
+            position: 0,
+            rows: ids.len(),
+            logits: &[],
+        });
+        let mut embedding = Vec::new();
+        if let Some(located) = &chain.layout().schedules[schedule].embedding {
+            let elements = located.shape.iter().product::<u64>() as usize;
+            read(&mut self.engine, schedule, 0, located, elements, &mut embedding)?;
+        }
+        Ok(embedding)
+    }
+
+    /// Forgets everything from position `length` on.
+    ///
+    /// Linear states keep every position, so that costs nothing. Rings keep the window and as many rows as the largest entry has: that far
+    /// back from the furthest position ever written it costs nothing either, and further back it loses the states.
+    pub fn truncate(&mut self, length: usize) -> Result<Truncation, SessionError> {
+        if length > self.tokens.len() {
+            return Err(SessionError::TruncateBeyond { length, tokens: self.tokens.len() });
+        }
+        if length == self.tokens.len() {
+            return Ok(Truncation::Free);
+        }
+        self.tokens.truncate(length);
+        self.logits.clear();
+        if self.filled <= length {
+            return Ok(Truncation::Free);
+        }
+        if length == 0
+            || self.engine.chain.layout().states.iter().all(|state| state.keeps(length, self.high_water))
+        {
+            self.filled = length;
+            if length == 0 {
+                self.high_water = 0;
+            }
+            return Ok(Truncation::Free);
+        }
+        tracing::info!(length, high_water = self.high_water, "state-lost: the history will be run again");
+        self.lose_states();
+        Ok(Truncation::StateLost { recompute: length })
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.logits.clear();
+        self.lose_states();
+    }
+
+    /// Nothing written so far counts any more. Whoever starts at position 0 sees only what was written since.
+    fn lose_states(&mut self) {
+        self.filled = 0;
+        self.high_water = 0;
+    }
+
+    fn check_generative(&self, ids: &[u32]) -> Result<(), SessionError> {
+        if !self.engine.chain.is_generative() {
+            return Err(SessionError::NotGenerative);
+        }
+        if ids.is_empty() {
+            return Err(SessionError::NoTokens);
+        }
+        self.check_tokens(ids, self.tokens.len())
+    }
+
+    fn check_tokens(&self, ids: &[u32], position: usize) -> Result<(), SessionError> {
+        if ids.len() > self.context().saturating_sub(position) {
+            return Err(SessionError::PromptTooLong {
+                tokens: ids.len(),
+                position,
+                context: self.engine.chain.context(),
+            });
+        }
+        self.check_vocabulary(ids)
+    }
+
+    fn check_vocabulary(&self, ids: &[u32]) -> Result<(), SessionError> {
+        for asset in self.engine.chain.assets() {
+            let beyond = ids
+                .iter()
+                .map(|&id| (id, asset.row_of(id)))
+                .find(|(_, row)| u64::from(*row) >= asset.entries());
+            if let Some((token, row)) = beyond {
+                let (asset, entries) = (asset.name.clone(), asset.entries());
+                return Err(SessionError::Token { token, row, asset, entries });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tokens without states, old and new.
+    fn work(&mut self, ids: &[u32]) -> Vec<u32> {
+        [&self.tokens[self.filled..], ids].concat()
+    }
+
+    /// Fills the states of the first `count` tokens of `work`.
+    fn prefill(&mut self, work: &[u32], count: usize, visit: Visit<'_>) -> Result<(), SessionError> {
+        let mut done = 0;
+        while done < count {
+            let left = (count - done) as u64;
+            let chain = &self.engine.chain;
+            let Some(schedule) =
+                chain.choose(EntryKind::Prefill, left).or_else(|| chain.choose(EntryKind::Decode, left))
+            else {
+                return Ok(());
+            };
+            done += self.step(schedule, &work[done..count], visit)?;
+        }
+        Ok(())
+    }
+
+    /// Runs all of `work`, with logits.
+    fn decode(&mut self, work: &[u32], visit: Visit<'_>) -> Result<(), SessionError> {
+        let mut done = 0;
+        while done < work.len() {
+            let Some(schedule) = self.engine.chain.choose(EntryKind::Decode, (work.len() - done) as u64)
+            else {
+                return Ok(());
+            };
+            done += self.step(schedule, &work[done..], visit)?;
+        }
+        Ok(())
+    }
+
+    /// Runs as many tokens as the schedule takes, right after the filled positions; gives how many.
+    fn step(&mut self, schedule: usize, work: &[u32], visit: Visit<'_>) -> Result<usize, SessionError> {
+        let chain = self.engine.chain.clone();
+        let plan = &chain.layout().schedules[schedule];
+        let rows = work.len().min(usize::try_from(plan.point.rows).unwrap_or(usize::MAX));
+        let (position, work) = (self.filled, &work[..rows]);
+        self.logits.clear();
+        // A run that fails may have written all of its rows.
+        self.high_water = self.high_water.max(position + rows);
+        if let Err(error) = self.engine.step(schedule, position, work) {
+            if let SessionError::Run { source, .. } = &error
+                && matches!(source.class(), Some(ErrorClass::StateLost | ErrorClass::DeviceLost))
+            {
+                tracing::warn!(position, "state-lost: the history will be run again");
+                self.lose_states();
+            }
+            return Err(error);
+        }
+        if let Some(located) = &plan.logits {
+            let width = located.shape.last().copied().unwrap_or(0) as usize;
+            let mut logits = std::mem::take(&mut self.logits);
+            read(&mut self.engine, schedule, position, located, rows * width, &mut logits)?;
+            visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &logits });
+            // Only the last row's are kept.
+            logits.copy_within((rows - 1) * width.., 0);
+            logits.truncate(width);
+            self.logits = logits;
+        } else {
+            visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] });
+        }
+        let known = self.tokens.len() - position;
+        self.tokens.extend_from_slice(work.get(known..).unwrap_or(&[]));
+        self.filled = position + rows;
+        Ok(rows)
+    }
+}
+
+/// Reading a result back is part of the last run.
+fn read(
+    engine: &mut Engine,
+    schedule: usize,
+    position: usize,
+    located: &Located,
+    elements: usize,
+    values: &mut Vec<f32>,
+) -> Result<(), SessionError> {
+    engine.read(located, elements, values).map_err(|source: ShimError| {
+        let plan = &engine.chain.layout().schedules[schedule];
+        let shard = &engine.chain.description().shards[plan.runs[plan.runs.len() - 1].shard];
+        SessionError::Run {
+            shard: shard.name.clone(),
+            place: Box::new(shard.place.clone()),
+            entry: plan.name.clone(),
+            position,
+            source: Box::new(source),
+        }
+    })
+}

@@ -1,0 +1,189 @@
+//! Step inputs: whatever depends on positions and token ids alone, computed once per step.
+
+mod attention_mask;
+mod rotary;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use shardwright_graph::{Asset, DType, Role};
+
+use crate::storage::{Storage, widen};
+
+pub(crate) use rotary::RotaryTables;
+
+/// What one step is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Position of the first row.
+    pub position: u64,
+    /// Tokens of the valid rows.
+    pub tokens: &'a [u32],
+    /// Rows of the entry, at least as many as tokens.
+    pub rows: u64,
+}
+
+impl Step<'_> {
+    fn valid(&self) -> u64 {
+        self.tokens.len() as u64
+    }
+}
+
+/// How the values of a step input come into the world; what it is stored as is another matter.
+pub(crate) fn natural_storage(role: &Role) -> Storage {
+    match role {
+        Role::Positions | Role::Slots { .. } => Storage::plain(DType::I32),
+        _ => Storage::F32,
+    }
+}
+
+/// The shape a step input has in an entry of `rows` rows; `None` for roles that are no step inputs, or an asset that does not exist.
+pub(crate) fn natural_shape(role: &Role, rows: u64, assets: &[u64]) -> Option<Vec<u64>> {
+    Some(match role {
+        Role::Positions | Role::Slots { .. } => vec![rows],
+        Role::RotaryCos(rope) | Role::RotarySin(rope) => vec![rows, u64::from(rope.head_dim) / 2],
+        Role::Mask(mask) => vec![rows, attention_mask::width(mask, rows)],
+        Role::Pooling => vec![1, rows],
+        Role::Gathered { asset } => vec![rows, *assets.get(asset.0 as usize)?],
+        _ => return None,
+    })
+}
+
+/// Writes the values of a step input as 32-bit words, i32 or f32 by [`natural_storage`].
+///
+/// Tokens were checked against the assets; positions and capacities against [`POSITION_LIMIT`].
+pub(crate) fn fill(
+    role: &Role,
+    step: Step<'_>,
+    assets: &[Asset],
+    rotary: &mut RotaryTables,
+    words: &mut [u32],
+) {
+    match role {
+        Role::Positions => positions(step, cast_slice_mut(words)),
+        Role::Slots { capacity } => slots(step, *capacity, cast_slice_mut(words)),
+        Role::RotaryCos(rope) => rotary.fill(rope, step.position, f64::cos, cast_slice_mut(words)),
+        Role::RotarySin(rope) => rotary.fill(rope, step.position, f64::sin, cast_slice_mut(words)),
+        Role::Mask(mask) => attention_mask::fill(mask, step, cast_slice_mut(words)),
+        Role::Pooling => pooling(step, cast_slice_mut(words)),
+        Role::Gathered { asset } => gather(&assets[asset.0 as usize], step, cast_slice_mut(words)),
+        _ => {}
+    }
+}
+
+/// Largest position and capacity: both cross the contract as i32.
+pub(crate) const POSITION_LIMIT: u64 = i32::MAX as u64;
+
+fn positions(step: Step<'_>, values: &mut [i32]) {
+    for (row, value) in values.iter_mut().enumerate() {
+        *value = position(step.position + row as u64);
+    }
+}
+
+/// Rows beyond the valid ones may run past the largest position.
+fn position(position: u64) -> i32 {
+    i32::try_from(position).unwrap_or(i32::MAX)
+}
+
+fn slots(step: Step<'_>, capacity: u64, values: &mut [i32]) {
+    for (row, value) in values.iter_mut().enumerate() {
+        let row = row as u64;
+        *value = if row < step.valid() { ((step.position + row) % capacity) as i32 } else { -1 };
+    }
+}
+
+fn pooling(step: Step<'_>, values: &mut [f32]) {
+    let share = 1.0 / step.valid() as f32;
+    for (row, value) in values.iter_mut().enumerate() {
+        *value = if (row as u64) < step.valid() { share } else { 0.0 };
+    }
+}
+
+/// Rows beyond the valid ones are zero.
+fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) {
+    let width = asset.width() as usize;
+    let storage = Storage::plain(asset.table.dtype);
+    let row_bytes = width * storage.dtype.bytes() as usize;
+    let table = asset.table.data.bytes();
+    for (row, values) in values.chunks_exact_mut(width).enumerate() {
+        let source = step.tokens.get(row).and_then(|&token| {
+            let start = asset.row_of(token) as usize * row_bytes;
+            table.get(start..start + row_bytes)
+        });
+        match source {
+            Some(source) => widen(storage, source, values),
+            None => values.fill(0.0),
+        }
+    }
+}
+
+/// The words as they are stored.
+pub(crate) fn bytes_of(words: &[u32]) -> &[u8] {
+    cast_slice(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shardwright_graph::{AssetId, Weight, WeightData};
+
+    fn filled(role: &Role, position: u64, tokens: &[u32], rows: u64, assets: &[Asset]) -> Vec<u32> {
+        let widths: Vec<u64> = assets.iter().map(Asset::width).collect();
+        let shape = natural_shape(role, rows, &widths).unwrap();
+        let mut words = vec![0xdead_beef; shape.iter().product::<u64>() as usize];
+        let step = Step { position, tokens, rows };
+        fill(role, step, assets, &mut RotaryTables::default(), &mut words);
+        words
+    }
+
+    #[test]
+    fn positions_go_on_and_slots_stop() {
+        let tokens = [5, 6, 7];
+        assert_eq!(filled(&Role::Positions, 10, &tokens, 5, &[]), [10, 11, 12, 13, 14]);
+        let slots = filled(&Role::Slots { capacity: 12 }, 10, &tokens, 5, &[]);
+        assert_eq!(slots.map_signed(), [10, 11, 0, -1, -1]);
+        let far = filled(&Role::Positions, POSITION_LIMIT, &[1], 2, &[]);
+        assert_eq!(far.map_signed(), [i32::MAX, i32::MAX]);
+    }
+
+    trait Signed {
+        fn map_signed(&self) -> Vec<i32>;
+        fn map_real(&self) -> Vec<f32>;
+    }
+
+    impl Signed for Vec<u32> {
+        fn map_signed(&self) -> Vec<i32> {
+            self.iter().map(|&word| word as i32).collect()
+        }
+
+        fn map_real(&self) -> Vec<f32> {
+            self.iter().map(|&word| f32::from_bits(word)).collect()
+        }
+    }
+
+    #[test]
+    fn pooling_shares_one_among_the_valid_rows() {
+        assert_eq!(filled(&Role::Pooling, 0, &[1, 2], 4, &[]).map_real(), [0.5, 0.5, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn rows_are_gathered_widened_and_redirected() {
+        let table = |dtype, bytes| Asset {
+            name: "embedding".to_owned(),
+            table: Weight {
+                name: "embed.weight".to_owned(),
+                part: "embedding",
+                shape: vec![3, 2],
+                dtype,
+                data: WeightData::from_vec(bytes),
+            },
+            redirect: vec![(9, 0)],
+        };
+        let values = [0.5, 1.5, 2.5, 3.5, 4.5, 5.5_f32];
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            let mut bytes = vec![0; values.len() * dtype.bytes() as usize];
+            crate::storage::narrow(Storage::plain(dtype), &values, &mut bytes);
+            let role = Role::Gathered { asset: AssetId(0) };
+            let gathered = filled(&role, 4, &[2, 9, 1], 4, &[table(dtype, bytes)]);
+            assert_eq!(gathered.map_real(), [4.5, 5.5, 0.5, 1.5, 2.5, 3.5, 0.0, 0.0], "{dtype}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+use shardwright_graph::Rotary;
+
+/// Rotary tables, kind by kind. Frequencies are kept; sines and cosines are those of the step, since a table for every
+/// position of a long context would be larger than the work it saves.
+#[derive(Debug, Default)]
+pub(crate) struct RotaryTables {
+    frequencies: Vec<(Rotary, Vec<f32>)>,
+}
+
+impl RotaryTables {
+    /// `turn` (sine or cosine) of `position · frequency` for each row and pair. The angle is rounded to f32, as the
+    /// checkpoints were made; its sine is not, before the end.
+    pub(crate) fn fill(&mut self, rope: &Rotary, position: u64, turn: fn(f64) -> f64, values: &mut [f32]) {
+        let frequencies = self.frequencies(rope);
+        for (row, values) in values.chunks_exact_mut(frequencies.len().max(1)).enumerate() {
+            let position = super::position(position + row as u64) as f32;
+            for (value, frequency) in values.iter_mut().zip(frequencies) {
+                *value = turn(f64::from(position * frequency)) as f32;
+            }
+        }
+    }
+
+    fn frequencies(&mut self, rope: &Rotary) -> &[f32] {
+        let index = match self.frequencies.iter().position(|(kind, _)| kind == rope) {
+            Some(index) => index,
+            None => {
+                self.frequencies.push((*rope, frequencies(rope)));
+                self.frequencies.len() - 1
+            }
+        };
+        &self.frequencies[index].1
+    }
+}
+
+/// Radians per position of each pair; 0 for pairs that stay, which gives cosine 1 and sine 0.
+fn frequencies(rope: &Rotary) -> Vec<f32> {
+    (0..rope.head_dim / 2)
+        .map(|pair| {
+            if pair < rope.rotated_pairs {
+                let exponent = (2 * pair) as f32 / rope.head_dim as f32;
+                let power = f64::from(rope.theta).powf(f64::from(exponent)) as f32;
+                1.0 / power / rope.factor
+            } else {
+                0.0
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unrotated_pairs_stay_and_the_first_turns_by_the_position() {
+        let rope = Rotary { head_dim: 8, theta: 10_000.0, rotated_pairs: 2, factor: 1.0 };
+        let mut tables = RotaryTables::default();
+        let (mut cos, mut sin) = ([9.0; 8], [9.0; 8]);
+        tables.fill(&rope, 3, f64::cos, &mut cos);
+        tables.fill(&rope, 3, f64::sin, &mut sin);
+        let turned = |turn: fn(f64) -> f64| {
+            [3_f32, 0.1_f32 * 3.0, 4.0, 0.1_f32 * 4.0].map(|angle| turn(f64::from(angle)) as f32)
+        };
+        let [a, b, c, d] = turned(f64::cos);
+        assert_eq!(cos, [a, b, 1.0, 1.0, c, d, 1.0, 1.0]);
+        let [a, b, c, d] = turned(f64::sin);
+        assert_eq!(sin, [a, b, 0.0, 0.0, c, d, 0.0, 0.0]);
+        assert_eq!(tables.frequencies.len(), 1);
+    }
+
+    #[test]
+    fn a_factor_divides_every_frequency() {
+        let rope = Rotary { head_dim: 4, theta: 1e6, rotated_pairs: 2, factor: 8.0 };
+        let plain = Rotary { factor: 1.0, ..rope };
+        let divided: Vec<f32> = frequencies(&plain).iter().map(|frequency| frequency / 8.0).collect();
+        assert_eq!(frequencies(&rope), divided);
+    }
+}

@@ -1,0 +1,226 @@
+//! How values lie in memory, and the conversions between the ways.
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+use shardwright_graph::DType;
+use shardwright_graph::target::{ElementType, Encoding, ScaleBits};
+
+use shardwright_shims::Port;
+
+/// Type of the stored elements, and what they stand for: value = (stored − zero point) · scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Storage {
+    /// Stored type.
+    pub dtype: DType,
+    /// One for floats and indices.
+    pub scale: ScaleBits,
+    /// Zero for floats and indices.
+    pub zero_point: i32,
+}
+
+impl Storage {
+    /// Elements that stand for themselves.
+    pub const fn plain(dtype: DType) -> Self {
+        Storage { dtype, scale: ScaleBits::ONE, zero_point: 0 }
+    }
+
+    /// Plain 32-bit float.
+    pub const F32: Storage = Storage::plain(DType::F32);
+
+    /// Whether the type can hold real numbers, and so be converted to any other that can.
+    pub const fn is_numeric(&self) -> bool {
+        !matches!(self.dtype, DType::I32 | DType::I64)
+    }
+
+    /// Whether scale and zero point fit the type.
+    pub fn is_consistent(&self) -> bool {
+        let range = match self.dtype {
+            DType::I8 => -128..=127,
+            DType::U8 => 0..=255,
+            DType::I16 => -32768..=32767,
+            DType::U16 => 0..=65535,
+            _ => return *self == Storage::plain(self.dtype),
+        };
+        range.contains(&self.zero_point)
+    }
+
+    /// Whether the runtime converts from this to `other`: the same, or both hold real numbers.
+    pub fn converts_to(&self, other: &Storage) -> bool {
+        self == other || (self.is_numeric() && other.is_numeric())
+    }
+}
+
+impl From<Encoding> for Storage {
+    fn from(encoding: Encoding) -> Self {
+        let dtype = match encoding.element {
+            ElementType::F32 => DType::F32,
+            ElementType::F16 => DType::F16,
+            ElementType::Bf16 => DType::Bf16,
+            ElementType::U16 => DType::U16,
+            ElementType::I16 => DType::I16,
+            ElementType::U8 => DType::U8,
+            ElementType::I8 => DType::I8,
+        };
+        Storage { dtype, scale: encoding.scale, zero_point: encoding.zero_point }
+    }
+}
+
+/// How a port lies in memory.
+pub(crate) fn storage_of(port: &Port) -> Storage {
+    port.encoding.map_or(Storage::plain(port.dtype), Storage::from)
+}
+
+/// Number of elements of a port; saturates.
+pub(crate) fn elements_of(port: &Port) -> u64 {
+    port.shape.iter().fold(1, |product, &extent| product.saturating_mul(extent))
+}
+
+/// Size of a port in memory; saturates.
+pub(crate) fn bytes_of(port: &Port) -> u64 {
+    elements_of(port).saturating_mul(storage_of(port).dtype.bytes())
+}
+
+impl std::fmt::Display for Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if *self == Storage::plain(self.dtype) {
+            write!(f, "{}", self.dtype)
+        } else {
+            write!(f, "{}(scale {}, zero {})", self.dtype, self.scale.get(), self.zero_point)
+        }
+    }
+}
+
+/// Values converted at once: small enough for the cache, large enough to keep the loops long.
+const BLOCK: usize = 256;
+
+/// Converts elements; both slices hold the same number of them. The same storage is copied as it is.
+///
+/// Integers are rounded to even and clamped to their range. A pair that [`Storage::converts_to`] denies is left alone.
+pub(crate) fn convert(from: Storage, source: &[u8], to: Storage, target: &mut [u8]) {
+    if from == to {
+        target.copy_from_slice(source);
+        return;
+    }
+    let (from_size, to_size) = (from.dtype.bytes() as usize, to.dtype.bytes() as usize);
+    let mut values = [0.0_f32; BLOCK];
+    for (source, target) in source.chunks(BLOCK * from_size).zip(target.chunks_mut(BLOCK * to_size)) {
+        let values = &mut values[..source.len() / from_size];
+        widen(from, source, values);
+        narrow(to, values, target);
+    }
+}
+
+/// Stored elements to f32; indices give nothing.
+pub(crate) fn widen(from: Storage, source: &[u8], values: &mut [f32]) {
+    let (scale, zero) = (from.scale.get(), i64::from(from.zero_point));
+    let real = |raw: i64| (raw - zero) as f32 * scale;
+    match from.dtype {
+        DType::F32 => each(source, values, f32::from_le_bytes),
+        DType::F16 => each(source, values, |bytes| f16::from_le_bytes(bytes).to_f32()),
+        DType::Bf16 => each(source, values, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        DType::I16 => each(source, values, |bytes| real(i16::from_le_bytes(bytes).into())),
+        DType::U16 => each(source, values, |bytes| real(u16::from_le_bytes(bytes).into())),
+        DType::I8 => each(source, values, |bytes| real(i8::from_le_bytes(bytes).into())),
+        DType::U8 => each(source, values, |bytes: [u8; 1]| real(bytes[0].into())),
+        DType::I32 | DType::I64 => {}
+    }
+}
+
+/// f32 to stored elements; indices take nothing.
+pub(crate) fn narrow(to: Storage, values: &[f32], target: &mut [u8]) {
+    let (scale, zero) = (to.scale.get(), to.zero_point as f32);
+    let raw = |value: f32, low: f32, high: f32| ((value / scale).round_ties_even() + zero).clamp(low, high);
+    match to.dtype {
+        DType::F32 => put(values, target, f32::to_le_bytes),
+        DType::F16 => put(values, target, |value| f16::from_f32(value).to_le_bytes()),
+        DType::Bf16 => put(values, target, |value| bf16::from_f32(value).to_le_bytes()),
+        DType::I16 => put(values, target, |value| (raw(value, -32768.0, 32767.0) as i16).to_le_bytes()),
+        DType::U16 => put(values, target, |value| (raw(value, 0.0, 65535.0) as u16).to_le_bytes()),
+        DType::I8 => put(values, target, |value| (raw(value, -128.0, 127.0) as i8).to_le_bytes()),
+        DType::U8 => put(values, target, |value| [raw(value, 0.0, 255.0) as u8]),
+        DType::I32 | DType::I64 => {}
+    }
+}
+
+fn each<const N: usize>(source: &[u8], values: &mut [f32], read: impl Fn([u8; N]) -> f32) {
+    let (elements, _) = source.as_chunks::<N>();
+    for (element, value) in elements.iter().zip(values) {
+        *value = read(*element);
+    }
+}
+
+fn put<const N: usize>(values: &[f32], target: &mut [u8], write: impl Fn(f32) -> [u8; N]) {
+    let (elements, _) = target.as_chunks_mut::<N>();
+    for (element, value) in elements.iter_mut().zip(values) {
+        *element = write(*value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn affine(dtype: DType, scale: f32, zero_point: i32) -> Storage {
+        Storage { dtype, scale: ScaleBits::new(scale).unwrap(), zero_point }
+    }
+
+    fn stored(storage: Storage, values: &[f32]) -> Vec<u8> {
+        let mut bytes = vec![0; values.len() * storage.dtype.bytes() as usize];
+        narrow(storage, values, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn every_pair_of_the_list_agrees_on_values_both_can_hold() {
+        let storages = [
+            Storage::F32,
+            Storage::plain(DType::F16),
+            Storage::plain(DType::Bf16),
+            affine(DType::I16, 0.5, 3),
+            affine(DType::U16, 0.5, 1000),
+            affine(DType::I8, 0.5, -7),
+            affine(DType::U8, 0.5, 128),
+        ];
+        let values: Vec<f32> = (0..1000).map(|index| (index % 100 - 50) as f32 * 0.5).collect();
+        for from in storages {
+            for to in storages {
+                assert!(from.converts_to(&to));
+                let mut bytes = vec![0; values.len() * to.dtype.bytes() as usize];
+                convert(from, &stored(from, &values), to, &mut bytes);
+                let mut back = vec![f32::NAN; values.len()];
+                widen(to, &bytes, &mut back);
+                assert_eq!(back, values, "{from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn integers_round_to_even_and_clamp() {
+        let storage = affine(DType::I8, 1.0, 0);
+        let bytes = stored(storage, &[0.5, 1.5, 2.5, -0.5, 1e9, -1e9, f32::NAN]);
+        assert_eq!(bytes, [0, 2, 2, 0, 127, 128, 0]);
+    }
+
+    #[test]
+    fn equal_storage_keeps_every_bit() {
+        let odd = f32::from_bits(0x7fc1_2345);
+        let mut copy = [0; 4];
+        convert(Storage::F32, &odd.to_le_bytes(), Storage::F32, &mut copy);
+        assert_eq!(copy, odd.to_le_bytes());
+    }
+
+    #[test]
+    fn indices_convert_to_nothing_else() {
+        let index = Storage::plain(DType::I32);
+        assert!(index.converts_to(&index));
+        assert!(!index.converts_to(&Storage::F32));
+        assert!(!Storage::F32.converts_to(&Storage::plain(DType::I64)));
+    }
+
+    #[test]
+    fn storages_name_themselves() {
+        assert_eq!(Storage::F32.to_string(), "f32");
+        assert_eq!(affine(DType::U8, 0.5, 128).to_string(), "u8(scale 0.5, zero 128)");
+        assert_eq!(Storage::from(Encoding::F16), Storage::plain(DType::F16));
+    }
+}
