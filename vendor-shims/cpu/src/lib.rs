@@ -11,7 +11,7 @@
 //! Reading order: [`CpuShim`], `lower` (an entry graph becomes a program), [`program`], `artefact`, `execute`, [`kernels`],
 //! [`simd`].
 
-mod artefact;
+pub mod artefact;
 mod error;
 mod estimate;
 mod execute;
