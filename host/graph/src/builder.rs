@@ -45,9 +45,12 @@ impl<'g> ComponentBuilder<'g> {
     }
 
     fn value(&mut self, name: String, shape: Vec<Dim>, dtype: DType, source: ValueSource) -> ValueId {
-        if let Some(index) =
-            self.component.values.iter().position(|value| value.source == source && value.name == name)
-        {
+        // A node's result is new by its making; only what comes from outside can have been asked for before.
+        let known = match source {
+            ValueSource::Node(_) => None,
+            _ => self.component.values.iter().position(|value| value.source == source && value.name == name),
+        };
+        if let Some(index) = known {
             return ValueId(index as u32);
         }
         self.component.values.push(Value { name, shape, dtype, source });
