@@ -1,0 +1,249 @@
+//! What a shim's compile streamed, in one file that is mapped when it is loaded.
+//!
+//! ```text
+//! offset  0  magic "SWARTEF\0", then the prefix of a work order
+//!      4096  payload: the shim's bytes, page-aligned
+//!            head: the shim's own, at most 64 KiB
+//!            JSON: who made it, for what, with which interface; its length stands in the prefix
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::{Flag, FlagVerdict};
+use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
+
+use crate::container::{Container, ContainerError, Format, HeadAt, Writer, hexadecimal};
+use crate::interface::EntryInterface;
+
+const MAGIC: [u8; 8] = *b"SWARTEF\0";
+
+/// JSON that is parsed at most: interfaces, flags and placements, far less than the graph itself.
+const JSON_LIMIT: u64 = 32 << 20;
+
+const FORMAT: Format =
+    Format { magic: MAGIC, what: "an artefact", head_limit: JSON_LIMIT, head_at: HeadAt::Back };
+
+/// File name ending of artefacts.
+pub const ARTEFACT_SUFFIX: &str = ".swa";
+
+/// An artefact that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArtefactError {
+    /// The file as such.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+}
+
+impl ArtefactError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            ArtefactError::Container(error) => error.help().or(Some("compile the shard again")),
+        }
+    }
+}
+
+/// What became of a flag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlagReport {
+    /// What was asked.
+    pub flag: Flag,
+    /// What became of it.
+    pub verdict: FlagVerdict,
+    /// The shim's evidence or reason; empty when it gave none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// A node that runs elsewhere than on the device itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlacementReport {
+    /// Name of the entry.
+    pub entry: String,
+    /// Name of the node.
+    pub node: String,
+    /// `cpu`, `fused`, …
+    pub place: String,
+    /// Why; empty when the shim gave no reason.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// What an artefact says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtefactHead {
+    /// Name of the shim that made it.
+    pub shim: String,
+    /// Version of that shim.
+    pub shim_version: String,
+    /// Device it was made for.
+    pub device: String,
+    /// Name of the work order.
+    pub work_order: String,
+    /// Bytes of the payload.
+    pub payload_length: u64,
+    /// Bytes of the shim's head.
+    pub head_length: u64,
+    /// What a run binds.
+    pub entries: Vec<EntryInterface>,
+    /// Every flag of the work order, in its order.
+    pub flags: Vec<FlagReport>,
+    /// Nodes that run elsewhere.
+    pub placements: Vec<PlacementReport>,
+}
+
+/// A checked, mapped artefact; cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Artefact(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    container: Container,
+    head: ArtefactHead,
+}
+
+/// Where a compiled artefact goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Into a directory, as `<hash>.swa`.
+    Directory(&'a Path),
+    /// Into a file without a name, gone when the artefact is dropped.
+    Temporary,
+}
+
+impl Artefact {
+    /// Maps a file and checks its hash and what it says of itself. The file must not be changed while it is open.
+    pub fn open(path: &Path) -> Result<Artefact, ArtefactError> {
+        Artefact::from_container(Container::open(path, &FORMAT)?)
+    }
+
+    fn from_container(container: Container) -> Result<Artefact, ArtefactError> {
+        let head: ArtefactHead = serde_json::from_slice(container.head())
+            .map_err(|error| container.head_error(error.to_string()))?;
+        let canonical = serde_json::to_vec(&head).map_err(|error| container.head_error(error.to_string()))?;
+        if canonical != container.head() {
+            return Err(container.head_error("not in canonical spelling").into());
+        }
+        if head.head_length > u64::from(SW_HEAD_LIMIT) {
+            return Err(container
+                .head_error(format!("the shim's head has {} bytes", head.head_length))
+                .into());
+        }
+        let length = container.map.len() as u64;
+        let expected = container
+            .content()
+            .checked_add(head.payload_length)
+            .and_then(|end| end.checked_add(head.head_length))
+            .and_then(|end| end.checked_add(container.head().len() as u64));
+        if expected != Some(length) {
+            return Err(container
+                .head_error(format!(
+                    "a payload of {} and a head of {} do not make a file of {length} bytes",
+                    head.payload_length, head.head_length
+                ))
+                .into());
+        }
+        Ok(Artefact(Arc::new(Inner { container, head })))
+    }
+
+    /// What it says of itself.
+    pub fn head(&self) -> &ArtefactHead {
+        &self.0.head
+    }
+
+    /// SHA-256 of the content in hex.
+    pub fn name(&self) -> String {
+        hexadecimal(&self.0.container.hash)
+    }
+
+    /// Where it lies; for an unnamed one, where it was made.
+    pub fn path(&self) -> &Path {
+        &self.0.container.path
+    }
+
+    /// What the shim set as its head.
+    pub fn shim_head(&self) -> &[u8] {
+        let head = &self.0.head;
+        let offset = self.0.container.content() + head.payload_length;
+        self.0.container.range(offset, head.head_length).unwrap_or_default()
+    }
+
+    /// What the shim wrote, page-aligned.
+    pub fn payload(&self) -> &[u8] {
+        self.0.container.range(self.payload_offset(), self.0.head.payload_length).unwrap_or_default()
+    }
+
+    /// Where the payload lies in the file.
+    pub fn payload_offset(&self) -> u64 {
+        self.0.container.content()
+    }
+
+    /// The open file behind the mapping.
+    pub fn file(&self) -> &std::fs::File {
+        &self.0.container.file
+    }
+}
+
+/// An artefact that is being written.
+pub(crate) struct ArtefactWriter {
+    writer: Writer,
+    head: Option<Vec<u8>>,
+    directory: Option<PathBuf>,
+}
+
+impl ArtefactWriter {
+    pub(crate) fn new(place: Place<'_>) -> Result<ArtefactWriter, ArtefactError> {
+        let (directory, kept) = match place {
+            Place::Directory(directory) => (directory.to_owned(), Some(directory.to_owned())),
+            Place::Temporary => (std::env::temp_dir(), None),
+        };
+        Ok(ArtefactWriter { writer: Writer::start(&directory, MAGIC, None)?, head: None, directory: kept })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), ArtefactError> {
+        self.writer.write(bytes).map_err(|error| self.writer.error(error).into())
+    }
+
+    /// Takes the shim's head; false when it is too long or not the first.
+    pub(crate) fn set_head(&mut self, bytes: &[u8]) -> bool {
+        if self.head.is_some() || bytes.len() > SW_HEAD_LIMIT as usize {
+            return false;
+        }
+        self.head = Some(bytes.to_vec());
+        true
+    }
+
+    pub(crate) fn has_head(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// Closes the file with `head`, whose lengths are filled in here.
+    pub(crate) fn finish(mut self, mut head: ArtefactHead) -> Result<Artefact, ArtefactError> {
+        head.payload_length = self.writer.position() - crate::container::PAGE;
+        let own = self.head.unwrap_or_default();
+        head.head_length = own.len() as u64;
+        let json = serde_json::to_vec(&head).map_err(|error| {
+            self.writer.error(std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+        })?;
+        self.writer
+            .write(&own)
+            .and_then(|()| self.writer.head_at_back(&json))
+            .map_err(|error| self.writer.error(error))?;
+        match self.directory {
+            Some(directory) => {
+                let path = self.writer.finish(|name| directory.join(format!("{name}{ARTEFACT_SUFFIX}")))?;
+                Artefact::open(&path)
+            }
+            None => {
+                let (path, file) = self.writer.finish_unnamed()?;
+                Artefact::from_container(Container::from_file(&path, file, &FORMAT)?)
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Calling a table's function: error objects in, typed errors out, and what sinks are told.
+
+use std::ffi::{c_char, c_void};
+
+use shardwright_shim_abi::raw::*;
+
+use crate::convert;
+use crate::error::{Failure, ShimError};
+use crate::library::Table;
+
+/// Longest string taken from a shim. Log tails are the longest.
+const TEXT_LIMIT: usize = 1 << 16;
+
+/// Most things a sink is told in one call; a check tells one per node.
+const ITEM_LIMIT: usize = 1 << 20;
+
+/// Most details of an error.
+const DETAIL_LIMIT: u64 = 256;
+
+/// Copies a shim's string. Bytes that are not UTF-8 (vendor logs) are replaced.
+///
+/// # Safety
+///
+/// `pointer` is null or a NUL-terminated string.
+pub(crate) unsafe fn text(pointer: *const c_char) -> Result<String, &'static str> {
+    if pointer.is_null() {
+        return Err("a string is null");
+    }
+    let mut length = 0;
+    // SAFETY: no byte beyond the terminator is read.
+    while length < TEXT_LIMIT && unsafe { pointer.add(length).read() } != 0 {
+        length += 1;
+    }
+    // SAFETY: these bytes were just read.
+    let bytes = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) };
+    Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// # Safety
+///
+/// `pointer` is null or a NUL-terminated string.
+pub(crate) unsafe fn optional_text(pointer: *const c_char) -> Option<String> {
+    // SAFETY: promised by the caller.
+    unsafe { text(pointer) }.ok()
+}
+
+/// Whether a struct is there and has every member of this version.
+///
+/// # Safety
+///
+/// `pointer` is null or points to a struct that starts with its size.
+pub(crate) unsafe fn whole<'a, T>(pointer: *const T) -> Result<&'a T, String> {
+    if pointer.is_null() {
+        return Err("a struct is null".to_owned());
+    }
+    // SAFETY: promised by the caller.
+    let size = unsafe { pointer.cast::<u64>().read() };
+    if size < size_of::<T>() as u64 {
+        return Err(format!("a struct of {size} bytes, this version has {}", size_of::<T>()));
+    }
+    // SAFETY: not null and whole.
+    Ok(unsafe { &*pointer })
+}
+
+/// Plain numbers of a shim.
+///
+/// # Safety
+///
+/// `pointer` is null or `count` numbers.
+pub(crate) unsafe fn numbers<T: Copy>(pointer: *const T, count: u64) -> Result<Vec<T>, String> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if pointer.is_null() || count > ITEM_LIMIT as u64 {
+        return Err(format!("an array of {count} is null or too long"));
+    }
+    // SAFETY: promised by the caller.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count as usize) }.to_vec())
+}
+
+/// Turns an error object into an error and frees it.
+///
+/// # Safety
+///
+/// `error` came from a function of `table` and was not freed.
+pub(crate) unsafe fn take_error(
+    table: Table,
+    shim: &str,
+    function: &'static str,
+    error: *mut SwError,
+) -> Result<(), ShimError> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: promised by the caller.
+    let taken = match unsafe { whole::<SwError>(error) } {
+        Err(reason) => ShimError::Contract {
+            shim: shim.to_owned(),
+            function,
+            reason: format!("its error object: {reason}"),
+        },
+        Ok(object) => {
+            let mut details = Vec::new();
+            if !object.details.is_null() {
+                for index in 0..object.detail_count.min(DETAIL_LIMIT) {
+                    // SAFETY: the contract gives `detail_count` pointers.
+                    let detail = unsafe { whole(*object.details.add(index as usize)) };
+                    let Ok(detail) = detail else { continue };
+                    // SAFETY: the contract makes them strings.
+                    if let (Ok(key), Ok(value)) = unsafe { (text(detail.key), text(detail.value)) } {
+                        details.push((key, value));
+                    }
+                }
+            }
+            ShimError::Failed(Box::new(Failure {
+                shim: shim.to_owned(),
+                function,
+                class: convert::error_class(object.error_class),
+                // SAFETY: the contract makes it a string.
+                message: unsafe { optional_text(object.message) }.unwrap_or_default(),
+                details,
+                vendor_code: object.vendor_code,
+                // SAFETY: the contract makes it a string or null.
+                log_tail: unsafe { optional_text(object.log_tail) },
+            }))
+        }
+    };
+    if let Some(free) = table.0.error_free {
+        // SAFETY: freed once, as promised by the caller.
+        unsafe { free(error) };
+    }
+    Err(taken)
+}
+
+/// What a sink was told.
+pub(crate) struct Collected<T> {
+    items: Vec<T>,
+    problem: Option<String>,
+}
+
+impl<T> Collected<T> {
+    fn new() -> Self {
+        Collected { items: Vec::new(), problem: None }
+    }
+
+    fn take(&mut self, item: Result<T, String>) {
+        if self.problem.is_some() {
+            return;
+        }
+        match item {
+            Ok(_) if self.items.len() >= ITEM_LIMIT => {
+                self.problem = Some(format!("more than {ITEM_LIMIT} items"));
+            }
+            Ok(item) => self.items.push(item),
+            Err(problem) => self.problem = Some(problem),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Result<Vec<T>, String> {
+        match self.problem {
+            None => Ok(self.items),
+            Some(problem) => Err(problem),
+        }
+    }
+}
+
+macro_rules! sinks {
+    ($($function:ident: $sink:ident of $raw:ident;)*) => { $(
+        /// Calls `call` with a sink, converting each item by `convert`.
+        pub(crate) fn $function<T>(
+            convert: fn(&$raw) -> Result<T, String>,
+            call: impl FnOnce(*const $sink) -> *mut SwError,
+        ) -> (*mut SwError, Collected<T>) {
+            struct Context<T> {
+                convert: fn(&$raw) -> Result<T, String>,
+                collected: Collected<T>,
+            }
+            unsafe extern "C" fn item<T>(context: *mut c_void, item: *const $raw) {
+                // SAFETY: the sink's context, alive until the call that uses the sink returns, on its thread only.
+                let context = unsafe { &mut *context.cast::<Context<T>>() };
+                // SAFETY: the contract makes it a struct of this kind.
+                let item = unsafe { whole(item) }.and_then(|item| (context.convert)(item));
+                context.collected.take(item);
+            }
+            let mut context = Context { convert, collected: Collected::new() };
+            let sink = $sink {
+                size: size_of::<$sink>() as u64,
+                context: (&raw mut context).cast(),
+                item: Some(item::<T>),
+            };
+            let error = call(&sink);
+            (error, context.collected)
+        }
+    )* };
+}
+
+sinks! {
+    descriptions: SwDescriptionSink of SwDescription;
+    devices: SwDeviceSink of SwDevice;
+    limits: SwLimitSink of SwLimit;
+    flags: SwFlagSink of SwFlag;
+    verdicts: SwVerdictSink of SwVerdict;
+    estimates: SwEstimateSink of SwEstimate;
+    compatibilities: SwCompatibilitySink of SwCompatibility;
+    loaded_entries: SwLoadedEntrySink of SwLoadedEntry;
+    bindings: SwBindingSink of SwBinding;
+}

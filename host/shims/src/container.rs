@@ -1,0 +1,370 @@
+//! What work orders and artefacts have in common: a 64-byte prefix with the SHA-256 of everything after it, a JSON head,
+//! page-aligned bytes, and writing that either happens or does not.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use sha2::{Digest, Sha256};
+
+/// Alignment of everything a shim may map on its own.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Bytes before the JSON head.
+pub(crate) const PREFIX: u64 = 64;
+
+const VERSION: u32 = 1;
+
+/// The first file format problem found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContainerError {
+    /// The system refused.
+    #[error("`{}`: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The file does not start like this format.
+    #[error("`{}` is not {what}: wrong magic at offset 0", path.display())]
+    Magic {
+        /// The file.
+        path: PathBuf,
+        /// What was expected.
+        what: &'static str,
+    },
+    /// The file is of another version of the format.
+    #[error("`{}` is version {version} of its format at offset 8, this host reads {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The file is shorter or longer than it says.
+    #[error("`{}` has {found} bytes, its prefix says {expected}", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// According to the prefix, or the least possible.
+        expected: u64,
+        /// Of the file.
+        found: u64,
+    },
+    /// A length in the file is beyond what the host reads.
+    #[error("`{}`: {what} of {value} at offset {offset}, at most {limit}", path.display())]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// Of what.
+        what: &'static str,
+        /// Where it stands.
+        offset: u64,
+        /// The value.
+        value: u64,
+        /// The cap.
+        limit: u64,
+    },
+    /// The bytes are not those that were written.
+    #[error("`{}` is damaged: SHA-256 {found}, its prefix says {expected}", path.display())]
+    Hash {
+        /// The file.
+        path: PathBuf,
+        /// According to the prefix.
+        expected: String,
+        /// Of the bytes.
+        found: String,
+    },
+    /// The head cannot be understood.
+    #[error("`{}`: head at offset {PREFIX}: {reason}", path.display())]
+    Head {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl ContainerError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            ContainerError::Io { .. } => Some("check the path and the free space"),
+            ContainerError::Magic { .. } => Some("check which file this is"),
+            ContainerError::Version { .. } => Some("write it again with this release"),
+            ContainerError::Length { .. } | ContainerError::Hash { .. } => {
+                Some("the file was cut or changed; write it again")
+            }
+            ContainerError::Limit { .. } | ContainerError::Head { .. } => {
+                Some("the file was not written by this program; write it again")
+            }
+        }
+    }
+}
+
+pub(crate) fn hexadecimal(hash: &[u8]) -> String {
+    hash.iter().fold(String::with_capacity(hash.len() * 2), |mut text, byte| {
+        use std::fmt::Write;
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Which file format, and what is bounded in it.
+#[derive(Debug)]
+pub(crate) struct Format {
+    pub(crate) magic: [u8; 8],
+    /// As in "is not a work order".
+    pub(crate) what: &'static str,
+    /// Most bytes of JSON that are parsed.
+    pub(crate) head_limit: u64,
+    pub(crate) head_at: HeadAt,
+}
+
+/// Where the JSON head lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadAt {
+    /// Right after the prefix; the rest follows from the next page on.
+    Front,
+    /// At the end, for files whose content is only known when it was streamed; that content starts at the first page.
+    Back,
+}
+
+/// A mapped container whose hash was checked.
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) map: Mmap,
+    head_at: HeadAt,
+    head_length: u64,
+    pub(crate) hash: [u8; 32],
+}
+
+fn number<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    let mut array = [0; N];
+    if let Some(slice) = bytes.get(offset..offset + N) {
+        array.copy_from_slice(slice);
+    }
+    array
+}
+
+impl Container {
+    /// Maps and checks a file.
+    pub(crate) fn open(path: &Path, format: &Format) -> Result<Container, ContainerError> {
+        let io = |source| ContainerError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        Container::from_file(path, file, format)
+    }
+
+    /// As [`Container::open`], for an open file; `path` is for messages.
+    pub(crate) fn from_file(
+        path: &Path,
+        mut file: File,
+        format: &Format,
+    ) -> Result<Container, ContainerError> {
+        let Format { magic, what, head_limit, head_at } = *format;
+        let owned = || path.to_owned();
+        let io = |source| ContainerError::Io { path: path.to_owned(), source };
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        let found = metadata.len();
+        let mut prefix = [0_u8; PREFIX as usize];
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        let mut read = 0;
+        while read < prefix.len() {
+            match file.read(&mut prefix[read..]).map_err(io)? {
+                0 => break,
+                count => read += count,
+            }
+        }
+        if read < 8 || prefix[..8] != magic {
+            return Err(ContainerError::Magic { path: owned(), what });
+        }
+        if read < prefix.len() {
+            return Err(ContainerError::Length { path: owned(), expected: PREFIX, found });
+        }
+        let version = u32::from_le_bytes(number(&prefix, 8));
+        if version != VERSION {
+            return Err(ContainerError::Version { path: owned(), version });
+        }
+        let page = u64::from(u32::from_le_bytes(number(&prefix, 12)));
+        if page != PAGE {
+            return Err(ContainerError::Limit {
+                path: owned(),
+                what: "a page size",
+                offset: 12,
+                value: page,
+                limit: PAGE,
+            });
+        }
+        let head_length = u64::from_le_bytes(number(&prefix, 16));
+        if head_length > head_limit {
+            return Err(ContainerError::Limit {
+                path: owned(),
+                what: "a head",
+                offset: 16,
+                value: head_length,
+                limit: head_limit,
+            });
+        }
+        let expected = u64::from_le_bytes(number(&prefix, 24));
+        let least = head_length
+            + match head_at {
+                HeadAt::Front => PREFIX,
+                HeadAt::Back => PAGE,
+            };
+        if expected != found || least > found {
+            let expected = if expected == found { least } else { expected };
+            return Err(ContainerError::Length { path: owned(), expected, found });
+        }
+        // SAFETY: files of these formats are written once, under a temporary name, and never changed; that nobody else
+        // changes a mapped file is a condition of using the cache directory, stated in the README.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        if map.len() as u64 != found {
+            return Err(ContainerError::Length { path: owned(), expected: found, found: map.len() as u64 });
+        }
+        let hash: [u8; 32] = number(&prefix, 32);
+        let sum: [u8; 32] = Sha256::digest(&map[PREFIX as usize..]).into();
+        if sum != hash {
+            return Err(ContainerError::Hash {
+                path: owned(),
+                expected: hexadecimal(&hash),
+                found: hexadecimal(&sum),
+            });
+        }
+        Ok(Container { path: owned(), file, map, head_at, head_length, hash })
+    }
+
+    /// The JSON.
+    pub(crate) fn head(&self) -> &[u8] {
+        let start = match self.head_at {
+            HeadAt::Front => PREFIX,
+            HeadAt::Back => self.map.len() as u64 - self.head_length,
+        };
+        &self.map[start as usize..(start + self.head_length) as usize]
+    }
+
+    /// First byte of what is not the head.
+    pub(crate) fn content(&self) -> u64 {
+        match self.head_at {
+            HeadAt::Front => (PREFIX + self.head_length).next_multiple_of(PAGE),
+            HeadAt::Back => PAGE,
+        }
+    }
+
+    /// `offset..offset + length` of the file, if it lies there.
+    pub(crate) fn range(&self, offset: u64, length: u64) -> Option<&[u8]> {
+        let end = offset.checked_add(length)?;
+        self.map.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
+    }
+
+    pub(crate) fn head_error(&self, reason: impl Into<String>) -> ContainerError {
+        ContainerError::Head { path: self.path.clone(), reason: reason.into() }
+    }
+}
+
+/// Writes a container as a stream; nothing is visible under its name before [`Writer::finish`].
+pub(crate) struct Writer {
+    file: BufWriter<tempfile::NamedTempFile>,
+    directory: PathBuf,
+    magic: [u8; 8],
+    head_length: u64,
+    position: u64,
+    sum: Sha256,
+}
+
+impl Writer {
+    /// Makes a temporary file in `directory`. A head at the front is given here, one at the back to [`Writer::head_at_back`].
+    pub(crate) fn start(
+        directory: &Path,
+        magic: [u8; 8],
+        head: Option<&[u8]>,
+    ) -> Result<Writer, ContainerError> {
+        let io = |source| ContainerError::Io { path: directory.to_owned(), source };
+        let file = tempfile::Builder::new().prefix(".writing-").tempfile_in(directory).map_err(io)?;
+        let mut writer = Writer {
+            file: BufWriter::with_capacity(1 << 20, file),
+            directory: directory.to_owned(),
+            magic,
+            head_length: head.map_or(0, |head| head.len() as u64),
+            position: PREFIX,
+            sum: Sha256::new(),
+        };
+        writer.file.write_all(&[0; PREFIX as usize]).map_err(io)?;
+        match head {
+            Some(head) => writer.write(head),
+            None => writer.align(),
+        }
+        .map_err(io)?;
+        Ok(writer)
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(crate) fn head_at_back(&mut self, head: &[u8]) -> io::Result<()> {
+        self.head_length = head.len() as u64;
+        self.write(head)
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.sum.update(bytes);
+        self.position += bytes.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    /// Fills with zeros up to a page boundary.
+    pub(crate) fn align(&mut self) -> io::Result<()> {
+        let missing = self.position.next_multiple_of(PAGE) - self.position;
+        self.write(&[0; PAGE as usize][..missing as usize])
+    }
+
+    pub(crate) fn error(&self, source: io::Error) -> ContainerError {
+        ContainerError::Io { path: self.directory.clone(), source }
+    }
+
+    fn seal(mut self) -> io::Result<(tempfile::NamedTempFile, [u8; 32])> {
+        let hash: [u8; 32] = self.sum.finalize_reset().into();
+        let mut prefix = Vec::with_capacity(PREFIX as usize);
+        prefix.extend_from_slice(&self.magic);
+        prefix.extend_from_slice(&VERSION.to_le_bytes());
+        prefix.extend_from_slice(&(PAGE as u32).to_le_bytes());
+        prefix.extend_from_slice(&self.head_length.to_le_bytes());
+        prefix.extend_from_slice(&self.position.to_le_bytes());
+        prefix.extend_from_slice(&hash);
+        self.file.flush()?;
+        let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&prefix)?;
+        Ok((file, hash))
+    }
+
+    /// Moves the file to `path(hash)`, which appears whole or not at all.
+    pub(crate) fn finish(self, path: impl FnOnce(&str) -> PathBuf) -> Result<PathBuf, ContainerError> {
+        let directory = self.directory.clone();
+        let io = |source| ContainerError::Io { path: directory.clone(), source };
+        let (file, hash) = self.seal().map_err(io)?;
+        file.as_file().sync_all().map_err(io)?;
+        let path = path(&hexadecimal(&hash));
+        file.persist(&path)
+            .map_err(|error| ContainerError::Io { path: path.clone(), source: error.error })?;
+        Ok(path)
+    }
+
+    /// Keeps the file without a name: it is gone when the last mapping is.
+    pub(crate) fn finish_unnamed(self) -> Result<(PathBuf, File), ContainerError> {
+        let directory = self.directory.clone();
+        let io = |source| ContainerError::Io { path: directory.clone(), source };
+        let (file, _) = self.seal().map_err(io)?;
+        let path = file.path().to_owned();
+        let reopened = file.reopen().map_err(io)?;
+        Ok((path, reopened))
+    }
+}

@@ -1,0 +1,344 @@
+use std::path::PathBuf;
+
+use shardwright_graph::target::ErrorClass;
+
+use crate::artefact::ArtefactError;
+use crate::work_order::WorkOrderError;
+
+/// Why a shim was not loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file named is not there.
+    #[error("`{}` is not there", path.display())]
+    NotFound {
+        /// What was looked for.
+        path: PathBuf,
+    },
+    /// A directory or file could not be read.
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Read {
+        /// What was read.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A library lies there without a manifest.
+    #[error("`{}` has no manifest (`{}`)", library.display(), manifest.display())]
+    NoManifest {
+        /// The library.
+        library: PathBuf,
+        /// Where its manifest should be.
+        manifest: PathBuf,
+    },
+    /// The manifest cannot be understood.
+    #[error("manifest `{}`: {reason}", path.display())]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The shim speaks only newer versions of the contract than the host.
+    #[error("`{}` speaks contract {shim}, newer than the host's {host}", path.display())]
+    TooNew {
+        /// Manifest or library.
+        path: PathBuf,
+        /// Range of the shim.
+        shim: String,
+        /// Range of the host.
+        host: String,
+    },
+    /// The shim speaks only older versions of the contract than the host.
+    #[error("`{}` speaks contract {shim}, older than the host's {host}", path.display())]
+    TooOld {
+        /// Manifest or library.
+        path: PathBuf,
+        /// Range of the shim.
+        shim: String,
+        /// Range of the host.
+        host: String,
+    },
+    /// The library is not the one the manifest describes.
+    #[error("`{}` has SHA-256 {found}, its manifest says {expected}", path.display())]
+    HashMismatch {
+        /// The library.
+        path: PathBuf,
+        /// According to the manifest.
+        expected: String,
+        /// Of the file.
+        found: String,
+    },
+    /// The system's loader refused the file.
+    #[error("`{}` cannot be opened as a library: {reason}", path.display())]
+    Open {
+        /// The library.
+        path: PathBuf,
+        /// What the loader said.
+        reason: String,
+    },
+    /// A library without the entry symbol.
+    #[error("`{}` is not a shim: it does not export `shardwright_shim_entry`", path.display())]
+    NotAShim {
+        /// The library.
+        path: PathBuf,
+    },
+    /// A Rust shim built against other structs under the same version.
+    #[error("`{}` was built against another layout of `{type_name}`: {reason}", path.display())]
+    Layout {
+        /// The library.
+        path: PathBuf,
+        /// The first type that differs.
+        type_name: String,
+        /// The first difference.
+        reason: String,
+    },
+    /// The shim refused the host.
+    #[error("`{}` refused: {reason}", path.display())]
+    Refused {
+        /// The library.
+        path: PathBuf,
+        /// In its words.
+        reason: String,
+    },
+    /// The answer at the door makes no sense.
+    #[error("`{}` answered against the contract: {reason}", path.display())]
+    Answer {
+        /// The library.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The table does not have all the members its version has.
+    #[error("`{}` says version {version} with a table of {size} bytes; that version has {expected}", path.display())]
+    TableTooSmall {
+        /// The library.
+        path: PathBuf,
+        /// The version it claims.
+        version: String,
+        /// The table's own size.
+        size: u64,
+        /// Size at that version.
+        expected: u64,
+    },
+    /// A required function is missing.
+    #[error("`{}` lacks the required function `{function}`", path.display())]
+    MissingFunction {
+        /// The library.
+        path: PathBuf,
+        /// Its name in the table.
+        function: &'static str,
+    },
+    /// Describing itself failed.
+    #[error("`{}` cannot describe itself: {source}", path.display())]
+    Describe {
+        /// The library.
+        path: PathBuf,
+        /// What it said.
+        source: Box<ShimError>,
+    },
+    /// Another shim of that name was found first.
+    #[error("`{}` is named `{name}` like the shim found before it", path.display())]
+    DuplicateName {
+        /// The library or manifest.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+}
+
+impl LoadError {
+    /// A stable word for the reason, as in JSON reports.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            LoadError::NotFound { .. } => "not-found",
+            LoadError::Read { .. } => "unreadable",
+            LoadError::NoManifest { .. } => "no-manifest",
+            LoadError::Manifest { .. } => "manifest-invalid",
+            LoadError::TooNew { .. } => "too-new",
+            LoadError::TooOld { .. } => "too-old",
+            LoadError::HashMismatch { .. } => "hash-mismatch",
+            LoadError::Open { .. } => "not-a-library",
+            LoadError::NotAShim { .. } => "not-a-shim",
+            LoadError::Layout { .. } => "layout-differs",
+            LoadError::Refused { .. } => "refused",
+            LoadError::Answer { .. } => "answer-invalid",
+            LoadError::TableTooSmall { .. } => "table-too-small",
+            LoadError::MissingFunction { .. } => "function-missing",
+            LoadError::Describe { .. } => "describe-failed",
+            LoadError::DuplicateName { .. } => "duplicate-name",
+        }
+    }
+
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            LoadError::NotFound { .. } => Some("build the shim, or correct the path"),
+            LoadError::Read { .. } => Some("check that the path is readable"),
+            LoadError::NoManifest { .. } => {
+                Some("put a `<library stem>.shim.json` beside it; vendor-shims/README.md shows one")
+            }
+            LoadError::Manifest { .. } => Some("vendor-shims/README.md lists the members of a manifest"),
+            LoadError::TooNew { .. } => Some("update Shardwright, or use an older release of the shim"),
+            LoadError::TooOld { .. } => Some("use a newer release of the shim"),
+            LoadError::HashMismatch { .. } => {
+                Some("fetch the shim again, or correct `sha256` in its manifest")
+            }
+            LoadError::Open { .. } => {
+                Some("check that it was built for this machine and finds its own libraries")
+            }
+            LoadError::NotAShim { .. } => Some("a shim exports the entry symbol; `static` builds do not"),
+            LoadError::Layout { .. } => {
+                Some("rebuild the shim against the same release of shardwright-shim-abi")
+            }
+            LoadError::DuplicateName { .. } => Some("rename one of them in its manifest"),
+            LoadError::Refused { .. }
+            | LoadError::Answer { .. }
+            | LoadError::TableTooSmall { .. }
+            | LoadError::MissingFunction { .. }
+            | LoadError::Describe { .. } => Some("report this to the shim's vendor"),
+        }
+    }
+}
+
+/// What a shim's function failed with, in the shim's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Instance or shim that failed.
+    pub shim: String,
+    /// The function of the contract.
+    pub function: &'static str,
+    /// Its class; none when the call was cancelled.
+    pub class: Option<ErrorClass>,
+    /// Message.
+    pub message: String,
+    /// What a program can act on.
+    pub details: Vec<(String, String)>,
+    /// The vendor library's code, 0 for none.
+    pub vendor_code: i64,
+    /// Last lines of the vendor's log.
+    pub log_tail: Option<String>,
+}
+
+/// What can go wrong with a loaded shim.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShimError {
+    /// The shim said so.
+    #[error("shim `{}`, {}: {}", .0.shim, .0.function, .0.message)]
+    Failed(Box<Failure>),
+    /// The shim does not have this optional function.
+    #[error("shim `{shim}` has no `{function}`")]
+    Missing {
+        /// Which shim.
+        shim: String,
+        /// Its name in the table.
+        function: &'static str,
+    },
+    /// The shim's answer is against the contract.
+    #[error("shim `{shim}`, {function}: the answer is against the contract: {reason}")]
+    Contract {
+        /// Which shim.
+        shim: String,
+        /// The function.
+        function: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The host was asked for something that cannot be.
+    #[error("{0}")]
+    Argument(String),
+    /// A buffer is written by one user while another wants it.
+    #[error("buffer of {bytes} bytes is in use: {wanted} while it is {held}")]
+    BufferBusy {
+        /// Its size.
+        bytes: u64,
+        /// Kind of access wanted.
+        wanted: &'static str,
+        /// Kind of access held.
+        held: &'static str,
+    },
+    /// No shim of that name was found.
+    #[error("no shim is named `{name}`; found: {known}")]
+    NoShim {
+        /// The name asked for.
+        name: String,
+        /// Names there are.
+        known: String,
+    },
+    /// Something of which there is only one is held by another instance.
+    #[error("{what} is held by {holder}")]
+    Taken {
+        /// What.
+        what: String,
+        /// By whom.
+        holder: String,
+    },
+    /// The artefact is damaged or not one.
+    #[error(transparent)]
+    Artefact(#[from] ArtefactError),
+    /// The work order is damaged or impossible.
+    #[error(transparent)]
+    WorkOrder(#[from] WorkOrderError),
+}
+
+impl ShimError {
+    /// Class on which a planner or session acts; none when the call was cancelled.
+    pub fn class(&self) -> Option<ErrorClass> {
+        match self {
+            ShimError::Failed(failure) => failure.class,
+            ShimError::Missing { .. }
+            | ShimError::Argument(_)
+            | ShimError::NoShim { .. }
+            | ShimError::BufferBusy { .. } => Some(ErrorClass::InvalidArgument),
+            ShimError::Taken { .. } => Some(ErrorClass::ResourceLimit),
+            ShimError::Contract { .. } => Some(ErrorClass::Internal),
+            ShimError::Artefact(_) => Some(ErrorClass::CorruptArtefact),
+            ShimError::WorkOrder(_) => Some(ErrorClass::InvalidArgument),
+        }
+    }
+
+    /// Key and value pairs for planner feedback.
+    pub fn details(&self) -> &[(String, String)] {
+        match self {
+            ShimError::Failed(failure) => &failure.details,
+            _ => &[],
+        }
+    }
+
+    /// Whether somebody asked the call to stop.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, ShimError::Failed(failure) if failure.class.is_none())
+    }
+
+    /// What would help.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            ShimError::Failed(failure) => match failure.class? {
+                ErrorClass::UnsupportedOp | ErrorClass::Unmappable | ErrorClass::ResourceLimit => {
+                    Some("plan again: smaller shards or other formats may fit".to_owned())
+                }
+                ErrorClass::IncompatibleArtefact | ErrorClass::CorruptArtefact => {
+                    Some("compile the shard again".to_owned())
+                }
+                ErrorClass::DeviceLost => Some("recover the device and load its shards again".to_owned()),
+                ErrorClass::Deadline => Some("allow more time".to_owned()),
+                ErrorClass::StateLost => Some("run the prefix again".to_owned()),
+                ErrorClass::InvalidArgument => None,
+                ErrorClass::Internal => Some("report this to the shim's vendor".to_owned()),
+            },
+            ShimError::Missing { .. } => Some("use another shim for this".to_owned()),
+            ShimError::Contract { .. } => Some("report this to the shim's vendor".to_owned()),
+            ShimError::BufferBusy { .. } => {
+                Some("bind another buffer, or wait for the other user".to_owned())
+            }
+            ShimError::Argument(_) => None,
+            ShimError::NoShim { .. } => Some(
+                "`shardwright shim list` shows which shims were found and why others were skipped".to_owned(),
+            ),
+            ShimError::Taken { .. } => Some("close the other instance first".to_owned()),
+            ShimError::Artefact(error) => error.help().map(str::to_owned),
+            ShimError::WorkOrder(error) => error.help().map(str::to_owned),
+        }
+    }
+}

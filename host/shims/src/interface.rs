@@ -1,0 +1,123 @@
+//! What an entry point binds, told apart from how it computes: the part of a graph that outlives compilation.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::Encoding;
+use shardwright_graph::{ComponentKind, DType, EntryGraph, EntryPoint, Role, StateId, StatePort, TensorId};
+
+/// How a port is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Read.
+    Input,
+    /// Written.
+    Output,
+    /// A state, read and written in place.
+    State,
+    /// A state written by another shard, read only.
+    StateRead,
+}
+
+impl Direction {
+    /// Whether a run writes it.
+    pub const fn is_written(self) -> bool {
+        matches!(self, Direction::Output | Direction::State)
+    }
+}
+
+/// One tensor a run binds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// Unique within the entry: a state's name, else the tensor's.
+    pub name: String,
+    /// How it is used.
+    pub direction: Direction,
+    /// What it means.
+    pub role: Role,
+    /// Extents, outermost first.
+    pub shape: Vec<u64>,
+    /// Element type of the tensor in the graph.
+    pub dtype: DType,
+    /// How it is written in memory when that is not plain `dtype`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<Encoding>,
+}
+
+/// One entry point from outside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntryInterface {
+    /// `prefill_128@4096`
+    pub name: String,
+    /// Which component.
+    pub component: ComponentKind,
+    /// First layer and one past the last.
+    pub layers: (u32, u32),
+    /// Kind, rows, context.
+    pub point: EntryPoint,
+    /// Inputs and states, then outputs, in the graph's order.
+    pub ports: Vec<Port>,
+    /// States it reads or writes.
+    pub states: Vec<StatePort>,
+}
+
+/// Name of the port that a graph's input or output becomes.
+pub(crate) fn port_name(entry: &EntryGraph, tensor: TensorId, role: &Role) -> Option<String> {
+    let state = |id: StateId| entry.states.iter().find(|port| port.id == id).map(|port| &port.state.name);
+    match role {
+        Role::State { state: id } => state(*id).cloned(),
+        Role::StateRows { state: id } => state(*id).map(|name| format!("{name}.rows")),
+        _ => entry.tensors.get(tensor.0 as usize).map(|tensor| tensor.name.clone()),
+    }
+}
+
+impl EntryInterface {
+    /// The interface of a graph whose boundaries are encoded as named; ports that are not named are plain.
+    pub fn of(entry: &EntryGraph, encodings: &BTreeMap<String, Encoding>) -> Result<EntryInterface, String> {
+        let mut ports: Vec<Port> = Vec::with_capacity(entry.inputs.len() + entry.outputs.len());
+        let written = |role: &Role| entry.outputs.iter().any(|(_, held)| held == role);
+        let inputs = entry.inputs.iter().map(|port| (port, true));
+        for ((tensor, role), is_input) in inputs.chain(entry.outputs.iter().map(|port| (port, false))) {
+            let name = port_name(entry, *tensor, role)
+                .ok_or_else(|| format!("a port of role `{}` names no tensor or state", role.name()))?;
+            let direction = match (role, is_input) {
+                (Role::State { .. }, true) if !written(role) => Direction::StateRead,
+                (Role::State { .. }, true) => Direction::State,
+                // Bound once, as the input it also is.
+                (Role::State { .. }, false) if entry.input(role).is_some() => continue,
+                (Role::State { .. }, false) => Direction::State,
+                (_, true) => Direction::Input,
+                (_, false) => Direction::Output,
+            };
+            let tensor = entry.tensor(*tensor);
+            ports.push(Port {
+                encoding: encodings.get(&name).copied(),
+                name,
+                direction,
+                role: role.clone(),
+                shape: tensor.shape.clone(),
+                dtype: tensor.dtype,
+            });
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = ports.iter().find(|port| !seen.insert(port.name.as_str())) {
+            return Err(format!("two ports are named `{}`", twice.name));
+        }
+        Ok(EntryInterface {
+            name: entry.point.name(),
+            component: entry.component,
+            layers: entry.layers,
+            point: entry.point,
+            ports,
+            states: entry.states.clone(),
+        })
+    }
+
+    /// The port of that name.
+    pub fn port(&self, name: &str) -> Option<&Port> {
+        self.ports.iter().find(|port| port.name == name)
+    }
+}

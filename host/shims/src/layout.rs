@@ -1,0 +1,89 @@
+//! Comparing the struct layouts of a Rust shim with the host's.
+
+use std::path::Path;
+
+use abi_stable::library::{LibraryError, RootModule, abi_header_from_path};
+use abi_stable::sabi_types::VersionNumber;
+use shardwright_shim_abi::ShimModuleRef;
+
+use crate::LoadError;
+
+/// Longest reason kept of a comparison; the full text runs to tens of kilobytes.
+const REASON_LIMIT: usize = 400;
+
+/// What the comparison found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayoutCheck {
+    /// A Rust shim with the host's layouts.
+    Same,
+    /// A Rust shim whose layouts cannot be compared; the reason was logged.
+    Skipped(String),
+    /// Not a Rust shim: it carries no layouts.
+    NotRust,
+    /// Linked into the host: the compiler saw both sides.
+    Linked,
+}
+
+impl LayoutCheck {
+    /// A stable word, as in JSON reports.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            LayoutCheck::Same => "same",
+            LayoutCheck::Skipped(_) => "skipped",
+            LayoutCheck::NotRust => "not-rust",
+            LayoutCheck::Linked => "linked",
+        }
+    }
+}
+
+/// Compares, if `path` carries layouts and both sides speak the same minor version. Leaves the library open for ever.
+pub(crate) fn compare(path: &Path) -> Result<LayoutCheck, LoadError> {
+    // Not `RootModule::load_from_file`: that caches one library per type and would answer for the first shim.
+    let header = match abi_header_from_path(path) {
+        Ok(header) => header,
+        Err(LibraryError::GetSymbolError { .. }) => return Ok(LayoutCheck::NotRust),
+        Err(other) => {
+            return Err(LoadError::Open { path: path.to_owned(), reason: cut(&other.to_string()) });
+        }
+    };
+    let header = match header.upgrade() {
+        Ok(header) => header,
+        Err(_) => return Ok(skip(path, "it was built with another release of abi_stable".to_owned())),
+    };
+    let versions = (
+        VersionNumber::new(header.version_strings()),
+        VersionNumber::new(<ShimModuleRef as RootModule>::VERSION_STRINGS),
+    );
+    match versions {
+        (Ok(shim), Ok(host)) if (shim.major, shim.minor) == (host.major, host.minor) => {}
+        (Ok(shim), Ok(host)) => {
+            return Ok(skip(path, format!("the shim was built against {shim}, the host against {host}")));
+        }
+        _ => return Ok(skip(path, "it states no version".to_owned())),
+    }
+    match header.ensure_layout::<ShimModuleRef>() {
+        Ok(()) => Ok(LayoutCheck::Same),
+        Err(error) => {
+            let (type_name, reason) = first_difference(&error.to_string());
+            Err(LoadError::Layout { path: path.to_owned(), type_name, reason })
+        }
+    }
+}
+
+fn skip(path: &Path, reason: String) -> LayoutCheck {
+    tracing::warn!(shim = %path.display(), reason, "struct layouts not compared");
+    LayoutCheck::Skipped(reason)
+}
+
+fn cut(text: &str) -> String {
+    let mut cut: String = text.chars().take(REASON_LIMIT).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}
+
+/// The first differing type and what differs, out of abi_stable's long report.
+fn first_difference(report: &str) -> (String, String) {
+    (String::new(), cut(report))
+}

@@ -1,0 +1,155 @@
+//! The door: opening a library, finding its entry, and checking the table before any member of it is used.
+
+use std::ffi::{c_char, c_void};
+use std::path::Path;
+
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_abi::version_text;
+
+use crate::LoadError;
+use crate::call;
+use crate::layout::{self, LayoutCheck};
+use crate::manifest::{HOST_VERSIONS, check_range};
+
+/// A checked table; the library behind it is never unloaded.
+#[derive(Clone, Copy)]
+pub(crate) struct Table(pub(crate) &'static SwTable);
+
+// SAFETY: the contract lets functions of the table be called from any thread; the table itself never changes.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+struct Host(SwHost);
+
+// SAFETY: it holds pointers to statics only.
+unsafe impl Sync for Host {}
+
+static HOST: Host = Host(SwHost {
+    size: size_of::<SwHost>() as u64,
+    version_min: HOST_VERSIONS.0,
+    version_max: HOST_VERSIONS.1,
+    name: concat!("shardwright ", env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast(),
+    log: Some(log),
+    log_context: std::ptr::null_mut(),
+});
+
+pub(crate) fn host() -> *const SwHost {
+    &HOST.0
+}
+
+unsafe extern "C" fn log(_context: *mut c_void, level: u32, message: *const c_char) {
+    // SAFETY: the contract makes `message` a string.
+    let Ok(message) = (unsafe { call::text(message) }) else { return };
+    match level {
+        SW_LOG_ERROR => tracing::error!(target: "shim", "{message}"),
+        SW_LOG_WARNING => tracing::warn!(target: "shim", "{message}"),
+        SW_LOG_INFO => tracing::info!(target: "shim", "{message}"),
+        _ => tracing::debug!(target: "shim", "{message}"),
+    }
+}
+
+/// Opens the library for ever and enters it.
+pub(crate) fn open(path: &Path) -> Result<(Table, LayoutCheck), LoadError> {
+    let refused = |error: libloading::Error| LoadError::Open {
+        path: path.to_owned(),
+        reason: error.to_string().chars().take(400).collect(),
+    };
+    #[cfg(unix)]
+    // SAFETY: a shim is trusted code; its manifest was read and its hash checked.
+    let library = unsafe {
+        use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+        libloading::Library::from(Library::open(Some(path), RTLD_NOW | RTLD_LOCAL).map_err(refused)?)
+    };
+    #[cfg(not(unix))]
+    // SAFETY: as above.
+    let library = unsafe { libloading::Library::new(path) }.map_err(refused)?;
+    // Never unloaded: tables, refusals and running threads of the shim point into it.
+    let library: &'static libloading::Library = Box::leak(Box::new(library));
+    // SAFETY: the contract gives the symbol this type.
+    let entry = unsafe { library.get::<SwEntryFunction>(SW_ENTRY_SYMBOL.to_bytes_with_nul()) };
+    let entry = *entry.map_err(|_| LoadError::NotAShim { path: path.to_owned() })?;
+    let layout = layout::compare(path)?;
+    Ok((enter(path, entry)?, layout))
+}
+
+/// Calls the entry function and checks what it answers. `path` is for messages.
+pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadError> {
+    let mut answer = SwAnswer {
+        size: size_of::<SwAnswer>() as u64,
+        version_min: 0,
+        version_max: 0,
+        version: 0,
+        reserved: 0,
+        table: std::ptr::null(),
+        refusal: std::ptr::null(),
+    };
+    // SAFETY: both pointers are as the contract says; the host's struct is static.
+    unsafe { entry(host(), &mut answer) };
+    let wrong = |reason: String| LoadError::Answer { path: path.to_owned(), reason };
+    if answer.table.is_null() {
+        if answer.version_min <= answer.version_max && answer.version_max != 0 {
+            check_range(path, (answer.version_min, answer.version_max))?;
+        }
+        // SAFETY: the contract makes it a string or null.
+        return Err(match unsafe { call::text(answer.refusal) } {
+            Ok(reason) => LoadError::Refused { path: path.to_owned(), reason },
+            Err(_) => wrong("neither a table nor a refusal".to_owned()),
+        });
+    }
+    if !answer.refusal.is_null() {
+        return Err(wrong("a table and a refusal".to_owned()));
+    }
+    if !(HOST_VERSIONS.0..=HOST_VERSIONS.1).contains(&answer.version) {
+        return Err(wrong(format!("version {} was not offered", version_text(answer.version))));
+    }
+    // SAFETY: every struct of the contract starts with its u64 size; nothing else is read before it is compared.
+    let size = unsafe { answer.table.cast::<u64>().read() };
+    let expected = table_size(answer.version);
+    if size < expected {
+        return Err(LoadError::TableTooSmall {
+            path: path.to_owned(),
+            version: version_text(answer.version),
+            size,
+            expected,
+        });
+    }
+    // SAFETY: not null, static by contract, and all members of this version are there.
+    let table: &'static SwTable = unsafe { &*answer.table };
+    if table.version != answer.version {
+        return Err(wrong(format!(
+            "the table says version {}, the answer {}",
+            version_text(table.version),
+            version_text(answer.version)
+        )));
+    }
+    check_functions(path, table)?;
+    Ok(Table(table))
+}
+
+/// Bytes a table has at a version. There is one version so far; later ones only append.
+fn table_size(_version: u32) -> u64 {
+    size_of::<SwTable>() as u64
+}
+
+fn check_functions(path: &Path, table: &SwTable) -> Result<(), LoadError> {
+    let loads = table.load.is_some();
+    let buffers = table.buffer_allocate.is_some() || table.buffer_import.is_some();
+    let required = [
+        ("describe", table.describe.is_some()),
+        ("open", table.open.is_some()),
+        ("close", table.close.is_some()),
+        ("devices", table.devices.is_some()),
+        ("check", table.check.is_some()),
+        ("compatibility", table.compatibility.is_some()),
+        ("unload", table.unload.is_some() || !loads),
+        ("entries", table.entries.is_some() || !loads),
+        ("bindings", table.bindings.is_some() || !loads),
+        ("run", table.run.is_some() || !loads),
+        ("buffer_free", table.buffer_free.is_some() || !buffers),
+    ];
+    match required.into_iter().find(|(_, present)| !present) {
+        None => Ok(()),
+        Some((function, _)) => Err(LoadError::MissingFunction { path: path.to_owned(), function }),
+    }
+}

@@ -1,0 +1,245 @@
+//! The small file beside a library that is read before the library is opened.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use shardwright_shim_abi::{raw, version_text};
+
+use crate::LoadError;
+
+/// A manifest is a few lines; more than this is a mistake.
+const MANIFEST_LIMIT: u64 = 64 * 1024;
+
+/// End of every manifest's file name.
+pub const MANIFEST_SUFFIX: &str = ".shim.json";
+
+/// What a manifest says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of this format: 1.
+    pub manifest: u32,
+    /// Name of the shim, lower case: `cpu`.
+    pub name: String,
+    /// Who makes it.
+    pub vendor: String,
+    /// Contract versions it speaks.
+    pub abi: AbiRange,
+    /// File name of the library. Without a dot it gets the platform's prefix and suffix.
+    pub library: String,
+    /// Where the library is looked for.
+    #[serde(default)]
+    pub search: Search,
+    /// SHA-256 of the library in lower-case hex; checked before it is opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Resources of which only one instance at a time may hold one, such as `neuron-device`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclusive: Vec<String>,
+}
+
+/// Contract versions as text, `major.minor`, inclusive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AbiRange {
+    /// Oldest.
+    pub min: String,
+    /// Newest.
+    pub max: String,
+}
+
+/// Where the library of a manifest is looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Search {
+    /// In the manifest's own directory, nowhere else.
+    #[default]
+    Beside,
+    /// By bare name through the system loader's search path. A hash cannot be checked then.
+    System,
+}
+
+/// Contract versions the host speaks, inclusive.
+pub(crate) const HOST_VERSIONS: (u32, u32) = (raw::SW_VERSION_0_1, raw::SW_VERSION);
+
+pub(crate) fn range_text((min, max): (u32, u32)) -> String {
+    if min == max { version_text(min) } else { format!("{} to {}", version_text(min), version_text(max)) }
+}
+
+/// Refuses a range that does not meet the host's.
+pub(crate) fn check_range(path: &Path, shim: (u32, u32)) -> Result<(), LoadError> {
+    let (text, host) = (range_text(shim), range_text(HOST_VERSIONS));
+    if shim.0 > HOST_VERSIONS.1 {
+        return Err(LoadError::TooNew { path: path.to_owned(), shim: text, host });
+    }
+    if shim.1 < HOST_VERSIONS.0 {
+        return Err(LoadError::TooOld { path: path.to_owned(), shim: text, host });
+    }
+    Ok(())
+}
+
+fn parse_version(text: &str) -> Option<u32> {
+    let (major, minor) = text.split_once('.')?;
+    let (major, minor) = (major.parse::<u16>().ok()?, minor.parse::<u16>().ok()?);
+    Some(u32::from(major) << 16 | u32::from(minor))
+}
+
+impl Manifest {
+    /// Where the manifest of a library lies: its path with the last extension replaced.
+    pub fn path_for(library: &Path) -> PathBuf {
+        let mut path = library.with_extension("");
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(MANIFEST_SUFFIX);
+        path.set_file_name(name);
+        path
+    }
+
+    /// Reads and checks a manifest; the versions must meet the host's.
+    pub fn read(path: &Path) -> Result<Manifest, LoadError> {
+        let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
+        let read = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },
+            _ => LoadError::Read { path: path.to_owned(), source },
+        };
+        let length = std::fs::metadata(path).map_err(read)?.len();
+        if length > MANIFEST_LIMIT {
+            return Err(invalid(format!("{length} bytes, at most {MANIFEST_LIMIT} are read")));
+        }
+        let text = std::fs::read(path).map_err(read)?;
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
+        manifest.check().map_err(invalid)?;
+        check_range(path, manifest.versions().ok_or_else(|| invalid("bad versions".to_owned()))?)?;
+        Ok(manifest)
+    }
+
+    fn versions(&self) -> Option<(u32, u32)> {
+        Some((parse_version(&self.abi.min)?, parse_version(&self.abi.max)?))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.manifest != 1 {
+            return Err(format!("`manifest` is {}, this host reads version 1", self.manifest));
+        }
+        check_name("name", &self.name)?;
+        match self.versions() {
+            Some((min, max)) if min <= max => {}
+            _ => {
+                return Err(format!("`abi` {} to {} is not a range of versions", self.abi.min, self.abi.max));
+            }
+        }
+        let plain = Path::new(&self.library).components().count() == 1
+            && Path::new(&self.library).file_name().is_some_and(|name| name == self.library.as_str())
+            && !self.library.contains(['/', '\\', '\0']);
+        if !plain {
+            return Err(format!("`library` must be a plain file name, not `{}`", self.library));
+        }
+        if let Some(hash) = &self.sha256 {
+            let hexadecimal = hash.len() == 64
+                && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+            if !hexadecimal {
+                return Err("`sha256` must be 64 lower-case hexadecimal digits".to_owned());
+            }
+            if self.search == Search::System {
+                return Err("`sha256` needs `search: beside`; elsewhere the file is not known".to_owned());
+            }
+        }
+        self.exclusive.iter().try_for_each(|resource| check_name("exclusive", resource))
+    }
+
+    /// The library's file name on this platform.
+    pub fn library_name(&self) -> String {
+        if self.library.contains('.') {
+            self.library.clone()
+        } else {
+            format!("{}{}{}", std::env::consts::DLL_PREFIX, self.library, std::env::consts::DLL_SUFFIX)
+        }
+    }
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), String> {
+    let legal = (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte));
+    if legal {
+        Ok(())
+    } else {
+        let shown: String = name.chars().take(64).collect();
+        Err(format!("`{what}` must be 1 to 64 of a-z, 0-9, `-`, `_`, `.`; not `{shown}`"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(change: impl FnOnce(&mut serde_json::Value)) -> Result<Manifest, LoadError> {
+        let mut value = serde_json::json!({
+            "manifest": 1, "name": "cpu", "vendor": "us", "abi": {"min": "0.1", "max": "0.1"}, "library": "shim_cpu"
+        });
+        change(&mut value);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.shim.json");
+        std::fs::write(&path, value.to_string()).unwrap();
+        Manifest::read(&path)
+    }
+
+    #[test]
+    fn a_plain_manifest_is_read() {
+        let read = manifest(|_| {}).unwrap();
+        assert_eq!(read.search, Search::Beside);
+        assert!(read.library_name().contains("shim_cpu."));
+        assert_eq!(Manifest::path_for(Path::new("/a/libx.so")), Path::new("/a/libx.shim.json"));
+    }
+
+    #[test]
+    fn faults_are_named() {
+        type Change = fn(&mut serde_json::Value);
+        let cases: &[(Change, &str)] = &[
+            (|m| m["manifest"] = 2.into(), "version 1"),
+            (|m| m["name"] = "C P U".into(), "`name`"),
+            (|m| m["name"] = "".into(), "`name`"),
+            (|m| m["abi"]["min"] = "one".into(), "range of versions"),
+            (|m| m["abi"]["min"] = "0.2".into(), "range of versions"),
+            (|m| m["library"] = "../evil.so".into(), "plain file name"),
+            (|m| m["library"] = "/lib/evil.so".into(), "plain file name"),
+            (|m| m["library"] = "..".into(), "plain file name"),
+            (|m| m["library"] = "".into(), "plain file name"),
+            (|m| m["sha256"] = "ABC".into(), "hexadecimal"),
+            (
+                |m| {
+                    m["sha256"] = "0".repeat(64).into();
+                    m["search"] = "system".into();
+                },
+                "search: beside",
+            ),
+            (|m| m["exclusive"] = serde_json::json!(["a b"]), "`exclusive`"),
+            (|m| m["search"] = "everywhere".into(), "everywhere"),
+            (|m| m["extra"] = 1.into(), "extra"),
+            (|m| *m = serde_json::json!([]), ""),
+        ];
+        for (change, expected) in cases {
+            match manifest(change) {
+                Err(LoadError::Manifest { reason, .. }) => assert!(reason.contains(expected), "{reason}"),
+                other => panic!("{expected}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn versions_decide_before_the_library_is_opened() {
+        let newer = manifest(|m| m["abi"] = serde_json::json!({"min": "0.2", "max": "1.0"}));
+        assert!(matches!(newer, Err(LoadError::TooNew { .. })), "{newer:?}");
+        let older = manifest(|m| m["abi"] = serde_json::json!({"min": "0.0", "max": "0.0"}));
+        assert!(matches!(older, Err(LoadError::TooOld { .. })), "{older:?}");
+        assert!(manifest(|m| m["abi"] = serde_json::json!({"min": "0.0", "max": "7.3"})).is_ok());
+    }
+
+    #[test]
+    fn a_huge_manifest_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.shim.json");
+        std::fs::write(&path, vec![b' '; MANIFEST_LIMIT as usize + 1]).unwrap();
+        assert!(matches!(Manifest::read(&path), Err(LoadError::Manifest { .. })));
+    }
+}

@@ -1,0 +1,241 @@
+//! Finding shims, and saying of every one that is not used why.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use shardwright_shim_abi::raw::SwEntryFunction;
+
+use crate::container::hexadecimal;
+use crate::layout::LayoutCheck;
+use crate::library;
+use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
+use crate::shim::Shim;
+use crate::{LoadError, ShimError, ShimInstance};
+
+/// Files looked at in one directory. A directory with more is not a directory of shims.
+const DIRECTORY_LIMIT: usize = 4096;
+
+/// A shim that is not used.
+#[derive(Debug)]
+pub struct SkippedShim {
+    /// Library, manifest or directory.
+    pub path: PathBuf,
+    /// Why.
+    pub error: LoadError,
+}
+
+/// The shims of this process.
+///
+/// ```no_run
+/// use shardwright_shims::ShimRegistry;
+/// let registry = ShimRegistry::builder().directory("/usr/lib/shardwright").build();
+/// for skipped in registry.skipped() {
+///     eprintln!("{}", skipped.error);
+/// }
+/// let decoder = registry.open("cpu", "decoder", &[("threads".into(), "4".into())])?;
+/// # Ok::<(), shardwright_shims::ShimError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct ShimRegistry {
+    shims: Vec<Shim>,
+    skipped: Vec<SkippedShim>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Directory(PathBuf),
+    File(PathBuf),
+    Linked(&'static str, SwEntryFunction),
+}
+
+/// Says where to look; nothing is opened before [`RegistryBuilder::build`].
+#[derive(Debug, Default)]
+pub struct RegistryBuilder {
+    sources: Vec<Source>,
+}
+
+impl RegistryBuilder {
+    /// Looks at every manifest and every library in a directory (not below it). A missing directory is reported.
+    pub fn directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sources.push(Source::Directory(path.into()));
+        self
+    }
+
+    /// Takes one library, whose manifest lies beside it, or one manifest.
+    pub fn library(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sources.push(Source::File(path.into()));
+        self
+    }
+
+    /// Takes a shim that is linked into the program: `shim_entry()` of its crate. `name` is for messages.
+    pub fn linked(mut self, name: &'static str, entry: SwEntryFunction) -> Self {
+        self.sources.push(Source::Linked(name, entry));
+        self
+    }
+
+    /// Opens what is found, in the order given; of two shims with one name the first stays.
+    pub fn build(self) -> ShimRegistry {
+        let mut registry = ShimRegistry::default();
+        let mut seen = HashSet::new();
+        for source in self.sources {
+            match source {
+                Source::Directory(path) => registry.search(&path, &mut seen),
+                Source::File(path) => registry.add_file(&path, &mut seen),
+                Source::Linked(name, entry) => {
+                    let path = PathBuf::from(format!("<linked {name}>"));
+                    let found = library::enter(&path, entry)
+                        .and_then(|table| Shim::new(path.clone(), None, table, LayoutCheck::Linked));
+                    registry.add(path, found);
+                }
+            }
+        }
+        registry
+    }
+}
+
+impl ShimRegistry {
+    /// Starts with no place to look at.
+    pub fn builder() -> RegistryBuilder {
+        RegistryBuilder::default()
+    }
+
+    /// Every usable shim, in the order found.
+    pub fn shims(&self) -> &[Shim] {
+        &self.shims
+    }
+
+    /// Every shim that is not used, with its reason.
+    pub fn skipped(&self) -> &[SkippedShim] {
+        &self.skipped
+    }
+
+    /// The shim of that name.
+    pub fn get(&self, name: &str) -> Option<&Shim> {
+        self.shims.iter().find(|shim| shim.name() == name)
+    }
+
+    /// Opens an instance of the shim `name` under the name `instance`. One shim may be open under many names.
+    pub fn open(
+        &self,
+        name: &str,
+        instance: &str,
+        options: &[(String, String)],
+    ) -> Result<ShimInstance, ShimError> {
+        let shim = self.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
+            ShimError::NoShim {
+                name: name.to_owned(),
+                known: if known.is_empty() { "none".to_owned() } else { known.join(", ") },
+            }
+        })?;
+        shim.open(instance, options)
+    }
+
+    fn add(&mut self, path: PathBuf, found: Result<Shim, LoadError>) {
+        let found = found.and_then(|shim| match self.get(shim.name()) {
+            None => Ok(shim),
+            Some(_) => Err(LoadError::DuplicateName { path: path.clone(), name: shim.name().to_owned() }),
+        });
+        match found {
+            Ok(shim) => {
+                tracing::debug!(shim = shim.name(), path = %path.display(), "shim loaded");
+                self.shims.push(shim);
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), reason = error.reason(), "shim skipped: {error}");
+                self.skipped.push(SkippedShim { path, error });
+            }
+        }
+    }
+
+    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>) {
+        let mut files = match list(directory) {
+            Ok(files) => files,
+            Err(error) => return self.add(directory.to_owned(), Err(error)),
+        };
+        files.sort();
+        let is_manifest = |path: &PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
+        let manifests: Vec<&PathBuf> = files.iter().filter(|path| is_manifest(path)).collect();
+        for path in &manifests {
+            self.add_file(path, seen);
+        }
+        let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
+        for library in files.iter().filter(is_library) {
+            // A library that a manifest named was seen; one whose own manifest failed was reported with it.
+            let manifest = Manifest::path_for(library);
+            if !manifests.contains(&&manifest) && !seen.contains(&canonical(library)) {
+                let error = LoadError::NoManifest { library: library.clone(), manifest };
+                self.add(library.clone(), Err(error));
+            }
+        }
+    }
+
+    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>) {
+        let manifest = match path.to_string_lossy().ends_with(MANIFEST_SUFFIX) {
+            true => path.to_owned(),
+            false => Manifest::path_for(path),
+        };
+        if !seen.insert(canonical(&manifest)) {
+            return;
+        }
+        let found = read(path, &manifest).and_then(|(read, library)| {
+            seen.insert(canonical(&library));
+            let (table, layout) = library::open(&library)?;
+            Shim::new(library, Some(read), table, layout)
+        });
+        self.add(path.to_owned(), found);
+    }
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn list(directory: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    let failed = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::NotFound => LoadError::NotFound { path: directory.to_owned() },
+        _ => LoadError::Read { path: directory.to_owned(), source },
+    };
+    std::fs::read_dir(directory)
+        .map_err(failed)?
+        .take(DIRECTORY_LIMIT)
+        .map(|entry| entry.map(|entry| entry.path()).map_err(failed))
+        .collect()
+}
+
+/// Reads the manifest and finds the library it describes; the library is hashed but not opened.
+fn read(asked: &Path, manifest_path: &Path) -> Result<(Manifest, PathBuf), LoadError> {
+    if !asked.exists() {
+        return Err(LoadError::NotFound { path: asked.to_owned() });
+    }
+    if !manifest_path.exists() {
+        return Err(LoadError::NoManifest { library: asked.to_owned(), manifest: manifest_path.to_owned() });
+    }
+    let manifest = Manifest::read(manifest_path)?;
+    let library = match manifest.search {
+        Search::System => return Ok((manifest.clone(), PathBuf::from(manifest.library_name()))),
+        Search::Beside => manifest_path.with_file_name(manifest.library_name()),
+    };
+    if !library.exists() {
+        return Err(LoadError::NotFound { path: library });
+    }
+    if let Some(expected) = &manifest.sha256 {
+        let failed = |source| LoadError::Read { path: library.clone(), source };
+        let mut sum = Sha256::new();
+        let mut file = std::fs::File::open(&library).map_err(failed)?;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let count = std::io::Read::read(&mut file, &mut buffer).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            sum.update(&buffer[..count]);
+        }
+        let found = hexadecimal(&sum.finalize());
+        if found != *expected {
+            return Err(LoadError::HashMismatch { path: library, expected: expected.clone(), found });
+        }
+    }
+    Ok((manifest, library))
+}

@@ -1,0 +1,365 @@
+//! A work order as the read-only C tables that a shim sees.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+
+use shardwright_graph::target::Encoding;
+use shardwright_graph::{AttributeValue, DType, EntryGraph, Role, TensorId, Weight};
+use shardwright_shim_abi::raw::*;
+
+use crate::convert;
+use crate::interface::port_name;
+use crate::work_order::{WorkOrder, WorkOrderError};
+
+/// Owns what the tables point to. Values are kept behind raw pointers, so that moving the arena moves none of them.
+#[derive(Default)]
+struct Arena {
+    kept: Vec<*mut dyn Any>,
+}
+
+impl Arena {
+    fn keep<T: 'static>(&mut self, value: T) -> *const T {
+        let pointer = Box::into_raw(Box::new(value));
+        self.kept.push(pointer);
+        pointer
+    }
+
+    fn array<T: 'static>(&mut self, values: Vec<T>) -> *const T {
+        if values.is_empty() {
+            return ptr::null();
+        }
+        let pointer = values.as_ptr();
+        self.keep(values);
+        pointer
+    }
+
+    fn text(&mut self, text: &str) -> Result<*const c_char, WorkOrderError> {
+        let text =
+            CString::new(text).map_err(|_| WorkOrderError::Text { text: text.chars().take(64).collect() })?;
+        let pointer = text.as_ptr();
+        self.keep(text);
+        Ok(pointer)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for pointer in self.kept.drain(..) {
+            // SAFETY: made by `Box::into_raw` in `keep`, freed once.
+            drop(unsafe { Box::from_raw(pointer) });
+        }
+    }
+}
+
+/// A weight as the tables show it.
+struct ShownWeight<'a> {
+    name: &'a str,
+    part: &'a str,
+    dtype: DType,
+    shape: &'a [u64],
+    data: *const u8,
+    length: u64,
+}
+
+/// One entry graph as C tables, for `check` and `estimate`. Weights have no bytes.
+pub struct EntryTables {
+    _arena: Arena,
+    entry: *const SwEntry,
+}
+
+impl EntryTables {
+    /// Tables of `entry`, whose constants index `weights`.
+    pub fn new(entry: &EntryGraph, weights: &[Weight]) -> Result<EntryTables, WorkOrderError> {
+        let mut arena = Arena::default();
+        let mut shown = BTreeMap::new();
+        for (tensor, id) in entry.constants() {
+            let weight = weights.get(id.0 as usize).ok_or_else(|| WorkOrderError::Graph {
+                entry: entry.point.name(),
+                reason: format!("tensor {} is weight {} of {}", tensor.0, id.0, weights.len()),
+            })?;
+            if let std::collections::btree_map::Entry::Vacant(place) = shown.entry(id.0) {
+                place.insert(show_weight(
+                    &mut arena,
+                    &ShownWeight {
+                        name: &weight.name,
+                        part: weight.part,
+                        dtype: weight.dtype,
+                        shape: &weight.shape,
+                        data: ptr::null(),
+                        length: weight.bytes(),
+                    },
+                )?);
+            }
+        }
+        let entry = show_entry(&mut arena, entry, &shown, &BTreeMap::new())?;
+        Ok(EntryTables { _arena: arena, entry })
+    }
+
+    /// Valid as long as `self`.
+    pub fn as_ptr(&self) -> *const SwEntry {
+        self.entry
+    }
+}
+
+/// A work order as C tables; weights point into its mapping.
+pub struct WorkOrderTables<'a> {
+    _arena: Arena,
+    order: *const SwWorkOrder,
+    _order: PhantomData<&'a WorkOrder>,
+}
+
+impl<'a> WorkOrderTables<'a> {
+    /// Tables of `order`.
+    pub fn new(order: &'a WorkOrder) -> Result<WorkOrderTables<'a>, WorkOrderError> {
+        let mut arena = Arena::default();
+        let head = order.head();
+        let mut shown = BTreeMap::new();
+        for (index, weight) in head.weights.iter().enumerate() {
+            let bytes = order.weight_bytes(index);
+            let pointer = show_weight(
+                &mut arena,
+                &ShownWeight {
+                    name: &weight.name,
+                    part: &weight.part,
+                    dtype: weight.dtype,
+                    shape: &weight.shape,
+                    data: if bytes.is_empty() { ptr::null() } else { bytes.as_ptr() },
+                    length: bytes.len() as u64,
+                },
+            )?;
+            shown.insert(index as u32, pointer);
+        }
+        let entries = head
+            .entries
+            .iter()
+            .map(|entry| show_entry(&mut arena, entry, &shown, &head.encodings))
+            .collect::<Result<Vec<_>, _>>()?;
+        let flags = options(&mut arena, head.flags.iter().map(|flag| (&flag.name, &flag.value)))?;
+        let options = options(&mut arena, head.options.iter().map(|(key, value)| (key, value)))?;
+        let table = SwWorkOrder {
+            size: size_of::<SwWorkOrder>() as u64,
+            name: arena.text(&order.name())?,
+            entry_count: entries.len() as u64,
+            entries: arena.array(entries),
+            weight_count: shown.len() as u64,
+            weights: arena.array(shown.into_values().collect()),
+            flag_count: flags.len() as u64,
+            flags: arena.array(flags),
+            option_count: options.len() as u64,
+            options: arena.array(options),
+        };
+        let order = arena.keep(table);
+        Ok(WorkOrderTables { _arena: arena, order, _order: PhantomData })
+    }
+
+    /// Valid as long as `self`.
+    pub fn as_ptr(&self) -> *const SwWorkOrder {
+        self.order
+    }
+}
+
+/// Key and value pairs as C tables.
+pub(crate) struct OptionTables {
+    _arena: Arena,
+    pointers: Vec<*const SwOption>,
+}
+
+impl OptionTables {
+    pub(crate) fn new(pairs: &[(String, String)]) -> Result<OptionTables, WorkOrderError> {
+        let mut arena = Arena::default();
+        let pointers = options(&mut arena, pairs.iter().map(|(key, value)| (key, value)))?;
+        Ok(OptionTables { _arena: arena, pointers })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const *const SwOption {
+        if self.pointers.is_empty() { ptr::null() } else { self.pointers.as_ptr() }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.pointers.len() as u64
+    }
+}
+
+fn options<'a>(
+    arena: &mut Arena,
+    pairs: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Result<Vec<*const SwOption>, WorkOrderError> {
+    pairs
+        .map(|(key, value)| {
+            let option = SwOption {
+                size: size_of::<SwOption>() as u64,
+                key: arena.text(key)?,
+                value: arena.text(value)?,
+            };
+            Ok(arena.keep(option))
+        })
+        .collect()
+}
+
+fn show_weight(arena: &mut Arena, weight: &ShownWeight<'_>) -> Result<*const SwWeight, WorkOrderError> {
+    let table = SwWeight {
+        size: size_of::<SwWeight>() as u64,
+        name: arena.text(weight.name)?,
+        part: arena.text(weight.part)?,
+        data: weight.data.cast::<c_void>(),
+        length: weight.length,
+        dtype: weight.dtype.number(),
+        rank: weight.shape.len() as u32,
+        shape: arena.array(weight.shape.to_vec()),
+        quantisation: ptr::null(),
+    };
+    Ok(arena.keep(table))
+}
+
+fn show_entry(
+    arena: &mut Arena,
+    entry: &EntryGraph,
+    weights: &BTreeMap<u32, *const SwWeight>,
+    encodings: &BTreeMap<String, Encoding>,
+) -> Result<*const SwEntry, WorkOrderError> {
+    let mut tensors = Vec::with_capacity(entry.tensors.len());
+    for tensor in &entry.tensors {
+        let table = SwTensor {
+            size: size_of::<SwTensor>() as u64,
+            name: arena.text(&tensor.name)?,
+            dtype: tensor.dtype.number(),
+            rank: tensor.shape.len() as u32,
+            shape: arena.array(tensor.shape.clone()),
+            quantisation: ptr::null(),
+        };
+        tensors.push(arena.keep(table));
+    }
+    let mut nodes = Vec::with_capacity(entry.nodes.len());
+    for node in &entry.nodes {
+        let mut attributes = Vec::new();
+        for attribute in node.op.attributes() {
+            let mut table = SwAttribute {
+                size: size_of::<SwAttribute>() as u64,
+                name: arena.text(attribute.name)?,
+                kind: 0,
+                reserved: 0,
+                integer: 0,
+                number: 0.0,
+                integers: ptr::null(),
+                integer_count: 0,
+                text: ptr::null(),
+            };
+            match attribute.value {
+                AttributeValue::Integer(value) => {
+                    table.kind = SW_ATTRIBUTE_INTEGER;
+                    table.integer = value;
+                }
+                AttributeValue::Float(value) => {
+                    table.kind = SW_ATTRIBUTE_FLOAT;
+                    table.number = value;
+                }
+                AttributeValue::Integers(values) => {
+                    table.kind = SW_ATTRIBUTE_INTEGERS;
+                    table.integer_count = values.len() as u64;
+                    table.integers = arena.array(values);
+                }
+                AttributeValue::Text(text) => {
+                    table.kind = SW_ATTRIBUTE_TEXT;
+                    table.text = arena.text(text)?;
+                }
+            }
+            attributes.push(arena.keep(table));
+        }
+        let inputs: Vec<u32> = node.inputs.iter().map(|input| input.0).collect();
+        let table = SwNode {
+            size: size_of::<SwNode>() as u64,
+            op: node.op.number(),
+            op_version: node.op.version(),
+            name: arena.text(&node.name)?,
+            layer: node.layer.map_or(-1, i64::from),
+            input_count: inputs.len() as u64,
+            inputs: arena.array(inputs),
+            output_count: 1,
+            outputs: arena.array(vec![node.output.0]),
+            attribute_count: attributes.len() as u64,
+            attributes: arena.array(attributes),
+        };
+        nodes.push(arena.keep(table));
+    }
+    let inputs = show_ports(arena, entry, &entry.inputs, encodings)?;
+    let outputs = show_ports(arena, entry, &entry.outputs, encodings)?;
+    let mut constants = Vec::new();
+    for (tensor, weight) in entry.constants() {
+        let weight = weights.get(&weight.0).copied().ok_or_else(|| WorkOrderError::Graph {
+            entry: entry.point.name(),
+            reason: format!("tensor {} is weight {}, which is not there", tensor.0, weight.0),
+        })?;
+        let table =
+            SwConstant { size: size_of::<SwConstant>() as u64, tensor: tensor.0, reserved: 0, weight };
+        constants.push(arena.keep(table));
+    }
+    let table = SwEntry {
+        size: size_of::<SwEntry>() as u64,
+        name: arena.text(&entry.point.name())?,
+        kind: convert::entry_kind_number(entry.point.kind),
+        reserved: 0,
+        rows: entry.point.rows,
+        context: entry.point.context,
+        tensor_count: tensors.len() as u64,
+        tensors: arena.array(tensors),
+        node_count: nodes.len() as u64,
+        nodes: arena.array(nodes),
+        input_count: inputs.len() as u64,
+        inputs: arena.array(inputs),
+        output_count: outputs.len() as u64,
+        outputs: arena.array(outputs),
+        constant_count: constants.len() as u64,
+        constants: arena.array(constants),
+    };
+    Ok(arena.keep(table))
+}
+
+fn show_ports(
+    arena: &mut Arena,
+    entry: &EntryGraph,
+    ports: &[(TensorId, Role)],
+    encodings: &BTreeMap<String, Encoding>,
+) -> Result<Vec<*const SwPort>, WorkOrderError> {
+    let mut shown = Vec::with_capacity(ports.len());
+    for (tensor, role) in ports {
+        let name = port_name(entry, *tensor, role).ok_or_else(|| WorkOrderError::Graph {
+            entry: entry.point.name(),
+            reason: format!("a port of role `{}` names no tensor or state", role.name()),
+        })?;
+        let (dtype, scale, zero_point) = match encodings.get(&name) {
+            Some(encoding) => (
+                convert::element_number(encoding.element),
+                f64::from(encoding.scale.get()),
+                i64::from(encoding.zero_point),
+            ),
+            None => (entry.tensor(*tensor).dtype.number(), 1.0, 0),
+        };
+        let table = SwPort {
+            size: size_of::<SwPort>() as u64,
+            tensor: tensor.0,
+            role: role.number(),
+            name: arena.text(&name)?,
+            index: role_detail(role),
+            dtype,
+            reserved: 0,
+            scale,
+            zero_point,
+        };
+        shown.push(arena.keep(table));
+    }
+    Ok(shown)
+}
+
+/// The number beside a role, as `sw_port.index` says.
+fn role_detail(role: &Role) -> u64 {
+    match role {
+        Role::Slots { capacity } => *capacity,
+        Role::Gathered { asset } => u64::from(asset.0),
+        Role::PerLayer { first, .. } => u64::from(*first),
+        Role::State { state } | Role::StateRows { state } => u64::from(state.0),
+        _ => 0,
+    }
+}

@@ -1,0 +1,546 @@
+//! The work order: everything about one shard that a compiler needs, in one file named by its content.
+//!
+//! ```text
+//! offset  0  magic "SWORDER\0"          8
+//!         8  format version             4   1
+//!        12  page                       4   4096
+//!        16  length of the JSON head    8
+//!        24  length of the file         8
+//!        32  SHA-256 of all that follows 32   its hex is the name
+//!        64  JSON head, then zeros to the next page
+//!            each weight in the head's order, each starting on a page, zeros between
+//! ```
+//!
+//! The bytes are canonical: one head has one spelling, and a reader refuses any other.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::{Encoding, Flag};
+use shardwright_graph::{DType, EntryGraph, Op, Weight, WeightId, infer_shape};
+
+use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer, hexadecimal};
+use crate::interface::EntryInterface;
+
+const MAGIC: [u8; 8] = *b"SWORDER\0";
+
+/// JSON that is parsed at most. The largest decoder known (35 layers, three entry points, in primitives) needs about 8 MiB.
+const HEAD_LIMIT: u64 = 64 << 20;
+
+const FORMAT: Format =
+    Format { magic: MAGIC, what: "a work order", head_limit: HEAD_LIMIT, head_at: HeadAt::Front };
+
+/// Entry points of a shard; plans name a handful.
+const ENTRY_LIMIT: usize = 64;
+
+/// Weights of a shard; a decoder has about 15 a layer.
+const WEIGHT_LIMIT: usize = 1 << 17;
+
+/// Tensors, and nodes, of an entry.
+const NODE_LIMIT: usize = 1 << 20;
+
+/// Flags, options and boundary encodings.
+const PAIR_LIMIT: usize = 1 << 12;
+
+/// Bytes of a name.
+const NAME_LIMIT: usize = 1 << 10;
+
+/// Bytes of one weight or tensor: far beyond any device, far below overflow.
+const BYTES_LIMIT: u64 = 1 << 42;
+
+/// File name ending of work orders.
+pub const WORK_ORDER_SUFFIX: &str = ".swo";
+
+/// A work order that cannot be read, written or shown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkOrderError {
+    /// The file as such.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// An entry graph contradicts itself.
+    #[error("entry `{entry}`: {reason}")]
+    Graph {
+        /// Which entry.
+        entry: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The order as a whole contradicts itself.
+    #[error("work order: {0}")]
+    Order(String),
+    /// A name that cannot cross the shim contract.
+    #[error("`{text}` contains a NUL byte")]
+    Text {
+        /// The text, cut.
+        text: String,
+    },
+}
+
+impl WorkOrderError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            WorkOrderError::Container(error) => error.help(),
+            WorkOrderError::Graph { .. } | WorkOrderError::Order(_) => {
+                Some("build the work order again from its checkpoint and plan")
+            }
+            WorkOrderError::Text { .. } => Some("rename the tensor in the checkpoint"),
+        }
+    }
+}
+
+/// A weight as the head lists it; its bytes follow those of the weight before it, on the next page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrderWeight {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// What it is to the network.
+    pub part: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Vec<u64>,
+    /// Stored bytes.
+    pub length: u64,
+}
+
+/// The JSON head.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkOrderHead {
+    /// Entry points; [`WeightId`] in them indexes `weights`.
+    pub entries: Vec<EntryGraph>,
+    /// Weights the entries use, in order of first use.
+    pub weights: Vec<OrderWeight>,
+    /// Ports that are not written in their tensor's own type, by port name.
+    pub encodings: BTreeMap<String, Encoding>,
+    /// For the vendor's compiler.
+    pub flags: Vec<Flag>,
+    /// For the shim.
+    pub options: BTreeMap<String, String>,
+}
+
+/// A checked, mapped work order.
+#[derive(Debug)]
+pub struct WorkOrder {
+    container: Container,
+    head: WorkOrderHead,
+    /// Offset of each weight in the file.
+    offsets: Vec<u64>,
+}
+
+impl WorkOrder {
+    /// Maps a file, checks its hash and everything its head says. Memory is bounded by a small multiple of the head.
+    ///
+    /// The file must not be changed while it is open.
+    pub fn open(path: &Path) -> Result<WorkOrder, WorkOrderError> {
+        WorkOrder::from_container(Container::open(path, &FORMAT)?)
+    }
+
+    fn from_container(container: Container) -> Result<WorkOrder, WorkOrderError> {
+        let head: WorkOrderHead = serde_json::from_slice(container.head())
+            .map_err(|error| container.head_error(error.to_string()))?;
+        let canonical = serde_json::to_vec(&head).map_err(|error| container.head_error(error.to_string()))?;
+        if canonical != container.head() {
+            return Err(container.head_error("not in canonical spelling").into());
+        }
+        head.check()?;
+        let (offsets, end) = layout(container.content(), &head.weights)
+            .ok_or_else(|| container.head_error("the weights do not fit a file"))?;
+        let end = if head.weights.is_empty() { container.content() } else { end };
+        if end != container.map.len() as u64 {
+            return Err(container
+                .head_error(format!("the weights end at {end}, the file at {}", container.map.len()))
+                .into());
+        }
+        let order = WorkOrder { container, head, offsets };
+        order.check_padding()?;
+        Ok(order)
+    }
+
+    fn check_padding(&self) -> Result<(), WorkOrderError> {
+        let head_end = crate::container::PREFIX + self.container.head().len() as u64;
+        let ends = self.offsets.iter().zip(&self.head.weights).map(|(offset, weight)| offset + weight.length);
+        let starts = self.offsets.iter().copied().chain([self.container.map.len() as u64]);
+        for (from, to) in std::iter::once(head_end).chain(ends).zip(starts) {
+            let clean = self
+                .container
+                .range(from, to.saturating_sub(from))
+                .is_some_and(|padding| padding.iter().all(|&byte| byte == 0));
+            if !clean {
+                return Err(self
+                    .container
+                    .head_error(format!("padding at offset {from} is not zero"))
+                    .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the head says.
+    pub fn head(&self) -> &WorkOrderHead {
+        &self.head
+    }
+
+    /// SHA-256 of the content in hex.
+    pub fn name(&self) -> String {
+        hexadecimal(&self.container.hash)
+    }
+
+    /// Where it lies; for an unnamed one, where it was made.
+    pub fn path(&self) -> &Path {
+        &self.container.path
+    }
+
+    /// The bytes of a weight, page-aligned; empty for an index that is not there.
+    pub fn weight_bytes(&self, index: usize) -> &[u8] {
+        match (self.offsets.get(index), self.head.weights.get(index)) {
+            (Some(&offset), Some(weight)) => self.container.range(offset, weight.length).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+
+    /// The interfaces of its entries, as an artefact records them.
+    pub fn interfaces(&self) -> Result<Vec<EntryInterface>, WorkOrderError> {
+        self.head.interfaces()
+    }
+}
+
+/// Offsets of weights that start at `content`, and the end of the last.
+fn layout(content: u64, weights: &[OrderWeight]) -> Option<(Vec<u64>, u64)> {
+    let mut end = content;
+    let mut offsets = Vec::with_capacity(weights.len());
+    for weight in weights {
+        let offset = end.checked_next_multiple_of(PAGE)?;
+        offsets.push(offset);
+        end = offset.checked_add(weight.length)?;
+    }
+    Some((offsets, end))
+}
+
+fn bytes_of(shape: &[u64], dtype: DType) -> Option<u64> {
+    let bytes = shape.iter().try_fold(dtype.bytes(), |product, &extent| product.checked_mul(extent))?;
+    (bytes <= BYTES_LIMIT).then_some(bytes)
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > NAME_LIMIT || name.contains('\0') {
+        let shown: String = name.chars().take(64).collect();
+        return Err(format!("{what} `{shown}` is empty, contains NUL or is longer than {NAME_LIMIT} bytes"));
+    }
+    Ok(())
+}
+
+fn cap(what: &str, count: usize, limit: usize) -> Result<(), String> {
+    if count > limit { Err(format!("{count} {what}, at most {limit} are read")) } else { Ok(()) }
+}
+
+impl WorkOrderHead {
+    fn interfaces(&self) -> Result<Vec<EntryInterface>, WorkOrderError> {
+        self.entries
+            .iter()
+            .map(|entry| {
+                EntryInterface::of(entry, &self.encodings)
+                    .map_err(|reason| WorkOrderError::Graph { entry: entry.point.name(), reason })
+            })
+            .collect()
+    }
+
+    fn check(&self) -> Result<(), WorkOrderError> {
+        self.check_lists().map_err(WorkOrderError::Order)?;
+        let mut names = HashSet::new();
+        for entry in &self.entries {
+            let name = entry.point.name();
+            check_entry(entry, &self.weights)
+                .map_err(|reason| WorkOrderError::Graph { entry: name.clone(), reason })?;
+            if !names.insert(name.clone()) {
+                return Err(WorkOrderError::Order(format!("two entries are named `{name}`")));
+            }
+        }
+        let interfaces = self.interfaces()?;
+        for port in self.encodings.keys() {
+            if !interfaces.iter().any(|interface| interface.port(port).is_some()) {
+                return Err(WorkOrderError::Order(format!(
+                    "an encoding names the port `{port}`, which is not there"
+                )));
+            }
+        }
+        let mut used = vec![false; self.weights.len()];
+        for (_, weight) in self.entries.iter().flat_map(EntryGraph::constants) {
+            used[weight.0 as usize] = true;
+        }
+        if let Some(unused) = used.iter().position(|used| !used) {
+            return Err(WorkOrderError::Order(format!("weight `{}` is not used", self.weights[unused].name)));
+        }
+        Ok(())
+    }
+
+    fn check_lists(&self) -> Result<(), String> {
+        if self.entries.is_empty() {
+            return Err("no entries".to_owned());
+        }
+        cap("entries", self.entries.len(), ENTRY_LIMIT)?;
+        cap("weights", self.weights.len(), WEIGHT_LIMIT)?;
+        cap("encodings", self.encodings.len(), PAIR_LIMIT)?;
+        cap("flags", self.flags.len(), PAIR_LIMIT)?;
+        cap("options", self.options.len(), PAIR_LIMIT)?;
+        for weight in &self.weights {
+            check_name("weight name", &weight.name)?;
+            check_name("weight part", &weight.part)?;
+            cap("axes of a weight", weight.shape.len(), shardwright_graph::RANK_LIMIT)?;
+            if bytes_of(&weight.shape, weight.dtype) != Some(weight.length) {
+                return Err(format!(
+                    "weight `{}` {:?} of {} has {} bytes",
+                    weight.name, weight.shape, weight.dtype, weight.length
+                ));
+            }
+        }
+        for (port, encoding) in &self.encodings {
+            if !encoding.is_consistent() {
+                return Err(format!("the encoding of `{port}` contradicts itself"));
+            }
+        }
+        let pairs = self.flags.iter().map(|flag| (&flag.name, &flag.value)).chain(&self.options);
+        for (key, value) in pairs {
+            check_name("flag or option", key)?;
+            if value.len() > NAME_LIMIT || value.contains('\0') {
+                return Err(format!(
+                    "the value of `{key}` contains NUL or is longer than {NAME_LIMIT} bytes"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything the tables and a compiler rely on: indices, order of nodes, sizes, and that every operation is given and gives
+/// the shapes it is defined for.
+fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String> {
+    cap("tensors", entry.tensors.len(), NODE_LIMIT)?;
+    cap("nodes", entry.nodes.len(), NODE_LIMIT)?;
+    cap("inputs", entry.inputs.len(), NODE_LIMIT)?;
+    cap("outputs", entry.outputs.len(), NODE_LIMIT)?;
+    cap("states", entry.states.len(), NODE_LIMIT)?;
+    let point = entry.point;
+    if point.rows == 0 || point.rows > point.context || point.largest_rows < point.rows {
+        return Err(format!("{} rows in a context of {}", point.rows, point.context));
+    }
+    let mut names = HashSet::new();
+    for tensor in &entry.tensors {
+        check_name("tensor", &tensor.name)?;
+        cap("axes of a tensor", tensor.shape.len(), shardwright_graph::RANK_LIMIT)?;
+        if bytes_of(&tensor.shape, tensor.dtype).is_none() {
+            return Err(format!("tensor `{}` {:?} is too large", tensor.name, tensor.shape));
+        }
+        if !names.insert(tensor.name.as_str()) {
+            return Err(format!("two tensors are named `{}`", tensor.name));
+        }
+        if let Some(WeightId(id)) = tensor.weight {
+            let weight =
+                weights.get(id as usize).ok_or_else(|| format!("weight {id} of {}", weights.len()))?;
+            if (weight.dtype, &weight.shape) != (tensor.dtype, &tensor.shape) {
+                return Err(format!("tensor `{}` is not like weight `{}`", tensor.name, weight.name));
+            }
+        }
+    }
+    // Each tensor gets its value once, before it is read.
+    let mut ready: Vec<bool> = entry.tensors.iter().map(|tensor| tensor.weight.is_some()).collect();
+    let known = |id: u32, what: &str| match (id as usize) < entry.tensors.len() {
+        true => Ok(id as usize),
+        false => Err(format!("{what} is tensor {id} of {}", entry.tensors.len())),
+    };
+    for (tensor, role) in &entry.inputs {
+        let index = known(tensor.0, "an input")?;
+        if std::mem::replace(&mut ready[index], true) {
+            return Err(format!(
+                "input `{}` ({}) has its value twice",
+                entry.tensors[index].name,
+                role.name()
+            ));
+        }
+    }
+    let mut node_names = HashSet::new();
+    for node in &entry.nodes {
+        check_name("node", &node.name)?;
+        if !node_names.insert(node.name.as_str()) {
+            return Err(format!("two nodes are named `{}`", node.name));
+        }
+        cap("operands", node.inputs.len(), shardwright_graph::OPERAND_LIMIT)?;
+        check_attributes(&node.op).map_err(|reason| format!("node `{}`: {reason}", node.name))?;
+        for input in &node.inputs {
+            let index = known(input.0, "an operand")?;
+            if !ready[index] {
+                return Err(format!(
+                    "node `{}` reads `{}` before it is there",
+                    node.name, entry.tensors[index].name
+                ));
+            }
+        }
+        let shapes: Vec<&[u64]> =
+            node.inputs.iter().map(|input| entry.tensors[input.0 as usize].shape.as_slice()).collect();
+        let index = known(node.output.0, "a result")?;
+        let shape =
+            infer_shape(&node.op, &shapes).map_err(|reason| format!("node `{}`: {reason}", node.name))?;
+        if shape != entry.tensors[index].shape {
+            return Err(format!(
+                "node `{}` gives {shape:?}, not {:?}",
+                node.name, entry.tensors[index].shape
+            ));
+        }
+        if std::mem::replace(&mut ready[index], true) {
+            return Err(format!("node `{}` writes `{}` a second time", node.name, entry.tensors[index].name));
+        }
+    }
+    for (tensor, role) in &entry.outputs {
+        let index = known(tensor.0, "an output")?;
+        if !ready[index] {
+            return Err(format!(
+                "output `{}` ({}) is never computed",
+                entry.tensors[index].name,
+                role.name()
+            ));
+        }
+    }
+    let mut states = HashSet::new();
+    for port in &entry.states {
+        check_name("state", &port.state.name)?;
+        if !states.insert(port.id) {
+            return Err(format!("state {} is listed twice", port.id.0));
+        }
+    }
+    Ok(())
+}
+
+/// Bounds on lists and numbers within an operation; floats must be numbers.
+fn check_attributes(op: &Op) -> Result<(), String> {
+    use shardwright_graph::AttributeValue;
+    for attribute in op.attributes() {
+        match attribute.value {
+            AttributeValue::Float(value) if !value.is_finite() => {
+                return Err(format!("attribute `{}` is {value}", attribute.name));
+            }
+            AttributeValue::Integers(values) => {
+                cap("values of an attribute", values.len(), shardwright_graph::RANK_LIMIT)?;
+                if values.iter().any(|&value| value < 0) {
+                    return Err(format!("attribute `{}` is negative", attribute.name));
+                }
+            }
+            AttributeValue::Integer(value) if value < 0 => {
+                return Err(format!("attribute `{}` is {value}", attribute.name));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Collects a work order and writes it. Weights are streamed from where they are; nothing is copied into memory.
+pub struct WorkOrderBuilder<'w> {
+    weights: &'w [Weight],
+    used: Vec<WeightId>,
+    renumbered: HashMap<WeightId, WeightId>,
+    head: WorkOrderHead,
+}
+
+impl<'w> WorkOrderBuilder<'w> {
+    /// For entries whose constants index `weights`.
+    pub fn new(weights: &'w [Weight]) -> Self {
+        WorkOrderBuilder {
+            weights,
+            used: Vec::new(),
+            renumbered: HashMap::new(),
+            head: WorkOrderHead {
+                entries: Vec::new(),
+                weights: Vec::new(),
+                encodings: BTreeMap::new(),
+                flags: Vec::new(),
+                options: BTreeMap::new(),
+            },
+        }
+    }
+
+    /// Adds an entry point.
+    pub fn entry(mut self, entry: &EntryGraph) -> Result<Self, WorkOrderError> {
+        let mut entry = entry.clone();
+        for tensor in &mut entry.tensors {
+            let Some(id) = tensor.weight else { continue };
+            let weight = self.weights.get(id.0 as usize).ok_or_else(|| WorkOrderError::Graph {
+                entry: entry.point.name(),
+                reason: format!("tensor `{}` is weight {} of {}", tensor.name, id.0, self.weights.len()),
+            })?;
+            let next = WeightId(self.used.len() as u32);
+            let renumbered = *self.renumbered.entry(id).or_insert(next);
+            if renumbered == next {
+                self.used.push(id);
+                self.head.weights.push(OrderWeight {
+                    name: weight.name.clone(),
+                    part: weight.part.to_owned(),
+                    dtype: weight.dtype,
+                    shape: weight.shape.clone(),
+                    length: weight.bytes(),
+                });
+            }
+            tensor.weight = Some(renumbered);
+        }
+        self.head.entries.push(entry);
+        Ok(self)
+    }
+
+    /// Fixes how a port is written, in every entry that has it.
+    pub fn encoding(mut self, port: impl Into<String>, encoding: Encoding) -> Self {
+        self.head.encodings.insert(port.into(), encoding);
+        self
+    }
+
+    /// Adds a flag for the vendor's compiler.
+    pub fn flag(mut self, flag: Flag) -> Self {
+        self.head.flags.push(flag);
+        self
+    }
+
+    /// Adds an option for the shim.
+    pub fn option(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.head.options.insert(key.into(), value.into());
+        self
+    }
+
+    /// Writes `<hash>.swo` into a directory and opens it. The file appears whole or not at all.
+    pub fn write(self, directory: &Path) -> Result<WorkOrder, WorkOrderError> {
+        let path = self
+            .stream(directory)?
+            .finish(|name| -> PathBuf { directory.join(format!("{name}{WORK_ORDER_SUFFIX}")) })?;
+        WorkOrder::open(&path)
+    }
+
+    /// Writes a file without a name in the system's directory for temporary files, and opens it. It is gone when the work
+    /// order is dropped.
+    pub fn temporary(self) -> Result<WorkOrder, WorkOrderError> {
+        let (path, file) = self.stream(&std::env::temp_dir())?.finish_unnamed()?;
+        WorkOrder::from_container(Container::from_file(&path, file, &FORMAT)?)
+    }
+
+    fn stream(self, directory: &Path) -> Result<Writer, WorkOrderError> {
+        self.head.check()?;
+        let head = serde_json::to_vec(&self.head)
+            .map_err(|error| WorkOrderError::Order(format!("the head cannot be written: {error}")))?;
+        if head.len() as u64 > HEAD_LIMIT {
+            return Err(WorkOrderError::Order(format!(
+                "the head has {} bytes, at most {HEAD_LIMIT} are read",
+                head.len()
+            )));
+        }
+        let mut writer = Writer::start(directory, MAGIC, Some(&head))?;
+        writer.align().map_err(|error| writer.error(error))?;
+        for id in &self.used {
+            let bytes = self.weights[id.0 as usize].data.bytes();
+            writer
+                .align()
+                .and_then(|()| bytes.chunks(1 << 20).try_for_each(|chunk| writer.write(chunk)))
+                .map_err(|error| writer.error(error))?;
+        }
+        Ok(writer)
+    }
+}
