@@ -1,1 +1,29 @@
-//! (room under construction)
+//! Building: from a graph and a plan to loaded shards.
+//!
+//! **Job.** Fills the request a planner is asked ([`make_request`]), carries the checked plan out (entry graphs, legalisation,
+//! work orders, `compile`), turns refusals into feedback for `revise`, and reports what was decided ([`report_plan`]).
+//!
+//! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs nothing: a built shard goes
+//! to `runtime`.
+
+mod compile;
+mod judge;
+mod menu;
+mod report;
+mod request;
+mod shim_judge;
+
+pub use compile::{BuildError, BuiltShard, Executor, Rewritten, compile_plan, shard_name};
+pub use judge::{Judge, PrimitiveCount};
+pub use menu::EntryMenu;
+pub use report::{
+    BoundaryReport, EntryReport, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, ReasonReport,
+    ShardReport, TargetLimit, report_plan,
+};
+pub use request::{ModelName, TargetOffer, make_request, stored_formats};
+pub use shim_judge::ShimJudge;
+
+pub use {
+    shardwright_graph as graph, shardwright_models as models, shardwright_planning as planning,
+    shardwright_shims as shims,
+};

@@ -1,0 +1,248 @@
+//! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
+
+use std::collections::BTreeMap;
+
+use shardwright_graph::target::{Encoding, ErrorClass};
+use shardwright_graph::{
+    ComponentKind, EntryGraph, EntryOptions, Graph, GraphError, LegaliseError, Role, legalise,
+};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::feedback::{Detail, Feedback};
+use shardwright_planning::plan::Shard;
+use shardwright_planning::request::Request;
+use shardwright_shims::{Artefact, Place, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError};
+
+use crate::TargetOffer;
+
+/// What runs the shards of one target.
+#[derive(Clone)]
+pub struct Executor {
+    /// The open shim.
+    pub instance: ShimInstance,
+    /// Its device.
+    pub device: String,
+    /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach only the target itself.
+    pub is_target: bool,
+}
+
+/// A node that does not run as the graph has it, and why.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Rewritten {
+    /// The entry point.
+    pub entry: String,
+    /// Node or state.
+    pub name: String,
+    /// The shim's reason.
+    pub reason: String,
+}
+
+/// One compiled shard.
+#[derive(Clone, Debug)]
+pub struct BuiltShard {
+    /// `decoder.0-12`, `head`
+    pub name: String,
+    /// Which component.
+    pub component: ComponentKind,
+    /// First layer and one past the last; both 0 without layers.
+    pub layers: (u32, u32),
+    /// Index of the target in the request.
+    pub target: usize,
+    /// What `compile` gave.
+    pub artefact: Artefact,
+    /// Nodes that were decomposed, and states that the runtime updates.
+    pub rewritten: Vec<Rewritten>,
+}
+
+/// Why a plan was not carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A compiler refused a shard; the planner can act on it.
+    #[error("{}", .0.message)]
+    Refused(Box<Feedback>),
+    /// The compiled graph is not what the cost table promised.
+    #[error("shard {shard} at {entry}: the cost table promised {promised} operations, the graph has {found}")]
+    Promise {
+        /// Name of the shard.
+        shard: String,
+        /// Entry point.
+        entry: String,
+        /// In the table.
+        promised: u64,
+        /// In the graph.
+        found: u64,
+    },
+    /// The graph has no such shard or entry point.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The work order could not be written.
+    #[error(transparent)]
+    WorkOrder(#[from] WorkOrderError),
+    /// The shim failed in a way no other plan would mend.
+    #[error(transparent)]
+    Shim(Box<ShimError>),
+    /// The caller asked to stop.
+    #[error("building was cancelled")]
+    Cancelled,
+}
+
+impl BuildError {
+    /// What would help.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            BuildError::Refused(_) => Some(
+                "another planner, limit or target may fit; see the reasons of `shardwright plan`".to_owned(),
+            ),
+            BuildError::Promise { .. } => Some("report this: the planner was told wrong numbers".to_owned()),
+            BuildError::Graph(error) => error.help().map(str::to_owned),
+            BuildError::WorkOrder(error) => error.help().map(str::to_owned),
+            BuildError::Shim(error) => error.help(),
+            BuildError::Cancelled => None,
+        }
+    }
+}
+
+/// Compiles every shard of the plan with the executor of its target (by index in the request).
+///
+/// A refusal names the shard and carries the shim's class and details, for `revise`. What was compiled is held against the cost
+/// table: a planner was promised exact sums.
+pub fn compile_plan(
+    graph: &Graph,
+    request: &Request,
+    offers: &[TargetOffer],
+    executors: &[Executor],
+    plan: &CheckedPlan,
+    options: EntryOptions,
+    watch: &mut dyn Watch,
+) -> Result<Vec<BuiltShard>, BuildError> {
+    // Rings hold the window and the rows of the largest entry point of the whole plan, whichever shard has it.
+    let all_entries = plan.plan().shards.iter().flat_map(|shard| &shard.entries);
+    let largest_rows = all_entries.map(|entry| entry.rows).max().unwrap_or(1);
+    let mut built = Vec::new();
+    for (index, (shard, cost)) in plan.shards().enumerate() {
+        if watch.cancelled() {
+            return Err(BuildError::Cancelled);
+        }
+        let target = shard.target as usize;
+        let executor = &executors[target];
+        let name = shard_name(request, shard);
+        let component = component_kind(request, shard)?;
+        let refused = |error: ShimError| refusal(index, &name, error);
+
+        let mut order = WorkOrderBuilder::new(&graph.weights);
+        let mut rewritten = Vec::new();
+        for (entry, promised) in shard.entries.iter().zip(&cost.entries) {
+            let point = entry.point(largest_rows);
+            let Some(plain) = graph.entry(component, shard.first..shard.end, point, options)? else {
+                continue;
+            };
+            let promise =
+                offers[target].judge.legalise(graph, &plain).map(|legal| legal.graph.nodes.len() as u64);
+            if let Ok(found) = promise
+                && found != promised.ops
+            {
+                return Err(BuildError::Promise {
+                    shard: name,
+                    entry: entry.to_string(),
+                    promised: promised.ops,
+                    found,
+                });
+            }
+            let legal =
+                legalise(&plain, |shown| executor.instance.check(&executor.device, shown, &graph.weights))
+                    .map_err(|error| match error {
+                        LegaliseError::Check(error) => refused(error),
+                        other => unsupported(index, &name, &other),
+                    })?;
+            let note =
+                |(name, reason): (String, String)| Rewritten { entry: entry.to_string(), name, reason };
+            rewritten.extend(legal.decomposed.into_iter().map(note));
+            rewritten.extend(
+                legal
+                    .by_runtime
+                    .into_iter()
+                    .map(|(state, reason)| note((graph.states[state.0 as usize].name.clone(), reason))),
+            );
+            for (port, encoding) in encodings(&legal.graph, shard) {
+                order = order.encoding(port, encoding);
+            }
+            order = order.entry(&legal.graph)?;
+        }
+        if executor.is_target {
+            for flag in &shard.flags {
+                order = order.flag(flag.clone());
+            }
+        }
+        let order = order.temporary()?;
+        let artefact =
+            executor.instance.compile(&executor.device, &order, Place::Temporary, watch).map_err(refused)?;
+        let layers = (shard.first, shard.end);
+        built.push(BuiltShard { name, component, layers, target, artefact, rewritten });
+    }
+    Ok(built)
+}
+
+/// `decoder.0-12`, `head`.
+pub fn shard_name(request: &Request, shard: &Shard) -> String {
+    let component = request.model.components.get(shard.component as usize);
+    let name = component.map_or("?", |component| component.name.as_str());
+    match component {
+        Some(component) if component.layer_count() > 0 => format!("{name}.{}-{}", shard.first, shard.end),
+        _ => name.to_owned(),
+    }
+}
+
+fn component_kind(request: &Request, shard: &Shard) -> Result<ComponentKind, BuildError> {
+    request
+        .model
+        .components
+        .get(shard.component as usize)
+        .and_then(|component| ComponentKind::from_name(&component.name))
+        .ok_or_else(|| BuildError::Graph(GraphError::NoComponent(ComponentKind::Decoder)))
+}
+
+/// The encodings of the boundary ports that are not plain f32.
+fn encodings(entry: &EntryGraph, shard: &Shard) -> BTreeMap<String, Encoding> {
+    let mut found = BTreeMap::new();
+    let sides = [(&entry.inputs, &shard.inputs), (&entry.outputs, &shard.outputs)];
+    for (ports, boundaries) in sides {
+        for (tensor, role) in ports.iter().filter(|(_, role)| !matches!(role, Role::State { .. })) {
+            let boundary = boundaries.iter().find(|boundary| boundary.name == role.name());
+            if let Some(boundary) = boundary.filter(|boundary| boundary.encoding != Encoding::F32) {
+                found.insert(entry.tensor(*tensor).name.clone(), boundary.encoding);
+            }
+        }
+    }
+    found
+}
+
+/// Failures that another plan may avoid become feedback; the rest ends the build.
+fn refusal(index: usize, name: &str, error: ShimError) -> BuildError {
+    if error.is_cancelled() {
+        return BuildError::Cancelled;
+    }
+    let plannable = [ErrorClass::UnsupportedOp, ErrorClass::Unmappable, ErrorClass::ResourceLimit];
+    match error.class().filter(|class| plannable.contains(class)) {
+        Some(class) => {
+            let details = error.details().iter().map(|(key, value)| Detail::new(key, value)).collect();
+            let message = format!("shard {name}: {error}");
+            BuildError::Refused(Box::new(Feedback::refused(index as u32, class, message, details)))
+        }
+        None => BuildError::Shim(Box::new(error)),
+    }
+}
+
+fn unsupported<E: std::fmt::Display>(index: usize, name: &str, error: &LegaliseError<E>) -> BuildError {
+    let mut details = Vec::new();
+    if let LegaliseError::Refused { node, op, layer, reason } = error {
+        details.extend([Detail::new("node", node), Detail::new("op", op), Detail::new("reason", reason)]);
+        details.extend(layer.map(|layer| Detail::new("layer", layer)));
+    }
+    let message = format!("shard {name}: {error}");
+    BuildError::Refused(Box::new(Feedback::refused(
+        index as u32,
+        ErrorClass::UnsupportedOp,
+        message,
+        details,
+    )))
+}

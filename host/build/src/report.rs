@@ -1,0 +1,247 @@
+//! A checked plan as people and programs read it.
+
+use serde::Serialize;
+use shardwright_graph::target::{Encoding, EntryName, Flag, Limit, TimeCost};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::plan::Cause;
+use shardwright_planning::request::Request;
+
+/// How loudly something wants to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoticeKind {
+    /// Something was done in another way than asked; `--strict` makes it an error.
+    Fallback,
+    /// Worth knowing.
+    Note,
+}
+
+/// One thing that a report must not keep silent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Notice {
+    /// How loudly.
+    pub kind: NoticeKind,
+    /// One sentence.
+    pub text: String,
+}
+
+impl Notice {
+    /// Something was done in another way than asked.
+    pub fn fallback(text: impl Into<String>) -> Self {
+        Notice { kind: NoticeKind::Fallback, text: text.into() }
+    }
+
+    /// Worth knowing.
+    pub fn note(text: impl Into<String>) -> Self {
+        Notice { kind: NoticeKind::Note, text: text.into() }
+    }
+}
+
+/// The planner that answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannerName {
+    /// As it describes itself.
+    pub name: String,
+    /// As it describes itself.
+    pub version: String,
+    /// Whether it is the one the host carries.
+    pub built_in: bool,
+}
+
+/// A limit with the target it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TargetLimit {
+    /// Name of the target.
+    pub target: String,
+    /// The limit.
+    #[serde(flatten)]
+    pub limit: Limit,
+}
+
+/// One boundary tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BoundaryReport {
+    /// Its name.
+    pub name: String,
+    /// Its encoding.
+    pub encoding: Encoding,
+}
+
+/// An entry point of a shard with its cost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EntryReport {
+    /// Name of the entry point.
+    pub entry: EntryName,
+    /// Operations after legalisation; 0 where the shard takes no part.
+    pub ops: u64,
+    /// Time of one run, if anybody knows.
+    pub time: Option<TimeCost>,
+    /// Operations the time does not cover.
+    pub uncosted_ops: u64,
+}
+
+/// One choice with its ground.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReasonReport {
+    /// What was chosen.
+    pub choice: String,
+    /// Why.
+    pub because: String,
+    /// The limit, cost, goal, feedback or preference behind it.
+    pub cause: Cause,
+}
+
+/// One shard of the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShardReport {
+    /// Position in the chain.
+    pub index: usize,
+    /// Which component.
+    pub component: String,
+    /// First layer and one past the last; none for components without layers.
+    pub layers: Option<(u32, u32)>,
+    /// Name of the target it is planned for.
+    pub target: String,
+    /// Formats as one word.
+    pub formats: String,
+    /// Operations of the largest entry point.
+    pub ops: u64,
+    /// Weight bytes.
+    pub weight_bytes: u64,
+    /// State bytes it writes.
+    pub state_bytes: u64,
+    /// Context capacity in tokens.
+    pub context: u32,
+    /// Entry points.
+    pub entries: Vec<EntryReport>,
+    /// What it reads.
+    pub inputs: Vec<BoundaryReport>,
+    /// What it writes.
+    pub outputs: Vec<BoundaryReport>,
+    /// Compiler flags.
+    pub flags: Vec<Flag>,
+    /// `ahead` or `just-in-time`.
+    pub build: String,
+    /// Why it is so.
+    pub reasons: Vec<ReasonReport>,
+}
+
+/// A plan with everything a reader needs to judge it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanReport {
+    /// Name of the model.
+    pub model: String,
+    /// Model family.
+    pub family: String,
+    /// The profile planned for.
+    pub soc: String,
+    /// Who decided.
+    pub planner: PlannerName,
+    /// Plans that were refused before this one.
+    pub refused_plans: usize,
+    /// The limits that held, with provenance.
+    pub limits: Vec<TargetLimit>,
+    /// The shards in order.
+    pub shards: Vec<ShardReport>,
+    /// Targets to continue on when one is lost.
+    pub fallback: Vec<String>,
+    /// Reasons that concern the whole plan.
+    pub reasons: Vec<ReasonReport>,
+    /// What must not be kept silent.
+    pub notices: Vec<Notice>,
+    /// Whether an executor other than the planned targets runs it; the heading of every report then.
+    pub emulated_on: Option<String>,
+}
+
+/// What a report is headed by besides the plan itself.
+#[derive(Clone, Debug)]
+pub struct PlanHeading {
+    /// The profile planned for.
+    pub soc: String,
+    /// Who decided.
+    pub planner: PlannerName,
+    /// Plans refused before.
+    pub refused_plans: usize,
+    /// What must not be kept silent.
+    pub notices: Vec<Notice>,
+    /// The executor, when it is not the planned targets.
+    pub emulated_on: Option<String>,
+}
+
+/// Puts a checked plan beside the tables it was made from.
+pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) -> PlanReport {
+    let checked = plan;
+    let plan = checked.plan();
+    let target_name = |index: u32| {
+        request.targets.get(index as usize).map_or_else(String::new, |target| target.target.name.clone())
+    };
+    let reasons_of = |shard: Option<u32>| {
+        plan.reasons
+            .iter()
+            .filter(|reason| reason.shard == shard)
+            .map(|reason| ReasonReport {
+                choice: reason.choice.clone(),
+                because: reason.because.clone(),
+                cause: reason.cause.clone(),
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut shards = Vec::new();
+    for (index, (shard, cost)) in checked.shards().enumerate() {
+        let component = &request.model.components[shard.component as usize];
+        let boundaries = |list: &[shardwright_planning::plan::Boundary]| {
+            list.iter()
+                .map(|boundary| BoundaryReport { name: boundary.name.clone(), encoding: boundary.encoding })
+                .collect()
+        };
+        shards.push(ShardReport {
+            index,
+            component: component.name.clone(),
+            layers: (component.layer_count() > 0).then_some((shard.first, shard.end)),
+            target: target_name(shard.target),
+            formats: request.formats[shard.formats as usize].to_string(),
+            ops: cost.ops,
+            weight_bytes: cost.weight_bytes,
+            state_bytes: cost.state_bytes,
+            context: shard.context,
+            entries: cost
+                .entries
+                .iter()
+                .map(|entry| EntryReport {
+                    entry: entry.entry,
+                    ops: entry.ops,
+                    time: entry.time,
+                    uncosted_ops: entry.uncosted_ops,
+                })
+                .collect(),
+            inputs: boundaries(&shard.inputs),
+            outputs: boundaries(&shard.outputs),
+            flags: shard.flags.clone(),
+            build: shard.build.name().to_owned(),
+            reasons: reasons_of(Some(index as u32)),
+        });
+    }
+    PlanReport {
+        model: request.model.name.clone(),
+        family: request.model.family.clone(),
+        soc: heading.soc,
+        planner: heading.planner,
+        refused_plans: heading.refused_plans,
+        limits: request
+            .targets
+            .iter()
+            .flat_map(|target| {
+                let name = target.target.name.clone();
+                target
+                    .limits
+                    .iter()
+                    .map(move |limit| TargetLimit { target: name.clone(), limit: limit.clone() })
+            })
+            .collect(),
+        shards,
+        fallback: plan.fallback.iter().map(|&index| target_name(index)).collect(),
+        reasons: reasons_of(None),
+        notices: heading.notices,
+        emulated_on: heading.emulated_on,
+    }
+}

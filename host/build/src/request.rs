@@ -1,0 +1,207 @@
+//! The question to a planner: a graph and its targets as tables.
+
+use std::ops::Range;
+
+use shardwright_graph::target::{
+    ActivationFormat, CostRow, EntryName, FormatTuple, Legality, StateFormat, WeightFormat,
+};
+use shardwright_graph::{
+    ComponentKind, DType, EntryGraph, EntryKind, EntryOptions, Graph, GraphError, Role, layer_kinds,
+};
+use shardwright_planning::request::{
+    Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, Request,
+    TargetSummary,
+};
+
+use crate::{EntryMenu, Judge};
+
+/// A target that a plan may use.
+pub struct TargetOffer {
+    /// What a planner is told.
+    pub summary: TargetSummary,
+    /// Who answers for it.
+    pub judge: Box<dyn Judge>,
+}
+
+/// What the model is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelName {
+    /// Name for reports.
+    pub name: String,
+    /// Family, as in `config.json`.
+    pub family: String,
+}
+
+/// The formats a checkpoint can be built in without converting a weight: each weight as it is stored.
+///
+/// Named after the type that most weight bytes are stored in; f32 norms beside bf16 projections stay f32.
+pub fn stored_formats(graph: &Graph) -> FormatTuple {
+    let stored = |dtype: DType| {
+        graph.weights.iter().filter(|weight| weight.dtype == dtype).map(|weight| weight.bytes()).sum::<u64>()
+    };
+    let candidates =
+        [(DType::Bf16, WeightFormat::Bf16), (DType::F16, WeightFormat::F16), (DType::F32, WeightFormat::F32)];
+    let (_, weights) = candidates
+        .into_iter()
+        .max_by_key(|(dtype, _)| stored(*dtype))
+        .unwrap_or((DType::F32, WeightFormat::F32));
+    FormatTuple::uniform(weights, ActivationFormat::F32, StateFormat::F32)
+}
+
+/// Builds the request: the model's components and layers, and one cost row per kind, target, format tuple and entry point.
+///
+/// Rows are taken from the graphs themselves, legalised by the target's judge, one representative layer per kind; since layers
+/// of a kind differ in nothing that costs, a planner adds up any cut exactly.
+pub fn make_request(
+    graph: &Graph,
+    model: &ModelName,
+    offers: &[TargetOffer],
+    menu: &EntryMenu,
+    goals: Goals,
+    options: Vec<PlannerOption>,
+) -> Result<Request, GraphError> {
+    let decoder_kinds = layer_kinds(graph)?;
+    let mut kinds = Vec::new();
+    let mut representatives: Vec<(ComponentKind, Range<u32>)> = Vec::new();
+    let mut components = Vec::new();
+    for component in &graph.components {
+        let (inputs, outputs) = boundaries(graph, component.kind);
+        let first_kind = kinds.len() as u32;
+        let body = if component.layers > 0 {
+            for (index, &layer) in decoder_kinds.representative.iter().enumerate() {
+                let prefill = prefill_part(graph, component.kind, layer..layer + 1)?;
+                kinds.push(LayerKind { name: format!("{}.{index}", component.kind), prefill });
+                representatives.push((component.kind, layer..layer + 1));
+            }
+            let layers = (0..component.layers).map(|layer| Layer {
+                kind: first_kind + decoder_kinds.of_layer[layer as usize],
+                donor: graph.donor_of(layer),
+                writes_state: graph.writes_states(layer..layer + 1),
+            });
+            Body::Layers(layers.collect())
+        } else {
+            let prefill = prefill_part(graph, component.kind, 0..0)?;
+            kinds.push(LayerKind { name: component.kind.name().to_owned(), prefill });
+            representatives.push((component.kind, 0..0));
+            Body::Whole(first_kind)
+        };
+        components.push(Component { name: component.kind.name().to_owned(), body, inputs, outputs });
+    }
+
+    let formats = vec![stored_formats(graph)];
+    let mut costs = Vec::new();
+    for (kind, (component, layers)) in representatives.iter().enumerate() {
+        for &entry in &menu.entries {
+            let point = menu.point(entry);
+            let instance = graph.entry(*component, layers.clone(), point, EntryOptions::default())?;
+            for (target, offer) in offers.iter().enumerate() {
+                for (format, tuple) in formats.iter().enumerate() {
+                    let place = CostPlace { kind, target, format, entry };
+                    costs.push(cost_row(graph, instance.as_ref(), offer, tuple, place));
+                }
+            }
+        }
+    }
+
+    Ok(Request {
+        model: ModelSummary {
+            name: model.name.clone(),
+            family: model.family.clone(),
+            hidden: graph.hidden as u32,
+            max_context: if graph.is_generative() {
+                graph.context.min(u64::from(u32::MAX)) as u32
+            } else {
+                0
+            },
+            components,
+        },
+        kinds,
+        targets: offers.iter().map(|offer| offer.summary.clone()).collect(),
+        formats,
+        entries: menu.entries.clone(),
+        costs,
+        sensitivities: Vec::new(),
+        goals,
+        options,
+    })
+}
+
+/// Names of the boundary tensors a component reads and writes.
+fn boundaries(graph: &Graph, kind: ComponentKind) -> (Vec<String>, Vec<String>) {
+    let name = |role: &Role| role.name().to_owned();
+    let hidden = name(&Role::Hidden);
+    let per_layer = name(&Role::PerLayer { first: 0, layers: 0 });
+    match kind {
+        ComponentKind::Embed => (vec![], vec![hidden]),
+        ComponentKind::PerLayerInput => (vec![hidden], vec![per_layer]),
+        ComponentKind::Decoder if graph.has(ComponentKind::PerLayerInput) => {
+            (vec![hidden.clone(), per_layer], vec![hidden])
+        }
+        ComponentKind::Decoder => (vec![hidden.clone()], vec![hidden]),
+        ComponentKind::Head => (vec![hidden], vec![name(&Role::Logits)]),
+        ComponentKind::Pooling => (vec![hidden], vec![name(&Role::Embedding)]),
+    }
+}
+
+fn prefill_part(graph: &Graph, kind: ComponentKind, layers: Range<u32>) -> Result<PrefillPart, GraphError> {
+    if !graph.is_generative() {
+        return Ok(PrefillPart::None);
+    }
+    let point = EntryName { kind: EntryKind::Prefill, rows: 1, context: 2 }.point(1);
+    let entry = graph.entry(kind, layers, point, EntryOptions::default())?;
+    Ok(match entry {
+        None => PrefillPart::None,
+        Some(entry) if entry.outputs.iter().any(|(_, role)| !matches!(role, Role::State { .. })) => {
+            PrefillPart::Full
+        }
+        Some(_) => PrefillPart::StatesOnly,
+    })
+}
+
+struct CostPlace {
+    kind: usize,
+    target: usize,
+    format: usize,
+    entry: EntryName,
+}
+
+fn cost_row(
+    graph: &Graph,
+    instance: Option<&EntryGraph>,
+    offer: &TargetOffer,
+    formats: &FormatTuple,
+    place: CostPlace,
+) -> CostRow {
+    let mut row = CostRow {
+        kind: place.kind as u32,
+        target: place.target as u32,
+        formats: place.format as u32,
+        entry: place.entry,
+        ops: 0,
+        weight_bytes: 0,
+        artefact_bytes: 0,
+        state_bytes: 0,
+        legality: Legality::Legal,
+        time: None,
+        uncosted_ops: 0,
+    };
+    if let Err(reason) = offer.judge.takes(formats) {
+        row.legality = Legality::Illegal(reason);
+        return row;
+    }
+    // A kind that takes no part in the entry point costs nothing there, and is legal.
+    let Some(entry) = instance else { return row };
+    match offer.judge.legalise(graph, entry) {
+        Ok(legal) => {
+            row.ops = legal.graph.nodes.len() as u64;
+            row.weight_bytes = legal.graph.weight_bytes();
+            row.state_bytes = legal.graph.written_state_bytes();
+            if let Some((time, uncosted)) = offer.judge.estimate(graph, &legal.graph) {
+                row.time = Some(time);
+                row.uncosted_ops = uncosted;
+            }
+        }
+        Err(reason) => row.legality = Legality::Illegal(reason),
+    }
+    row
+}
