@@ -273,6 +273,9 @@ impl CheckpointError {
             CheckpointError::Truncated { .. } | CheckpointError::IndexMismatch { .. } => {
                 "the download is incomplete or mixed with another one; fetch the file again"
             }
+            CheckpointError::HeaderTooLarge { .. } => {
+                "this is no safetensors file; the pointer file that Git LFS leaves instead of a large one looks like this"
+            }
             CheckpointError::UnsupportedField { supported, .. } => {
                 return Some(format!("supported: {supported}"));
             }

@@ -302,3 +302,114 @@ impl<'de> Deserialize<'de> for Shape {
         deserializer.deserialize_seq(Extents)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn file(header: &[u8], data: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+        file.write_all(header).unwrap();
+        file.write_all(data).unwrap();
+        file
+    }
+
+    /// What the format's own reader finds: name, type, shape and bytes of each tensor.
+    type Found = Vec<(String, String, Vec<u64>, Vec<u8>)>;
+
+    fn by_their_reader(bytes: &[u8]) -> Option<Found> {
+        let file = ::safetensors::SafeTensors::deserialize(bytes).ok()?;
+        let mut found: Found = file
+            .iter()
+            .map(|(name, view)| {
+                let shape = view.shape().iter().map(|&extent| extent as u64).collect();
+                (name.to_owned(), format!("{:?}", view.dtype()), shape, view.data().to_vec())
+            })
+            .collect();
+        found.sort();
+        Some(found)
+    }
+
+    fn by_this_reader(path: &Path) -> Option<Found> {
+        let file = WeightFile::open(path).ok()?;
+        let bytes = file.source.bytes();
+        let mut found: Found = file
+            .tensors
+            .iter()
+            .map(|tensor| {
+                let data = bytes[tensor.begin as usize..][..tensor.length as usize].to_vec();
+                (tensor.name.clone(), tensor.dtype.name.to_owned(), tensor.shape.clone(), data)
+            })
+            .collect();
+        found.sort();
+        Some(found)
+    }
+
+    #[test]
+    fn both_readers_agree_on_every_element_type() {
+        for stored in TYPES {
+            let header = json!({
+                "a": {"dtype": stored.name, "shape": [2, 4], "data_offsets": [0, stored.bits]},
+                "none": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]},
+            });
+            let data: Vec<u8> = (0..stored.bits as u8).collect();
+            let file = file(header.to_string().as_bytes(), &data);
+            let theirs = by_their_reader(&std::fs::read(file.path()).unwrap());
+            let ours = by_this_reader(file.path());
+            assert!(ours.is_some(), "{}", stored.name);
+            // Their names of types follow Rust's fashion, without underscores.
+            let plain = |found: Option<Found>| {
+                found.map(|found| {
+                    found
+                        .into_iter()
+                        .map(|(name, dtype, shape, data)| {
+                            (name, dtype.replace('_', "").to_uppercase(), shape, data)
+                        })
+                        .collect::<Vec<_>>()
+                })
+            };
+            assert_eq!(plain(ours), plain(theirs), "{}", stored.name);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// A header with some of its bytes changed: never a panic, and nothing is accepted that the format's own reader
+        /// refuses or reads otherwise.
+        #[test]
+        fn nothing_is_accepted_that_the_formats_own_reader_refuses(
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..128), 0..4),
+            length_change in prop_oneof![4 => Just(0_i64), 1 => -3_i64..4],
+            tail in prop_oneof![4 => Just(33_usize), 1 => 0_usize..40],
+        ) {
+            let header = json!({
+                "a.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+                "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]},
+                "c": {"dtype": "U8", "shape": [], "data_offsets": [32, 33]},
+            });
+            let mut bytes = header.to_string().into_bytes();
+            for (place, value) in changes {
+                let place = place.index(bytes.len());
+                bytes[place] = value;
+            }
+            let mut whole = (bytes.len() as i64 + length_change).to_le_bytes().to_vec();
+            whole.extend_from_slice(&bytes);
+            whole.extend((0..tail as u8).rev());
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(&whole).unwrap();
+            if let Some(ours) = by_this_reader(file.path()) {
+                let theirs = by_their_reader(&whole);
+                prop_assert!(theirs.is_some());
+                let names = |found: &Found| found.iter().map(|f| (f.0.clone(), f.2.clone(), f.3.clone())).collect::<Vec<_>>();
+                prop_assert_eq!(names(&ours), names(&theirs.unwrap()));
+            }
+        }
+    }
+}
