@@ -12,14 +12,53 @@
 //! Reading order: [`request::Request`], [`plan::Plan`], [`check::check`], [`sandbox::Planner`],
 //! [`session::plan_with_fallback`].
 
+mod bindings;
+#[cfg(feature = "compiler")]
+pub mod builtin;
 pub mod check;
+mod convert;
 pub mod cost;
+pub mod error;
 pub mod feedback;
+pub mod pack;
 pub mod plan;
+pub mod profile;
+pub mod registry;
 pub mod request;
+pub mod sandbox;
+pub mod session;
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use error::PlannerErrorKind;
 
 /// JSON without whitespace. The types serialised here have no maps and no floats, so equal values give equal bytes
 /// and writing cannot fail.
 fn canonical_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Bytes as lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The last part of a path, for messages.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// A file of at most `cap` bytes. Reads no more than that, whatever the file's size claims to be.
+fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, PlannerErrorKind> {
+    let missing = |source| PlannerErrorKind::MissingFile { path: path.to_owned(), source: Arc::new(source) };
+    let file = std::fs::File::open(path).map_err(missing)?;
+    let mut bytes = Vec::new();
+    file.take(cap.saturating_add(1)).read_to_end(&mut bytes).map_err(missing)?;
+    if bytes.len() as u64 > cap {
+        let size = std::fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+        return Err(PlannerErrorKind::TooBig { bytes: size.max(cap.saturating_add(1)), cap });
+    }
+    Ok(bytes)
 }

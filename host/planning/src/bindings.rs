@@ -1,0 +1,11 @@
+//! The generated host side of `wit/v0.1/planner.wit`. Nothing outside [`convert`](crate::convert) and
+//! [`sandbox`](crate::sandbox) sees these types.
+
+wasmtime::component::bindgen!({
+    path: "../../wit/v0.1",
+    world: "planner",
+    imports: { default: trappable },
+});
+
+pub(crate) use exports::shardwright::planner::api as wit;
+pub(crate) use shardwright::planner::host as guest_log;

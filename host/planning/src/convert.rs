@@ -1,0 +1,394 @@
+//! Between our own types and those of interface version 0.1, both ways. A later version of the interface gets its own
+//! module like this one; nothing else changes.
+
+use shardwright_graph::target as own;
+
+use crate::bindings::wit;
+use crate::check::PlanFault;
+use crate::feedback::{Attempt, Feedback};
+use crate::plan::{Boundary, BuildTime, Cause, Plan, Reason, Shard};
+use crate::request::{Body, PrefillPart, Request};
+
+/// Conversions between two enums with the same cases.
+macro_rules! same_cases {
+    ($to_guest:ident, $to_host:ident, $own:path, $guest:path { $($own_case:ident = $guest_case:ident,)+ }) => {
+        fn $to_guest(value: $own) -> $guest {
+            use $own as Own;
+            use $guest as Guest;
+            match value {
+                $(Own::$own_case => Guest::$guest_case,)+
+            }
+        }
+
+        #[allow(dead_code, reason = "every closed list is converted both ways, whichever direction is in use today")]
+        fn $to_host(value: $guest) -> $own {
+            use $own as Own;
+            use $guest as Guest;
+            match value {
+                $(Guest::$guest_case => Own::$own_case,)+
+            }
+        }
+    };
+}
+
+same_cases!(guest_provenance, host_provenance, own::Provenance, wit::Provenance {
+    Declared = Declared,
+    Reported = Reported,
+    Probed = Probed,
+    Learned = Learned,
+    User = User,
+    Measured = Measured,
+    Simulated = Simulated,
+    Modelled = Modelled,
+});
+same_cases!(guest_target_kind, host_target_kind, own::TargetKind, wit::TargetKind {
+    Npu = Npu,
+    Gpu = Gpu,
+    Cpu = Cpu,
+    Simulator = Simulator,
+});
+same_cases!(guest_weight_format, host_weight_format, own::WeightFormat, wit::WeightFormat {
+    F32 = Fp32,
+    F16 = Fp16,
+    Bf16 = Bf16,
+    W8PerChannel = W8PerChannel,
+    W8PerTensor = W8PerTensor,
+    W4PerChannel = W4PerChannel,
+    W4PerTensor = W4PerTensor,
+    W4Block32 = W4Block32,
+    W2PerChannel = W2PerChannel,
+});
+same_cases!(guest_activations, host_activations, own::ActivationFormat, wit::ActivationFormat {
+    F32 = Fp32,
+    F16 = Fp16,
+    A16 = A16,
+    A8Dynamic = A8Dynamic,
+});
+same_cases!(guest_states, host_states, own::StateFormat, wit::StateFormat {
+    F32 = Fp32,
+    F16 = Fp16,
+    A16 = A16,
+    A8 = A8,
+});
+same_cases!(guest_role, host_role, own::WeightRole, wit::WeightRole {
+    AttentionInput = AttentionInput,
+    AttentionOutput = AttentionOutput,
+    MlpInput = MlpInput,
+    MlpOutput = MlpOutput,
+    PerLayer = PerLayer,
+    Head = Head,
+    Other = Other,
+});
+same_cases!(guest_element, host_element, own::ElementType, wit::ElementType {
+    F32 = Fp32,
+    F16 = Fp16,
+    Bf16 = Bf16,
+    U16 = Uint16,
+    I16 = Int16,
+    U8 = Uint8,
+    I8 = Int8,
+});
+same_cases!(guest_entry_kind, host_entry_kind, own::EntryKind, wit::EntryKind {
+    Prefill = Prefill,
+    Decode = Decode,
+    Encode = Encode,
+});
+same_cases!(guest_error_class, host_error_class, own::ErrorClass, wit::ErrorClass {
+    UnsupportedOp = UnsupportedOp,
+    Unmappable = Unmappable,
+    ResourceLimit = ResourceLimit,
+    IncompatibleArtefact = IncompatibleArtefact,
+    CorruptArtefact = CorruptArtefact,
+    DeviceLost = DeviceLost,
+    Deadline = Deadline,
+    StateLost = StateLost,
+    InvalidArgument = InvalidArgument,
+    Internal = Internal,
+});
+same_cases!(guest_prefill_part, host_prefill_part, PrefillPart, wit::PrefillPart {
+    Full = Full,
+    StatesOnly = StatesOnly,
+    None = None,
+});
+same_cases!(guest_build_time, host_build_time, BuildTime, wit::BuildTime {
+    Ahead = Ahead,
+    JustInTime = JustInTime,
+});
+
+fn guest_entry(entry: own::EntryName) -> wit::Entry {
+    wit::Entry { kind: guest_entry_kind(entry.kind), rows: entry.rows, context: entry.context }
+}
+
+fn guest_limit(limit: &own::Limit) -> wit::Limit {
+    wit::Limit {
+        name: limit.name.clone(),
+        value: limit.value,
+        provenance: guest_provenance(limit.provenance),
+        note: limit.note.clone(),
+    }
+}
+
+fn guest_flag(flag: &own::Flag) -> wit::Flag {
+    wit::Flag { name: flag.name.clone(), value: flag.value.clone() }
+}
+
+fn guest_schema(schema: &own::FlagSchema) -> wit::FlagSchema {
+    let values = match &schema.values {
+        own::FlagType::Switch => wit::FlagType::Switch,
+        own::FlagType::Integer { min, max } => {
+            wit::FlagType::Integer(wit::IntegerRange { min: *min, max: *max })
+        }
+        own::FlagType::Choice { values } => wit::FlagType::Choice(values.clone()),
+        own::FlagType::Text { max_bytes } => wit::FlagType::Text(*max_bytes),
+    };
+    wit::FlagSchema {
+        name: schema.name.clone(),
+        values,
+        default: schema.default.clone(),
+        description: schema.description.clone(),
+    }
+}
+
+fn guest_formats(tuple: &own::FormatTuple) -> wit::FormatTuple {
+    let role = |entry: &own::RoleFormat| wit::RoleFormat {
+        role: guest_role(entry.role),
+        format: guest_weight_format(entry.format),
+    };
+    wit::FormatTuple {
+        weights: guest_weight_format(tuple.weights),
+        roles: tuple.roles.iter().map(role).collect(),
+        activations: guest_activations(tuple.activations),
+        states: guest_states(tuple.states),
+    }
+}
+
+fn guest_cost(row: &own::CostRow) -> wit::Cost {
+    wit::Cost {
+        kind: row.kind,
+        target: row.target,
+        formats: row.formats,
+        entry: guest_entry(row.entry),
+        ops: row.ops,
+        weight_bytes: row.weight_bytes,
+        artefact_bytes: row.artefact_bytes,
+        state_bytes: row.state_bytes,
+        illegal: match &row.legality {
+            own::Legality::Legal => None,
+            own::Legality::Illegal(why) => Some(why.clone()),
+        },
+        time: row.time.map(|time| wit::TimeCost {
+            microseconds: time.microseconds,
+            provenance: guest_provenance(time.provenance),
+        }),
+        uncosted_ops: row.uncosted_ops,
+    }
+}
+
+impl From<&Request> for wit::Request {
+    fn from(request: &Request) -> Self {
+        let component = |component: &crate::request::Component| wit::Component {
+            name: component.name.clone(),
+            body: match &component.body {
+                Body::Whole(kind) => wit::Body::Whole(*kind),
+                Body::Layers(layers) => wit::Body::Layers(
+                    layers
+                        .iter()
+                        .map(|layer| wit::Layer {
+                            kind: layer.kind,
+                            donor: layer.donor,
+                            writes_state: layer.writes_state,
+                        })
+                        .collect(),
+                ),
+            },
+            inputs: component.inputs.clone(),
+            outputs: component.outputs.clone(),
+        };
+        let target = |summary: &crate::request::TargetSummary| wit::Target {
+            name: summary.target.name.clone(),
+            shim: summary.target.shim.clone(),
+            device: summary.target.device.clone(),
+            kind: guest_target_kind(summary.target.kind),
+            limits: summary.limits.iter().map(guest_limit).collect(),
+            schema: summary.schema.iter().map(guest_schema).collect(),
+            recommended: summary.recommended.iter().map(guest_flag).collect(),
+        };
+        wit::Request {
+            model: wit::Model {
+                name: request.model.name.clone(),
+                family: request.model.family.clone(),
+                hidden: request.model.hidden,
+                max_context: request.model.max_context,
+                components: request.model.components.iter().map(component).collect(),
+            },
+            kinds: request
+                .kinds
+                .iter()
+                .map(|kind| wit::LayerKind { name: kind.name.clone(), prefill: guest_prefill_part(kind.prefill) })
+                .collect(),
+            targets: request.targets.iter().map(target).collect(),
+            formats: request.formats.iter().map(guest_formats).collect(),
+            entries: request.entries.iter().copied().map(guest_entry).collect(),
+            costs: request.costs.iter().map(guest_cost).collect(),
+            sensitivities: request
+                .sensitivities
+                .iter()
+                .map(|row| wit::Sensitivity {
+                    component: row.component,
+                    layer: row.layer,
+                    role: guest_role(row.role),
+                    format: guest_weight_format(row.format),
+                    per_mille: row.per_mille,
+                })
+                .collect(),
+            goals: wit::Goals {
+                quality_per_mille: request.goals.quality_per_mille,
+                memory_bytes: request.goals.memory_bytes,
+                context: request.goals.context,
+                max_prefill_rows: request.goals.max_prefill_rows,
+                latency_microseconds: request.goals.latency_microseconds,
+            },
+            options: request.options.iter().map(|option| (option.name.clone(), option.value.clone())).collect(),
+        }
+    }
+}
+
+fn guest_boundary(boundary: &Boundary) -> wit::Boundary {
+    wit::Boundary {
+        name: boundary.name.clone(),
+        encoding: wit::Encoding {
+            element: guest_element(boundary.encoding.element),
+            scale_bits: boundary.encoding.scale.bits(),
+            zero_point: boundary.encoding.zero_point,
+        },
+    }
+}
+
+impl From<&Plan> for wit::Plan {
+    fn from(plan: &Plan) -> Self {
+        let shard = |shard: &Shard| wit::Shard {
+            component: shard.component,
+            first: shard.first,
+            end: shard.end,
+            target: shard.target,
+            formats: shard.formats,
+            context: shard.context,
+            entries: shard
+                .entries
+                .iter()
+                .map(|entry| wit::EntryShape { kind: guest_entry_kind(entry.kind), rows: entry.rows })
+                .collect(),
+            inputs: shard.inputs.iter().map(guest_boundary).collect(),
+            outputs: shard.outputs.iter().map(guest_boundary).collect(),
+            flags: shard.flags.iter().map(guest_flag).collect(),
+            build: guest_build_time(shard.build),
+        };
+        let reason = |reason: &Reason| wit::Reason {
+            shard: reason.shard,
+            choice: reason.choice.clone(),
+            because: reason.because.clone(),
+            cause: match &reason.cause {
+                Cause::Limit(name) => wit::Cause::Limit(name.clone()),
+                Cause::Cost(name) => wit::Cause::Cost(name.clone()),
+                Cause::Goal(name) => wit::Cause::Goal(name.clone()),
+                Cause::Feedback(name) => wit::Cause::Feedback(name.clone()),
+                Cause::Preference(name) => wit::Cause::Preference(name.clone()),
+            },
+        };
+        wit::Plan {
+            shards: plan.shards.iter().map(shard).collect(),
+            fallback: plan.fallback.clone(),
+            reasons: plan.reasons.iter().map(reason).collect(),
+        }
+    }
+}
+
+/// A guest's plan in our types. Only scales can fail; everything else is for the check to judge.
+impl TryFrom<wit::Plan> for Plan {
+    type Error = PlanFault;
+
+    fn try_from(plan: wit::Plan) -> Result<Self, PlanFault> {
+        let mut shards = Vec::new();
+        for (shard, position) in plan.shards.into_iter().zip(0_u32..) {
+            let boundaries = |boundaries: Vec<wit::Boundary>| {
+                let boundary = |boundary: wit::Boundary| {
+                    let bits = boundary.encoding.scale_bits;
+                    match own::ScaleBits::from_bits(bits) {
+                        Some(scale) => Ok(Boundary {
+                            name: boundary.name,
+                            encoding: own::Encoding {
+                                element: host_element(boundary.encoding.element),
+                                scale,
+                                zero_point: boundary.encoding.zero_point,
+                            },
+                        }),
+                        None => Err(PlanFault::ScaleInvalid { shard: position, name: boundary.name, bits }),
+                    }
+                };
+                boundaries.into_iter().map(boundary).collect::<Result<Vec<_>, _>>()
+            };
+            let context = shard.context;
+            let entry = |shape: wit::EntryShape| {
+                let kind = host_entry_kind(shape.kind);
+                let context = if kind == own::EntryKind::Encode { 0 } else { context };
+                own::EntryName { kind, rows: shape.rows, context }
+            };
+            shards.push(Shard {
+                component: shard.component,
+                first: shard.first,
+                end: shard.end,
+                target: shard.target,
+                formats: shard.formats,
+                context,
+                entries: shard.entries.into_iter().map(entry).collect(),
+                inputs: boundaries(shard.inputs)?,
+                outputs: boundaries(shard.outputs)?,
+                flags: shard
+                    .flags
+                    .into_iter()
+                    .map(|flag| own::Flag { name: flag.name, value: flag.value })
+                    .collect(),
+                build: host_build_time(shard.build),
+            });
+        }
+        let reason = |reason: wit::Reason| Reason {
+            shard: reason.shard,
+            choice: reason.choice,
+            because: reason.because,
+            cause: match reason.cause {
+                wit::Cause::Limit(name) => Cause::Limit(name),
+                wit::Cause::Cost(name) => Cause::Cost(name),
+                wit::Cause::Goal(name) => Cause::Goal(name),
+                wit::Cause::Feedback(name) => Cause::Feedback(name),
+                wit::Cause::Preference(name) => Cause::Preference(name),
+            },
+        };
+        Ok(Plan { shards, fallback: plan.fallback, reasons: plan.reasons.into_iter().map(reason).collect() })
+    }
+}
+
+impl From<&Feedback> for wit::Feedback {
+    fn from(feedback: &Feedback) -> Self {
+        wit::Feedback {
+            shard: feedback.shard,
+            class: feedback.class.map(guest_error_class),
+            message: feedback.message.clone(),
+            details: feedback.details.iter().map(|detail| (detail.name.clone(), detail.value.clone())).collect(),
+            times: feedback
+                .times
+                .iter()
+                .map(|time| wit::MeasuredTime { entry: guest_entry(time.entry), microseconds: time.microseconds })
+                .collect(),
+            drift_per_mille: feedback.drift_per_mille,
+        }
+    }
+}
+
+impl From<&Attempt> for wit::Attempt {
+    fn from(attempt: &Attempt) -> Self {
+        wit::Attempt {
+            plan: (&attempt.plan).into(),
+            feedback: attempt.feedback.iter().map(wit::Feedback::from).collect(),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Planner packs: how a planner reaches a host without a compiler.
+//!
+//! One file: the `.wasm` it was made of, its code for Pulley, the wasmtime version and the settings it was compiled
+//! under, and a signature over all of it. Compiled code is as powerful as a dylib, so a pack is opened only if a key the
+//! integrator trusts signed it, and run only by the wasmtime that compiled it.
+//!
+//! Layout, integers little endian: magic (8 bytes), length of the manifest (u32), manifest (JSON), `.wasm`, code, signature
+//! (64 bytes, ed25519 over everything before it).
+
+use std::fmt;
+use std::str::FromStr;
+
+use ed25519_dalek::{Signature, Signer, Verifier};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::PlannerError;
+use crate::sandbox::{EngineKind, Planner, Sandbox, WASMTIME_VERSION};
+
+const MAGIC: &[u8; 8] = b"SWPACK\x00\x01";
+const SIGNATURE_BYTES: usize = 64;
+/// Longest manifest read; ours have under 1 KiB.
+const MANIFEST_BYTES: usize = 64 << 10;
+/// Largest pack read: a Python planner's `.wasm` and code and room to spare.
+pub const PACK_BYTES: u64 = 128 << 20;
+
+/// What a pack says about itself. Trustworthy only after [`open`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PackManifest {
+    /// Name of the planner.
+    pub planner: String,
+    /// Version of the planner.
+    pub version: String,
+    /// The planner interface it exports.
+    pub interface: String,
+    /// Version of wasmtime that compiled it.
+    pub wasmtime: String,
+    /// Identity of the engine settings it was compiled under.
+    pub settings: String,
+    /// Bytes of the `.wasm`.
+    pub wasm_bytes: u64,
+    /// SHA-256 of the `.wasm`.
+    pub wasm_sha256: String,
+    /// Bytes of the code.
+    pub code_bytes: u64,
+    /// SHA-256 of the code.
+    pub code_sha256: String,
+    /// Public key of the signer.
+    pub key: PublicKey,
+}
+
+/// Why a pack was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// Not a pack.
+    #[error("not a planner pack")]
+    NotAPack,
+    /// Its parts do not add up to the file.
+    #[error("the pack is damaged at byte {offset}: {reason}")]
+    Damaged {
+        /// Where it was noticed.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It has no signature.
+    #[error("the pack is not signed")]
+    Unsigned,
+    /// Nobody trusts its key.
+    #[error("the pack is signed by {key}, which is not a trusted key")]
+    UntrustedKey {
+        /// The key.
+        key: PublicKey,
+    },
+    /// The signature does not fit the contents.
+    #[error("the pack was altered: the signature of {key} does not fit")]
+    Altered {
+        /// The key.
+        key: PublicKey,
+    },
+    /// It was compiled by another wasmtime or under other settings.
+    #[error("the pack was compiled under {what} {found}, this host has {expected}")]
+    Stale {
+        /// What differs.
+        what: &'static str,
+        /// The pack's.
+        found: String,
+        /// The host's.
+        expected: String,
+    },
+}
+
+impl PackError {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            PackError::NotAPack => None,
+            PackError::Damaged { .. } | PackError::Altered { .. } => Some("get the pack again from its source"),
+            PackError::Unsigned | PackError::Stale { .. } => {
+                Some("make it again with `shardwright planner pack` of this release")
+            }
+            PackError::UntrustedKey { .. } => Some("add the key to the trusted keys if you know its owner"),
+        }
+    }
+}
+
+/// A key or seed that is not 64 hexadecimal digits, or no point of the curve.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a key: expected 64 hexadecimal digits")]
+pub struct KeyError;
+
+/// The public half of a signing key; written as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PublicKey(ed25519_dalek::VerifyingKey);
+
+/// The secret half. Whoever has it can run code in every host that trusts it.
+pub struct SecretKey(ed25519_dalek::SigningKey);
+
+impl SecretKey {
+    /// From a seed of 32 bytes, which must come from a good source of randomness.
+    pub fn from_seed(seed: [u8; 32]) -> Self {
+        Self(ed25519_dalek::SigningKey::from_bytes(&seed))
+    }
+
+    /// A new key from the randomness of the system.
+    pub fn generate() -> std::io::Result<Self> {
+        let mut seed = [0_u8; 32];
+        getrandom::fill(&mut seed).map_err(|error| std::io::Error::other(error.to_string()))?;
+        Ok(Self::from_seed(seed))
+    }
+
+    /// The key hosts are told to trust.
+    pub fn public(&self) -> PublicKey {
+        PublicKey(self.0.verifying_key())
+    }
+
+    /// The seed as 64 hexadecimal digits, to be kept secret.
+    pub fn to_hex(&self) -> String {
+        crate::hex(self.0.as_bytes())
+    }
+}
+
+impl FromStr for SecretKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        unhex(text).map(Self::from_seed).ok_or(KeyError)
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SecretKey(of {})", self.public())
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&crate::hex(self.0.as_bytes()))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "PublicKey({self})")
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let bytes = unhex(text).ok_or(KeyError)?;
+        ed25519_dalek::VerifyingKey::from_bytes(&bytes).map(Self).map_err(|_| KeyError)
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let text = text.trim();
+    let mut bytes = [0_u8; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        *byte = digit(digits[0])? << 4 | digit(digits[1])?;
+    }
+    Some(bytes)
+}
+
+/// Whether a file looks like a pack.
+pub fn is_pack(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
+
+/// Compile a planner for Pulley, ask it who it is, and sign the result.
+#[cfg(feature = "compiler")]
+pub fn write(origin: &str, wasm: &[u8], key: &SecretKey) -> Result<Vec<u8>, PlannerError> {
+    let sandbox = Sandbox::new(EngineKind::Pulley)?;
+    let planner = sandbox.load(origin, wasm, None)?;
+    let code = planner.code()?;
+    let manifest = PackManifest {
+        planner: planner.description().name.clone(),
+        version: planner.description().version.clone(),
+        interface: crate::sandbox::INTERFACE.to_owned(),
+        wasmtime: WASMTIME_VERSION.to_owned(),
+        settings: sandbox.settings_id(),
+        wasm_bytes: wasm.len() as u64,
+        wasm_sha256: crate::hex(&Sha256::digest(wasm)),
+        code_bytes: code.len() as u64,
+        code_sha256: crate::hex(&Sha256::digest(&code)),
+        key: key.public(),
+    };
+    Ok(assemble(&manifest, wasm, &code, key))
+}
+
+#[cfg(any(feature = "compiler", test))]
+fn assemble(manifest: &PackManifest, wasm: &[u8], code: &[u8], key: &SecretKey) -> Vec<u8> {
+    let manifest = crate::canonical_json(manifest);
+    let mut pack = Vec::with_capacity(MAGIC.len() + 4 + manifest.len() + wasm.len() + code.len() + SIGNATURE_BYTES);
+    pack.extend_from_slice(MAGIC);
+    // A manifest has under 1 KiB: the planner's own words in it are capped.
+    pack.extend_from_slice(&u32::try_from(manifest.len()).unwrap_or(u32::MAX).to_le_bytes());
+    pack.extend_from_slice(&manifest);
+    pack.extend_from_slice(wasm);
+    pack.extend_from_slice(code);
+    let signature = key.0.sign(&pack).to_bytes();
+    pack.extend_from_slice(&signature);
+    pack
+}
+
+/// A pack taken apart, not yet trusted.
+struct Parts<'pack> {
+    manifest: PackManifest,
+    wasm: &'pack [u8],
+    code: &'pack [u8],
+    signed: &'pack [u8],
+    signature: Option<[u8; SIGNATURE_BYTES]>,
+}
+
+fn take_apart(bytes: &[u8]) -> Result<Parts<'_>, PackError> {
+    let damaged = |offset: usize, reason: &str| PackError::Damaged {
+        offset: offset as u64,
+        reason: reason.to_owned(),
+    };
+    let rest = bytes.strip_prefix(MAGIC).ok_or(PackError::NotAPack)?;
+    let offset = MAGIC.len();
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| damaged(offset, "it ends early"))?;
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > MANIFEST_BYTES {
+        return Err(damaged(offset, "the manifest is too long"));
+    }
+    let offset = offset + 4;
+    let (manifest, rest) = rest.split_at_checked(length).ok_or_else(|| damaged(offset, "it ends in the manifest"))?;
+    let manifest: PackManifest =
+        serde_json::from_slice(manifest).map_err(|error| damaged(offset, &format!("the manifest is not sound: {error}")))?;
+    let offset = offset + length;
+    let part = |rest: &'_ [u8], bytes: u64| usize::try_from(bytes).ok().filter(|&bytes| bytes <= rest.len());
+    let split = part(rest, manifest.wasm_bytes).ok_or_else(|| damaged(offset, "it ends in the component"))?;
+    let (wasm, rest) = rest.split_at(split);
+    let offset = offset + split;
+    let split = part(rest, manifest.code_bytes).ok_or_else(|| damaged(offset, "it ends in the code"))?;
+    let (code, signature) = rest.split_at(split);
+    let offset = offset + split;
+    let signature = match signature.len() {
+        0 => None,
+        SIGNATURE_BYTES => signature.try_into().ok(),
+        _ => return Err(damaged(offset, "the signature does not have 64 bytes")),
+    };
+    Ok(Parts { manifest, wasm, code, signed: &bytes[..offset], signature })
+}
+
+/// What a pack says about itself, without trusting a word of it.
+pub fn inspect(bytes: &[u8]) -> Result<PackManifest, PackError> {
+    take_apart(bytes).map(|parts| parts.manifest)
+}
+
+/// Whether a pack is sound, signed by one of `trusted`, and made for this host.
+pub fn verify(bytes: &[u8], trusted: &[PublicKey]) -> Result<PackManifest, PackError> {
+    checked(bytes, trusted).map(|parts| parts.manifest)
+}
+
+fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pack>, PackError> {
+    let parts = take_apart(bytes)?;
+    let key = parts.manifest.key;
+    let signature = parts.signature.ok_or(PackError::Unsigned)?;
+    if !trusted.contains(&key) {
+        return Err(PackError::UntrustedKey { key });
+    }
+    let signature = Signature::from_bytes(&signature);
+    key.0.verify(parts.signed, &signature).map_err(|_| PackError::Altered { key })?;
+    let digests = [
+        (crate::hex(&Sha256::digest(parts.wasm)), &parts.manifest.wasm_sha256),
+        (crate::hex(&Sha256::digest(parts.code)), &parts.manifest.code_sha256),
+    ];
+    if digests.iter().any(|(actual, stated)| actual != *stated) {
+        return Err(PackError::Altered { key });
+    }
+    let sandbox_settings = crate::sandbox::pulley_settings_id();
+    let expected = [
+        ("wasmtime", &parts.manifest.wasmtime, WASMTIME_VERSION),
+        ("the settings", &parts.manifest.settings, &sandbox_settings),
+        ("the interface", &parts.manifest.interface, crate::sandbox::INTERFACE),
+    ];
+    for (what, found, expected) in expected {
+        if found != expected {
+            return Err(PackError::Stale { what, found: found.clone(), expected: expected.to_owned() });
+        }
+    }
+    Ok(parts)
+}
+
+/// A planner out of a pack, run by Pulley.
+///
+/// Errors: [`PackError`] inside a [`PlannerError`] unless one of `trusted` signed exactly these bytes and this wasmtime,
+/// under these settings, compiled them.
+pub fn open(origin: &str, bytes: &[u8], trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
+    let parts = checked(bytes, trusted).map_err(|error| PlannerError {
+        planner: inspect(bytes).map_or_else(|_| origin.to_owned(), |manifest| manifest.planner),
+        version: inspect(bytes).ok().map(|manifest| manifest.version),
+        kind: error.into(),
+    })?;
+    let sandbox = Sandbox::new(EngineKind::Pulley)?;
+    // SAFETY: a key the integrator trusts signed this code as what its compiler returned; trusting a key is trusting its
+    // owner's code.
+    unsafe { sandbox.deserialize(&parts.manifest.planner, parts.code) }
+}

@@ -1,0 +1,422 @@
+//! SoC profiles: what is known about a chip, as data, each fact with its provenance.
+//!
+//! A profile is a JSON file; `plugins/README.md` describes it. Three are built in, more come from directories. Nothing is
+//! remembered between calls: a file that is added is found, one that is taken away is gone.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::{Flag, FormatTuple, Limit, Provenance, TargetKind};
+
+use crate::error::PlannerErrorKind;
+use crate::registry::RegistryError;
+
+/// Name of the profile that stands for no chip in particular.
+pub const GENERIC: &str = "generic";
+
+const BUILTIN: &[(&str, &str)] = &[
+    ("generic.json", include_str!("../../../plugins/profiles/generic.json")),
+    ("mt6989.json", include_str!("../../../plugins/profiles/mt6989.json")),
+    ("sm8850.json", include_str!("../../../plugins/profiles/sm8850.json")),
+];
+
+/// Caps on a profile file; ours have a few kilobytes and a handful of entries.
+mod caps {
+    /// Bytes of a file.
+    pub const FILE_BYTES: u64 = 256 << 10;
+    /// Entries of any list.
+    pub const ENTRIES: usize = 256;
+    /// Bytes of a name.
+    pub const NAME_BYTES: usize = 128;
+}
+
+/// The one version of the file format there is.
+const SCHEMA: u32 = 1;
+
+/// Something known about a chip that nothing computes with: shown to people, passed on to nobody.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fact {
+    /// What, such as `l1-kilobytes`.
+    pub name: String,
+    /// How much or which.
+    pub value: String,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// What was observed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// Formats a chip is known to take together, or known to refuse.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileFormat {
+    /// The formats.
+    pub formats: FormatTuple,
+    /// Whether they are taken.
+    pub legal: bool,
+    /// Where that is known from.
+    pub provenance: Provenance,
+    /// What was observed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// A compiler flag worth setting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileFlag {
+    /// Name as the shim's schema spells it.
+    pub name: String,
+    /// Value.
+    pub value: String,
+    /// Where the recommendation comes from.
+    pub provenance: Provenance,
+    /// What was observed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+impl ProfileFlag {
+    /// The flag alone.
+    pub fn flag(&self) -> Flag {
+        Flag { name: self.name.clone(), value: self.value.clone() }
+    }
+}
+
+/// A chip.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Version of the file format: 1.
+    pub schema: u32,
+    /// Name it is called by: lower-case letters, digits, hyphens.
+    pub name: String,
+    /// Name for people.
+    pub title: String,
+    /// Who makes it.
+    pub vendor: String,
+    /// Other names it goes by. Case, spaces, hyphens and underscores do not matter when a name is looked up.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// Name of the shim that serves it.
+    pub shim: String,
+    /// Kind of device.
+    pub kind: TargetKind,
+    /// Upper bounds.
+    #[serde(default)]
+    pub limits: Vec<Limit>,
+    /// Formats it takes or refuses, best first.
+    #[serde(default)]
+    pub formats: Vec<ProfileFormat>,
+    /// Flags worth setting.
+    #[serde(default)]
+    pub flags: Vec<ProfileFlag>,
+    /// What else is known.
+    #[serde(default)]
+    pub facts: Vec<Fact>,
+}
+
+impl Profile {
+    /// The formats it is known to take, best first.
+    pub fn legal_formats(&self) -> impl Iterator<Item = &FormatTuple> {
+        self.formats.iter().filter(|entry| entry.legal).map(|entry| &entry.formats)
+    }
+
+    /// The limits with those a user set in their place: one of the same name replaces, another is added.
+    pub fn limits_with(&self, user: &[Limit]) -> Vec<Limit> {
+        let mut limits: Vec<Limit> =
+            self.limits.iter().filter(|limit| user.iter().all(|user| user.name != limit.name)).cloned().collect();
+        limits.extend(user.iter().cloned());
+        limits
+    }
+}
+
+/// Where a profile comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProfileSource {
+    /// Built in, under this file name.
+    Builtin(&'static str),
+    /// A file.
+    File(PathBuf),
+}
+
+impl fmt::Display for ProfileSource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProfileSource::Builtin(name) => write!(formatter, "built-in {name}"),
+            ProfileSource::File(path) => write!(formatter, "{}", path.display()),
+        }
+    }
+}
+
+/// A profile with its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundProfile {
+    /// The profile.
+    pub profile: Profile,
+    /// Its source.
+    pub source: ProfileSource,
+}
+
+/// Why there is no profile.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// A directory could not be read.
+    #[error(transparent)]
+    Directory(#[from] RegistryError),
+    /// A file could not be read or is too big.
+    #[error("profile {source_file}: {reason}")]
+    File {
+        /// The file.
+        source_file: ProfileSource,
+        /// Why.
+        reason: String,
+    },
+    /// A file is not a profile.
+    #[error("profile {source_file}, line {line}, column {column}: {reason}")]
+    Syntax {
+        /// The file.
+        source_file: ProfileSource,
+        /// Line, from one.
+        line: usize,
+        /// Column, from one.
+        column: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A profile that makes no sense.
+    #[error("profile {source_file}: {reason}")]
+    Invalid {
+        /// The file.
+        source_file: ProfileSource,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Two profiles claim one name.
+    #[error("`{name}` is claimed by {first} and by {second}")]
+    Duplicate {
+        /// Name or alias.
+        name: String,
+        /// One profile.
+        first: ProfileSource,
+        /// The other.
+        second: ProfileSource,
+    },
+    /// No such chip.
+    #[error("no profile for SoC `{name}`")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Names much like it.
+        near: Vec<String>,
+        /// Every name there is.
+        known: Vec<String>,
+    },
+}
+
+impl ProfileError {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            ProfileError::Unknown { near, .. } if !near.is_empty() => {
+                Some(format!("did you mean {}?", near.join(" or ")))
+            }
+            ProfileError::Unknown { known, .. } => Some(format!("known: {}", known.join(", "))),
+            ProfileError::Duplicate { .. } => Some("remove one of them, or rename it".to_owned()),
+            ProfileError::Directory(error) => error.help(),
+            ProfileError::Syntax { .. } | ProfileError::Invalid { .. } => {
+                Some("plugins/README.md describes every field".to_owned())
+            }
+            ProfileError::File { .. } => None,
+        }
+    }
+}
+
+/// The built-in profiles and those of directories.
+#[derive(Debug, Clone, Default)]
+pub struct ProfileRegistry {
+    directories: Vec<PathBuf>,
+}
+
+impl ProfileRegistry {
+    /// The built-in profiles.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more directory; its `.json` files are profiles. One that does not exist counts as empty.
+    #[must_use]
+    pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directories.push(directory.into());
+        self
+    }
+
+    /// Every profile there is now, built-in ones first.
+    ///
+    /// Errors: any file that is not a sound profile, and any name or alias claimed twice. A bad file is never skipped:
+    /// whoever put it there would look for it.
+    pub fn list(&self) -> Result<Vec<FoundProfile>, ProfileError> {
+        let mut found = Vec::new();
+        for (name, text) in BUILTIN {
+            let source = ProfileSource::Builtin(name);
+            found.push(FoundProfile { profile: parse(text.as_bytes(), &source)?, source });
+        }
+        for directory in &self.directories {
+            for path in crate::registry::files(directory)? {
+                if path.extension().is_some_and(|extension| extension == "json") {
+                    found.push(read(&path)?);
+                }
+            }
+        }
+        let mut claimed: BTreeMap<String, &FoundProfile> = BTreeMap::new();
+        for candidate in &found {
+            let mut own: Vec<String> = candidate.profile.aliases.iter().map(|alias| normalise(alias)).collect();
+            own.push(normalise(&candidate.profile.name));
+            own.sort();
+            own.dedup();
+            for name in own {
+                if let Some(first) = claimed.insert(name.clone(), candidate) {
+                    return Err(ProfileError::Duplicate {
+                        name,
+                        first: first.source.clone(),
+                        second: candidate.source.clone(),
+                    });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The profile of this name or alias.
+    pub fn find(&self, name: &str) -> Result<FoundProfile, ProfileError> {
+        let wanted = normalise(name);
+        let mut profiles = self.list()?;
+        let names = |profile: &Profile| {
+            let mut names = vec![normalise(&profile.name)];
+            names.extend(profile.aliases.iter().map(|alias| normalise(alias)));
+            names
+        };
+        if let Some(position) = profiles.iter().position(|found| names(&found.profile).contains(&wanted)) {
+            return Ok(profiles.swap_remove(position));
+        }
+        let near = profiles
+            .iter()
+            .filter(|found| names(&found.profile).iter().any(|known| is_near(known, &wanted)))
+            .map(|found| found.profile.name.clone())
+            .collect();
+        let name = name.chars().take(caps::NAME_BYTES).collect();
+        Err(ProfileError::Unknown {
+            name,
+            near,
+            known: profiles.into_iter().map(|found| found.profile.name).collect(),
+        })
+    }
+}
+
+/// Read one profile file.
+pub fn read(path: &Path) -> Result<FoundProfile, ProfileError> {
+    let source = ProfileSource::File(path.to_owned());
+    let bytes = crate::read_capped(path, caps::FILE_BYTES).map_err(|kind| ProfileError::File {
+        source_file: source.clone(),
+        reason: match kind {
+            PlannerErrorKind::MissingFile { source, .. } => source.to_string(),
+            other => other.to_string(),
+        },
+    })?;
+    Ok(FoundProfile { profile: parse(&bytes, &source)?, source })
+}
+
+fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile, ProfileError> {
+    let profile: Profile = serde_json::from_slice(bytes).map_err(|error| ProfileError::Syntax {
+        source_file: source.clone(),
+        line: error.line(),
+        column: error.column(),
+        reason: error.to_string(),
+    })?;
+    match fault(&profile) {
+        None => Ok(profile),
+        Some(reason) => Err(ProfileError::Invalid { source_file: source.clone(), reason }),
+    }
+}
+
+/// What is wrong with a profile that can be read.
+fn fault(profile: &Profile) -> Option<String> {
+    if profile.schema != SCHEMA {
+        return Some(format!("schema {} is unknown, this host reads {SCHEMA}", profile.schema));
+    }
+    let legal = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
+    if profile.name.is_empty() || !profile.name.chars().all(legal) {
+        return Some(format!("name `{}` is not of lower-case letters, digits and hyphens", profile.name));
+    }
+    let lists = [
+        ("aliases", profile.aliases.len()),
+        ("limits", profile.limits.len()),
+        ("formats", profile.formats.len()),
+        ("flags", profile.flags.len()),
+        ("facts", profile.facts.len()),
+    ];
+    if let Some((what, count)) = lists.into_iter().find(|(_, count)| *count > caps::ENTRIES) {
+        return Some(format!("{count} {what}, at most {} are read", caps::ENTRIES));
+    }
+    let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim].into_iter().chain(&profile.aliases);
+    for name in names {
+        if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
+            let quoted: String = name.chars().take(32).collect();
+            return Some(format!("name `{quoted}` is empty or longer than {} bytes", caps::NAME_BYTES));
+        }
+    }
+    let repeated = |names: Vec<&str>| {
+        let mut names = names;
+        names.sort_unstable();
+        names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_owned())
+    };
+    if let Some(name) = repeated(profile.limits.iter().map(|limit| limit.name.as_str()).collect()) {
+        return Some(format!("limit `{name}` is given twice"));
+    }
+    if let Some(name) = repeated(profile.flags.iter().map(|flag| flag.name.as_str()).collect()) {
+        return Some(format!("flag `{name}` is given twice"));
+    }
+    let tuples: Vec<String> = profile.formats.iter().map(|entry| entry.formats.to_string()).collect();
+    if let Some(name) = repeated(tuples.iter().map(String::as_str).collect()) {
+        return Some(format!("formats {name} are given twice"));
+    }
+    let unsorted = |tuple: &FormatTuple| tuple.roles.windows(2).any(|pair| pair[0].role >= pair[1].role);
+    if let Some(entry) = profile.formats.iter().find(|entry| unsorted(&entry.formats)) {
+        return Some(format!("roles of formats {} are not sorted, each at most once", entry.formats));
+    }
+    None
+}
+
+/// A name as it is looked up.
+fn normalise(name: &str) -> String {
+    name.chars().filter(|character| !matches!(character, ' ' | '-' | '_')).flat_map(char::to_lowercase).collect()
+}
+
+/// Whether a name is likely a slip of another: one contains the other, or at most two letters differ.
+fn is_near(known: &str, wanted: &str) -> bool {
+    let short = wanted.chars().count().min(known.chars().count());
+    if short >= 4 && (known.contains(wanted) || wanted.contains(known)) {
+        return true;
+    }
+    // Rows of an edit distance; a hostile name is not worth more than this.
+    let (known, wanted): (Vec<char>, Vec<char>) = (known.chars().collect(), wanted.chars().take(64).collect());
+    let mut row: Vec<usize> = (0..=wanted.len()).collect();
+    for (position, left) in known.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = position + 1;
+        for (column, right) in wanted.iter().enumerate() {
+            let changed = diagonal + usize::from(left != right);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[wanted.len()] <= 2 && short >= 3
+}
+
+#[cfg(test)]
+mod tests;

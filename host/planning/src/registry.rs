@@ -1,0 +1,202 @@
+//! Planners in directories: a `.wasm` or `.pack` dropped there is found by its file name, one taken away is gone.
+//! Nothing is remembered between calls.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::error::{PlannerError, PlannerErrorKind};
+use crate::pack::{self, PublicKey};
+use crate::sandbox::Planner;
+#[cfg(feature = "compiler")]
+use crate::sandbox::{CompiledCache, Sandbox};
+
+/// Most files of a directory looked at. A directory with more is not a planner directory.
+const FILES: usize = 4096;
+
+/// Form of a planner file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PlannerFile {
+    /// A component, compiled here.
+    Wasm,
+    /// A signed pack.
+    Pack,
+}
+
+/// A planner file that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannerEntry {
+    /// Name it is called by: the file name without its extension.
+    pub name: String,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its form.
+    pub file: PlannerFile,
+}
+
+/// Why a directory could not be read or a planner not found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// A directory could not be read.
+    #[error("cannot read the planner directory {}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Too many files.
+    #[error("{} has more than {FILES} files", path.display())]
+    TooManyFiles {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Two files of one name.
+    #[error("planner `{name}` is there twice: {} and {}", first.display(), second.display())]
+    Duplicate {
+        /// The name.
+        name: String,
+        /// One file.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// No such planner.
+    #[error("no planner `{name}`")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+}
+
+impl RegistryError {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            RegistryError::Unknown { known, .. } if known.is_empty() => {
+                Some("the planner directories are empty; a path to a `.wasm` or `.pack` is taken too".to_owned())
+            }
+            RegistryError::Unknown { known, .. } => Some(format!("there are: {}", known.join(", "))),
+            RegistryError::Duplicate { .. } => Some("remove or rename one of them".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// Directories with planners.
+#[derive(Debug, Clone, Default)]
+pub struct PlannerRegistry {
+    directories: Vec<PathBuf>,
+}
+
+impl PlannerRegistry {
+    /// No directories.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more directory. One that does not exist counts as empty.
+    #[must_use]
+    pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directories.push(directory.into());
+        self
+    }
+
+    /// Every planner there is now, by name.
+    pub fn list(&self) -> Result<Vec<PlannerEntry>, RegistryError> {
+        let mut found: BTreeMap<String, PlannerEntry> = BTreeMap::new();
+        for directory in &self.directories {
+            for path in files(directory)? {
+                let file = match path.extension().and_then(|extension| extension.to_str()) {
+                    Some("wasm") => PlannerFile::Wasm,
+                    Some("pack") => PlannerFile::Pack,
+                    _ => continue,
+                };
+                let Some(name) = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned) else { continue };
+                if let Some(first) = found.get(&name) {
+                    return Err(RegistryError::Duplicate { name, first: first.path.clone(), second: path });
+                }
+                found.insert(name.clone(), PlannerEntry { name, path, file });
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// The planner of this name.
+    pub fn find(&self, name: &str) -> Result<PlannerEntry, RegistryError> {
+        let mut entries = self.list()?;
+        match entries.iter().position(|entry| entry.name == name) {
+            Some(position) => Ok(entries.swap_remove(position)),
+            None => Err(RegistryError::Unknown {
+                name: name.to_owned(),
+                known: entries.into_iter().map(|entry| entry.name).collect(),
+            }),
+        }
+    }
+}
+
+/// Regular files of a directory in the order of their names; none if it does not exist.
+pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, RegistryError> {
+    let failed = |source| RegistryError::Directory { path: directory.to_owned(), source };
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if paths.len() >= FILES {
+            return Err(RegistryError::TooManyFiles { path: directory.to_owned() });
+        }
+        if path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+impl PlannerEntry {
+    /// A planner file given by its path rather than by name.
+    pub fn from_path(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        let pack = path.extension().is_some_and(|extension| extension == "pack");
+        Self { name, path, file: if pack { PlannerFile::Pack } else { PlannerFile::Wasm } }
+    }
+
+    /// Load it: a `.wasm` is compiled in `sandbox`, a pack is verified against `trusted` and run by Pulley.
+    #[cfg(feature = "compiler")]
+    pub fn load(
+        &self,
+        sandbox: &Sandbox,
+        cache: Option<&CompiledCache>,
+        trusted: &[PublicKey],
+    ) -> Result<Planner, PlannerError> {
+        match self.file {
+            PlannerFile::Wasm => sandbox.load_file(&self.path, cache),
+            PlannerFile::Pack => self.open_pack(trusted),
+        }
+    }
+
+    /// Load it without a compiler: packs only.
+    #[cfg(not(feature = "compiler"))]
+    pub fn load(&self, trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
+        match self.file {
+            PlannerFile::Wasm => Err(self.error(PlannerErrorKind::NoCompiler)),
+            PlannerFile::Pack => self.open_pack(trusted),
+        }
+    }
+
+    fn open_pack(&self, trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
+        let bytes = crate::read_capped(&self.path, pack::PACK_BYTES).map_err(|kind| self.error(kind))?;
+        pack::open(&crate::file_name(&self.path), &bytes, trusted)
+    }
+
+    fn error(&self, kind: PlannerErrorKind) -> PlannerError {
+        PlannerError { planner: crate::file_name(&self.path), version: None, kind }
+    }
+}

@@ -1,0 +1,507 @@
+//! The sandbox: compiles or loads one planner and calls it, each call in a fresh store.
+//!
+//! A planner gets no import but `log`, so it has no clock, files or random numbers; the engine settings leave nothing
+//! else that differs between machines, so the same request gives the same plan natively and under Pulley. Fuel bounds
+//! its time, a limiter its memory, hostcall fuel what is copied out of it, a budget its log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, HasSelf, Linker};
+use wasmtime::{Config, Engine, ResourceLimiter, Store, Trap};
+
+use crate::bindings::{self, guest_log, wit};
+use crate::error::{PlannerError, PlannerErrorKind, RefusalKind};
+use crate::feedback::Attempt;
+use crate::plan::Plan;
+use crate::request::Request;
+
+#[cfg(feature = "compiler")]
+mod compile;
+mod settings;
+
+#[cfg(feature = "compiler")]
+pub use compile::CompiledCache;
+pub(crate) use settings::WASMTIME_VERSION;
+
+/// Settings identity of every pack.
+pub(crate) fn pulley_settings_id() -> String {
+    settings::id(EngineKind::Pulley)
+}
+
+/// The interface a planner exports.
+pub const INTERFACE: &str = "shardwright:planner/api@0.1.0";
+/// The interface a planner may import.
+pub const LOG_INTERFACE: &str = "shardwright:planner/host@0.1.0";
+
+/// How a planner is executed. Both give the same answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Machine code of this processor, compiled here.
+    #[cfg(feature = "compiler")]
+    Native,
+    /// Wasmtime's portable interpreter: about ten times slower, which planning does not notice.
+    Pulley,
+}
+
+impl EngineKind {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            #[cfg(feature = "compiler")]
+            EngineKind::Native => "native",
+            EngineKind::Pulley => "pulley",
+        }
+    }
+}
+
+/// Bounds of one planner. The defaults are far above what a real planner needs on a model of 8 billion parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// Size of a `.wasm` in bytes. A Rust planner has about 0.1 MB, a Python one 18 MB.
+    pub wasm_bytes: u64,
+    /// Time to compile.
+    pub compile_time: Duration,
+    /// Fuel of one call, about one unit per instruction: half a second natively, some seconds under Pulley.
+    pub fuel: u64,
+    /// Linear memory in bytes, all memories together.
+    pub memory_bytes: usize,
+    /// Elements of tables, all tables together.
+    pub table_elements: usize,
+    /// Bytes copied out of the planner in one call. Strings of a guest may alias, so its memory bound is none.
+    pub output_bytes: usize,
+    /// Log lines of one call.
+    pub log_lines: usize,
+    /// Log bytes of one call.
+    pub log_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            wasm_bytes: 32 << 20,
+            compile_time: Duration::from_secs(60),
+            fuel: 2_000_000_000,
+            memory_bytes: settings::MEMORY_BYTES,
+            table_elements: 100_000,
+            output_bytes: 4 << 20,
+            log_lines: 1000,
+            log_bytes: 256 << 10,
+        }
+    }
+}
+
+/// One line a planner logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// How serious.
+    pub level: LogLevel,
+    /// The line.
+    pub message: String,
+}
+
+/// How serious a log line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// For the planner's author.
+    Debug,
+    /// For the curious.
+    Info,
+    /// Something was ignored or approximated.
+    Warn,
+    /// Something failed.
+    Error,
+}
+
+/// One setting of a planner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OptionDescription {
+    /// Name.
+    pub name: String,
+    /// Legal values, in words.
+    pub values: String,
+    /// What it does.
+    pub summary: String,
+}
+
+/// What a planner says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// Name.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// One sentence.
+    pub summary: String,
+    /// Options it takes.
+    pub options: Vec<OptionDescription>,
+}
+
+/// An engine with our settings. Cheap to clone; clones share the engine.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    engine: Engine,
+    kind: EngineKind,
+    bounds: Arc<Bounds>,
+}
+
+impl Sandbox {
+    /// A sandbox with the default bounds.
+    pub fn new(kind: EngineKind) -> Result<Self, PlannerError> {
+        Self::with_bounds(kind, Bounds::default())
+    }
+
+    /// A sandbox with bounds of its own.
+    pub fn with_bounds(kind: EngineKind, bounds: Bounds) -> Result<Self, PlannerError> {
+        let failed = |error: wasmtime::Error| PlannerError {
+            planner: "sandbox".to_owned(),
+            version: None,
+            kind: PlannerErrorKind::Sandbox { reason: format!("{error:#}") },
+        };
+        let config: Config = settings::config(kind).map_err(failed)?;
+        let engine = Engine::new(&config).map_err(failed)?;
+        Ok(Self { engine, kind, bounds: Arc::new(bounds) })
+    }
+
+    /// How planners are executed.
+    pub fn kind(&self) -> EngineKind {
+        self.kind
+    }
+
+    /// The bounds.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Identity of the settings compiled code depends on: 64 hexadecimal digits. Code compiled under another identity
+    /// does not run here.
+    pub fn settings_id(&self) -> String {
+        settings::id(self.kind)
+    }
+
+    /// A planner from compiled code.
+    ///
+    /// # Safety
+    ///
+    /// `code` must be what [`Component::serialize`] or `precompile_component` returned, unaltered: wasmtime does not
+    /// check it, and altered code can do anything to this process.
+    pub(crate) unsafe fn deserialize(&self, origin: &str, code: &[u8]) -> Result<Planner, PlannerError> {
+        // SAFETY: passed on to the caller.
+        let component = unsafe { Component::deserialize(&self.engine, code) };
+        let component = component
+            .map_err(|error| named(origin, PlannerErrorKind::Garbage { reason: format!("{error:#}") }))?;
+        self.planner(origin, component)
+    }
+
+    /// Check what a component imports and exports, link it, and ask it who it is.
+    fn planner(&self, origin: &str, component: Component) -> Result<Planner, PlannerError> {
+        let fail = |kind| named(origin, kind);
+        check_interface(&self.engine, &component).map_err(fail)?;
+        let mut linker = Linker::<Guest>::new(&self.engine);
+        let sandbox_failed = |error: wasmtime::Error| {
+            named(origin, PlannerErrorKind::Sandbox { reason: format!("{error:#}") })
+        };
+        guest_log::add_to_linker::<_, HasSelf<Guest>>(&mut linker, |guest| guest).map_err(sandbox_failed)?;
+        let misfit = |error: wasmtime::Error| {
+            let expected = format!("{INTERFACE} as this host knows it ({error:#})");
+            named(origin, PlannerErrorKind::WrongWorld { expected })
+        };
+        let instance = linker.instantiate_pre(&component).map_err(misfit)?;
+        let instance = bindings::PlannerPre::new(instance).map_err(misfit)?;
+        let mut planner = Planner {
+            sandbox: self.clone(),
+            component,
+            instance,
+            description: Description {
+                name: origin.to_owned(),
+                version: String::new(),
+                summary: String::new(),
+                options: vec![],
+            },
+        };
+        planner.description = planner.describe(origin)?;
+        Ok(planner)
+    }
+}
+
+fn named(planner: &str, kind: PlannerErrorKind) -> PlannerError {
+    PlannerError { planner: planner.to_owned(), version: None, kind }
+}
+
+/// Hold imports against the allow-list and find the interface among the exports. Linking would refuse the same
+/// components, in words that help nobody.
+fn check_interface(engine: &Engine, component: &Component) -> Result<(), PlannerErrorKind> {
+    let component_type = component.component_type();
+    for (import, item) in component_type.imports(engine) {
+        // An import of types alone, as some toolchains add, gives a planner nothing to call.
+        let types_only = match &item.ty {
+            ComponentItem::ComponentInstance(instance) => instance
+                .exports(engine)
+                .all(|(_, export)| matches!(export.ty, ComponentItem::Type(_) | ComponentItem::Resource(_))),
+            ComponentItem::Type(_) => true,
+            _ => false,
+        };
+        if !same_line(import, LOG_INTERFACE) && !(types_only && import.starts_with("shardwright:planner/")) {
+            return Err(PlannerErrorKind::ForbiddenImport {
+                import: import.to_owned(),
+                allowed: LOG_INTERFACE.to_owned(),
+            });
+        }
+    }
+    let base = base(INTERFACE);
+    let mut other = None;
+    for (export, _) in component_type.exports(engine) {
+        if same_line(export, INTERFACE) {
+            return Ok(());
+        }
+        if crate::sandbox::base(export) == base {
+            other = Some(export.to_owned());
+        }
+    }
+    let expected = INTERFACE.to_owned();
+    Err(match other {
+        Some(found) => PlannerErrorKind::WrongVersion { found, expected },
+        None => PlannerErrorKind::WrongWorld { expected },
+    })
+}
+
+/// An interface name without its version.
+fn base(interface: &str) -> &str {
+    interface.split_once('@').map_or(interface, |(base, _)| base)
+}
+
+/// Whether two interface names differ in the patch version at most. Before 1.0 the minor version is the one that breaks.
+fn same_line(left: &str, right: &str) -> bool {
+    let line = |name: &str| {
+        let (base, version) = name.split_once('@')?;
+        let (line, _patch) = version.rsplit_once('.')?;
+        Some((base.to_owned(), line.to_owned()))
+    };
+    line(left).is_some() && line(left) == line(right)
+}
+
+/// A planner, ready to be asked. Every call runs in a fresh instance.
+pub struct Planner {
+    sandbox: Sandbox,
+    #[cfg_attr(not(feature = "compiler"), allow(dead_code, reason = "kept for writing packs and caches"))]
+    component: Component,
+    instance: bindings::PlannerPre<Guest>,
+    description: Description,
+}
+
+impl std::fmt::Debug for Planner {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Planner")
+            .field("description", &self.description)
+            .field("engine", &self.sandbox.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What was logged during a call, and what the call came to.
+#[derive(Debug)]
+pub struct Answer {
+    /// The plan, not yet checked, or why there is none.
+    pub plan: Result<Plan, PlannerError>,
+    /// What the planner logged.
+    pub log: Vec<LogLine>,
+}
+
+impl Planner {
+    /// What the planner says about itself.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Where it runs.
+    pub fn engine(&self) -> EngineKind {
+        self.sandbox.kind
+    }
+
+    /// An error of this planner.
+    pub(crate) fn error(&self, kind: PlannerErrorKind) -> PlannerError {
+        let Description { name, version, .. } = &self.description;
+        let version = (!version.is_empty()).then(|| version.clone());
+        PlannerError { planner: name.clone(), version, kind }
+    }
+
+    /// Ask for a plan. The plan is what the guest said; [`check`](crate::check::check) it.
+    pub fn make_plan(&self, request: &Request) -> Answer {
+        let request = wit::Request::from(request);
+        self.answer("make-plan", |api, store| api.call_make_plan(store, &request))
+    }
+
+    /// Ask again after attempts failed. `history` is never empty; its last plan is the previous one.
+    pub fn revise(&self, request: &Request, history: &[Attempt]) -> Answer {
+        let request = wit::Request::from(request);
+        let history: Vec<wit::Attempt> = history.iter().map(wit::Attempt::from).collect();
+        let none = wit::Plan { shards: vec![], fallback: vec![], reasons: vec![] };
+        let previous = history.last().map_or(&none, |attempt| &attempt.plan);
+        self.answer("revise", |api, store| api.call_revise(store, &request, previous, &history))
+    }
+
+    fn answer(
+        &self,
+        function: &'static str,
+        call: impl FnOnce(&wit::Guest, &mut Store<Guest>) -> wasmtime::Result<Result<wit::Plan, wit::Refusal>>,
+    ) -> Answer {
+        let (result, log) = self.call(function, call);
+        let plan = result.map_err(|kind| self.error(kind)).and_then(|plan| match plan {
+            Ok(plan) => Plan::try_from(plan).map_err(|fault| self.error(PlannerErrorKind::Plan(fault))),
+            Err(refusal) => Err(self.error(refused(refusal))),
+        });
+        Answer { plan, log }
+    }
+
+    fn describe(&self, origin: &str) -> Result<Description, PlannerError> {
+        let (result, _log) = self.call("describe", |api, store| api.call_describe(store));
+        let description = result.map_err(|kind| named(origin, kind))?;
+        // Names end up in messages and file heads.
+        let short = |text: String, bytes: usize| {
+            let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+            let printable = |character: char| if character.is_control() { ' ' } else { character };
+            text[..end].chars().map(printable).collect::<String>()
+        };
+        let option = |option: wit::OptionDescription| OptionDescription {
+            name: short(option.name, NAME_BYTES),
+            values: short(option.values, TEXT_BYTES),
+            summary: short(option.summary, TEXT_BYTES),
+        };
+        Ok(Description {
+            name: short(description.name, NAME_BYTES),
+            version: short(description.version, NAME_BYTES),
+            summary: short(description.summary, TEXT_BYTES),
+            options: description.options.into_iter().take(OPTIONS).map(option).collect(),
+        })
+    }
+
+    /// One call in a fresh store, and the log whatever came of it.
+    fn call<T>(
+        &self,
+        function: &'static str,
+        call: impl FnOnce(&wit::Guest, &mut Store<Guest>) -> wasmtime::Result<T>,
+    ) -> (Result<T, PlannerErrorKind>, Vec<LogLine>) {
+        let bounds = &self.sandbox.bounds;
+        let guest = Guest { bounds: Arc::clone(bounds), log: vec![], log_bytes: 0, memory: 0, tables: 0 };
+        let mut store = Store::new(&self.sandbox.engine, guest);
+        store.limiter(|guest| guest);
+        store.set_hostcall_fuel(bounds.output_bytes);
+        let result = store
+            .set_fuel(bounds.fuel)
+            .and_then(|()| self.instance.instantiate(&mut store))
+            .and_then(|planner| call(planner.shardwright_planner_api(), &mut store))
+            .map_err(|error| classify(&error, function, bounds));
+        (result, store.into_data().log)
+    }
+}
+
+/// Bytes kept of a name a planner gives.
+const NAME_BYTES: usize = 128;
+/// Bytes kept of a text a planner gives.
+const TEXT_BYTES: usize = 4096;
+/// Options kept of a description.
+const OPTIONS: usize = 64;
+
+fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
+    let kind = match refusal.kind {
+        wit::RefusalKind::Unsupported => RefusalKind::Unsupported,
+        wit::RefusalKind::OverLimit => RefusalKind::OverLimit,
+        wit::RefusalKind::OverMemory => RefusalKind::OverMemory,
+        wit::RefusalKind::OverQuality => RefusalKind::OverQuality,
+        wit::RefusalKind::StateNotShareable => RefusalKind::StateNotShareable,
+        wit::RefusalKind::Exhausted => RefusalKind::Exhausted,
+        wit::RefusalKind::InvalidRequest => RefusalKind::InvalidRequest,
+    };
+    let mut message = refusal.message;
+    let end = (0..=TEXT_BYTES.min(message.len())).rev().find(|&end| message.is_char_boundary(end));
+    message.truncate(end.unwrap_or(0));
+    let mut details = refusal.details;
+    details.truncate(OPTIONS);
+    PlannerErrorKind::Refused { kind, message, details }
+}
+
+/// Why a call ended. Our own stops come first: they are what really happened, whatever trap carries them.
+fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) -> PlannerErrorKind {
+    match error.downcast_ref::<Stop>() {
+        Some(Stop::Memory) => return PlannerErrorKind::OutOfMemory { cap: bounds.memory_bytes, function },
+        Some(Stop::Log) => {
+            return PlannerErrorKind::LogFlood { lines: bounds.log_lines, bytes: bounds.log_bytes, function };
+        }
+        None => {}
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::OutOfFuel) => return PlannerErrorKind::OutOfFuel { fuel: bounds.fuel, function },
+        Some(Trap::StackOverflow) => return PlannerErrorKind::StackOverflow { function },
+        Some(trap) => return PlannerErrorKind::Trapped { reason: trap.to_string(), function },
+        None => {}
+    }
+    // Wasmtime has no public type for this one.
+    if error.chain().any(|cause| cause.to_string().contains("fuel allocated for hostcalls has been exhausted")) {
+        return PlannerErrorKind::GiantOutput { cap: bounds.output_bytes, function };
+    }
+    // What is left is a value that breaks the rules of the interface, such as an unknown case of a variant.
+    let reason = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    PlannerErrorKind::Trapped { reason, function }
+}
+
+/// The host's side of one instance.
+struct Guest {
+    bounds: Arc<Bounds>,
+    log: Vec<LogLine>,
+    log_bytes: usize,
+    memory: usize,
+    tables: usize,
+}
+
+/// Why the host stopped a guest.
+#[derive(Debug, thiserror::Error)]
+enum Stop {
+    #[error("the memory bound is reached")]
+    Memory,
+    #[error("the log budget is used up")]
+    Log,
+}
+
+impl guest_log::Host for Guest {
+    fn log(&mut self, level: guest_log::Level, message: String) -> wasmtime::Result<()> {
+        self.log_bytes = self.log_bytes.saturating_add(message.len());
+        if self.log.len() >= self.bounds.log_lines || self.log_bytes > self.bounds.log_bytes {
+            return Err(Stop::Log.into());
+        }
+        let level = match level {
+            guest_log::Level::Debug => LogLevel::Debug,
+            guest_log::Level::Info => LogLevel::Info,
+            guest_log::Level::Warn => LogLevel::Warn,
+            guest_log::Level::Error => LogLevel::Error,
+        };
+        self.log.push(LogLine { level, message });
+        Ok(())
+    }
+}
+
+impl ResourceLimiter for Guest {
+    fn memory_growing(&mut self, current: usize, desired: usize, _max: Option<usize>) -> wasmtime::Result<bool> {
+        self.memory = self.memory.saturating_add(desired.saturating_sub(current));
+        if self.memory > self.bounds.memory_bytes { Err(Stop::Memory.into()) } else { Ok(true) }
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, _max: Option<usize>) -> wasmtime::Result<bool> {
+        self.tables = self.tables.saturating_add(desired.saturating_sub(current));
+        if self.tables > self.bounds.table_elements { Err(Stop::Memory.into()) } else { Ok(true) }
+    }
+
+    /// A Python planner has 17 core instances; nothing needs more than a few dozen.
+    fn instances(&self) -> usize {
+        200
+    }
+
+    fn tables(&self) -> usize {
+        200
+    }
+
+    fn memories(&self) -> usize {
+        20
+    }
+}

@@ -1,0 +1,302 @@
+//! Getting a checked plan, whatever a planner does: the built-in one takes over when another fails, and refused plans are
+//! revised a bounded number of times.
+//!
+//! Mechanism only. Whether a plan works out is found by the caller, who tries it in a callback.
+
+use crate::check::{CheckedPlan, check};
+use crate::error::{PlannerError, PlannerErrorKind};
+use crate::feedback::{Attempt, Feedback};
+use crate::plan::Plan;
+use crate::request::Request;
+use crate::sandbox::{Answer, LogLine, Planner};
+
+/// Who made a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedBy {
+    /// Name of the planner.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl PlannedBy {
+    fn new(planner: &Planner) -> Self {
+        let description = planner.description();
+        Self { name: description.name.clone(), version: description.version.clone() }
+    }
+}
+
+/// A checked plan with its origin.
+#[derive(Debug)]
+pub struct Planned {
+    /// The plan.
+    pub plan: CheckedPlan,
+    /// Who made it.
+    pub by: PlannedBy,
+    /// Why it is not the plan of the planner that was asked for; the caller must say so. None if it is.
+    pub fallback: Option<PlannerError>,
+    /// What planners logged on the way.
+    pub log: Vec<LogLine>,
+}
+
+/// The planner asked for and the one that takes over.
+#[derive(Debug)]
+pub struct PlanningSession {
+    asked: Option<Result<Planner, PlannerError>>,
+    builtin: Option<Planner>,
+    strict: bool,
+}
+
+impl PlanningSession {
+    /// Plan with the built-in planner alone.
+    pub fn new(builtin: Planner) -> Self {
+        Self { asked: None, builtin: Some(builtin), strict: false }
+    }
+
+    /// Plan with `asked`, even if loading it failed: the failure is then reported like any other. `builtin` takes over; a
+    /// host without a compiler may have none.
+    pub fn with_planner(asked: Result<Planner, PlannerError>, builtin: Option<Planner>) -> Self {
+        Self { asked: Some(asked), builtin, strict: false }
+    }
+
+    /// Whether a failure of the planner asked for is an error instead of a reason to fall back. Off unless set.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// A plan for `request`.
+    ///
+    /// Errors: the fault of the request; the error of the planner asked for if strict or without another; otherwise the
+    /// error of the built-in planner.
+    pub fn plan(&self, request: &Request) -> Result<Planned, PlannerError> {
+        self.next(request, &[], &mut vec![])
+    }
+
+    /// A plan that no attempt of `history` tried.
+    fn next(
+        &self,
+        request: &Request,
+        history: &[Attempt],
+        log: &mut Vec<LogLine>,
+    ) -> Result<Planned, PlannerError> {
+        if let Err(fault) = request.validate() {
+            let planner = "request".to_owned();
+            return Err(PlannerError { planner, version: None, kind: PlannerErrorKind::Request(fault) });
+        }
+        let mut fallback = None;
+        if let Some(asked) = &self.asked {
+            match asked {
+                Ok(planner) => match ask(planner, request, history, log) {
+                    Ok(plan) => {
+                        let log = std::mem::take(log);
+                        return Ok(Planned { plan, by: PlannedBy::new(planner), fallback: None, log });
+                    }
+                    Err(error) => fallback = Some(error),
+                },
+                Err(error) => fallback = Some(error.clone()),
+            }
+        }
+        let planner = match (&self.builtin, &fallback) {
+            (Some(planner), None) => planner,
+            (Some(planner), Some(_)) if !self.strict => planner,
+            (_, Some(error)) => return Err(error.clone()),
+            (None, None) => {
+                let kind = PlannerErrorKind::Sandbox { reason: "no planner was given".to_owned() };
+                return Err(PlannerError { planner: "none".to_owned(), version: None, kind });
+            }
+        };
+        let plan = ask(planner, request, history, log)?;
+        Ok(Planned { plan, by: PlannedBy::new(planner), fallback, log: std::mem::take(log) })
+    }
+}
+
+/// Ask one planner, check what it says, and refuse what was tried before.
+fn ask(
+    planner: &Planner,
+    request: &Request,
+    history: &[Attempt],
+    log: &mut Vec<LogLine>,
+) -> Result<CheckedPlan, PlannerError> {
+    let Answer { plan, log: lines } =
+        if history.is_empty() { planner.make_plan(request) } else { planner.revise(request, history) };
+    log.extend(lines);
+    let plan = plan?;
+    if let Some(position) = history.iter().position(|attempt| attempt.plan.builds_same(&plan)) {
+        return Err(planner.error(PlannerErrorKind::RepeatedPlan { attempt: position + 1 }));
+    }
+    check(plan, request).map_err(|fault| planner.error(PlannerErrorKind::Plan(fault)))
+}
+
+/// Ask `planner` for a plan; if it fails, or failed to load, use `builtin` and say so in [`Planned::fallback`], or fail
+/// if `strict`.
+pub fn plan_with_fallback(
+    planner: Result<Planner, PlannerError>,
+    builtin: Planner,
+    request: &Request,
+    strict: bool,
+) -> Result<Planned, PlannerError> {
+    PlanningSession::with_planner(planner, Some(builtin)).strict(strict).plan(request)
+}
+
+/// What trying a plan came to.
+#[derive(Debug)]
+pub enum Trial<T> {
+    /// It works; this is what came of it.
+    Accepted(T),
+    /// It does not; this is why.
+    Refused(Vec<Feedback>),
+}
+
+/// A plan that works, and how it was found.
+#[derive(Debug)]
+pub struct Settled<T> {
+    /// What the trial returned.
+    pub result: T,
+    /// The plan, who made it, and whether it is a fallback.
+    pub planned: Planned,
+    /// The attempts before it, oldest first.
+    pub history: Vec<Attempt>,
+}
+
+/// Why the loop ended without a plan that works.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoopError<E> {
+    /// No planner has another plan. The history says what was tried.
+    Planner {
+        /// The error.
+        error: Box<PlannerError>,
+        /// The attempts, oldest first.
+        history: Vec<Attempt>,
+    },
+    /// Every round was used up.
+    Rounds {
+        /// Rounds allowed.
+        rounds: usize,
+        /// The attempts, oldest first.
+        history: Vec<Attempt>,
+    },
+    /// The trial itself failed, for a reason no plan can change.
+    Trial(E),
+}
+
+impl<E> LoopError<E> {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            LoopError::Planner { error, .. } => error.help(),
+            LoopError::Rounds { .. } => {
+                Some("`--limit NAME=VALUE` tells the planner what the refusals did not".to_owned())
+            }
+            LoopError::Trial(_) => None,
+        }
+    }
+
+    /// The attempts, oldest first.
+    pub fn history(&self) -> &[Attempt] {
+        match self {
+            LoopError::Planner { history, .. } | LoopError::Rounds { history, .. } => history,
+            LoopError::Trial(_) => &[],
+        }
+    }
+}
+
+impl<E: std::fmt::Display> std::fmt::Display for LoopError<E> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LoopError::Planner { error, history } if history.is_empty() => error.fmt(formatter),
+            LoopError::Planner { error, history } => {
+                write!(formatter, "{error} (after {} attempts)", history.len())
+            }
+            LoopError::Rounds { rounds, history } => {
+                write!(formatter, "no plan works after {rounds} rounds")?;
+                let last = history.last().and_then(|attempt| attempt.feedback.first());
+                last.map_or(Ok(()), |feedback| write!(formatter, "; last: {}", feedback.message))
+            }
+            LoopError::Trial(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl<E: std::fmt::Debug + std::fmt::Display> std::error::Error for LoopError<E> {}
+
+/// Plan, try, revise, a bounded number of times.
+#[derive(Debug)]
+pub struct RevisionLoop<'session> {
+    session: &'session PlanningSession,
+    rounds: usize,
+}
+
+/// Rounds unless told otherwise: halving a limit eight times reaches a 256th of it.
+const ROUNDS: usize = 10;
+/// Longest part of a refusal passed on to a planner; compilers can be verbose.
+const MESSAGE_BYTES: usize = 4096;
+
+impl<'session> RevisionLoop<'session> {
+    /// A loop of at most ten rounds.
+    pub fn new(session: &'session PlanningSession) -> Self {
+        Self { session, rounds: ROUNDS }
+    }
+
+    /// At most so many rounds; at least one.
+    #[must_use]
+    pub fn rounds(mut self, rounds: usize) -> Self {
+        self.rounds = rounds.max(1);
+        self
+    }
+
+    /// Plan and `attempt` until a plan is accepted. Every revision sees the whole history; a plan that was tried before is
+    /// an error of its planner, after which the built-in one takes over with the same history.
+    pub fn run<T, E>(
+        &self,
+        request: &Request,
+        mut attempt: impl FnMut(&Planned) -> Result<Trial<T>, E>,
+    ) -> Result<Settled<T>, LoopError<E>> {
+        let mut history: Vec<Attempt> = Vec::new();
+        for _ in 0..self.rounds {
+            let planned = match self.session.next(request, &history, &mut vec![]) {
+                Ok(planned) => planned,
+                Err(error) => return Err(LoopError::Planner { error: Box::new(error), history }),
+            };
+            match attempt(&planned).map_err(LoopError::Trial)? {
+                Trial::Accepted(result) => return Ok(Settled { result, planned, history }),
+                Trial::Refused(feedback) => {
+                    history.push(Attempt { plan: planned.plan.into_plan(), feedback: tidy(feedback) });
+                }
+            }
+        }
+        Err(LoopError::Rounds { rounds: self.rounds, history })
+    }
+}
+
+/// Feedback as a planner gets it: never empty, no message of unbounded length.
+fn tidy(mut feedback: Vec<Feedback>) -> Vec<Feedback> {
+    if feedback.is_empty() {
+        feedback.push(Feedback {
+            shard: None,
+            class: Some(shardwright_graph::target::ErrorClass::Internal),
+            message: "refused without a reason".to_owned(),
+            details: vec![],
+            times: vec![],
+            drift_per_mille: None,
+        });
+    }
+    for entry in &mut feedback {
+        let end = (0..=MESSAGE_BYTES.min(entry.message.len())).rev();
+        let end = end.into_iter().find(|&end| entry.message.is_char_boundary(end)).unwrap_or(0);
+        entry.message.truncate(end);
+    }
+    feedback
+}
+
+/// The plan of a request that was planned before, checked again: a plan recorded in a file is as untrusted as one from a
+/// guest.
+pub fn recheck(plan: Plan, request: &Request) -> Result<CheckedPlan, PlannerError> {
+    check(plan, request).map_err(|fault| PlannerError {
+        planner: "recorded plan".to_owned(),
+        version: None,
+        kind: PlannerErrorKind::Plan(fault),
+    })
+}
