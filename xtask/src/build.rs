@@ -2,9 +2,10 @@
 //! `shardwright`, `shims/`, `planners/`, `profiles/`.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::error::Error;
-use crate::workspace::{self, Profile, Workspace};
+use crate::workspace::{self, Package, Profile, Workspace};
 use crate::{process, shims};
 
 /// Builds everything with one profile. Returns the program's path.
@@ -15,6 +16,7 @@ use crate::{process, shims};
 pub fn everything(workspace: &Workspace, profile: Profile) -> Result<PathBuf, Error> {
     process::run(workspace.cargo().args(["build", "--workspace"]).args(profile.flags()))?;
     lay_out_shims(workspace, profile)?;
+    lay_out_planners(workspace, profile)?;
     lay_out_profiles(workspace, profile)?;
     Ok(workspace.program(profile))
 }
@@ -26,6 +28,37 @@ fn lay_out_shims(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
     }
     laid_out.extend(shims::compile_c(workspace, &workspace.root.join("vendor-shims/template/c"), profile)?);
     workspace::keep_only(&workspace.output(profile).join("shims"), &laid_out)
+}
+
+/// What a planner's package name begins with; the rest names the file.
+const PLANNER_PREFIX: &str = "shardwright-planner-";
+
+fn lay_out_planners(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
+    let folder = workspace.output(profile).join("planners");
+    let mut laid_out = Vec::new();
+    for package in workspace.packages_under("plugins").filter(|package| package.library.is_some()) {
+        let name = package.name.strip_prefix(PLANNER_PREFIX).unwrap_or(&package.name);
+        let path = folder.join(format!("{name}.wasm"));
+        workspace::replace(&path, &planner(workspace, package, profile)?)?;
+        laid_out.push(path);
+    }
+    workspace::keep_only(&folder, &laid_out)
+}
+
+/// Builds one planner into a component, with the program the workspace has for that.
+fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result<Vec<u8>, Error> {
+    let scratch = workspace.target.join("planner-components");
+    std::fs::create_dir_all(&scratch).map_err(|source| Error::File { path: scratch.clone(), source })?;
+    let built = scratch.join(format!("{}.wasm", package.name));
+    let builder = format!("shardwright-planner-build{}", std::env::consts::EXE_SUFFIX);
+    process::run(
+        Command::new(workspace.output(profile).join(builder))
+            .current_dir(&workspace.root)
+            .env("CARGO_TARGET_DIR", &workspace.target)
+            .arg(package.folder.join("Cargo.toml"))
+            .arg(&built),
+    )?;
+    workspace::read(&built)
 }
 
 fn lay_out_profiles(workspace: &Workspace, profile: Profile) -> Result<(), Error> {

@@ -117,8 +117,16 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "exit 7"]);
         let error = run(&mut command).expect_err("exits with 7");
+        assert!(matches!(error, Error::Failed { .. }), "{error:?}");
         assert_eq!(error.exit_code(), 7);
         assert!(error.to_string().contains("sh -c 'exit 7'"), "{error}");
+    }
+
+    #[test]
+    fn output_that_is_no_text_is_an_error() {
+        let mut command = Command::new("printf");
+        command.arg(r"\377");
+        assert!(matches!(output(&mut command), Err(Error::Answer { .. })));
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub fn prepare(workspace: &Workspace) -> Result<(), Error> {
 fn has_planner_target(workspace: &Workspace) -> bool {
     let mut command = Command::new("rustc");
     command.current_dir(&workspace.root).args(["--print", "target-libdir", "--target", PLANNER_TARGET]);
-    process::output(&mut command).is_ok_and(|folder| std::path::Path::new(folder.trim()).is_dir())
+    // The folder exists for every target the compiler knows; only an installed one has libraries in it.
+    process::output(&mut command)
+        .is_ok_and(|folder| std::fs::read_dir(folder.trim()).is_ok_and(|mut files| files.next().is_some()))
 }
 
 fn planner_target(workspace: &Workspace) -> Result<(), Error> {

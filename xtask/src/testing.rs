@@ -72,15 +72,14 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         eprintln!("{line}");
     }
     eprintln!("{} passed, {} failed, {} ignored", sums.passed, sums.failed, sums.ignored);
-    if sums.failed > 0 {
-        return Err(Error::TestsFailed { failed: sums.failed, all: sums.passed + sums.failed });
-    }
+    sums.verdict()?;
     // Whatever fails without a failed test: a test that does not compile, a harness that crashed.
     process::check(&command, status)?;
-    if strict && !skipped.is_empty() {
-        return Err(Error::Skipped(skipped.len()));
-    }
-    Ok(())
+    nothing_skipped(strict, &skipped)
+}
+
+fn nothing_skipped(strict: bool, skipped: &[String]) -> Result<(), Error> {
+    if strict && !skipped.is_empty() { Err(Error::Skipped(skipped.len())) } else { Ok(()) }
 }
 
 /// Passes the harness's output on and reads the sums from it. A reader of this program's output that went away does
@@ -108,6 +107,13 @@ struct Sums {
 }
 
 impl Sums {
+    fn verdict(&self) -> Result<(), Error> {
+        match self.failed {
+            0 => Ok(()),
+            failed => Err(Error::TestsFailed { failed, all: self.passed + failed }),
+        }
+    }
+
     /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
     fn add(&mut self, line: &str) {
         let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
@@ -155,6 +161,9 @@ mod tests {
         assert_eq!(relayed, output.as_bytes());
         assert_eq!(sums, Sums { passed: 7, failed: 3, ignored: 1 });
         assert_eq!(skipped, ["SKIPPED: no phone"]);
+        assert!(matches!(sums.verdict(), Err(Error::TestsFailed { failed: 3, all: 10 })));
+        assert!(matches!(nothing_skipped(true, &skipped), Err(Error::Skipped(1))));
+        assert!(nothing_skipped(false, &skipped).is_ok() && nothing_skipped(true, &[]).is_ok());
     }
 
     #[test]

@@ -211,6 +211,22 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_replaced_only_by_other_bytes_and_leftovers_go() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (kept, left) = (folder.path().join("kept"), folder.path().join("left"));
+        replace(&kept, b"one").expect("written");
+        replace(&left, b"two").expect("written");
+        let written = fs::metadata(&kept).and_then(|metadata| metadata.modified()).expect("a time");
+        replace(&kept, b"one").expect("left alone");
+        assert_eq!(fs::metadata(&kept).and_then(|metadata| metadata.modified()).expect("a time"), written);
+        replace(&kept, b"three").expect("replaced");
+        assert_eq!(read(&kept).expect("there"), b"three");
+        keep_only(folder.path(), std::slice::from_ref(&kept)).expect("cleared");
+        assert_eq!(files_of(folder.path()).expect("a folder"), [kept]);
+        assert!(matches!(read(&left), Err(Error::File { .. })));
+    }
+
+    #[test]
     fn unreadable_metadata_is_an_error_with_a_reason() {
         for (answer, reason) in [
             ("", "EOF"),
