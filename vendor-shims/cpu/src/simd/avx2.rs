@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::{LANES, Simd};
+use super::{LANES, Registers, Simd};
 
 /// Proof of AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub unsafe fn fold_max(a: __m256) -> f32 {
 // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
 unsafe impl Simd for Avx2 {
     type V = Pair;
-    const WIDE: bool = false;
+    const REGISTERS: Registers = Registers::Few;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {

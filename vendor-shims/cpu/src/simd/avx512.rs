@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::{LANES, Simd};
+use super::{LANES, Registers, Simd};
 
 /// Proof of AVX-512 F, BW, DQ and VL (with AVX2, FMA and F16C).
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ fn first(count: usize) -> __mmask16 {
 // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
 unsafe impl Simd for Avx512 {
     type V = __m512;
-    const WIDE: bool = true;
+    const REGISTERS: Registers = Registers::Many;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {

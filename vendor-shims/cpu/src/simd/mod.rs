@@ -31,8 +31,8 @@ pub const LANES: usize = 16;
 pub unsafe trait Simd: Copy + Send + Sync {
     /// Sixteen lanes.
     type V: Copy;
-    /// Whether one register holds all lanes, so that tiles may be four vectors wide.
-    const WIDE: bool;
+    /// How many vectors the register file holds.
+    const REGISTERS: Registers;
 
     /// All lanes `value`.
     fn splat(self, value: f32) -> Self::V;
@@ -99,6 +99,17 @@ pub unsafe trait Simd: Copy + Send + Sync {
     fn reduce_add(self, a: Self::V) -> f32;
     /// Largest lane by [`Simd::max`] in the order of [`Simd::reduce_add`].
     fn reduce_max(self, a: Self::V) -> f32;
+}
+
+/// Size of the register file in vectors of sixteen lanes; decides the shape of register tiles, never a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registers {
+    /// None to speak of: tiles of one vector keep the code small.
+    None,
+    /// Eight.
+    Few,
+    /// Thirty-two.
+    Many,
 }
 
 /// The instruction sets a kernel can be run with.

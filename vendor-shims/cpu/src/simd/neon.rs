@@ -1,6 +1,6 @@
 use std::arch::aarch64::*;
 
-use super::{LANES, Simd};
+use super::{LANES, Registers, Simd};
 
 /// Proof of Advanced SIMD.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ impl Neon {
 // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
 unsafe impl Simd for Neon {
     type V = [float32x4_t; 4];
-    const WIDE: bool = false;
+    const REGISTERS: Registers = Registers::Few;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {

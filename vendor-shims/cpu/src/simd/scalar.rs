@@ -1,4 +1,4 @@
-use super::{LANES, Simd};
+use super::{LANES, Registers, Simd};
 
 /// The meaning of every operation, in plain Rust.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub fn widen_f16(bits: u16) -> f32 {
 // SAFETY: plain Rust runs everywhere, and this is the definition of the meaning.
 unsafe impl Simd for Scalar {
     type V = [f32; LANES];
-    const WIDE: bool = false;
+    const REGISTERS: Registers = Registers::None;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {

@@ -3,18 +3,11 @@
 use super::{Block, Heads, Operands, Visible};
 use crate::kernels::math::{exp, softcap};
 use crate::pool::SharedOutput;
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
 /// Keys whose rows stay in cache while all queries of a block pass over them.
 const KEY_BLOCK: usize = 64;
 
-dispatch! {
-    /// Scores, weights and results of a block. Scratch: `queries · count` scores, then one sum per query.
-    pub fn whole_at => whole(
-        heads: Heads, operands: Operands<'_>, visible: &[Visible], block: &Block, kv_head: usize, scratch: &mut [f32],
-        out: SharedOutput<'_, f32>,
-    )
-}
 dispatch! {
     /// Scores of the block's positions `first..first + count`; query i at `offset + i · block.count` of the scratch.
     pub fn scores_at => scores(
@@ -34,10 +27,13 @@ dispatch! {
     )
 }
 
-#[inline(always)]
+/// Scores, weights and results of a block. Scratch: `queries · count` scores, then one sum per query.
+///
+/// # Panics
+/// When the scratch memory or an operand is too short.
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
-fn whole<S: Simd>(
-    s: S,
+pub fn whole_at(
+    level: Level,
     heads: Heads,
     operands: Operands<'_>,
     visible: &[Visible],
@@ -51,16 +47,26 @@ fn whole<S: Simd>(
     let sums = queries * block.count;
     assert!(scratch.len() >= sums + queries, "scratch too small");
     let shared = SharedOutput::new(scratch);
-    scores(s, heads, operands, block, kv_head, 0, block.count, shared, 0);
+    scores_at(level, heads, operands, block, kv_head, 0, block.count, shared, 0);
     for query in 0..queries {
         let seen = visible[block.row + query / group];
         let start = (seen.start - block.start) as usize;
         // SAFETY: `scratch` is exclusively ours, and the two parts do not overlap.
         let (own, sum) =
             unsafe { (shared.part(query * block.count + start, seen.count), shared.part(sums + query, 1)) };
-        sum[0] = weights(s, heads, own);
+        sum[0] = weights_at(level, heads, own);
     }
-    results(s, heads, operands, visible, block, kv_head, 0, heads.head_dim, shared, 0, sums, out);
+    results_at(level, heads, operands, visible, block, kv_head, 0, heads.head_dim, shared, 0, sums, out);
+}
+
+/// Queries of a register tile.
+#[inline(always)]
+fn queries_of_tile<S: Simd>() -> usize {
+    match S::REGISTERS {
+        Registers::None => 1,
+        Registers::Few => 2,
+        Registers::Many => 4,
+    }
 }
 
 /// Row of the keys that holds a position.
@@ -96,7 +102,7 @@ fn scores<S: Simd>(
         let run = KEY_BLOCK.min(count - done).min(capacity - at);
         let mut query = 0;
         while query < queries {
-            let tile = if S::WIDE { 4 } else { 2 }.min(queries - query);
+            let tile = queries_of_tile::<S>().min(queries - query);
             let mut key = 0;
             while key < run {
                 let left = run - key;
@@ -104,32 +110,31 @@ fn scores<S: Simd>(
                 // other task has these keys of these queries.
                 unsafe {
                     let keys = k.as_ptr().add((at + key) * kv_width + kv_head * d);
-                    let query_at = |index: usize| {
-                        let (row, member) = ((query + index) / group, (query + index) % group);
-                        q.as_ptr().add(((block.row + row) * heads.heads + kv_head * group + member) * d)
-                    };
-                    let place = |index: usize, count: usize| {
-                        scratch.part(offset + (query + index) * block.count + first + done + key, count)
-                    };
                     macro_rules! cover {
                         ($queries:literal, $keys:literal) => {{
-                            let sums = dots::<S, $queries, $keys>(s, std::array::from_fn(query_at), keys, kv_width, d);
+                            let mut sources = [q.as_ptr(); $queries];
+                            for (index, source) in sources.iter_mut().enumerate() {
+                                let (row, member) = ((query + index) / group, (query + index) % group);
+                                *source =
+                                    source.add(((block.row + row) * heads.heads + kv_head * group + member) * d);
+                            }
+                            let sums = dots::<S, $queries, $keys>(s, sources, keys, kv_width, d);
                             for (index, sums) in sums.iter().enumerate() {
-                                place(index, $keys).copy_from_slice(sums);
+                                let at = offset + (query + index) * block.count + first + done + key;
+                                scratch.part(at, $keys).copy_from_slice(sums);
                             }
                             key += $keys;
                         }};
                     }
-                    match (tile, left) {
-                        (4, 4..) => cover!(4, 4),
-                        (4, _) => cover!(4, 1),
-                        (3, 4..) => cover!(3, 4),
-                        (3, _) => cover!(3, 1),
-                        (2, 4..) if S::WIDE => cover!(2, 4),
-                        (2, 2..) => cover!(2, 2),
-                        (2, _) => cover!(2, 1),
-                        (_, 4..) => cover!(1, 4),
-                        (_, _) => cover!(1, 1),
+                    match (S::REGISTERS, tile, left) {
+                        (Registers::None, _, _) => cover!(1, 1),
+                        (Registers::Many, 4, 4..) => cover!(4, 4),
+                        (Registers::Many, 4, _) => cover!(4, 1),
+                        (Registers::Many, 3, _) => cover!(3, 1),
+                        (_, 2, 2..) => cover!(2, 2),
+                        (_, 2, _) => cover!(2, 1),
+                        (_, _, 4..) => cover!(1, 4),
+                        (_, _, _) => cover!(1, 1),
                     }
                 }
             }
@@ -181,7 +186,13 @@ unsafe fn dots<S: Simd, const QUERIES: usize, const KEYS: usize>(
             }
         }
     }
-    sums.map(|sums| sums.map(|sum| s.reduce_add(sum)))
+    let mut out = [[0.0; KEYS]; QUERIES];
+    for (out, sums) in out.iter_mut().zip(sums) {
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out = s.reduce_add(sum);
+        }
+    }
+    out
 }
 
 #[inline(always)]
@@ -250,66 +261,26 @@ fn results<S: Simd>(
     let queries = block.rows * group;
     assert!(first + count <= d && (capacity == 0 || capacity * kv_width <= v.len()));
     let rows = &visible[block.row..block.row + block.rows];
+    // No other task has these values of this head of this row.
     let target = |query: usize| {
         let (row, member) = (query / group, query % group);
-        let start = ((block.row + row) * heads.heads + kv_head * group + member) * d + first;
-        // SAFETY: no other task has these values of this head of this row.
-        unsafe { out.part(start, count) }
+        out.address(((block.row + row) * heads.heads + kv_head * group + member) * d + first, count)
     };
-    for query in 0..queries {
-        target(query).fill(0.0);
-    }
     // Positions that all rows see, and around them what only some see: each row in ascending order.
     let common_start = rows.iter().map(|row| row.start).max().unwrap_or(0);
     let common_end = rows.iter().map(|row| row.start + row.count as u64).min().unwrap_or(0).max(common_start);
-    let pass = |query: usize, tile: usize, from: u64, to: u64| {
-        let mut at = from;
-        while at < to {
-            let row = slot(at, capacity);
-            let run = ((to - at).min((capacity - row) as u64) as usize).min(KEY_BLOCK);
-            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction.
-            unsafe {
-                let values = v.as_ptr().add(row * kv_width + kv_head * d + first);
-                let weight = |index: usize| {
-                    let start = offset + (query + index) * block.count + (at - block.start) as usize;
-                    scratch.address(start, run).cast_const()
-                };
-                let place = |index: usize| target(query + index).as_mut_ptr();
-                macro_rules! cover {
-                    ($queries:literal) => {
-                        weighted::<S, $queries>(
-                            s,
-                            std::array::from_fn(weight),
-                            values,
-                            kv_width,
-                            run,
-                            std::array::from_fn(place),
-                            count,
-                        )
-                    };
-                }
-                match tile {
-                    4 => cover!(4),
-                    3 => cover!(3),
-                    2 => cover!(2),
-                    _ => cover!(1),
-                }
-            }
-            at += run as u64;
-        }
-    };
+    let mut passes: Vec<(usize, usize, u64, u64)> = Vec::with_capacity(3 * queries);
     for query in 0..queries {
         let row = rows[query / group];
-        let end = row.start + row.count as u64;
-        pass(query, 1, row.start, common_start.min(end));
+        passes.push((query, 1, row.start, common_start.min(row.start + row.count as u64)));
     }
     let mut from = common_start;
     while from < common_end {
         let to = common_end.min(from + KEY_BLOCK as u64);
         let mut query = 0;
         while query < queries {
-            let tile = if S::WIDE { 4 } else { 2 }.min(queries - query);
-            pass(query, tile, from, to);
+            let tile = queries_of_tile::<S>().min(queries - query);
+            passes.push((query, tile, from, to));
             query += tile;
         }
         from = to;
@@ -317,11 +288,48 @@ fn results<S: Simd>(
     for query in 0..queries {
         let row = rows[query / group];
         let end = row.start + row.count as u64;
-        pass(query, 1, common_end.max(common_start.min(end)), end);
-        // SAFETY: one sum per query, written before; other tasks only read it.
-        let sum = unsafe { scratch.address(sums + query, 1).read() };
-        if row.count > 0 {
-            divide(s, target(query), sum);
+        passes.push((query, 1, common_end.max(common_start.min(end)), end));
+        // SAFETY: these values are ours alone.
+        unsafe { target(query).write_bytes(0, count) };
+    }
+    for (query, tile, from, to) in passes {
+        let mut at = from;
+        while at < to {
+            let row = slot(at, capacity);
+            let run = ((to - at).min((capacity - row) as u64) as usize).min(KEY_BLOCK);
+            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction; targets are ours alone.
+            unsafe {
+                let values = v.as_ptr().add(row * kv_width + kv_head * d + first);
+                macro_rules! cover {
+                    ($queries:literal) => {{
+                        let mut weights = [std::ptr::null(); $queries];
+                        let mut targets = [std::ptr::null_mut(); $queries];
+                        for index in 0..$queries {
+                            let start = offset + (query + index) * block.count + (at - block.start) as usize;
+                            weights[index] = scratch.address(start, run).cast_const();
+                            targets[index] = target(query + index);
+                        }
+                        weighted::<S, $queries>(s, weights, values, kv_width, run, targets, count)
+                    }};
+                }
+                match (S::REGISTERS, tile) {
+                    (Registers::None, _) => cover!(1),
+                    (Registers::Many, 4) => cover!(4),
+                    (Registers::Many, 3) => cover!(3),
+                    (_, 2) => cover!(2),
+                    _ => cover!(1),
+                }
+            }
+            at += run as u64;
+        }
+    }
+    for query in 0..queries {
+        if rows[query / group].count > 0 {
+            // SAFETY: one sum per query, written before; other tasks only read it. The values are ours alone.
+            unsafe {
+                let sum = scratch.address(sums + query, 1).read();
+                divide(s, std::slice::from_raw_parts_mut(target(query), count), sum);
+            }
         }
     }
 }
@@ -359,11 +367,14 @@ unsafe fn weighted<S: Simd, const QUERIES: usize>(
         // SAFETY: as the caller grants.
         unsafe {
             let values = values.add(at);
-            let targets = targets.map(|target| target.add(at));
-            if left >= 4 * LANES && S::WIDE {
+            let mut targets = targets;
+            for target in &mut targets {
+                *target = target.add(at);
+            }
+            if left >= 4 * LANES && S::REGISTERS == Registers::Many {
                 weighted_tile::<S, QUERIES, 4>(s, weights, values, stride, run, targets, LANES);
                 at += 4 * LANES;
-            } else if left >= 2 * LANES {
+            } else if left >= 2 * LANES && S::REGISTERS == Registers::Few {
                 weighted_tile::<S, QUERIES, 2>(s, weights, values, stride, run, targets, LANES);
                 at += 2 * LANES;
             } else {

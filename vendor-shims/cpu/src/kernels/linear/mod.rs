@@ -157,52 +157,34 @@ fn block<S: Simd, E: Element>(
     let (source, weights) = unsafe { (x.as_ptr().add(row * inputs), values.as_ptr().add(panel * panel_stride)) };
     // SAFETY: as above; no other task writes these rows of these columns.
     let target = unsafe { out.pointer().add(row * outputs + column) };
-    if E::NARROW && rows >= WIDEN_ROWS && panels <= PANEL_GROUP {
-        let mut widened = Widened([const { std::mem::MaybeUninit::uninit() }; PANEL_GROUP * LANES * K_BLOCK]);
-        let scratch = widened.0.as_mut_ptr().cast::<f32>();
-        let mut k = 0;
-        while k < inputs {
-            let steps = K_BLOCK.min(inputs - k);
-            for index in 0..panels {
-                for step in 0..steps {
-                    // SAFETY: panel and step lie within the packed values; the scratch holds 4 panels of K_BLOCK steps.
-                    unsafe {
+    // One row visits its weights once, from front to back; several rows come back to a block while it is in cache.
+    let step_limit = if rows == 1 { inputs } else { K_BLOCK };
+    let widen = E::NARROW && rows >= WIDEN_ROWS && panels <= PANEL_GROUP;
+    let mut widened = Widened([const { std::mem::MaybeUninit::uninit() }; PANEL_GROUP * LANES * K_BLOCK]);
+    let scratch = widened.0.as_mut_ptr().cast::<f32>();
+    let mut k = 0;
+    loop {
+        let steps = step_limit.min(inputs - k);
+        // SAFETY: `k + steps` ≤ `inputs`, so the blocks of x and of the panels are in bounds as computed above; the scratch
+        // holds 4 panels of K_BLOCK steps, and is read only where it was just written.
+        unsafe {
+            if widen {
+                for index in 0..panels {
+                    for step in 0..steps {
                         let value = E::load(s, weights.add(index * panel_stride + (k + step) * LANES));
                         s.store(scratch.add((index * K_BLOCK + step) * LANES), value);
                     }
                 }
+                let (x, w, stride) = (source.add(k), scratch.cast_const(), K_BLOCK * LANES);
+                rows_by_panels(s, x, inputs, w, stride, steps, target, outputs, rows, columns, k > 0);
+            } else {
+                let (x, w) = (source.add(k), weights.add(k * LANES));
+                rows_by_panels(s, x, inputs, w, panel_stride, steps, target, outputs, rows, columns, k > 0);
             }
-            // SAFETY: the block of x, the scratch and the output block are in bounds as computed above.
-            unsafe {
-                rows_by_panels(
-                    s, source.add(k), inputs, scratch.cast_const(), K_BLOCK * LANES, steps, target, outputs, rows, columns,
-                    k > 0,
-                );
-            }
-            k += steps;
         }
-        if inputs == 0 {
-            // SAFETY: zero steps write zeros only.
-            unsafe { rows_by_panels(s, source, 0, weights, 0, 0, target, outputs, rows, columns, false) };
-        }
-    } else if rows == 1 {
-        // SAFETY: one row of x, the panels and the output columns are in bounds as computed above.
-        unsafe { rows_by_panels(s, source, inputs, weights, panel_stride, inputs, target, outputs, 1, columns, false) };
-    } else {
-        let mut k = 0;
-        loop {
-            let steps = K_BLOCK.min(inputs - k);
-            // SAFETY: `k + steps` ≤ `inputs`, the rest as above.
-            unsafe {
-                rows_by_panels(
-                    s, source.add(k), inputs, weights.add(k * LANES), panel_stride, steps, target, outputs, rows, columns,
-                    k > 0,
-                );
-            }
-            k += steps;
-            if k >= inputs {
-                break;
-            }
+        k += steps;
+        if k >= inputs {
+            break;
         }
     }
     if let Some(bias) = bias {

@@ -1,6 +1,6 @@
 //! The register tile: some rows by some panels, accumulators in registers over k.
 
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Registers, Simd};
 
 /// A stored weight type that widens to f32 exactly.
 pub trait Element: Copy + Send + Sync {
@@ -168,39 +168,51 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
                 };
             }
             macro_rules! cover_rows {
-                ($panels:literal, $largest:tt) => {{
+                ($panels:literal) => {{
                     let mut row = 0;
-                    while rows - row >= $largest {
-                        cover!($largest, $panels, row);
-                        row += $largest;
-                    }
-                    match rows - row {
-                        1 => cover!(1, $panels, row),
-                        2 => cover!(2, $panels, row),
-                        3 => cover!(3, $panels, row),
-                        4 => cover!(4, $panels, row),
-                        5 => cover!(5, $panels, row),
-                        _ => {}
+                    while row < rows {
+                        row += match rows - row {
+                            6.. => {
+                                cover!(6, $panels, row);
+                                6
+                            }
+                            3.. => {
+                                cover!(3, $panels, row);
+                                3
+                            }
+                            _ => {
+                                cover!(1, $panels, row);
+                                1
+                            }
+                        };
                     }
                 }};
             }
-            // Eight accumulators of one row hide the latency of the multiply-add; six rows by four panels
-            // (two where registers are half as wide) use the register file without spilling.
-            if rows == 1 && left >= 8 && S::WIDE {
-                cover!(1, 8, 0);
-                panel += 8;
-            } else if left >= 4 && S::WIDE {
-                cover_rows!(4, 6);
-                panel += 4;
-            } else if left >= 4 && rows == 1 {
-                cover!(1, 4, 0);
-                panel += 4;
-            } else if left >= 2 && S::WIDE {
-                cover_rows!(2, 6);
-                panel += 2;
-            } else {
-                cover_rows!(1, 6);
-                panel += 1;
+            // Eight accumulators of one row hide the latency of the multiply-add; six rows by four panels (by one, where
+            // there are fewer registers) fill the register file without spilling.
+            match (S::REGISTERS, rows) {
+                (Registers::None, _) => {
+                    for row in 0..rows {
+                        cover!(1, 1, row);
+                    }
+                    panel += 1;
+                }
+                (Registers::Many, 1) if left >= 8 => {
+                    cover!(1, 8, 0);
+                    panel += 8;
+                }
+                (_, 1) if left >= 4 => {
+                    cover!(1, 4, 0);
+                    panel += 4;
+                }
+                (Registers::Many, 2..) if left >= 4 => {
+                    cover_rows!(4);
+                    panel += 4;
+                }
+                _ => {
+                    cover_rows!(1);
+                    panel += 1;
+                }
             }
         }
     }
