@@ -27,7 +27,7 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
         Op::Linear => {
             arity(2, 3)?;
             let (x, w) = (inputs[0], inputs[1]);
-            if w.len() != 2 || last(x) != w[1] {
+            if x.len() < 2 || w.len() != 2 || last(x) != w[1] {
                 return Err(format!("{x:?} does not multiply a weight {w:?} stored as [out, in]"));
             }
             if inputs.get(2).is_some_and(|bias| **bias != [w[0]]) {
@@ -40,6 +40,9 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
             let width = u64::from(*width);
             if width == 0 || last(inputs[0]) % width != 0 {
                 return Err(format!("groups of {width} do not divide the last axis of {:?}", inputs[0]));
+            }
+            if last(inputs[0]) != width && inputs[0].len() == RANK_LIMIT {
+                return Err(format!("{:?} leaves no axis for its groups of {width}", inputs[0]));
             }
             if inputs.get(1).is_some_and(|weight| **weight != [width]) {
                 return Err(format!("weight {:?} is not [{width}]", inputs[1]));
@@ -238,9 +241,19 @@ mod tests {
             (Op::Linear, vec![&[3, 4], &[4, 5]], Err("does not multiply")),
             (Op::Linear, vec![&[3, 4], &[5, 4], &[4]], Err("bias")),
             (Op::Linear, vec![&[3, 4]], Err("takes 2 to 3 inputs")),
+            (Op::Linear, vec![&[4], &[5, 4]], Err("does not multiply")),
             (Op::RmsNorm { width: 2, eps: 0.0, weight_offset: 0.0 }, vec![&[3, 4], &[2]], Ok(vec![3, 4])),
             (Op::RmsNorm { width: 3, eps: 0.0, weight_offset: 0.0 }, vec![&[3, 4]], Err("do not divide")),
+            (
+                Op::RmsNorm { width: 2, eps: 0.0, weight_offset: 0.0 },
+                vec![&[1, 1, 1, 1, 1, 4]],
+                Err("no axis"),
+            ),
+            (Op::RmsNorm { width: 0, eps: 0.0, weight_offset: 0.0 }, vec![&[3, 4]], Err("do not divide")),
+            (Op::RmsNorm { width: 2, eps: 0.0, weight_offset: 0.0 }, vec![&[3, 4], &[4]], Err("weight")),
             (Op::Rope(rope), vec![&[3, 16], &[3]], Ok(vec![3, 16])),
+            (Op::Rope(rope), vec![&[3, 16], &[4]], Err("positions")),
+            (Op::Rope(Rope { head_dim: 3, ..rope }), vec![&[3, 15], &[3]], Err("even head")),
             (Op::Rope(Rope { rotated_pairs: 5, ..rope }), vec![&[3, 16], &[3]], Err("rotated pairs")),
             (Op::Attention(attention), vec![&[3, 32], &[9, 16], &[9, 16], &[3]], Ok(vec![3, 32])),
             (Op::Attention(attention), vec![&[3, 32], &[9, 16], &[8, 16], &[3]], Err("keys")),
@@ -253,6 +266,12 @@ mod tests {
             (Op::MatMul { transpose_b: false }, vec![&[3, 8], &[9, 8]], Err("inner extents")),
             (Op::Reshape { shape: vec![6, 2] }, vec![&[3, 4]], Ok(vec![6, 2])),
             (Op::Reshape { shape: vec![7] }, vec![&[3, 4]], Err("cannot take")),
+            // Two products that overflow are not equal for it.
+            (Op::Reshape { shape: vec![u64::MAX, 2] }, vec![&[2, u64::MAX]], Err("cannot take")),
+            (Op::Transpose { perm: vec![0] }, vec![&[3, 4]], Err("permutation")),
+            (Op::Slice { axis: 0, start: 2, end: 2 }, vec![&[3, 4]], Err("not a range")),
+            (Op::Concat { axis: 0 }, vec![&[u64::MAX], &[1]], Err("overflows")),
+            (Op::Concat { axis: 0 }, vec![], Err("takes 1 to 64 inputs")),
             (Op::Transpose { perm: vec![1, 0] }, vec![&[3, 4]], Ok(vec![4, 3])),
             (Op::Transpose { perm: vec![1, 1] }, vec![&[3, 4]], Err("permutation")),
             (Op::Slice { axis: 0, start: 1, end: 3 }, vec![&[3, 4]], Ok(vec![2, 4])),

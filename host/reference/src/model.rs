@@ -106,6 +106,11 @@ impl<'g> ReferenceModel<'g> {
         self.graph
     }
 
+    /// How it is cut and chunked.
+    pub fn arrangement(&self) -> &Arrangement {
+        &self.arrangement
+    }
+
     /// The entry point of `rows` rows under this arrangement.
     pub fn point(&self, kind: EntryKind, rows: u64) -> EntryPoint {
         let context = if kind == EntryKind::Encode { rows } else { self.arrangement.context };

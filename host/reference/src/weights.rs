@@ -1,4 +1,4 @@
-use half::{bf16, f16};
+use half::f16;
 use shardwright_graph::{DType, Tensor, Weight, WeightId};
 
 use crate::{Array, ReferenceError};
@@ -60,11 +60,14 @@ pub(crate) fn widen_bytes(dtype: DType, bytes: &[u8]) -> Vec<f32> {
         DType::F16 => {
             bytes.as_chunks::<2>().0.iter().map(|&pair| f16::from_le_bytes(pair).to_f32()).collect()
         }
-        DType::Bf16 => {
-            bytes.as_chunks::<2>().0.iter().map(|&pair| bf16::from_le_bytes(pair).to_f32()).collect()
-        }
+        DType::Bf16 => bytes.as_chunks::<2>().0.iter().map(|&pair| bf16_to_f32(pair)).collect(),
         _ => bytes.as_chunks::<4>().0.iter().map(|&quad| f32::from_le_bytes(quad)).collect(),
     }
+}
+
+/// The upper half of an f32, bit for bit.
+fn bf16_to_f32(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
 }
 
 /// Float element `start + i · stride` of a byte string into `into[i]`.
@@ -79,7 +82,7 @@ pub(crate) fn widen_element(dtype: DType, bytes: &[u8], start: usize, stride: us
         DType::Bf16 => {
             let elements = &bytes.as_chunks::<2>().0[start..];
             for (to, from) in into.iter_mut().zip(elements.iter().step_by(stride)) {
-                *to = f64::from(f32::from_bits(u32::from(u16::from_le_bytes(*from)) << 16));
+                *to = f64::from(bf16_to_f32(*from));
             }
         }
         _ => {

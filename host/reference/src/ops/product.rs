@@ -61,6 +61,9 @@ pub(crate) fn mat_mul(a: &Array, b: &Array, transpose_b: bool, shape: &[usize]) 
 /// Products below this many multiply-adds are not worth a second thread.
 const PARALLEL_FROM: usize = 1 << 16;
 
+/// Vectors b that are widened together and stay in the cache while all of a passes by.
+const BLOCK: usize = 16;
+
 /// `y[i, j] = a_i · b_j` for `m` vectors a and `n` vectors b of `k` values, which the closures fill in.
 ///
 /// Each b is read once for all rows: the weights are what is large.
@@ -77,17 +80,23 @@ fn rows_times_rows(
     }
     // Transposed, so that a thread writes one run of memory: [n, m].
     let mut transposed = vec![0.0; n * m];
-    let column = |scratch: &mut Vec<f64>, (row, into): (usize, &mut [f64])| {
-        b_row(row, scratch);
-        for (y, a) in into.iter_mut().zip(a.chunks_exact(k)) {
-            *y = dot(a, scratch);
+    let block = |scratch: &mut Vec<f64>, (index, into): (usize, &mut [f64])| {
+        let columns = into.len() / m;
+        for (column, b) in scratch.chunks_exact_mut(k).take(columns).enumerate() {
+            b_row(index * BLOCK + column, b);
+        }
+        for (row, a) in a.chunks_exact(k).enumerate() {
+            for (column, b) in scratch.chunks_exact(k).take(columns).enumerate() {
+                into[column * m + row] = dot(a, b);
+            }
         }
     };
+    let scratch = || vec![0.0; BLOCK * k];
     if m * n * k < PARALLEL_FROM {
-        let mut scratch = vec![0.0; k];
-        transposed.chunks_exact_mut(m).enumerate().for_each(|item| column(&mut scratch, item));
+        let mut scratch = scratch();
+        transposed.chunks_mut(BLOCK * m).enumerate().for_each(|item| block(&mut scratch, item));
     } else {
-        transposed.par_chunks_exact_mut(m).enumerate().for_each_init(|| vec![0.0; k], column);
+        transposed.par_chunks_mut(BLOCK * m).enumerate().for_each_init(scratch, block);
     }
     if m == 1 {
         return transposed;

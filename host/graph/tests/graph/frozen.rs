@@ -1,0 +1,212 @@
+//! Numbers and names that crossed a contract: they are appended to, never changed.
+
+use std::collections::HashSet;
+
+use shardwright_graph::{
+    AssetId, Attention, AttributeValue, ComponentKind, DType, EntryKind, KeySource, Keys, Mask, Op, Role,
+    Rope, StateId,
+};
+
+pub(crate) const ROPE: Rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 3, factor: 8.0 };
+pub(crate) const ATTENTION: Attention = Attention {
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 8,
+    scale: 0.1,
+    softcap: 50.0,
+    window: 512,
+    causal: true,
+    keys: KeySource::State,
+};
+
+/// Every operation, with odd attributes.
+pub(crate) fn every_op() -> Vec<Op> {
+    vec![
+        Op::Linear,
+        Op::RmsNorm { width: 8, eps: 1e-6, weight_offset: 1.0 },
+        Op::Rope(ROPE),
+        Op::Attention(ATTENTION),
+        Op::Gelu,
+        Op::Silu,
+        Op::Softcap { cap: 30.0 },
+        Op::Softmax,
+        Op::StateUpdate,
+        Op::L2Normalize,
+        Op::Add,
+        Op::Sub,
+        Op::Mul,
+        Op::Div,
+        Op::AddScalar { value: 0.1 },
+        Op::MulScalar { value: -0.0 },
+        Op::Neg,
+        Op::Exp,
+        Op::Tanh,
+        Op::Sqrt,
+        Op::Rsqrt,
+        Op::Reciprocal,
+        Op::ReduceSum,
+        Op::ReduceMean,
+        Op::ReduceMax,
+        Op::MatMul { transpose_b: true },
+        Op::Reshape { shape: vec![2, 3, 4] },
+        Op::Transpose { perm: vec![1, 0, 2] },
+        Op::Slice { axis: 1, start: 2, end: 3 },
+        Op::Concat { axis: 2 },
+        Op::MaxScalar { value: 1e-12 },
+    ]
+}
+
+/// Every role.
+pub(crate) fn every_role() -> Vec<Role> {
+    let mask = |keys| Role::Mask(Mask { keys, window: 7, causal: true });
+    vec![
+        Role::Positions,
+        Role::Slots { capacity: 4224 },
+        Role::RotaryCos(ROPE),
+        Role::RotarySin(ROPE),
+        mask(Keys::State { capacity: 9 }),
+        mask(Keys::StateAndRows { capacity: 9 }),
+        mask(Keys::Rows),
+        Role::Pooling,
+        Role::Gathered { asset: AssetId(1) },
+        Role::Hidden,
+        Role::PerLayer { first: 3, layers: 2 },
+        Role::Logits,
+        Role::Embedding,
+        Role::Tap { name: "layer.3".to_owned() },
+        Role::State { state: StateId(5) },
+        Role::StateRows { state: StateId(6) },
+    ]
+}
+
+#[test]
+fn operations_keep_numbers_names_and_attributes() {
+    let wanted = "\
+1 linear v1
+2 rms-norm v1 width eps weight_offset
+3 rope v1 head_dim theta rotated_pairs factor
+4 attention v1 heads kv_heads head_dim scale softcap window causal keys
+5 gelu v1
+6 silu v1
+7 softcap v1 cap
+8 softmax v1
+9 state-update v1
+10 l2-normalize v1
+64 add v1
+65 sub v1
+66 mul v1
+67 div v1
+68 add-scalar v1 value
+69 mul-scalar v1 value
+70 neg v1
+71 exp v1
+72 tanh v1
+73 sqrt v1
+74 rsqrt v1
+75 reciprocal v1
+76 reduce-sum v1
+77 reduce-mean v1
+78 reduce-max v1
+79 mat-mul v1 transpose_b
+80 reshape v1 shape
+81 transpose v1 perm
+82 slice v1 axis start end
+83 concat v1 axis
+84 max-scalar v1 value
+";
+    let mut found = String::new();
+    for op in every_op() {
+        found += &format!("{} {} v{}", op.number(), op.name(), op.version());
+        op.attributes().iter().for_each(|attribute| found += &format!(" {}", attribute.name));
+        found += "\n";
+        assert_eq!(op.is_semantic(), op.number() < 64);
+    }
+    assert_eq!(found, wanted);
+    let numbers: HashSet<u32> = every_op().iter().map(Op::number).collect();
+    let names: HashSet<&str> = every_op().iter().map(Op::name).collect();
+    assert_eq!((numbers.len(), names.len()), (every_op().len(), every_op().len()));
+}
+
+#[test]
+fn attributes_keep_their_kinds_of_value() {
+    let text = |op: Op| {
+        let value = |value: AttributeValue| match value {
+            AttributeValue::Integer(value) => value.to_string(),
+            AttributeValue::Float(value) => format!("{value:?}"),
+            AttributeValue::Integers(values) => format!("{values:?}"),
+            AttributeValue::Text(text) => format!("{text:?}"),
+        };
+        op.attributes().into_iter().map(|a| value(a.value)).collect::<Vec<_>>().join(" ")
+    };
+    let scale = f64::from(0.1_f32);
+    assert_eq!(text(Op::Attention(ATTENTION)), format!("4 2 8 {scale:?} 50.0 512 1 \"state\""));
+    let rows = Attention { keys: KeySource::Rows, causal: false, ..ATTENTION };
+    assert!(text(Op::Attention(rows)).ends_with("0 \"rows\""));
+    assert_eq!(text(Op::Rope(ROPE)), "8 10000.0 3 8.0");
+    assert_eq!(text(Op::Reshape { shape: vec![2, 3] }), "[2, 3]");
+    assert_eq!(text(Op::Slice { axis: 1, start: 2, end: 3 }), "1 2 3");
+    assert_eq!(text(Op::MatMul { transpose_b: true }), "1");
+}
+
+#[test]
+fn roles_keep_numbers_and_names() {
+    let wanted = [
+        (1, "positions"),
+        (2, "slots"),
+        (3, "rotary-cos"),
+        (4, "rotary-sin"),
+        (5, "mask"),
+        (5, "mask"),
+        (5, "mask"),
+        (6, "pooling"),
+        (7, "gathered"),
+        (16, "hidden"),
+        (17, "per-layer"),
+        (18, "logits"),
+        (19, "embedding"),
+        (20, "tap"),
+        (32, "state"),
+        (33, "state-rows"),
+    ];
+    let found: Vec<(u32, &str)> = every_role().iter().map(|role| (role.number(), role.name())).collect();
+    assert_eq!(found, wanted);
+    for role in every_role() {
+        assert_eq!(role.is_step_input(), role.number() < 16);
+    }
+}
+
+#[test]
+fn element_types_keep_numbers_names_and_sizes() {
+    let wanted = [
+        (1, "f32", 4),
+        (2, "f16", 2),
+        (3, "bf16", 2),
+        (4, "i32", 4),
+        (5, "i16", 2),
+        (6, "u16", 2),
+        (7, "i8", 1),
+        (8, "u8", 1),
+        (9, "i64", 8),
+    ];
+    let found: Vec<(u32, &str, u64)> =
+        DType::ALL.iter().map(|dtype| (dtype.number(), dtype.name(), dtype.bytes())).collect();
+    assert_eq!(found, wanted);
+    assert_eq!(DType::ALL.iter().filter(|dtype| dtype.is_float()).count(), 3);
+}
+
+#[test]
+fn components_and_entry_kinds_keep_their_names() {
+    let names: Vec<&str> = ComponentKind::ALL.iter().map(|kind| kind.name()).collect();
+    assert_eq!(names, ["embed", "per-layer-input", "decoder", "head", "pooling"]);
+    for kind in ComponentKind::ALL {
+        assert_eq!(ComponentKind::from_name(kind.name()), Some(kind));
+        assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+    }
+    assert_eq!(ComponentKind::from_name("tail"), None);
+    for (kind, name) in
+        [(EntryKind::Prefill, "prefill"), (EntryKind::Decode, "decode"), (EntryKind::Encode, "encode")]
+    {
+        assert_eq!(kind.name(), name);
+        assert_eq!(serde_json::to_value(kind).unwrap(), name);
+    }
+}

@@ -1,0 +1,122 @@
+use proptest::prelude::*;
+use shardwright_graph::{
+    ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryOptions, EntryPoint, Op, State, StateId,
+    StateKind, StatePort, Tensor, TensorId, WeightId, decompose_all,
+};
+
+use crate::frozen::{every_op, every_role};
+use crate::support::{Recipe, point, toy};
+
+fn round_trip(graph: &EntryGraph) {
+    let text = serde_json::to_string(graph).unwrap();
+    let back: EntryGraph = serde_json::from_str(&text).unwrap();
+    assert_eq!(&back, graph, "{text}");
+    assert_eq!(serde_json::to_string(&back).unwrap(), text);
+}
+
+/// A graph of nodes and ports that need not make sense.
+fn holding(ops: Vec<Op>) -> EntryGraph {
+    let tensor = |index: usize| Tensor {
+        name: format!("tensor \"{index}\" ▁"),
+        shape: vec![u64::MAX, index as u64],
+        dtype: DType::ALL[index % DType::ALL.len()],
+        weight: index.is_multiple_of(3).then_some(WeightId(index as u32)),
+    };
+    let node = |(index, op): (usize, Op)| EntryNode {
+        name: format!("layer.{index}"),
+        op,
+        inputs: vec![TensorId(index as u32), TensorId(u32::MAX)],
+        output: TensorId(7),
+        layer: index.is_multiple_of(2).then_some(index as u32),
+    };
+    let kinds = [StateKind::Linear, StateKind::Ring { window: 512 }];
+    let port = |kind| StatePort {
+        id: StateId(3),
+        state: State { name: "layer.1.k".to_owned(), layer: 1, width: 256, kind },
+        capacity: 4096,
+        written: true,
+    };
+    EntryGraph {
+        component: ComponentKind::PerLayerInput,
+        layers: (3, 7),
+        point: EntryPoint { kind: EntryKind::Prefill, rows: 128, context: 4096, largest_rows: u64::MAX },
+        tensors: (0..10).map(tensor).collect(),
+        nodes: ops.into_iter().enumerate().map(node).collect(),
+        inputs: every_role().into_iter().map(|role| (TensorId(1), role)).collect(),
+        outputs: every_role().into_iter().map(|role| (TensorId(2), role)).collect(),
+        states: kinds.map(port).to_vec(),
+    }
+}
+
+#[test]
+fn every_operation_and_role_reads_back() {
+    round_trip(&holding(every_op()));
+}
+
+#[test]
+fn real_entries_read_back() {
+    let graph = toy(&Recipe::sharing());
+    for component in graph.components.iter().map(|component| component.kind) {
+        let options = EntryOptions { taps: true };
+        let entry = graph.entry(component, 0..4, point(EntryKind::Decode, 4, 32), options).unwrap().unwrap();
+        round_trip(&entry);
+        round_trip(&decompose_all(&entry));
+    }
+}
+
+#[test]
+fn the_written_form_is_what_it_was() {
+    let text = |value: serde_json::Value| value.to_string();
+    let graph = serde_json::to_value(holding(every_op())).unwrap();
+    let node = |index: usize| text(graph["nodes"][index].clone());
+    assert_eq!(node(0), r#"{"inputs":[0,4294967295],"layer":0,"name":"layer.0","op":"linear","output":7}"#);
+    assert!(node(2).contains(r#""factor":8.0,"head_dim":8,"inputs":"#), "{}", node(2));
+    assert!(node(3).contains(r#""keys":"state""#), "{}", node(3));
+    let port = |index: usize| text(graph["inputs"][index].clone());
+    assert_eq!(port(0), r#"[1,{"role":"positions"}]"#);
+    assert_eq!(port(4), r#"[1,{"capacity":9,"causal":true,"keys":"state","role":"mask","window":7}]"#);
+    assert_eq!(
+        port(5),
+        r#"[1,{"capacity":9,"causal":true,"keys":"state-and-rows","role":"mask","window":7}]"#
+    );
+    assert_eq!(port(10), r#"[1,{"first":3,"layers":2,"role":"per-layer"}]"#);
+    assert_eq!(port(14), r#"[1,{"role":"state","state":5}]"#);
+    assert_eq!(text(graph["states"][1]["kind"].clone()), r#"{"kind":"ring","window":512}"#);
+    assert_eq!(text(graph["point"]["kind"].clone()), r#""prefill""#);
+}
+
+#[test]
+fn unknown_words_are_refused() {
+    let good = serde_json::to_string(&holding(vec![Op::Linear])).unwrap();
+    let cases = [
+        (r#""op":"linear""#, r#""op":"quadratic""#, "quadratic"),
+        (r#""role":"positions""#, r#""role":"time""#, "time"),
+        (r#""dtype":"f32""#, r#""dtype":"f8""#, "f8"),
+        (r#""kind":"linear""#, r#""kind":"cubic""#, "cubic"),
+        (r#""keys":"rows""#, r#""keys":"columns""#, "columns"),
+        (r#""name":"layer.0""#, r#""title":"layer.0""#, "name"),
+    ];
+    for (from, to, named) in cases {
+        assert!(good.contains(from), "{from}");
+        let error = serde_json::from_str::<EntryGraph>(&good.replace(from, to)).unwrap_err();
+        assert!(error.to_string().contains(named), "{error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Attributes pass through a buffer of f64 on the way back; the f32 must be the one that left.
+    #[test]
+    fn floats_read_back_exactly(bits in any::<u32>(), other in any::<u32>()) {
+        let float = |bits| Some(f32::from_bits(bits)).filter(|value: &f32| value.is_finite()).unwrap_or(-0.0);
+        let (value, eps) = (float(bits), float(other));
+        let graph = holding(vec![Op::AddScalar { value }, Op::RmsNorm { width: 1, eps, weight_offset: value }]);
+        let text = serde_json::to_string(&graph).unwrap();
+        let back: EntryGraph = serde_json::from_str(&text).unwrap();
+        let (Op::AddScalar { value: a }, Op::RmsNorm { eps: b, .. }) = (&back.nodes[0].op, &back.nodes[1].op) else {
+            panic!("other operations came back");
+        };
+        prop_assert_eq!((a.to_bits(), b.to_bits()), (value.to_bits(), eps.to_bits()));
+    }
+}

@@ -1,0 +1,214 @@
+use std::convert::Infallible;
+
+use shardwright_graph::{
+    ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Keys, LegaliseError, Op, Role, StateId,
+    Verdict, decompose_where, legalise,
+};
+
+use crate::support::{LayerRecipe, Recipe, point, toy};
+
+fn entry(kind: EntryKind, layers: std::ops::Range<u32>) -> EntryGraph {
+    let graph = toy(&Recipe::sharing());
+    graph.entry(ComponentKind::Decoder, layers, point(kind, 4, 32), EntryOptions::default()).unwrap().unwrap()
+}
+
+/// A shim that refuses the nodes for which `refuses` names a reason.
+fn shim(
+    refuses: impl Fn(&shardwright_graph::EntryNode) -> Option<&'static str>,
+) -> impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, Infallible> {
+    move |graph| {
+        graph.validate().unwrap();
+        let verdict = |node| refuses(node).map_or_else(Verdict::accepted, Verdict::refused);
+        Ok(graph.nodes.iter().map(verdict).collect())
+    }
+}
+
+#[test]
+fn what_is_taken_whole_stays() {
+    let graph = entry(EntryKind::Decode, 0..4);
+    let legal = legalise(&graph, shim(|_| None)).unwrap();
+    assert_eq!(legal.graph, graph);
+    assert!(legal.decomposed.is_empty() && legal.by_runtime.is_empty());
+}
+
+#[test]
+fn only_what_is_refused_is_decomposed() {
+    let graph = entry(EntryKind::Decode, 0..4);
+    let legal =
+        legalise(&graph, shim(|node| matches!(node.op, Op::Gelu).then_some("no such table"))).unwrap();
+    assert_eq!(legal.decomposed.len(), 4);
+    assert_eq!(legal.decomposed["layer.2.activation"], "no such table");
+    assert_eq!(legal.graph, decompose_where(&graph, |_, node| node.op == Op::Gelu));
+}
+
+#[test]
+fn a_shim_of_primitives_gets_primitives() {
+    for kind in [EntryKind::Decode, EntryKind::Prefill] {
+        let graph = entry(kind, 0..2);
+        let refuses = |node: &shardwright_graph::EntryNode| {
+            (node.op.is_semantic() && node.op != Op::StateUpdate).then_some("semantic")
+        };
+        let legal = legalise(&graph, shim(refuses)).unwrap();
+        assert_eq!(legal.graph, shardwright_graph::decompose_all(&graph));
+        assert!(legal.by_runtime.is_empty());
+    }
+}
+
+#[test]
+fn a_refused_update_leaves_its_rows_to_the_runtime() {
+    let graph = entry(EntryKind::Decode, 0..4);
+    let legal = legalise(&graph, shim(|node| (node.op == Op::StateUpdate).then_some("no scatter"))).unwrap();
+    legal.graph.validate().unwrap();
+    assert_eq!(legal.by_runtime.len(), 4);
+    assert!(!legal.graph.nodes.iter().any(|node| node.op == Op::StateUpdate));
+    for state in (0..4).map(StateId) {
+        let rows = legal.graph.output(&Role::StateRows { state }).unwrap();
+        assert_eq!(legal.graph.tensor(rows).shape, [4, 4]);
+        assert!(legal.graph.input(&Role::State { state }).is_some(), "the state before is read");
+        assert!(legal.graph.output(&Role::State { state }).is_none());
+    }
+    let mut masks: Vec<_> = legal
+        .graph
+        .inputs
+        .iter()
+        .filter_map(|(tensor, role)| match role {
+            Role::Mask(mask) => Some((mask.keys, legal.graph.tensor(*tensor).shape[1])),
+            _ => None,
+        })
+        .collect();
+    masks.sort_by_key(|(_, width)| *width);
+    let wanted = [(9, 13), (32, 36)].map(|(capacity, width)| (Keys::StateAndRows { capacity }, width));
+    assert_eq!(masks, wanted);
+    assert!(!legal.graph.inputs.iter().any(|(_, role)| matches!(role, Role::Slots { .. })));
+    // Layers that share a donor of the same shard read the same joined keys.
+    let joins = legal.graph.nodes.iter().filter(|node| matches!(node.op, Op::Concat { axis: 0 })).count();
+    assert_eq!(joins, 4);
+    assert!(legal.decomposed.contains_key("layer.2.attention"));
+    assert_eq!(legal.graph.written_state_bytes(), graph.written_state_bytes());
+}
+
+#[test]
+fn a_prefill_that_only_fills_needs_no_mask_of_the_last_layer() {
+    let graph = entry(EntryKind::Prefill, 1..2);
+    let legal = legalise(&graph, shim(|node| (node.op == Op::StateUpdate).then_some("no scatter"))).unwrap();
+    legal.graph.validate().unwrap();
+    let roles: Vec<&str> = legal.graph.inputs.iter().map(|(_, role)| role.name()).collect();
+    assert_eq!(roles, ["hidden", "positions"]);
+    assert!(legal.graph.states.iter().all(|port| port.written));
+}
+
+#[test]
+fn keys_and_values_move_together() {
+    let graph = entry(EntryKind::Decode, 0..4);
+    let legal =
+        legalise(&graph, shim(|node| (node.name == "layer.1.v-write").then_some("too wide"))).unwrap();
+    legal.graph.validate().unwrap();
+    let moved: Vec<(u32, &str)> =
+        legal.by_runtime.iter().map(|(state, reason)| (state.0, reason.as_str())).collect();
+    assert_eq!(moved, [(2, "`layer.1.v-write` is written by the runtime"), (3, "too wide")]);
+    let updates = legal.graph.nodes.iter().filter(|node| node.op == Op::StateUpdate).count();
+    assert_eq!(updates, 2, "layer 0 still writes in graph");
+}
+
+#[test]
+fn a_refused_primitive_is_an_error_that_names_it() {
+    let graph = entry(EntryKind::Decode, 0..4);
+    let refuses = |node: &shardwright_graph::EntryNode| match node.op {
+        Op::Softcap { .. } | Op::Attention(_) => Some("not mapped"),
+        Op::Exp => Some("no exponential"),
+        _ => None,
+    };
+    let error = legalise(&graph, shim(refuses)).unwrap_err();
+    match &error {
+        LegaliseError::Refused { node, op: "exp", layer: Some(0), reason } => {
+            assert_eq!(node, "layer.0.attention.exp-14");
+            assert_eq!(reason, "no exponential");
+        }
+        _ => panic!("{error}"),
+    }
+    assert!(error.help().is_some());
+    assert!(error.to_string().starts_with("layer 0: exp `layer.0.attention"), "{error}");
+}
+
+#[test]
+fn a_shim_that_answers_wrongly_is_an_error() {
+    let graph = entry(EntryKind::Decode, 0..1);
+    let asked = graph.nodes.len();
+    let error =
+        legalise(&graph, |graph| Ok::<_, Infallible>(vec![Verdict::accepted(); graph.nodes.len() - 1]))
+            .unwrap_err();
+    assert!(
+        matches!(error, LegaliseError::VerdictCount { asked: a, given } if a == asked && given == asked - 1),
+        "{error}"
+    );
+    assert!(error.help().is_some());
+    let error = legalise(&graph, |_| Err::<Vec<Verdict>, _>("the library is gone")).unwrap_err();
+    assert!(matches!(error, LegaliseError::Check("the library is gone")), "{error}");
+    assert!(error.help().is_none());
+}
+
+#[test]
+fn a_state_update_refused_too_late_is_an_error() {
+    // First it refuses the attention, and when that is in primitives, the update it had accepted.
+    let graph = entry(EntryKind::Decode, 0..1);
+    let mut round = 0;
+    let error = legalise(&graph, |graph| {
+        round += 1;
+        let refused = |op: &Op| match op {
+            Op::Attention(_) => round == 1,
+            Op::StateUpdate => round == 2,
+            _ => false,
+        };
+        let verdict =
+            |op| if refused(op) { Verdict::refused("changed its mind") } else { Verdict::accepted() };
+        Ok::<_, Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
+    })
+    .unwrap_err();
+    match &error {
+        LegaliseError::StateUpdate { refusal, obstacle, .. } => {
+            assert_eq!(refusal, "changed its mind");
+            assert!(obstacle.contains("reads its result"), "{obstacle}");
+        }
+        _ => panic!("{error}"),
+    }
+    assert!(error.help().is_some());
+}
+
+#[test]
+fn a_state_update_that_leads_nowhere_does_not_hang() {
+    let mut graph = entry(EntryKind::Prefill, 1..2);
+    graph.outputs.clear();
+    let error = legalise(&graph, |graph| {
+        Ok::<_, Infallible>(graph.nodes.iter().map(|_| Verdict::refused("no")).collect())
+    })
+    .unwrap_err();
+    assert!(
+        matches!(&error, LegaliseError::StateUpdate { obstacle, .. } if obstacle.contains("does not leave"))
+    );
+}
+
+#[test]
+fn keys_beside_values_from_elsewhere_are_an_error() {
+    // Values of another layer, which an earlier shard wrote, beside keys of this one.
+    let graph =
+        toy(&Recipe { layers: vec![LayerRecipe::plain(); 2], per_layer_width: 0, ..Recipe::sharing() });
+    let point = EntryPoint { kind: EntryKind::Decode, rows: 1, context: 8, largest_rows: 1 };
+    let mut graph =
+        graph.entry(ComponentKind::Decoder, 1..2, point, EntryOptions::default()).unwrap().unwrap();
+    let mut tensor = graph.tensor(graph.input(&Role::State { state: StateId(3) }).unwrap()).clone();
+    tensor.name = "state.layer.0.v".to_owned();
+    graph.tensors.push(tensor);
+    let elsewhere = shardwright_graph::TensorId(graph.tensors.len() as u32 - 1);
+    let mut port = graph.states[1].clone();
+    (port.id, port.written) = (StateId(1), false);
+    port.state.name = "layer.0.v".to_owned();
+    graph.states.push(port);
+    graph.inputs.push((elsewhere, Role::State { state: StateId(1) }));
+    let attention = graph.nodes.iter_mut().find(|node| matches!(node.op, Op::Attention(_))).unwrap();
+    attention.inputs[2] = elsewhere;
+    let error = legalise(&graph, shim(|node| (node.op == Op::StateUpdate).then_some("no"))).unwrap_err();
+    assert!(
+        matches!(&error, LegaliseError::StateUpdate { obstacle, .. } if obstacle.contains("`state.layer.0.v`")),
+        "{error}"
+    );
+}

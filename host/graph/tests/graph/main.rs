@@ -1,0 +1,12 @@
+//! The graph room from outside: instantiation, forms, validation, and what is frozen.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod decompose;
+mod frozen;
+mod instantiate;
+mod json;
+mod layer_kinds;
+mod legalise;
+mod validate;
