@@ -55,7 +55,7 @@ pub struct Sequence {
 /// Everything a run over rows can show, valid rows only.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// `[T, H]` each: the first layer's input, then the output of every layer. Only the last without taps.
+    /// `[T, H]` each: the first layer's input, then the output of every layer; without taps, of the last layer of every shard.
     pub hidden: Vec<Array>,
     /// `[layers, T, P]`: the per-layer inputs, where the model has them.
     pub per_layer: Option<Array>,

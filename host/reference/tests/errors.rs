@@ -234,6 +234,29 @@ fn a_model_says_what_it_cannot_run() {
 }
 
 #[test]
+fn a_form_that_cannot_be_made_says_why() {
+    // Layer 1 reads values of layer 0, which another shard wrote, beside keys that the driver would have to place.
+    let layers = vec![support::LayerRecipe::plain(); 2];
+    let mut graph = toy(&Recipe { layers, ..Recipe::sharing() });
+    let decoder =
+        graph.components.iter_mut().find(|component| component.kind == ComponentKind::Decoder).unwrap();
+    let output = |name: &str| decoder.nodes.iter().find(|node| node.name == name).unwrap().output;
+    let values = output("layer.0.v-write");
+    decoder.nodes.iter_mut().find(|node| node.name == "layer.1.attention").unwrap().inputs[2] = values;
+    let arrangement = Arrangement { rows: 1, cuts: vec![1], ..Arrangement::whole(8) };
+    for (form, possible) in [(Form::Semantic, true), (Form::Decomposed, true), (Form::ByRuntime, false)] {
+        let model = ReferenceModel::new(&graph, Arrangement { form, ..arrangement.clone() }).unwrap();
+        match model.logits(&[1]) {
+            Ok(_) => assert!(possible),
+            Err(error) => {
+                assert!(!possible && matches!(error, ReferenceError::Form { .. }), "{error}");
+                assert!(error.to_string().contains("`layer.1.k-write`"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
 fn likelihoods_are_those_of_the_logits() {
     let graph = toy(&Recipe::sharing());
     let model = ReferenceModel::new(&graph, Arrangement { rows: 3, ..Arrangement::whole(16) }).unwrap();
