@@ -224,7 +224,10 @@ impl From<&Request> for wit::Request {
             kinds: request
                 .kinds
                 .iter()
-                .map(|kind| wit::LayerKind { name: kind.name.clone(), prefill: guest_prefill_part(kind.prefill) })
+                .map(|kind| wit::LayerKind {
+                    name: kind.name.clone(),
+                    prefill: guest_prefill_part(kind.prefill),
+                })
                 .collect(),
             targets: request.targets.iter().map(target).collect(),
             formats: request.formats.iter().map(guest_formats).collect(),
@@ -248,7 +251,11 @@ impl From<&Request> for wit::Request {
                 max_prefill_rows: request.goals.max_prefill_rows,
                 latency_microseconds: request.goals.latency_microseconds,
             },
-            options: request.options.iter().map(|option| (option.name.clone(), option.value.clone())).collect(),
+            options: request
+                .options
+                .iter()
+                .map(|option| (option.name.clone(), option.value.clone()))
+                .collect(),
         }
     }
 }
@@ -373,11 +380,18 @@ impl From<&Feedback> for wit::Feedback {
             shard: feedback.shard,
             class: feedback.class.map(guest_error_class),
             message: feedback.message.clone(),
-            details: feedback.details.iter().map(|detail| (detail.name.clone(), detail.value.clone())).collect(),
+            details: feedback
+                .details
+                .iter()
+                .map(|detail| (detail.name.clone(), detail.value.clone()))
+                .collect(),
             times: feedback
                 .times
                 .iter()
-                .map(|time| wit::MeasuredTime { entry: guest_entry(time.entry), microseconds: time.microseconds })
+                .map(|time| wit::MeasuredTime {
+                    entry: guest_entry(time.entry),
+                    microseconds: time.microseconds,
+                })
                 .collect(),
             drift_per_mille: feedback.drift_per_mille,
         }

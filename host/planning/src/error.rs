@@ -229,7 +229,9 @@ impl PlannerErrorKind {
             PlannerErrorKind::WrongVersion { .. } => "build the planner against the SDK of this release",
             PlannerErrorKind::WrongWorld { .. } => "the crate must call `export_planner!`",
             PlannerErrorKind::NoCompiler => "make a pack of it with `shardwright planner pack`",
-            PlannerErrorKind::Trapped { .. } => "a panic in the planner ends like this; log before returning an error",
+            PlannerErrorKind::Trapped { .. } => {
+                "a panic in the planner ends like this; log before returning an error"
+            }
             PlannerErrorKind::Plan(fault) => return fault.help().map(str::to_owned),
             PlannerErrorKind::Pack(error) => return error.help().map(str::to_owned),
             PlannerErrorKind::Refused { kind, .. } => match kind {

@@ -97,7 +97,9 @@ impl PackError {
     pub fn help(&self) -> Option<&'static str> {
         match self {
             PackError::NotAPack => None,
-            PackError::Damaged { .. } | PackError::Altered { .. } => Some("get the pack again from its source"),
+            PackError::Damaged { .. } | PackError::Altered { .. } => {
+                Some("get the pack again from its source")
+            }
             PackError::Unsigned | PackError::Stale { .. } => {
                 Some("make it again with `shardwright planner pack` of this release")
             }
@@ -228,10 +230,11 @@ pub fn write(origin: &str, wasm: &[u8], key: &SecretKey) -> Result<Vec<u8>, Plan
     Ok(assemble(&manifest, wasm, &code, key))
 }
 
-#[cfg(any(feature = "compiler", test))]
+#[cfg(feature = "compiler")]
 fn assemble(manifest: &PackManifest, wasm: &[u8], code: &[u8], key: &SecretKey) -> Vec<u8> {
     let manifest = crate::canonical_json(manifest);
-    let mut pack = Vec::with_capacity(MAGIC.len() + 4 + manifest.len() + wasm.len() + code.len() + SIGNATURE_BYTES);
+    let mut pack =
+        Vec::with_capacity(MAGIC.len() + 4 + manifest.len() + wasm.len() + code.len() + SIGNATURE_BYTES);
     pack.extend_from_slice(MAGIC);
     // A manifest has under 1 KiB: the planner's own words in it are capped.
     pack.extend_from_slice(&u32::try_from(manifest.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -241,6 +244,17 @@ fn assemble(manifest: &PackManifest, wasm: &[u8], code: &[u8], key: &SecretKey) 
     let signature = key.0.sign(&pack).to_bytes();
     pack.extend_from_slice(&signature);
     pack
+}
+
+/// The pack with one text of its manifest replaced by another and a valid signature: what an old release would have
+/// written. For tests alone.
+#[cfg(feature = "compiler")]
+#[doc(hidden)]
+pub fn resign_for_tests(bytes: &[u8], old: &str, new: &str, key: &SecretKey) -> Vec<u8> {
+    let Ok(parts) = take_apart(bytes) else { return vec![] };
+    let text = String::from_utf8_lossy(&crate::canonical_json(&parts.manifest)).replace(old, new);
+    serde_json::from_str(&text)
+        .map_or_else(|_| vec![], |manifest| assemble(&manifest, parts.wasm, parts.code, key))
 }
 
 /// A pack taken apart, not yet trusted.
@@ -253,10 +267,8 @@ struct Parts<'pack> {
 }
 
 fn take_apart(bytes: &[u8]) -> Result<Parts<'_>, PackError> {
-    let damaged = |offset: usize, reason: &str| PackError::Damaged {
-        offset: offset as u64,
-        reason: reason.to_owned(),
-    };
+    let damaged =
+        |offset: usize, reason: &str| PackError::Damaged { offset: offset as u64, reason: reason.to_owned() };
     let rest = bytes.strip_prefix(MAGIC).ok_or(PackError::NotAPack)?;
     let offset = MAGIC.len();
     let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| damaged(offset, "it ends early"))?;
@@ -265,9 +277,10 @@ fn take_apart(bytes: &[u8]) -> Result<Parts<'_>, PackError> {
         return Err(damaged(offset, "the manifest is too long"));
     }
     let offset = offset + 4;
-    let (manifest, rest) = rest.split_at_checked(length).ok_or_else(|| damaged(offset, "it ends in the manifest"))?;
-    let manifest: PackManifest =
-        serde_json::from_slice(manifest).map_err(|error| damaged(offset, &format!("the manifest is not sound: {error}")))?;
+    let (manifest, rest) =
+        rest.split_at_checked(length).ok_or_else(|| damaged(offset, "it ends in the manifest"))?;
+    let manifest: PackManifest = serde_json::from_slice(manifest)
+        .map_err(|error| damaged(offset, &format!("the manifest is not sound: {error}")))?;
     let offset = offset + length;
     let part = |rest: &'_ [u8], bytes: u64| usize::try_from(bytes).ok().filter(|&bytes| bytes <= rest.len());
     let split = part(rest, manifest.wasm_bytes).ok_or_else(|| damaged(offset, "it ends in the component"))?;

@@ -128,8 +128,12 @@ impl Profile {
 
     /// The limits with those a user set in their place: one of the same name replaces, another is added.
     pub fn limits_with(&self, user: &[Limit]) -> Vec<Limit> {
-        let mut limits: Vec<Limit> =
-            self.limits.iter().filter(|limit| user.iter().all(|user| user.name != limit.name)).cloned().collect();
+        let mut limits: Vec<Limit> = self
+            .limits
+            .iter()
+            .filter(|limit| user.iter().all(|user| user.name != limit.name))
+            .cloned()
+            .collect();
         limits.extend(user.iter().cloned());
         limits
     }
@@ -275,7 +279,8 @@ impl ProfileRegistry {
         }
         let mut claimed: BTreeMap<String, &FoundProfile> = BTreeMap::new();
         for candidate in &found {
-            let mut own: Vec<String> = candidate.profile.aliases.iter().map(|alias| normalise(alias)).collect();
+            let mut own: Vec<String> =
+                candidate.profile.aliases.iter().map(|alias| normalise(alias)).collect();
             own.push(normalise(&candidate.profile.name));
             own.sort();
             own.dedup();
@@ -349,7 +354,8 @@ fn fault(profile: &Profile) -> Option<String> {
     if profile.schema != SCHEMA {
         return Some(format!("schema {} is unknown, this host reads {SCHEMA}", profile.schema));
     }
-    let legal = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
+    let legal =
+        |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
     if profile.name.is_empty() || !profile.name.chars().all(legal) {
         return Some(format!("name `{}` is not of lower-case letters, digits and hyphens", profile.name));
     }
@@ -363,7 +369,8 @@ fn fault(profile: &Profile) -> Option<String> {
     if let Some((what, count)) = lists.into_iter().find(|(_, count)| *count > caps::ENTRIES) {
         return Some(format!("{count} {what}, at most {} are read", caps::ENTRIES));
     }
-    let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim].into_iter().chain(&profile.aliases);
+    let names =
+        [&profile.name, &profile.title, &profile.vendor, &profile.shim].into_iter().chain(&profile.aliases);
     for name in names {
         if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
             let quoted: String = name.chars().take(32).collect();
@@ -394,7 +401,10 @@ fn fault(profile: &Profile) -> Option<String> {
 
 /// A name as it is looked up.
 fn normalise(name: &str) -> String {
-    name.chars().filter(|character| !matches!(character, ' ' | '-' | '_')).flat_map(char::to_lowercase).collect()
+    name.chars()
+        .filter(|character| !matches!(character, ' ' | '-' | '_'))
+        .flat_map(char::to_lowercase)
+        .collect()
 }
 
 /// Whether a name is likely a slip of another: one contains the other, or at most two letters differ.
@@ -404,7 +414,8 @@ fn is_near(known: &str, wanted: &str) -> bool {
         return true;
     }
     // Rows of an edit distance; a hostile name is not worth more than this.
-    let (known, wanted): (Vec<char>, Vec<char>) = (known.chars().collect(), wanted.chars().take(64).collect());
+    let (known, wanted): (Vec<char>, Vec<char>) =
+        (known.chars().collect(), wanted.chars().take(64).collect());
     let mut row: Vec<usize> = (0..=wanted.len()).collect();
     for (position, left) in known.iter().enumerate() {
         let mut diagonal = row[0];

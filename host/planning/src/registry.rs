@@ -75,9 +75,9 @@ impl RegistryError {
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<String> {
         match self {
-            RegistryError::Unknown { known, .. } if known.is_empty() => {
-                Some("the planner directories are empty; a path to a `.wasm` or `.pack` is taken too".to_owned())
-            }
+            RegistryError::Unknown { known, .. } if known.is_empty() => Some(
+                "the planner directories are empty; a path to a `.wasm` or `.pack` is taken too".to_owned(),
+            ),
             RegistryError::Unknown { known, .. } => Some(format!("there are: {}", known.join(", "))),
             RegistryError::Duplicate { .. } => Some("remove or rename one of them".to_owned()),
             _ => None,
@@ -114,7 +114,9 @@ impl PlannerRegistry {
                     Some("pack") => PlannerFile::Pack,
                     _ => continue,
                 };
-                let Some(name) = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned) else { continue };
+                let Some(name) = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned) else {
+                    continue;
+                };
                 if let Some(first) = found.get(&name) {
                     return Err(RegistryError::Duplicate { name, first: first.path.clone(), second: path });
                 }

@@ -438,7 +438,10 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
         None => {}
     }
     // Wasmtime has no public type for this one.
-    if error.chain().any(|cause| cause.to_string().contains("fuel allocated for hostcalls has been exhausted")) {
+    if error
+        .chain()
+        .any(|cause| cause.to_string().contains("fuel allocated for hostcalls has been exhausted"))
+    {
         return PlannerErrorKind::GiantOutput { cap: bounds.output_bytes, function };
     }
     // What is left is a value that breaks the rules of the interface, such as an unknown case of a variant.
@@ -482,12 +485,22 @@ impl guest_log::Host for Guest {
 }
 
 impl ResourceLimiter for Guest {
-    fn memory_growing(&mut self, current: usize, desired: usize, _max: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _max: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         self.memory = self.memory.saturating_add(desired.saturating_sub(current));
         if self.memory > self.bounds.memory_bytes { Err(Stop::Memory.into()) } else { Ok(true) }
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, _max: Option<usize>) -> wasmtime::Result<bool> {
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _max: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         self.tables = self.tables.saturating_add(desired.saturating_sub(current));
         if self.tables > self.bounds.table_elements { Err(Stop::Memory.into()) } else { Ok(true) }
     }

@@ -1,1 +1,465 @@
+//! One sound plan, and for every fault a change that causes exactly it.
 
+use proptest::prelude::*;
+use shardwright_graph::target::{
+    CostRow, ElementType, Encoding, Flag, FlagSchema, FlagType, FormatTuple, Legality, Provenance,
+    RoleFormat, ScaleBits, Target, TargetKind, WeightRole,
+};
+
+use super::*;
+use crate::plan::{Boundary, BuildTime, Cause, Reason};
+use crate::request::{Goals, Layer, LayerKind, ModelSummary, Sensitivity, TargetSummary};
+
+const PREFILL: &str = "prefill_64@512";
+const DECODE: &str = "decode_1@512";
+const WIDE: &str = "decode_4@512";
+const LONG_PREFILL: &str = "prefill_256@512";
+const OTHER_CONTEXT: &str = "decode_1@1024";
+
+fn entry(name: &str) -> EntryName {
+    name.parse().unwrap()
+}
+
+/// embed, a decoder of six layers of which the last two read layer 3's state and take no part in prefill, and a head; two
+/// targets on different shims and a third that shares the first one's device.
+fn request() -> Request {
+    let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
+        name: name.to_owned(),
+        body,
+        inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
+        outputs: outputs.iter().map(|&name| name.to_owned()).collect(),
+    };
+    let kind = |name: &str, prefill| LayerKind { name: name.to_owned(), prefill };
+    let target = |name: &str, shim: &str, kind| TargetSummary {
+        target: Target { name: name.to_owned(), shim: shim.to_owned(), device: "0".to_owned(), kind },
+        limits: vec![],
+        schema: vec![FlagSchema {
+            name: "opt".to_owned(),
+            values: FlagType::Integer { min: 0, max: 3 },
+            default: None,
+            description: String::new(),
+        }],
+        recommended: vec![],
+    };
+    let layer = |layer: u32| match layer {
+        0..4 => Layer { kind: 2, donor: None, writes_state: true },
+        _ => Layer { kind: 3, donor: Some(3), writes_state: false },
+    };
+    let quantised = FormatTuple {
+        weights: WeightFormat::W8PerChannel,
+        roles: vec![RoleFormat { role: WeightRole::Head, format: WeightFormat::F32 }],
+        ..FormatTuple::F32
+    };
+    let mut costs = vec![];
+    for target in 0..3 {
+        for formats in 0..2 {
+            for (kind, name, ops) in [
+                (0, PREFILL, 1),
+                (0, LONG_PREFILL, 1),
+                (0, DECODE, 1),
+                (0, WIDE, 1),
+                (0, OTHER_CONTEXT, 1),
+                (1, DECODE, 2),
+                (1, WIDE, 2),
+                (1, OTHER_CONTEXT, 2),
+                (2, PREFILL, 60),
+                (2, LONG_PREFILL, 60),
+                (2, DECODE, 100),
+                (2, WIDE, 100),
+                (2, OTHER_CONTEXT, 100),
+                (3, DECODE, 80),
+                (3, WIDE, 80),
+                (3, OTHER_CONTEXT, 80),
+            ] {
+                costs.push(CostRow {
+                    kind,
+                    target,
+                    formats,
+                    entry: entry(name),
+                    ops,
+                    weight_bytes: 1000,
+                    artefact_bytes: 10,
+                    state_bytes: if kind == 2 { 50 } else { 0 },
+                    legality: Legality::Legal,
+                    time: None,
+                    uncosted_ops: 0,
+                });
+            }
+        }
+    }
+    Request {
+        model: ModelSummary {
+            name: "sample".to_owned(),
+            family: "sample".to_owned(),
+            hidden: 8,
+            max_context: 1024,
+            components: vec![
+                component("embed", Body::Whole(0), &[], &["hidden"]),
+                component("decoder", Body::Layers((0..6).map(layer).collect()), &["hidden"], &["hidden"]),
+                component("head", Body::Whole(1), &["hidden"], &["logits"]),
+            ],
+        },
+        kinds: vec![
+            kind("embed", PrefillPart::Full),
+            kind("head", PrefillPart::None),
+            kind("writer", PrefillPart::Full),
+            kind("reader", PrefillPart::None),
+        ],
+        targets: vec![
+            target("npu", "vendor", TargetKind::Npu),
+            target("cpu", "cpu", TargetKind::Cpu),
+            target("npu-again", "vendor", TargetKind::Npu),
+        ],
+        formats: vec![FormatTuple::F32, quantised],
+        entries: [PREFILL, LONG_PREFILL, DECODE, WIDE, OTHER_CONTEXT].into_iter().map(entry).collect(),
+        costs,
+        sensitivities: vec![],
+        goals: Goals {
+            quality_per_mille: None,
+            memory_bytes: None,
+            context: 512,
+            max_prefill_rows: 64,
+            latency_microseconds: None,
+        },
+        options: vec![],
+    }
+}
+
+fn shard(component: u32, layers: (u32, u32), entries: &[&str], inputs: &[&str], outputs: &[&str]) -> Shard {
+    let boundary = |name: &&str| Boundary { name: (*name).to_owned(), encoding: Encoding::F32 };
+    Shard {
+        component,
+        first: layers.0,
+        end: layers.1,
+        target: 0,
+        formats: 0,
+        context: 512,
+        entries: entries.iter().map(|name| entry(name)).collect(),
+        inputs: inputs.iter().map(boundary).collect(),
+        outputs: outputs.iter().map(boundary).collect(),
+        flags: vec![],
+        build: BuildTime::Ahead,
+    }
+}
+
+/// embed, layers 0..3, layers 3..5, layer 5 (which takes no part in prefill), head.
+fn plan() -> Plan {
+    let both = &[PREFILL, DECODE][..];
+    Plan {
+        shards: vec![
+            shard(0, (0, 0), both, &[], &["hidden"]),
+            shard(1, (0, 3), both, &["hidden"], &["hidden"]),
+            shard(1, (3, 5), both, &["hidden"], &["hidden"]),
+            shard(1, (5, 6), &[DECODE], &["hidden"], &["hidden"]),
+            shard(2, (0, 0), &[DECODE], &["hidden"], &["logits"]),
+        ],
+        fallback: vec![1],
+        reasons: vec![Reason {
+            shard: Some(1),
+            choice: "layers 0..3".to_owned(),
+            because: "that many fit".to_owned(),
+            cause: Cause::Limit("ops".to_owned()),
+        }],
+    }
+}
+
+#[test]
+fn a_sound_plan_passes_with_its_costs() {
+    let request = request();
+    request.validate().unwrap();
+    let checked = check(plan(), &request).unwrap();
+    assert_eq!(checked.plan(), &plan());
+    let costs: Vec<_> =
+        checked.shards().map(|(_, cost)| (cost.ops, cost.weight_bytes, cost.state_bytes)).collect();
+    assert_eq!(costs, [(1, 1000, 0), (300, 3000, 150), (180, 2000, 50), (80, 1000, 0), (2, 1000, 0)]);
+    // Weights once, what an entry point adds per entry point and layer.
+    assert_eq!(checked.cost(1).unwrap().artefact_bytes, 3000 + 2 * 3 * 10);
+    assert_eq!(checked.cost(2).unwrap().artefact_bytes, 2000 + 2 * 10 + 10);
+    assert_eq!(checked.loss_per_mille(), 0);
+    assert_eq!(checked.into_plan(), plan());
+}
+
+#[test]
+fn states_may_be_shared_between_targets_on_one_device() {
+    let mut plan = plan();
+    plan.shards[3].target = 2;
+    check(plan, &request()).unwrap();
+}
+
+type Change = fn(&mut Plan, &mut Request);
+
+/// Name of the fault and the change that causes it.
+const CASES: &[(&str, Change)] = &[
+    ("TooMany", |plan, _| plan.shards = vec![plan.shards[0].clone(); caps::SHARDS + 1]),
+    ("TooMany", |plan, _| plan.fallback = vec![0; caps::FALLBACKS + 1]),
+    ("TooMany", |plan, _| plan.reasons = vec![plan.reasons[0].clone(); caps::REASONS + 1]),
+    ("TooMany", |plan, _| plan.shards[0].entries = vec![entry(DECODE); caps::ENTRIES + 1]),
+    ("TooMany", |plan, _| {
+        plan.shards[1].inputs = vec![plan.shards[1].inputs[0].clone(); caps::BOUNDARIES + 1];
+    }),
+    ("TooMany", |plan, _| {
+        plan.shards[1].outputs = vec![plan.shards[1].outputs[0].clone(); caps::BOUNDARIES + 1];
+    }),
+    ("TooMany", |plan, _| {
+        plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "1".to_owned() }; caps::FLAGS + 1];
+    }),
+    ("TextTooLong", |plan, _| plan.reasons[0].because = "x".repeat(caps::TEXT_BYTES + 1)),
+    ("TextTooLong", |plan, _| plan.reasons[0].choice = "x".repeat(caps::TEXT_BYTES + 1)),
+    ("TextTooLong", |plan, _| plan.reasons[0].cause = Cause::Goal("x".repeat(caps::NAME_BYTES + 1))),
+    ("TextTooLong", |plan, _| plan.shards[1].inputs[0].name = "x".repeat(caps::NAME_BYTES + 1)),
+    ("TextTooLong", |plan, _| {
+        plan.shards[1].flags = vec![Flag { name: "x".repeat(caps::NAME_BYTES + 1), value: String::new() }];
+    }),
+    ("TextTooLong", |plan, _| {
+        plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "x".repeat(caps::TEXT_BYTES + 1) }];
+    }),
+    ("UnknownReasonShard", |plan, _| plan.reasons[0].shard = Some(5)),
+    ("UnknownComponent", |plan, _| plan.shards[4].component = 3),
+    ("UnknownTarget", |plan, _| plan.shards[4].target = 3),
+    ("UnknownFormats", |plan, _| plan.shards[4].formats = u32::MAX),
+    ("ComponentOrder", |plan, _| plan.shards.swap(0, 1)),
+    ("ComponentRepeated", |plan, _| plan.shards.insert(0, plan.shards[0].clone())),
+    ("ComponentMissing", |plan, _| drop(plan.shards.remove(0))),
+    ("ComponentMissing", |plan, _| {
+        plan.shards.retain(|shard| shard.component != 1);
+        plan.reasons.clear();
+    }),
+    ("ComponentMissing", |plan, _| {
+        plan.shards.clear();
+        plan.reasons.clear();
+    }),
+    ("LayerRange", |plan, _| plan.shards[1].end = 0),
+    ("LayerRange", |plan, _| plan.shards[3].end = 7),
+    ("LayerRange", |plan, _| plan.shards[3].end = u32::MAX),
+    ("LayerRange", |plan, _| (plan.shards[1].first, plan.shards[1].end) = (5, 2)),
+    ("LayerRange", |plan, _| plan.shards[4].end = 1),
+    ("LayerRepeated", |plan, _| plan.shards[2].first = 2),
+    ("LayerRepeated", |plan, _| plan.shards.insert(2, plan.shards[1].clone())),
+    ("LayerSkipped", |plan, _| plan.shards[1].first = 1),
+    ("LayerSkipped", |plan, _| plan.shards[1].end = 2),
+    ("LayerSkipped", |plan, _| drop(plan.shards.remove(3))),
+    ("StateNotShareable", |plan, _| plan.shards[3].target = 1),
+    ("StateNotShareable", |_, request| {
+        if let Body::Layers(layers) = &mut request.model.components[1].body {
+            layers[4].donor = Some(99);
+        }
+    }),
+    ("IllegalFormats", |_, request| request.costs.retain(|row| row.kind != 1)),
+    ("IllegalFormats", |_, request| {
+        request.costs.iter_mut().for_each(|row| row.legality = Legality::Illegal("too wide".to_owned()));
+    }),
+    ("OverLimit", |_, request| limit_first(request, limit_names::OPS, 299)),
+    ("OverLimit", |_, request| limit_first(request, limit_names::WEIGHT_BYTES, 2999)),
+    ("OverLimit", |_, request| limit_first(request, limit_names::ARTEFACT_BYTES, 3059)),
+    ("OverLimit", |_, request| limit_first(request, limit_names::CONTEXT_BYTES, 3209)),
+    ("OverTargetLimit", |_, request| limit_first(request, limit_names::SHARDS, 4)),
+    ("OverTargetLimit", |_, request| limit_first(request, limit_names::MEMORY_BYTES, 8000)),
+    ("OverMemory", |_, request| request.goals.memory_bytes = Some(8000)),
+    ("OverQuality", |plan, request| {
+        quantise(plan, request);
+        request.goals.quality_per_mille = Some(3);
+    }),
+    ("UnmeasuredQuality", |plan, request| {
+        quantise(plan, request);
+        request.goals.quality_per_mille = Some(100);
+        request.sensitivities.pop();
+    }),
+    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 2)),
+    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.ops = u64::MAX / 2)),
+    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.state_bytes = u64::MAX / 4)),
+    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 5)),
+    ("UnknownFlag", |plan, _| {
+        plan.shards[1].flags = vec![Flag { name: "fast".to_owned(), value: "true".to_owned() }];
+    }),
+    ("FlagValue", |plan, _| {
+        plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "9".to_owned() }]
+    }),
+    ("FlagRepeated", |plan, _| {
+        plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "1".to_owned() }; 2];
+    }),
+    ("UnknownBoundary", |plan, _| plan.shards[1].inputs[0].name = "logits".to_owned()),
+    ("BoundaryRepeated", |plan, _| {
+        let copy = plan.shards[1].outputs[0].clone();
+        plan.shards[1].outputs.push(copy);
+    }),
+    ("BoundaryMissing", |plan, _| plan.shards[1].inputs.clear()),
+    ("BoundaryMissing", |plan, _| plan.shards[4].outputs.clear()),
+    ("EncodingInvalid", |plan, _| plan.shards[1].inputs[0].encoding.zero_point = 1),
+    ("EncodingMismatch", |plan, _| plan.shards[1].inputs[0].encoding = Encoding::F16),
+    ("EncodingMismatch", |plan, _| {
+        let scale = ScaleBits::new(0.5).unwrap();
+        plan.shards[2].outputs[0].encoding = Encoding { element: ElementType::U16, scale, zero_point: 3 };
+    }),
+    ("UnknownEntry", |plan, _| plan.shards[1].entries.push(entry("decode_2@512"))),
+    ("EntryContext", |plan, _| plan.shards[1].entries.push(entry(OTHER_CONTEXT))),
+    ("EntryRepeated", |plan, _| plan.shards[1].entries.push(entry(DECODE))),
+    ("EntryTooLarge", |plan, _| plan.shards[1].entries.push(entry(LONG_PREFILL))),
+    ("EntryMissing", |plan, _| plan.shards[1].entries = vec![entry(PREFILL)]),
+    ("EntryMissing", |plan, _| plan.shards[1].entries = vec![entry(DECODE)]),
+    ("EntryMissing", |plan, _| plan.shards[1].entries = vec![entry(PREFILL), entry(WIDE)]),
+    ("UnexpectedEntry", |plan, _| plan.shards[3].entries.push(entry(PREFILL))),
+    ("UnexpectedEntry", |plan, request| {
+        request.entries.push(entry("encode_8"));
+        plan.shards[3].entries.push(entry("encode_8"));
+    }),
+    ("EntriesDiffer", |plan, _| plan.shards[2].entries.push(entry(WIDE))),
+    ("ContextTooSmall", |_, request| request.goals.context = 513),
+    ("ContextTooLarge", |plan, _| plan.shards.iter_mut().for_each(|shard| shard.context = 2048)),
+    ("ContextDiffers", |plan, _| {
+        plan.shards[4].context = 1024;
+        plan.shards[4].entries = vec![entry(OTHER_CONTEXT)];
+    }),
+    ("UnknownFallback", |plan, _| plan.fallback.push(3)),
+    ("FallbackRepeated", |plan, _| plan.fallback.push(1)),
+];
+
+fn limit_first(request: &mut Request, name: &str, value: u64) {
+    request.targets[0].limits.push(Limit::new(name, u64::MAX, Provenance::Declared));
+    request.targets[0].limits.push(Limit::new(name, value, Provenance::Reported));
+}
+
+/// The first decoder shard in the second format tuple, with a loss of 2 for each of its layers.
+fn quantise(plan: &mut Plan, request: &mut Request) {
+    plan.shards[1].formats = 1;
+    for layer in 0..3 {
+        request.sensitivities.push(Sensitivity {
+            component: 1,
+            layer,
+            role: WeightRole::MlpInput,
+            format: WeightFormat::W8PerChannel,
+            per_mille: 2,
+        });
+    }
+}
+
+#[test]
+fn every_fault_is_found_and_named() {
+    for (position, (expected, change)) in CASES.iter().enumerate() {
+        let (mut plan, mut request) = (plan(), request());
+        change(&mut plan, &mut request);
+        let fault = check(plan, &request).expect_err(expected);
+        let name = format!("{fault:?}");
+        let name = name.split([' ', '{', '(']).next().unwrap_or_default();
+        assert_eq!(name, *expected, "case {position}: {fault}");
+        assert!(fault.help().is_some());
+        assert!(fault.to_string().len() < 1000);
+    }
+}
+
+#[test]
+fn quality_within_the_goal_passes() {
+    let (mut plan, mut request) = (plan(), request());
+    quantise(&mut plan, &mut request);
+    request.goals.quality_per_mille = Some(6);
+    assert_eq!(check(plan, &request).unwrap().loss_per_mille(), 6);
+}
+
+#[test]
+fn a_model_without_states_has_encode_entries_only() {
+    let mut request = request();
+    request.model.max_context = 0;
+    request.goals.context = 0;
+    request.entries = vec![entry("encode_64")];
+    request.kinds.iter_mut().for_each(|kind| kind.prefill = PrefillPart::None);
+    let rows: Vec<_> = request
+        .costs
+        .iter()
+        .filter(|row| row.entry == entry(DECODE))
+        .map(|row| CostRow { entry: entry("encode_64"), ..row.clone() })
+        .collect();
+    request.costs = rows;
+    request.validate().unwrap();
+    let mut plan = plan();
+    for shard in &mut plan.shards {
+        shard.context = 0;
+        shard.entries = vec![entry("encode_64")];
+    }
+    check(plan.clone(), &request).unwrap();
+
+    let mut with_context = plan.clone();
+    with_context.shards[0].context = 1;
+    assert!(matches!(check(with_context, &request), Err(PlanFault::ContextTooLarge { max: 0, .. })));
+    plan.shards[0].entries.clear();
+    assert!(matches!(check(plan, &request), Err(PlanFault::EntryMissing { needed: "encode", .. })));
+}
+
+/// A number that is usually small enough to be an index and sometimes absurd.
+fn index() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0_u32..8, 1 => any::<u32>()]
+}
+
+fn any_entry() -> impl Strategy<Value = EntryName> {
+    let kinds = prop_oneof![Just(EntryKind::Prefill), Just(EntryKind::Decode), Just(EntryKind::Encode)];
+    (kinds, prop_oneof![Just(1_u32), Just(64), any::<u32>()], prop_oneof![Just(512_u32), any::<u32>()])
+        .prop_map(|(kind, rows, context)| EntryName { kind, rows, context })
+}
+
+fn any_boundary() -> impl Strategy<Value = Boundary> {
+    let element = proptest::sample::select(ElementType::ALL);
+    (prop_oneof!["hidden", "logits", ".{0,8}"], element, any::<u32>(), any::<i32>()).prop_map(
+        |(name, element, bits, zero_point)| Boundary {
+            name,
+            encoding: Encoding {
+                element,
+                scale: ScaleBits::from_bits(bits).unwrap_or(ScaleBits::ONE),
+                zero_point,
+            },
+        },
+    )
+}
+
+prop_compose! {
+    fn any_shard()(
+        numbers in (index(), index(), index(), index(), index(), prop_oneof![Just(512), any::<u32>()]),
+        entries in prop::collection::vec(any_entry(), 0..4),
+        inputs in prop::collection::vec(any_boundary(), 0..3),
+        outputs in prop::collection::vec(any_boundary(), 0..3),
+        flags in prop::collection::vec((prop_oneof!["opt", ".{0,8}"], ".{0,8}"), 0..3),
+    ) -> Shard {
+        let (component, first, end, target, formats, context) = numbers;
+        let flags = flags.into_iter().map(|(name, value)| Flag { name, value }).collect();
+        Shard {
+            component, first, end, target, formats, context, entries, inputs, outputs, flags, build: BuildTime::JustInTime,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_plan_whatsoever_panics(
+        shards in prop::collection::vec(any_shard(), 0..8),
+        fallback in prop::collection::vec(index(), 0..4),
+        reason_shard in proptest::option::of(index()),
+    ) {
+        let reasons = vec![Reason {
+            shard: reason_shard,
+            choice: String::new(),
+            because: String::new(),
+            cause: Cause::Cost("time".to_owned()),
+        }];
+        let _ = check(Plan { shards, fallback, reasons }, &request());
+    }
+
+    /// Damage to one shard of a sound plan reaches the later checks.
+    #[test]
+    fn no_nearly_sound_plan_panics(position in 0_usize..5, replacement in any_shard()) {
+        let mut plan = plan();
+        plan.shards[position] = replacement;
+        let _ = check(plan, &request());
+    }
+
+    /// Nor does a plan for a request that is itself unsound.
+    #[test]
+    fn no_request_panics(shards in prop::collection::vec(any_shard(), 0..4), donor in index(), kind in index()) {
+        let mut request = request();
+        if let Body::Layers(layers) = &mut request.model.components[1].body {
+            layers[1].donor = Some(donor);
+            layers[2].kind = kind;
+        }
+        let _ = request.validate();
+        let mut plan = plan();
+        let _ = check(plan.clone(), &request);
+        plan.shards.extend(shards);
+        let _ = check(plan, &request);
+    }
+}

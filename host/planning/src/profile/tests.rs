@@ -1,0 +1,140 @@
+use super::*;
+
+const MINIMAL: &str =
+    r#"{"schema": 1, "name": "NAME", "title": "T", "vendor": "V", "shim": "cpu", "kind": "npu"}"#;
+
+fn directory_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn built_in_profiles_are_found_by_every_name() {
+    let registry = ProfileRegistry::new();
+    for (given, name) in [
+        ("generic", "generic"),
+        ("mt6989", "mt6989"),
+        ("MT6989", "mt6989"),
+        ("Dimensity 9300", "mt6989"),
+        ("dimensity-9300", "mt6989"),
+        ("dimensity_9300+", "mt6989"),
+        ("sm8850", "sm8850"),
+    ] {
+        assert_eq!(registry.find(given).unwrap().profile.name, name, "{given}");
+    }
+}
+
+#[test]
+fn built_in_profiles_say_what_was_reported() {
+    let registry = ProfileRegistry::new();
+    let mt6989 = registry.find("mt6989").unwrap().profile;
+    let ops = mt6989.limits.iter().find(|limit| limit.name == "ops").unwrap();
+    assert_eq!((ops.value, ops.provenance), (2600, Provenance::Reported));
+    assert!(ops.note.contains("18 layers were accepted and 35 refused"));
+    assert!(mt6989.legal_formats().all(|formats| !formats.to_string().contains("w4")));
+    let sm8850 = registry.find("sm8850").unwrap().profile;
+    assert!(sm8850.limits.iter().any(|limit| limit.name == "context-bytes"));
+    assert!(sm8850.facts.iter().any(|fact| fact.value == "v81"));
+}
+
+#[test]
+fn a_profile_is_there_while_its_file_is() {
+    let fictional = MINIMAL.replace("NAME", "fictional");
+    let directory = directory_with(&[("fictional.json", &fictional), ("notes.txt", "no profile")]);
+    let registry = ProfileRegistry::new().with_directory(directory.path());
+    let found = registry.find("Fictional").unwrap();
+    assert!(matches!(found.source, ProfileSource::File(_)));
+    assert_eq!(registry.list().unwrap().len(), BUILTIN.len() + 1);
+    std::fs::remove_file(directory.path().join("fictional.json")).unwrap();
+    assert!(matches!(registry.find("fictional").unwrap_err(), ProfileError::Unknown { .. }));
+}
+
+#[test]
+fn an_unknown_name_lists_those_near_it() {
+    let registry = ProfileRegistry::new();
+    for (given, near) in
+        [("mt6988", "mt6989"), ("sm885", "sm8850"), ("dimensity", "mt6989"), ("sm8805", "sm8850")]
+    {
+        let error = registry.find(given).unwrap_err();
+        assert!(error.help().unwrap().contains(near), "{given}: {:?}", error.help());
+    }
+    let error = registry.find("abacus").unwrap_err();
+    assert!(error.help().unwrap().starts_with("known: generic"));
+    let error = registry.find(&"x".repeat(1 << 20)).unwrap_err();
+    assert!(error.to_string().len() < 300);
+}
+
+#[test]
+fn a_name_claimed_twice_is_an_error_that_names_both() {
+    for name in ["mt6989", "dimensity9300", "generic"] {
+        let directory = directory_with(&[("again.json", &MINIMAL.replace("NAME", name))]);
+        let error = ProfileRegistry::new().with_directory(directory.path()).list().unwrap_err();
+        assert!(matches!(&error, ProfileError::Duplicate { .. }), "{error}");
+        assert!(
+            error.to_string().contains("again.json") && error.to_string().contains("built-in"),
+            "{error}"
+        );
+        assert!(error.help().is_some());
+    }
+}
+
+#[test]
+fn bad_files_are_named_with_line_and_reason() {
+    let with = |from: &str, to: &str| MINIMAL.replace("NAME", "chip").replace(from, to);
+    let limit = r#"{"name": "ops", "value": 1, "provenance": "user"}"#;
+    let formats = r#"{"formats": {"weights": "f32", "activations": "f32", "states": "f32"}, "legal": true,
+        "provenance": "declared"}"#;
+    let roles = formats.replace(
+        r#""weights": "f32","#,
+        r#""weights": "f32", "roles": [{"role": "head", "format": "f16"}, {"role": "head", "format": "f32"}],"#,
+    );
+    let list = |field: &str, entry: &str, count: usize| {
+        with(r#""kind""#, &format!(r#""{field}": [{}], "kind""#, vec![entry; count].join(",")))
+    };
+    let cases = [
+        ("syntax", "{".to_owned()),
+        ("syntax", String::new()),
+        ("syntax", with(r#""schema": 1"#, r#""schema": 1, "colour": "red""#)),
+        ("syntax", with(r#""npu""#, r#""abacus""#)),
+        ("syntax", list("limits", r#"{"name": "ops", "value": -1, "provenance": "user"}"#, 1)),
+        ("syntax", list("limits", r#"{"name": "ops", "value": 1, "provenance": "rumour"}"#, 1)),
+        ("invalid", with(r#""schema": 1"#, r#""schema": 2"#)),
+        ("invalid", with("chip", "Chip One")),
+        ("invalid", with(r#""T""#, r#""""#)),
+        ("invalid", with(r#""V""#, &format!("\"{}\"", "v".repeat(1000)))),
+        ("invalid", list("aliases", r#"" - ""#, 1)),
+        ("invalid", list("aliases", r#""x""#, 1000)),
+        ("invalid", list("limits", limit, 2)),
+        ("invalid", list("flags", r#"{"name": "opt", "value": "3", "provenance": "reported"}"#, 2)),
+        ("invalid", list("formats", formats, 2)),
+        ("invalid", list("formats", &roles, 1)),
+        ("file", " ".repeat(300 << 10)),
+    ];
+    for (kind, text) in cases {
+        let directory = directory_with(&[("chip.json", &text)]);
+        let error = ProfileRegistry::new().with_directory(directory.path()).list().unwrap_err();
+        let shown: String = text.chars().take(200).collect();
+        match (&error, kind) {
+            (ProfileError::Syntax { line, .. }, "syntax") => assert!(*line <= 2, "{shown}"),
+            (ProfileError::Invalid { .. }, "invalid") | (ProfileError::File { .. }, "file") => {}
+            _ => panic!("{shown}: {error}"),
+        }
+        assert!(error.to_string().contains("chip.json"), "{error}");
+    }
+    let error = read(Path::new("no/such/chip.json")).unwrap_err();
+    assert!(matches!(error, ProfileError::File { .. }));
+    let directory = directory_with(&[("file", "")]);
+    let error = ProfileRegistry::new().with_directory(directory.path().join("file")).list().unwrap_err();
+    assert!(matches!(error, ProfileError::Directory(_)));
+}
+
+#[test]
+fn profiles_survive_their_file_form() {
+    for found in ProfileRegistry::new().list().unwrap() {
+        let text = serde_json::to_string(&found.profile).unwrap();
+        assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), found.profile);
+    }
+}

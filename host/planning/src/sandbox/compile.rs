@@ -37,7 +37,8 @@ impl CompiledCache {
     fn read(&self, sandbox: &Sandbox, wasm: &[u8]) -> Option<Vec<u8>> {
         let bytes = std::fs::read(self.path(sandbox, wasm)).ok()?;
         let (head, code) = bytes.split_at_checked(HEAD_BYTES)?;
-        let sound = head[..8] == *MAGIC && head[8..40] == key(sandbox, wasm) && head[40..] == *Sha256::digest(code);
+        let sound =
+            head[..8] == *MAGIC && head[8..40] == key(sandbox, wasm) && head[40..] == *Sha256::digest(code);
         sound.then(|| code.to_vec())
     }
 
@@ -83,7 +84,12 @@ impl Sandbox {
     /// usually the file name.
     ///
     /// A compilation that exceeds its time cannot be stopped; it ends in the background, bounded by the size cap.
-    pub fn load(&self, origin: &str, wasm: &[u8], cache: Option<&CompiledCache>) -> Result<Planner, PlannerError> {
+    pub fn load(
+        &self,
+        origin: &str,
+        wasm: &[u8],
+        cache: Option<&CompiledCache>,
+    ) -> Result<Planner, PlannerError> {
         let fail = |kind| named(origin, kind);
         self.admit(wasm).map_err(fail)?;
         if let Some(code) = cache.and_then(|cache| cache.read(self, wasm)) {

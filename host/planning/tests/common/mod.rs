@@ -1,0 +1,148 @@
+//! What the tests of this crate share: requests, and planners built from source.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use shardwright_graph::target::{
+    CostRow, EntryName, FormatTuple, Legality, Limit, Provenance, Target, TargetKind, TimeCost,
+};
+use shardwright_planning::request::{
+    Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, Request,
+    TargetSummary,
+};
+
+/// A decoder of so many layers between `embed` and `head`, on an NPU and a CPU that take everything as 32-bit float.
+/// A layer has 100 operations (60 in prefill) and 1000 weight bytes.
+pub fn request(layers: u32) -> Request {
+    let prefill: EntryName = "prefill_64@512".parse().unwrap();
+    let decode: EntryName = "decode_1@512".parse().unwrap();
+    let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
+        name: name.to_owned(),
+        body,
+        inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
+        outputs: outputs.iter().map(|&name| name.to_owned()).collect(),
+    };
+    let kind = |name: &str, prefill| LayerKind { name: name.to_owned(), prefill };
+    let target = |name: &str, kind| TargetSummary {
+        target: Target { name: name.to_owned(), shim: format!("{name}-shim"), device: "0".to_owned(), kind },
+        limits: vec![],
+        schema: vec![],
+        recommended: vec![],
+    };
+    let layer = |_| Layer { kind: 2, donor: None, writes_state: true };
+    let mut costs = vec![];
+    for target in 0..2 {
+        for (kind, entry, ops, weight_bytes, state_bytes) in [
+            (0, prefill, 1, 10, 0),
+            (0, decode, 1, 10, 0),
+            (1, decode, 2, 4000, 0),
+            (2, prefill, 60, 1000, 50),
+            (2, decode, 100, 1000, 50),
+        ] {
+            costs.push(CostRow {
+                kind,
+                target,
+                formats: 0,
+                entry,
+                ops,
+                weight_bytes,
+                artefact_bytes: 10,
+                state_bytes,
+                legality: Legality::Legal,
+                time: None,
+                uncosted_ops: 0,
+            });
+        }
+    }
+    Request {
+        model: ModelSummary {
+            name: "sample".to_owned(),
+            family: "sample".to_owned(),
+            hidden: 8,
+            max_context: 4096,
+            components: vec![
+                component("embed", Body::Whole(0), &[], &["hidden"]),
+                component(
+                    "decoder",
+                    Body::Layers((0..layers).map(layer).collect()),
+                    &["hidden"],
+                    &["hidden"],
+                ),
+                component("head", Body::Whole(1), &["hidden"], &["logits"]),
+            ],
+        },
+        kinds: vec![
+            kind("embed", PrefillPart::Full),
+            kind("head", PrefillPart::None),
+            kind("layer", PrefillPart::Full),
+        ],
+        targets: vec![target("npu", TargetKind::Npu), target("cpu", TargetKind::Cpu)],
+        formats: vec![FormatTuple::F32],
+        entries: vec![prefill, decode],
+        costs,
+        sensitivities: vec![],
+        goals: Goals {
+            quality_per_mille: None,
+            memory_bytes: None,
+            context: 512,
+            max_prefill_rows: 64,
+            latency_microseconds: None,
+        },
+        options: vec![],
+    }
+}
+
+/// The request with an option.
+pub fn with_option(mut request: Request, name: &str, value: &str) -> Request {
+    request.options.push(PlannerOption { name: name.to_owned(), value: value.to_owned() });
+    request
+}
+
+/// The request with a limit on its first target.
+pub fn with_limit(mut request: Request, name: &str, value: u64) -> Request {
+    request.targets[0].limits.push(Limit::new(name, value, Provenance::Reported));
+    request
+}
+
+/// The request with a time for every row: `npu` and `cpu` microseconds.
+pub fn with_times(mut request: Request, npu: u64, cpu: u64) -> Request {
+    for row in &mut request.costs {
+        let microseconds = if row.target == 0 { npu } else { cpu };
+        row.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+    }
+    request
+}
+
+/// Layer ranges of the decoder's shards.
+pub fn cuts(plan: &shardwright_planning::plan::Plan) -> Vec<(u32, u32)> {
+    plan.shards.iter().filter(|shard| shard.component == 1).map(|shard| (shard.first, shard.end)).collect()
+}
+
+/// The workspace.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A planner of this workspace as a component, built once for all test programs.
+fn planner(manifest: &str) -> Vec<u8> {
+    // Beside the profiles of the surrounding build, where the built-in planner's build script puts its own.
+    let planners = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("planners");
+    match shardwright_planner_build::build(&workspace().join(manifest), &planners) {
+        Ok(component) => component,
+        Err(error) => panic!("{error}; help: {:?}", error.help()),
+    }
+}
+
+/// The planner that misbehaves.
+pub fn hostile() -> &'static [u8] {
+    static WASM: OnceLock<Vec<u8>> = OnceLock::new();
+    WASM.get_or_init(|| planner("host/planning/tests/guests/hostile/Cargo.toml"))
+}
+
+/// The example planner.
+pub fn even() -> &'static [u8] {
+    static WASM: OnceLock<Vec<u8>> = OnceLock::new();
+    WASM.get_or_init(|| planner("plugins/example-even/Cargo.toml"))
+}

@@ -1,0 +1,165 @@
+//! A planner that does whatever the option `behave` says, to test that the sandbox and the plan check hold.
+//!
+//! **Job.** Every way in which a guest can be broken or mean: endless work, memory and stack bombs, aliased output, log
+//! floods, panics, plans that do not hold, a `revise` that goes in circles.
+//!
+//! **Not its job.** To plan; without the option it uses the solver.
+
+use std::hint::black_box;
+
+use shardwright_planner::solver::{Settings, solve};
+use shardwright_planner::{
+    Attempt, Description, Level, Plan, Planner, Reason, Refusal, RefusalKind, Request, learn, log,
+};
+
+/// The hostile planner.
+#[derive(Debug)]
+pub struct Hostile;
+
+shardwright_planner::export_planner!(Hostile);
+
+impl Planner for Hostile {
+    fn describe() -> Description {
+        Description {
+            name: "hostile".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            summary: "misbehaves on request".to_owned(),
+            options: vec![],
+        }
+    }
+
+    fn make_plan(request: &Request) -> Result<Plan, Refusal> {
+        let behave = request.option("behave").unwrap_or("well");
+        let plan = || solve(request, &Settings::default()).map(|solution| solution.into_plan(request));
+        match behave {
+            "loop" => endless(),
+            "memory" => memory_bomb(),
+            "recurse" => {
+                black_box(recurse(black_box(1)));
+                plan()
+            }
+            "recurse-with-arrays" => {
+                black_box(recurse_with_arrays(black_box(1)));
+                plan()
+            }
+            "panic" => panic!("on purpose"),
+            "index" => {
+                let values = [1_u8, 2, 3];
+                black_box(values[black_box(3)]);
+                plan()
+            }
+            "flood-lines" => {
+                for line in 0..100_000 {
+                    log(Level::Info, line);
+                }
+                plan()
+            }
+            "flood-bytes" => {
+                let line = "x".repeat(1 << 20);
+                log(Level::Info, line);
+                plan()
+            }
+            "chatter" => {
+                log(Level::Debug, "first");
+                log(Level::Warn, "second");
+                plan()
+            }
+            "refuse" => Err(Refusal::new(RefusalKind::Unsupported, "not today").with("weather", "bad")),
+            "aliased-output" => Ok(aliased_output()),
+            "giant-output" => {
+                let mut plan = plan()?;
+                plan.reasons.extend((0..16).map(|_| reason("x".repeat(1 << 20))));
+                Ok(plan)
+            }
+            _ => Ok(spoil(plan()?, behave)),
+        }
+    }
+
+    fn revise(request: &Request, previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
+        match request.option("behave") {
+            // The plan before the last, so that two plans take turns.
+            Some("oscillate") if history.len() > 1 => Ok(history[history.len() - 2].plan.clone()),
+            Some("stubborn") => Ok(previous.clone()),
+            Some("panic-later") => panic!("on purpose"),
+            _ => learn::revise(request, history, &Settings::default()),
+        }
+    }
+}
+
+fn reason(because: String) -> Reason {
+    let cause = shardwright_planner::Cause::Preference("size".to_owned());
+    Reason { shard: None, choice: "much".to_owned(), because, cause }
+}
+
+/// The plan with one thing wrong.
+fn spoil(mut plan: Plan, behave: &str) -> Plan {
+    let decoder = plan.shards.iter().position(|shard| shard.end > 0).unwrap_or(0);
+    match behave {
+        "skip-layer" => plan.shards[decoder].first = 1,
+        "repeat-shard" => {
+            let copy = plan.shards[decoder].clone();
+            plan.shards.insert(decoder, copy);
+        }
+        "overlap" => {
+            let mut copy = plan.shards[decoder].clone();
+            copy.first = copy.end - 1;
+            plan.shards.insert(decoder + 1, copy);
+        }
+        "exceed-layers" => plan.shards[decoder].end += 1,
+        "unknown-target" => plan.shards[decoder].target = 999,
+        "no-shards" => plan.shards.clear(),
+        "bad-scale" => plan.shards[decoder].inputs[0].encoding.scale_bits = 0x7fc0_0000,
+        "one-shard-too-large" => {
+            // Ignores every limit: the whole component as one shard.
+            let end = plan.shards.iter().map(|shard| shard.end).max().unwrap_or(0);
+            plan.shards.retain(|shard| shard.end == 0 || shard.first == 0);
+            for shard in plan.shards.iter_mut().filter(|shard| shard.end > 0) {
+                shard.end = end;
+            }
+        }
+        _ => {}
+    }
+    plan
+}
+
+fn endless() -> ! {
+    let mut counter = 0_u64;
+    loop {
+        counter = black_box(counter.wrapping_add(1));
+    }
+}
+
+fn memory_bomb() -> ! {
+    let mut kept = Vec::new();
+    loop {
+        // Not filled: that would cost fuel first.
+        kept.push(black_box(Vec::<u8>::with_capacity(1 << 20)));
+    }
+}
+
+/// Recursion that lives in registers and the engine's own stack.
+#[allow(unconditional_recursion, reason = "that is the attack")]
+#[inline(never)]
+fn recurse(value: u64) -> u64 {
+    black_box(recurse(black_box(value + 1)) + 1)
+}
+
+/// Recursion that lives in the stack a guest keeps in its own memory.
+#[inline(never)]
+fn recurse_with_arrays(depth: u64) -> u64 {
+    let array = black_box([depth; 1024]);
+    if black_box(depth) == 0 { array[0] } else { recurse_with_arrays(depth + 1) + array[7] }
+}
+
+/// Four thousand strings that are all the same megabyte: 4 GB for whoever copies them out.
+fn aliased_output() -> Plan {
+    let mut text = std::mem::ManuallyDrop::new(vec![b'x'; 1 << 20]);
+    text.shrink_to_fit();
+    let (pointer, length) = (text.as_mut_ptr(), text.len());
+    let alias = || {
+        // SAFETY: deliberately not upheld in full: the strings share one allocation. The host must stop this before
+        // anything is freed, and a guest can corrupt no memory but its own.
+        unsafe { String::from_raw_parts(pointer, length, length) }
+    };
+    Plan { shards: vec![], fallback: vec![], reasons: (0..4000).map(|_| reason(alias())).collect() }
+}
