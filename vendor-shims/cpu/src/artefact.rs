@@ -26,8 +26,9 @@ pub const FORMAT: u32 = 1;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
-/// Longest program: a million steps take about 200 MiB.
-const MAX_PROGRAM: u64 = 256 << 20;
+/// Longest program: a decomposed model of a hundred layers has about 20 000 steps of 200 bytes; in memory a step takes
+/// up to ten times its encoding.
+const MAX_PROGRAM: u64 = 64 << 20;
 /// First line of a head.
 const HEAD: &str = "shardwright-cpu-artefact";
 

@@ -147,3 +147,48 @@ impl From<CpuError> for Error {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_its_class_and_says_what_helps() {
+        let text = || "x".to_owned();
+        let cases = [
+            (
+                CpuError::Unsupported { what: "node", name: text(), reason: text(), layer: Some(3) },
+                ErrorClass::UnsupportedOp,
+                &["node", "layer", "help"][..],
+            ),
+            (CpuError::InvalidGraph { entry: text(), reason: text() }, ErrorClass::InvalidArgument, &["entry"]),
+            (CpuError::InvalidWeight { name: text(), reason: text() }, ErrorClass::InvalidArgument, &["weight"]),
+            (
+                CpuError::Limit { limit: "ops", value: 2, max: 1 },
+                ErrorClass::ResourceLimit,
+                &["limit", "value", "max", "help"],
+            ),
+            (CpuError::CorruptArtefact { offset: 7, reason: text() }, ErrorClass::CorruptArtefact, &["offset", "help"]),
+            (CpuError::IncompatibleArtefact { found: 2, expected: 1 }, ErrorClass::IncompatibleArtefact, &["help"]),
+            (CpuError::InvalidRun { reason: text() }, ErrorClass::InvalidArgument, &[]),
+            (CpuError::UnknownDevice { name: text() }, ErrorClass::InvalidArgument, &["help"]),
+            (
+                CpuError::InvalidValue { name: text(), value: text(), expected: text() },
+                ErrorClass::InvalidArgument,
+                &[],
+            ),
+            (
+                CpuError::OutOfMemory { what: "activations", bytes: 9 },
+                ErrorClass::ResourceLimit,
+                &["limit", "value", "help"],
+            ),
+        ];
+        for (error, class, keys) in cases {
+            let converted = Error::from(error.clone());
+            assert_eq!(converted.class, class, "{error}");
+            let told: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
+            assert_eq!(told, keys, "{error}");
+            assert_eq!(error.help().is_some(), keys.contains(&"help"));
+        }
+    }
+}

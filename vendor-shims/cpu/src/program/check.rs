@@ -1,5 +1,7 @@
 //! Proves that every step of a program stays within its operands, and its operands within their places.
 
+use shardwright_shim_abi::raw::{SW_DTYPE_F32, SW_DTYPE_I32};
+
 use super::*;
 use crate::kernels::elementwise::Broadcast;
 use crate::simd::LANES;
@@ -20,9 +22,10 @@ fn ensure(condition: bool, what: impl FnOnce() -> String) -> Checked {
 }
 
 fn product(factors: &[u64]) -> Result<u64, String> {
+    // Factors are bounded one by one as well: a zero among them must not hide a size that nothing else bounds.
     factors
         .iter()
-        .try_fold(1u64, |product, factor| product.checked_mul(*factor))
+        .try_fold(1u64, |product, factor| product.checked_mul(*factor).filter(|_| *factor <= MAX_VALUES))
         .filter(|product| *product <= MAX_VALUES)
         .ok_or_else(|| format!("{factors:?} values are too many"))
 }
@@ -48,6 +51,9 @@ impl Entry {
         let mut ports = Vec::with_capacity(self.ports.len());
         for port in &self.ports {
             ensure(port.shape.len() <= MAX_RANK, || format!("binding `{}` of rank {}", port.name, port.shape.len()))?;
+            ensure(matches!(port.dtype, SW_DTYPE_F32 | SW_DTYPE_I32), || {
+                format!("binding `{}` of element type {}", port.name, port.dtype)
+            })?;
             ports.push(product(&port.shape).map_err(|reason| format!("binding `{}`: {reason}", port.name))?);
         }
         let bounds = Bounds { entry: self, ports, constants };
@@ -171,9 +177,8 @@ impl Bounds<'_> {
             }
             Step::Attention { heads, keys, q, k, v, positions, rows, out, .. } => {
                 let rows = self.most(*rows)?;
-                ensure(heads.kv_heads > 0 && heads.heads > 0 && heads.heads % heads.kv_heads == 0, || {
-                    format!("{} query heads and {} key heads", heads.heads, heads.kv_heads)
-                })?;
+                let even = heads.kv_heads > 0 && heads.heads > 0 && heads.heads % heads.kv_heads == 0;
+                ensure(even && heads.head_dim > 0, || format!("broken {heads:?}"))?;
                 let count = product(&[rows, heads.heads as u64, heads.head_dim as u64])?;
                 let capacity = match keys {
                     AttentionKeys::State { capacity } => {
@@ -208,7 +213,8 @@ impl Bounds<'_> {
             Step::Copy { copy, source, target } => {
                 let rank = copy.shape.len();
                 ensure(copy.source.len() == rank && copy.target.len() == rank, || "a broken copy".into())?;
-                product(&copy.shape.iter().map(|extent| *extent as u64).collect::<Vec<u64>>())?;
+                let total = product(&copy.shape.iter().map(|extent| *extent as u64).collect::<Vec<u64>>())?;
+                ensure(total <= target.elements, || format!("{total} values copied to {}", target.elements))?;
                 let reach = |strides: &[usize]| {
                     Broadcast::reach(&copy.shape, strides)
                         .map(|reach| reach as u64)

@@ -5,6 +5,9 @@ use crate::kernels::math::{exp, softcap};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
+/// Scores so far below the largest weigh nothing: all keys of the longest context together would add less than 2⁻⁶⁰ of the
+/// result. Otherwise weights and sums become subnormal, which costs processors a hundred cycles at every step.
+const NEGLIGIBLE: f32 = -64.0;
 /// Keys whose rows stay in cache while all queries of a block pass over them.
 const KEY_BLOCK: usize = 64;
 
@@ -228,7 +231,8 @@ fn weights<S: Simd>(s: S, heads: Heads, scores: &mut [f32]) -> f32 {
         let lanes = LANES.min(count - at);
         // SAFETY: `at + lanes` ≤ `count`.
         unsafe {
-            let weight = exp(s, s.sub(s.load_partial(place.add(at), lanes), largest));
+            let below = s.sub(s.load_partial(place.add(at), lanes), largest);
+            let weight = s.select_less(below, s.splat(NEGLIGIBLE), s.splat(0.0), exp(s, below));
             s.store_partial(place.add(at), lanes, weight);
             // Loaded again, so that lanes beyond the end add nothing.
             sum = s.add(sum, s.load_partial(place.add(at), lanes));

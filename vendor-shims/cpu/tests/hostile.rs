@@ -1,0 +1,275 @@
+//! Damaged artefacts and senseless work orders: typed errors, never a crash, a panic or a wrong result.
+
+mod support;
+
+use std::collections::HashMap;
+
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_cpu::artefact::Checksum;
+use support::*;
+
+/// Something of everything: a state, attention, rotary, products, copies.
+fn sample() -> Builder {
+    let rows = 3;
+    let mut b = Builder::new("decode_3@8", SW_ENTRY_DECODE, rows, 8);
+    let x = b.input("hidden", SW_ROLE_HIDDEN, &[rows, 8]);
+    let positions = b.input("positions", SW_ROLE_POSITIONS, &[rows]);
+    let slots = b.input("slots", SW_ROLE_SLOTS, &[rows]);
+    let state = b.input("layer.0.k", SW_ROLE_STATE, &[8, 8]);
+    let w = weight("w", &[8, 8], &values(64, 1, 0.7), SW_DTYPE_BF16);
+    let norm = weight("norm", &[8], &values(8, 2, 0.7), SW_DTYPE_F16);
+    let a = b.norm(x, Some(&norm), 8, 1.0);
+    let k = b.linear(a, &w);
+    let k = b.node(SW_OP_ROPE, &[k, positions], &[rows, 8], vec![
+        Attribute::Integer("head_dim", 4),
+        Attribute::Float("theta", 1e4),
+        Attribute::Integer("rotated_pairs", 2),
+        Attribute::Float("factor", 1.0),
+    ]);
+    let updated = b.node(SW_OP_STATE_UPDATE, &[state, k, slots], &[8, 8], vec![]);
+    b.output("layer.0.k", SW_ROLE_STATE, updated);
+    let o = b.node(SW_OP_ATTENTION, &[k, updated, updated, positions], &[rows, 8], vec![
+        Attribute::Integer("heads", 2),
+        Attribute::Integer("kv_heads", 2),
+        Attribute::Integer("head_dim", 4),
+        Attribute::Float("scale", 0.5),
+        Attribute::Float("softcap", 0.0),
+        Attribute::Integer("window", 5),
+        Attribute::Integer("causal", 1),
+        Attribute::Text("keys", "state"),
+    ]);
+    let h = b.binary(SW_OP_ADD, x, o);
+    let t = b.transpose(h, &[1, 0]);
+    let square = b.mat_mul(t, h, false);
+    let square = b.unary(SW_OP_SOFTMAX, square, vec![]);
+    let sum = b.node(SW_OP_REDUCE_SUM, &[square], &[8, 1], vec![]);
+    let part = b.slice(sum, 0, 2, 5);
+    let joined = b.concat(&[part, part], 1);
+    b.output("tap", SW_ROLE_TAP, joined);
+    b.output("hidden.out", SW_ROLE_HIDDEN, h);
+    b
+}
+
+fn bind(loaded: &Loaded<'_>, entry: usize) -> Option<HashMap<String, Bound>> {
+    let bindings = &loaded.entries[entry].1;
+    let total: u64 = bindings.iter().map(|binding| binding.bytes).fold(0, u64::saturating_add);
+    if total > 1 << 24 {
+        return None;
+    }
+    let mut bound = HashMap::new();
+    for binding in bindings {
+        let count = binding.bytes as usize / 4;
+        let value = if binding.dtype == SW_DTYPE_I32 {
+            Bound::I32((0..count as i32).collect())
+        } else {
+            Bound::F32(values(count, 3, 1.0))
+        };
+        // Two bindings of one name cannot be told apart here.
+        if bound.insert(binding.name.clone(), value).is_some() {
+            return None;
+        }
+    }
+    Some(bound)
+}
+
+fn artefact() -> Region {
+    Host::open(&[]).expect("opened").compile(&[sample().build()], &[]).expect("compiled").artefact
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[test]
+fn every_flipped_bit_of_header_program_and_end_is_noticed() {
+    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let mut region = artefact();
+    let (program, weights, total) = (number(region.bytes(), 24), number(region.bytes(), 32), region.bytes().len());
+    let classes = [SW_ERROR_CORRUPT_ARTEFACT, SW_ERROR_INCOMPATIBLE_ARTEFACT];
+    for bit in (0..(64 + program as usize) * 8).chain((total - 8) * 8..total * 8) {
+        region.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+        let failure = host.load(&region, &[]).map(|_| ()).expect_err("a damaged artefact was loaded");
+        assert!(classes.contains(&failure.class), "bit {bit}: {failure:?}");
+        region.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+    }
+    // Weights are compared on request.
+    for at in (weights as usize..total - 8).step_by(61) {
+        region.bytes_mut()[at] ^= 4;
+        assert!(host.load(&region, &[]).is_ok());
+        let failure = host.load(&region, &[("verify-weights", "true")]).map(|_| ()).expect_err("damaged weights");
+        assert_eq!(failure.class, SW_ERROR_CORRUPT_ARTEFACT);
+        region.bytes_mut()[at] ^= 4;
+    }
+    assert!(host.load(&region, &[("verify-weights", "true")]).is_ok());
+}
+
+#[test]
+fn cut_grown_and_foreign_artefacts_are_refused() {
+    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let whole = artefact();
+    let bytes = whole.bytes();
+    let mut cases: Vec<Vec<u8>> = (0..bytes.len()).step_by(97).map(|length| bytes[..length].to_vec()).collect();
+    cases.push([bytes, &[0]].concat());
+    cases.push(vec![0; 4096]);
+    cases.push(b"SWCPUART".to_vec());
+    cases.push(vec![0xff; 9000]);
+    for case in cases {
+        let length = case.len();
+        let failure = host.load(&Region::new(&case), &[]).map(|_| ()).expect_err("loaded");
+        assert_eq!(failure.class, SW_ERROR_CORRUPT_ARTEFACT, "{length} bytes: {failure:?}");
+    }
+    let mut newer = Region::new(bytes);
+    newer.bytes_mut()[8] = 2;
+    let failure = host.load(&newer, &[]).map(|_| ()).expect_err("loaded");
+    assert_eq!(failure.class, SW_ERROR_INCOMPATIBLE_ARTEFACT);
+    assert!(failure.detail("help").is_some());
+}
+
+#[test]
+fn an_artefact_must_be_aligned() {
+    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let mut shifted = vec![0u8];
+    shifted.extend_from_slice(artefact().bytes());
+    let region = Region::new(&shifted);
+    let failure = host.load_bytes(&region.bytes()[1..], &[]).map(|_| ()).expect_err("loaded");
+    assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "{failure:?}");
+}
+
+/// Numbers that are edges of something.
+const EDGES: [u64; 12] =
+    [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
+
+#[test]
+fn forged_programs_are_refused_or_harmless() {
+    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let original = artefact();
+    let program = number(original.bytes(), 24) as usize;
+    let mut state = 1u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize
+    };
+    let (mut taken, mut refused) = (0, 0);
+    for round in 0..4000 {
+        let mut forged = Region::new(original.bytes());
+        let bytes = forged.bytes_mut();
+        for _ in 0..1 + next() % 2 {
+            let at = 64 + next() % program;
+            match next() % 3 {
+                0 => bytes[at] = next() as u8,
+                1 => bytes[at] = bytes[at].wrapping_add(1),
+                _ => {
+                    let edge = EDGES[next() % EDGES.len()].to_le_bytes();
+                    let end = (at + 8).min(64 + program);
+                    bytes[at..end].copy_from_slice(&edge[..end - at]);
+                }
+            }
+        }
+        let mut sum = Checksum::default();
+        sum.add(&bytes[..48]);
+        sum.add(&bytes[64..64 + program]);
+        bytes[48..56].copy_from_slice(&sum.finish().to_le_bytes());
+        let mut loaded = match host.load(&forged, &[("threads", "1")]) {
+            Ok(loaded) => loaded,
+            Err(failure) => {
+                let classes = [SW_ERROR_CORRUPT_ARTEFACT, SW_ERROR_RESOURCE_LIMIT];
+                assert!(classes.contains(&failure.class), "round {round}: {failure:?}");
+                refused += 1;
+                continue;
+            }
+        };
+        taken += 1;
+        for entry in 0..loaded.entries.len() {
+            let Some(mut bound) = bind(&loaded, entry) else { continue };
+            let name = loaded.entries[entry].0.clone();
+            if let Err(failure) = loaded.run(&name, 1, &mut bound) {
+                assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "round {round}: {failure:?}");
+            }
+        }
+    }
+    assert!(taken > 100 && refused > 1000, "{taken} taken, {refused} refused");
+}
+
+#[test]
+fn senseless_work_orders_are_refused_or_run() {
+    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize
+    };
+    let ops: Vec<u32> = (1..=10).chain(64..=84).chain([0, 11, 999]).collect();
+    let mut compiled = 0;
+    for round in 0..4000 {
+        let mut b = sample();
+        for _ in 0..1 + next() % 3 {
+            let node = next() % b.nodes.len();
+            let edge = EDGES[next() % EDGES.len()];
+            match next() % 9 {
+                0 => b.nodes[node].op = ops[next() % ops.len()],
+                1 => {
+                    let tensor = next() % b.tensors.len();
+                    let rank = b.tensors[tensor].2.len();
+                    if rank > 0 {
+                        b.tensors[tensor].2[next() % rank] = edge;
+                    }
+                }
+                2 => {
+                    let count = b.nodes[node].inputs.len();
+                    let tensor = next() % (b.tensors.len() + 2);
+                    b.nodes[node].inputs[next() % count] = tensor as u32;
+                }
+                3 => b.nodes[node].outputs[0] = (next() % b.tensors.len()) as u32,
+                4 => {
+                    let count = b.nodes[node].attributes.len();
+                    if count > 0 {
+                        match &mut b.nodes[node].attributes[next() % count] {
+                            Attribute::Integer(_, value) => *value = edge as i64,
+                            Attribute::Float(_, value) => *value = f32::from_bits(next() as u32),
+                            Attribute::Integers(_, values) => values.push(edge as i64),
+                            Attribute::Text(_, value) => *value = "rows",
+                        }
+                    }
+                }
+                5 => b.rows = edge,
+                6 => {
+                    let port = next() % b.inputs.len();
+                    b.inputs[port].role = [1, 2, 3, 16, 17, 32, 33][next() % 7];
+                }
+                7 => {
+                    let port = next() % b.outputs.len();
+                    b.outputs[port].tensor = (next() % b.tensors.len()) as u32;
+                }
+                _ => {
+                    let other = next() % b.nodes.len();
+                    b.nodes.swap(node, other);
+                }
+            }
+        }
+        let entry = b.build();
+        let known = [SW_ERROR_INVALID_ARGUMENT, SW_ERROR_UNSUPPORTED_OP, SW_ERROR_RESOURCE_LIMIT];
+        if let Err(failure) = host.check(entry) {
+            assert!(known.contains(&failure.class), "round {round}: {failure:?}");
+        }
+        let artefact = match host.compile(&[entry], &[]) {
+            Ok(done) => done.artefact,
+            Err(failure) => {
+                assert!(known.contains(&failure.class), "round {round}: {failure:?}");
+                continue;
+            }
+        };
+        compiled += 1;
+        // What was compiled can be loaded, unless memory is short.
+        match host.load(&artefact, &[("threads", "1")]) {
+            Ok(mut loaded) => {
+                let Some(mut bound) = bind(&loaded, 0) else { continue };
+                let name = loaded.entries[0].0.clone();
+                if let Err(failure) = loaded.run(&name, 1, &mut bound) {
+                    assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "round {round}: {failure:?}");
+                }
+            }
+            Err(failure) => assert_eq!(failure.class, SW_ERROR_RESOURCE_LIMIT, "round {round}: {failure:?}"),
+        }
+    }
+    assert!(compiled > 200, "{compiled} compiled");
+}
