@@ -16,18 +16,18 @@ use shardwright_planning::session::{
 
 mod common;
 
-use common::{cuts, even, hostile, request, with_limit, with_option};
+use common::{cache, cuts, even, hostile, request, with_limit, with_option};
 
 fn sandbox() -> Sandbox {
     Sandbox::new(EngineKind::Native).unwrap()
 }
 
 fn generic() -> Planner {
-    builtin::load(&sandbox(), None).unwrap()
+    builtin::load(&sandbox(), Some(&cache())).unwrap()
 }
 
 fn mean() -> Planner {
-    sandbox().load("hostile.wasm", hostile(), None).unwrap()
+    sandbox().load("hostile.wasm", hostile(), Some(&cache())).unwrap()
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn the_loop_falls_back_to_another_target_and_ends_typed() {
     let mut request = request(2);
     request.targets.truncate(1);
     request.costs.retain(|row| row.target == 0);
-    let error = RevisionLoop::new(&session).run(&request, compiler(1, false)).unwrap_err();
+    let error = RevisionLoop::new(&session).run(&request, compiler(3, false)).unwrap_err();
     let LoopError::Planner { error, history } = error else { panic!("{error}") };
     assert!(matches!(error.kind, Kind::Refused { kind: RefusalKind::Exhausted, .. }), "{error}");
     assert!(history.len() > 1);
@@ -164,7 +164,7 @@ fn a_planner_that_goes_in_circles_is_replaced() {
         let settled = RevisionLoop::new(&session).run(&request, compiler(450, false)).unwrap();
         assert_eq!(settled.planned.by.name, "generic", "{behave}");
         let error = settled.planned.fallback.expect(behave);
-        assert!(matches!(error.kind, Kind::RepeatedPlan { attempt: 1 }), "{behave}: {error}");
+        assert!(matches!(error.kind, Kind::RepeatedPlan { .. }), "{behave}: {error}");
         assert!(settled.history.len() >= rounds);
 
         let session = PlanningSession::with_planner(Ok(mean()), Some(generic())).strict(true);

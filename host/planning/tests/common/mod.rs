@@ -146,3 +146,11 @@ pub fn even() -> &'static [u8] {
     static WASM: OnceLock<Vec<u8>> = OnceLock::new();
     WASM.get_or_init(|| planner("plugins/example-even/Cargo.toml"))
 }
+
+/// A cache that all test programs share, so that each planner is compiled once.
+#[cfg(feature = "compiler")]
+pub fn cache() -> shardwright_planning::sandbox::CompiledCache {
+    shardwright_planning::sandbox::CompiledCache::new(
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled-planners"),
+    )
+}

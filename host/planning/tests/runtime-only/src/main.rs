@@ -1,0 +1,36 @@
+//! `runtime-only PACK KEY REQUEST.json`: plan with a pack, in a host without a compiler.
+//!
+//! **Job.** Stand in for a phone in the tests: prints the plan's canonical bytes, or the error and exits with 1.
+//!
+//! **Not its job.** Anything an application would want.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use shardwright_planning::registry::PlannerEntry;
+use shardwright_planning::request::Request;
+use shardwright_planning::session::PlanningSession;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(plan) => {
+            println!("{plan}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<String, Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [pack, key, request] = arguments.as_slice() else {
+        return Err("usage: runtime-only PACK KEY REQUEST.json".into());
+    };
+    let request: Request = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
+    let planner = PlannerEntry::from_path(pack).load(&[key.parse()?]);
+    let planned = PlanningSession::with_planner(planner, None).plan(&request)?;
+    Ok(String::from_utf8(planned.plan.plan().canonical_bytes())?)
+}
