@@ -59,3 +59,118 @@ pub(crate) fn provenance(number: u32) -> Option<Provenance> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use shardwright_graph::{AssetId, Attention, KeySource, Keys, Mask, Op, Role, Rope, StateId};
+
+    use super::*;
+
+    #[test]
+    fn operations_have_the_contracts_numbers() {
+        let rope = Rope { head_dim: 2, theta: 1.0, rotated_pairs: 1, factor: 1.0 };
+        let attention = Attention {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 2,
+            scale: 1.0,
+            softcap: 0.0,
+            window: 0,
+            causal: true,
+            keys: KeySource::State,
+        };
+        let cases = [
+            (Op::Linear, raw::SW_OP_LINEAR),
+            (Op::RmsNorm { width: 1, eps: 0.0, weight_offset: 0.0 }, raw::SW_OP_RMS_NORM),
+            (Op::Rope(rope), raw::SW_OP_ROPE),
+            (Op::Attention(attention), raw::SW_OP_ATTENTION),
+            (Op::Gelu, raw::SW_OP_GELU),
+            (Op::Silu, raw::SW_OP_SILU),
+            (Op::Softcap { cap: 1.0 }, raw::SW_OP_SOFTCAP),
+            (Op::Softmax, raw::SW_OP_SOFTMAX),
+            (Op::StateUpdate, raw::SW_OP_STATE_UPDATE),
+            (Op::L2Normalize, raw::SW_OP_L2_NORMALIZE),
+            (Op::Add, raw::SW_OP_ADD),
+            (Op::Sub, raw::SW_OP_SUB),
+            (Op::Mul, raw::SW_OP_MUL),
+            (Op::Div, raw::SW_OP_DIV),
+            (Op::AddScalar { value: 0.0 }, raw::SW_OP_ADD_SCALAR),
+            (Op::MulScalar { value: 0.0 }, raw::SW_OP_MUL_SCALAR),
+            (Op::Neg, raw::SW_OP_NEG),
+            (Op::Exp, raw::SW_OP_EXP),
+            (Op::Tanh, raw::SW_OP_TANH),
+            (Op::Sqrt, raw::SW_OP_SQRT),
+            (Op::Rsqrt, raw::SW_OP_RSQRT),
+            (Op::Reciprocal, raw::SW_OP_RECIPROCAL),
+            (Op::ReduceSum, raw::SW_OP_REDUCE_SUM),
+            (Op::ReduceMean, raw::SW_OP_REDUCE_MEAN),
+            (Op::ReduceMax, raw::SW_OP_REDUCE_MAX),
+            (Op::MatMul { transpose_b: false }, raw::SW_OP_MAT_MUL),
+            (Op::Reshape { shape: vec![] }, raw::SW_OP_RESHAPE),
+            (Op::Transpose { perm: vec![] }, raw::SW_OP_TRANSPOSE),
+            (Op::Slice { axis: 0, start: 0, end: 1 }, raw::SW_OP_SLICE),
+            (Op::Concat { axis: 0 }, raw::SW_OP_CONCAT),
+            (Op::MaxScalar { value: 0.0 }, raw::SW_OP_MAX_SCALAR),
+        ];
+        for (op, number) in cases {
+            assert_eq!(op.number(), number, "{}", op.name());
+        }
+    }
+
+    #[test]
+    fn roles_have_the_contracts_numbers() {
+        let rotary = Rope { head_dim: 2, theta: 1.0, rotated_pairs: 1, factor: 1.0 };
+        let mask = Mask { keys: Keys::Rows, window: 0, causal: false };
+        let state = StateId(0);
+        let cases = [
+            (Role::Positions, raw::SW_ROLE_POSITIONS),
+            (Role::Slots { capacity: 1 }, raw::SW_ROLE_SLOTS),
+            (Role::RotaryCos(rotary), raw::SW_ROLE_ROTARY_COS),
+            (Role::RotarySin(rotary), raw::SW_ROLE_ROTARY_SIN),
+            (Role::Mask(mask), raw::SW_ROLE_MASK),
+            (Role::Pooling, raw::SW_ROLE_POOLING),
+            (Role::Gathered { asset: AssetId(0) }, raw::SW_ROLE_GATHERED),
+            (Role::Hidden, raw::SW_ROLE_HIDDEN),
+            (Role::PerLayer { first: 0, layers: 1 }, raw::SW_ROLE_PER_LAYER),
+            (Role::Logits, raw::SW_ROLE_LOGITS),
+            (Role::Embedding, raw::SW_ROLE_EMBEDDING),
+            (Role::Tap { name: String::new() }, raw::SW_ROLE_TAP),
+            (Role::State { state }, raw::SW_ROLE_STATE),
+            (Role::StateRows { state }, raw::SW_ROLE_STATE_ROWS),
+        ];
+        for (role, number) in cases {
+            assert_eq!(role.number(), number, "{}", role.name());
+        }
+    }
+
+    #[test]
+    fn element_types_and_classes_have_the_contracts_numbers() {
+        let dtypes = [
+            (DType::F32, raw::SW_DTYPE_F32),
+            (DType::F16, raw::SW_DTYPE_F16),
+            (DType::Bf16, raw::SW_DTYPE_BF16),
+            (DType::I32, raw::SW_DTYPE_I32),
+            (DType::I16, raw::SW_DTYPE_I16),
+            (DType::U16, raw::SW_DTYPE_U16),
+            (DType::I8, raw::SW_DTYPE_I8),
+            (DType::U8, raw::SW_DTYPE_U8),
+            (DType::I64, raw::SW_DTYPE_I64),
+        ];
+        assert_eq!(dtypes.map(|(found, _)| found), DType::ALL);
+        for (found, number) in dtypes {
+            assert_eq!((found.number(), dtype(number)), (number, Some(found)));
+        }
+        assert_eq!(dtype(0), None);
+        let classes: Vec<_> = (raw::SW_ERROR_UNSUPPORTED_OP..=raw::SW_ERROR_INTERNAL)
+            .map(|number| error_class(number).unwrap())
+            .collect();
+        assert_eq!(classes, ErrorClass::ALL);
+        assert_eq!(error_class(raw::SW_ERROR_CANCELLED), None);
+        assert_eq!(error_class(4711), Some(ErrorClass::Internal));
+        let provenances: Vec<_> = (0..32).filter_map(provenance).collect();
+        assert_eq!(provenances, Provenance::ALL);
+        for kind in [EntryKind::Prefill, EntryKind::Decode, EntryKind::Encode] {
+            assert!((1..=3).contains(&entry_kind_number(kind)));
+        }
+    }
+}

@@ -88,9 +88,7 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     unsafe { entry(host(), &mut answer) };
     let wrong = |reason: String| LoadError::Answer { path: path.to_owned(), reason };
     if answer.table.is_null() {
-        if answer.version_min <= answer.version_max && answer.version_max != 0 {
-            check_range(path, (answer.version_min, answer.version_max))?;
-        }
+        check_range(path, (answer.version_min, answer.version_max))?;
         // SAFETY: the contract makes it a string or null.
         return Err(match unsafe { call::text(answer.refusal) } {
             Ok(reason) => LoadError::Refused { path: path.to_owned(), reason },

@@ -110,6 +110,11 @@ impl ShimRegistry {
         &self.skipped
     }
 
+    /// Takes the list of skipped shims out, for a report that owns it.
+    pub fn take_skipped(&mut self) -> Vec<SkippedShim> {
+        std::mem::take(&mut self.skipped)
+    }
+
     /// The shim of that name.
     pub fn get(&self, name: &str) -> Option<&Shim> {
         self.shims.iter().find(|shim| shim.name() == name)
