@@ -55,7 +55,10 @@ fn best(threads: usize, mut run: impl FnMut()) -> f64 {
 }
 
 fn assert_bits(got: &[f32], expected: &[f32], what: &str) {
-    assert!(got.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{what} differs from the scalar twin");
+    assert!(
+        got.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits()),
+        "{what} differs from the scalar twin"
+    );
 }
 
 /// Thread counts to try: those of the command line, or 1, 2 and 4.
@@ -81,7 +84,10 @@ fn main() {
                 black_box(sums);
             });
         });
-        println!("read                       {threads} threads  {:7.1} GB/s", 256.0 / 1024.0 * 1.073_741_824 / seconds);
+        println!(
+            "read                       {threads} threads  {:7.1} GB/s",
+            256.0 / 1024.0 * 1.073_741_824 / seconds
+        );
     }
     drop(wide);
 
@@ -110,7 +116,11 @@ fn main() {
                 assert_bits(&out[..80], &twin[..80], name);
                 let many = best(threads, || linear(level, &pool, &x, weights, None, rows, &mut out));
                 for row in 0..7 {
-                    assert_bits(&out[row * outputs..row * outputs + 80], &twin[row * 80..(row + 1) * 80], name);
+                    assert_bits(
+                        &out[row * outputs..row * outputs + 80],
+                        &twin[row * 80..(row + 1) * 80],
+                        name,
+                    );
                 }
                 println!(
                     "linear {name:4} {:8} {threads} threads  1 row {:7.1} GB/s  {rows} rows {:7.1} GFLOP/s",
@@ -127,18 +137,22 @@ fn main() {
     let (k, v) = (values(capacity * 256), values(capacity * 256));
     let q = values(rows * 2048);
     for (rows, positions) in [(1, 4095), (128, 4096 - 128)] {
-        let visible: Vec<Visible> =
-            (0..rows).map(|row| Visible { start: 0, count: positions + row + 1 }).map(|mut seen| {
+        let visible: Vec<Visible> = (0..rows)
+            .map(|row| Visible { start: 0, count: positions + row + 1 })
+            .map(|mut seen| {
                 seen.count = seen.count.min(capacity);
                 seen
-            }).collect();
+            })
+            .collect();
         let operands = Operands { q: &q, k: &k, v: &v, capacity };
         for level in Level::available().into_iter().skip(1) {
             for threads in thread_counts() {
                 let pool = Pool::new(threads);
                 let mut scratch = vec![0.0; scratch_values(heads, capacity, threads).expect("small")];
                 let mut out = vec![0.0; rows * 2048];
-                let seconds = best(threads, || attention(level, &pool, heads, operands, &visible, &mut scratch, &mut out));
+                let seconds = best(threads, || {
+                    attention(level, &pool, heads, operands, &visible, &mut scratch, &mut out)
+                });
                 println!(
                     "attention {:8} {threads} threads  {rows:3} rows of 8 heads, 4096 keys  {:8.0} µs  {:6.1} GFLOP/s",
                     level.name(),

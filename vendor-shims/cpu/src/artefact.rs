@@ -101,7 +101,9 @@ pub fn write<E: From<CpuError>>(
     let bytes = encode(program);
     let program_length = bytes.len() as u64;
     if program_length > MAX_PROGRAM {
-        return Err(CpuError::Limit { limit: "program-bytes", value: program_length, max: MAX_PROGRAM }.into());
+        return Err(
+            CpuError::Limit { limit: "program-bytes", value: program_length, max: MAX_PROGRAM }.into()
+        );
     }
     let weights_at = (HEADER + program_length).next_multiple_of(PAGE);
     let mut header = Vec::with_capacity(HEADER as usize);
@@ -146,7 +148,9 @@ impl<'m> Artefact<'m> {
         let total = bytes.len() as u64;
         let part = |offset: u64, length: u64, what: &str| {
             let end = offset.checked_add(length).filter(|end| *end <= total);
-            let end = end.ok_or_else(|| corrupt(offset, format!("{what} of {length} bytes in an artefact of {total}")))?;
+            let end = end.ok_or_else(|| {
+                corrupt(offset, format!("{what} of {length} bytes in an artefact of {total}"))
+            })?;
             Ok::<&'m [u8], CpuError>(&bytes[offset as usize..end as usize])
         };
         let number = |offset: u64| {
@@ -165,7 +169,8 @@ impl<'m> Artefact<'m> {
         if found != FORMAT {
             return Err(CpuError::IncompatibleArtefact { found, expected: FORMAT });
         }
-        let [length, program_length, weights_at, weights_length] = [number(16)?, number(24)?, number(32)?, number(40)?];
+        let [length, program_length, weights_at, weights_length] =
+            [number(16)?, number(24)?, number(32)?, number(40)?];
         if length != total {
             return Err(corrupt(16, format!("{total} bytes, the header says {length}")));
         }

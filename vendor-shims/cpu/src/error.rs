@@ -135,7 +135,9 @@ impl From<CpuError> for Error {
             CpuError::Limit { limit, value, max } => {
                 out = out.detail("limit", limit).detail("value", value).detail("max", max);
             }
-            CpuError::OutOfMemory { bytes, .. } => out = out.detail("limit", "memory-bytes").detail("value", bytes),
+            CpuError::OutOfMemory { bytes, .. } => {
+                out = out.detail("limit", "memory-bytes").detail("value", bytes)
+            }
             CpuError::InvalidGraph { entry, .. } => out = out.detail("entry", entry),
             CpuError::InvalidWeight { name, .. } => out = out.detail("weight", name),
             CpuError::CorruptArtefact { offset, .. } => out = out.detail("offset", offset),
@@ -161,15 +163,31 @@ mod tests {
                 ErrorClass::UnsupportedOp,
                 &["node", "layer", "help"][..],
             ),
-            (CpuError::InvalidGraph { entry: text(), reason: text() }, ErrorClass::InvalidArgument, &["entry"]),
-            (CpuError::InvalidWeight { name: text(), reason: text() }, ErrorClass::InvalidArgument, &["weight"]),
+            (
+                CpuError::InvalidGraph { entry: text(), reason: text() },
+                ErrorClass::InvalidArgument,
+                &["entry"],
+            ),
+            (
+                CpuError::InvalidWeight { name: text(), reason: text() },
+                ErrorClass::InvalidArgument,
+                &["weight"],
+            ),
             (
                 CpuError::Limit { limit: "ops", value: 2, max: 1 },
                 ErrorClass::ResourceLimit,
                 &["limit", "value", "max", "help"],
             ),
-            (CpuError::CorruptArtefact { offset: 7, reason: text() }, ErrorClass::CorruptArtefact, &["offset", "help"]),
-            (CpuError::IncompatibleArtefact { found: 2, expected: 1 }, ErrorClass::IncompatibleArtefact, &["help"]),
+            (
+                CpuError::CorruptArtefact { offset: 7, reason: text() },
+                ErrorClass::CorruptArtefact,
+                &["offset", "help"],
+            ),
+            (
+                CpuError::IncompatibleArtefact { found: 2, expected: 1 },
+                ErrorClass::IncompatibleArtefact,
+                &["help"],
+            ),
             (CpuError::InvalidRun { reason: text() }, ErrorClass::InvalidArgument, &[]),
             (CpuError::UnknownDevice { name: text() }, ErrorClass::InvalidArgument, &["help"]),
             (

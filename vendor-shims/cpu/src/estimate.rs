@@ -29,7 +29,9 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
             .flatten()
             .filter_map(|input| graph.tensors[input as usize].weight().map(|weight| weight.length()))
             .fold(0, u64::saturating_add);
-        let last = |place| graph.input(index, place).and_then(|tensor| tensor.shape.last().copied()).unwrap_or(1) as u64;
+        let last = |place| {
+            graph.input(index, place).and_then(|tensor| tensor.shape.last().copied()).unwrap_or(1) as u64
+        };
         let (multiply_adds, values, bytes) = match operation {
             Operation::Linear | Operation::MatMul { .. } => (outputs.saturating_mul(last(0)), 0, weights),
             Operation::Attention { heads, window, .. } => {

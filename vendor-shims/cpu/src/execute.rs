@@ -17,13 +17,39 @@ use crate::pool::Pool;
 use crate::program::{AttentionKeys, Entry, MAX_VALUES, Operand, Place, Program, Step, VALUE_BYTES};
 use crate::simd::Level;
 
+/// Zeroed f32 values that start on a cache line. Pages that no step touches stay unbacked: an over-aligned request would
+/// have to be zeroed by writing, so alignment is made up from a little more memory.
+struct Values {
+    buffer: HostBuffer,
+    skip: usize,
+    count: usize,
+}
+
+const LINE: usize = 64;
+
+impl Values {
+    fn new(what: &'static str, count: u64) -> Result<Values, CpuError> {
+        let bytes = count * VALUE_BYTES;
+        let size = bytes as usize + LINE;
+        let buffer =
+            HostBuffer::new(size, VALUE_BYTES as usize).map_err(|_| CpuError::OutOfMemory { what, bytes })?;
+        let skip = buffer.pointer().align_offset(LINE).min(LINE);
+        Ok(Values { buffer, skip, count: count as usize })
+    }
+
+    fn pointer(&self) -> *mut f32 {
+        // SAFETY: `skip` ≤ LINE, by which the buffer is longer than the values.
+        unsafe { self.buffer.pointer().add(self.skip).cast() }
+    }
+}
+
 /// A loaded program: weights in place, memory planned.
 pub struct Engine<'m> {
     program: Program,
     weights: &'m [u8],
     constants: &'m [f32],
-    arena: HostBuffer,
-    scratch: HostBuffer,
+    arena: Values,
+    scratch: Values,
     pool: Arc<Pool>,
     level: Level,
     visible: Vec<Visible>,
@@ -47,18 +73,15 @@ impl<'m> Engine<'m> {
         let mut scratch = 0;
         for entry in &program.entries {
             for step in &entry.steps {
-                let needed = scratch_values(entry, step, pool.threads()).filter(|values| *values as u64 <= MAX_VALUES);
+                let needed =
+                    scratch_values(entry, step, pool.threads()).filter(|values| *values as u64 <= MAX_VALUES);
                 let limit = CpuError::Limit { limit: "scratch-values", value: u64::MAX, max: MAX_VALUES };
                 scratch = scratch.max(needed.ok_or(limit)?);
             }
         }
-        let allocate = |what: &'static str, values: u64| {
-            let bytes = values * VALUE_BYTES;
-            HostBuffer::new(bytes as usize, 64).map_err(|_| CpuError::OutOfMemory { what, bytes })
-        };
         Ok(Engine {
-            arena: allocate("activations", arena)?,
-            scratch: allocate("scratch memory", scratch as u64)?,
+            arena: Values::new("activations", arena)?,
+            scratch: Values::new("scratch memory", scratch as u64)?,
             program,
             weights,
             constants,
@@ -76,17 +99,16 @@ impl<'m> Engine<'m> {
     /// Runs one entry.
     pub fn run(&mut self, mut run: Run<'_>) -> Result<(), Error> {
         let invalid = |reason: String| CpuError::InvalidRun { reason };
-        let entry = self
-            .program
-            .entries
-            .get(run.entry)
-            .ok_or_else(|| invalid(format!("no entry {}", run.entry)))?;
+        let entry =
+            self.program.entries.get(run.entry).ok_or_else(|| invalid(format!("no entry {}", run.entry)))?;
         let rows = run.rows;
         if rows == 0 || rows as u64 > entry.rows {
             return Err(invalid(format!("{rows} rows, 1 to {} are possible", entry.rows)).into());
         }
         if run.bound.len() != entry.ports.len() {
-            return Err(invalid(format!("{} bindings, {} expected", run.bound.len(), entry.ports.len())).into());
+            return Err(
+                invalid(format!("{} bindings, {} expected", run.bound.len(), entry.ports.len())).into()
+            );
         }
         let mut bases = Vec::with_capacity(entry.ports.len());
         for (port, bound) in entry.ports.iter().zip(&mut run.bound) {
@@ -98,23 +120,22 @@ impl<'m> Engine<'m> {
                 (values.as_ptr().cast_mut(), values.len())
             };
             if port.elements().is_none_or(|needed| needed > elements as u64) {
-                return Err(invalid(format!("binding `{}` has {elements} values, {:?} expected", port.name, port.shape)).into());
+                return Err(invalid(format!(
+                    "binding `{}` has {elements} values, {:?} expected",
+                    port.name, port.shape
+                ))
+                .into());
             }
             bases.push(Base { pointer, elements });
         }
         let memory = Memory {
             bases: &bases,
             constants: self.constants,
-            arena: self.arena.pointer().cast(),
-            arena_values: self.arena.length() / VALUE_BYTES as usize,
+            arena: self.arena.pointer(),
+            arena_values: self.arena.count,
         };
-        // SAFETY: the buffer is owned, aligned for f32, of that length, and only this run uses it.
-        let scratch = unsafe {
-            std::slice::from_raw_parts_mut(
-                self.scratch.pointer().cast::<f32>(),
-                self.scratch.length() / VALUE_BYTES as usize,
-            )
-        };
+        // SAFETY: the values are owned, and only this run uses them.
+        let scratch = unsafe { std::slice::from_raw_parts_mut(self.scratch.pointer(), self.scratch.count) };
         let mut stage = Stage {
             entry,
             memory,
@@ -234,14 +255,31 @@ impl Stage<'_, '_> {
                     PanelType::F16 => PanelData::F16(typed(bytes)?),
                 };
                 let panels = Panels { data, inputs, outputs };
-                linear::linear(level, pool, read(x), panels, bias.as_ref().map(read), rows.at(valid), write(out));
+                linear::linear(
+                    level,
+                    pool,
+                    read(x),
+                    panels,
+                    bias.as_ref().map(read),
+                    rows.at(valid),
+                    write(out),
+                );
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
-                let sizes = Sizes { m: *m as usize, k: *k as usize, n: *n as usize, transpose_b: *transpose_b };
+                let sizes =
+                    Sizes { m: *m as usize, k: *k as usize, n: *n as usize, transpose_b: *transpose_b };
                 linear::mat_mul(level, pool, sizes, batch, read(a), read(b), self.scratch, write(out));
             }
             Step::RmsNorm { norm, x, weight, groups, out } => {
-                rms_norm(level, pool, *norm, read(x), weight.as_ref().map(read), groups.at(valid), write(out));
+                rms_norm(
+                    level,
+                    pool,
+                    *norm,
+                    read(x),
+                    weight.as_ref().map(read),
+                    groups.at(valid),
+                    write(out),
+                );
             }
             Step::L2Normalize { x, width, groups, out } => {
                 l2_normalize(level, pool, read(x), *width as usize, groups.at(valid), write(out));
@@ -253,11 +291,29 @@ impl Stage<'_, '_> {
                 reduce(level, pool, *kind, read(x), *width as usize, groups.at(valid), write(out));
             }
             Step::RotaryTable { positions, inverse, rows, cos, sin } => {
-                rotary_table(pool, memory.read_i32(*positions), read(inverse), rows.at(valid), write(cos), write(sin));
+                rotary_table(
+                    pool,
+                    memory.read_i32(*positions),
+                    read(inverse),
+                    rows.at(valid),
+                    write(cos),
+                    write(sin),
+                );
             }
             Step::Rope { x, cos, sin, sizes: [head_dim, heads, pairs], rows, out } => {
                 let [head_dim, heads, pairs] = [*head_dim as usize, *heads as usize, *pairs as usize];
-                rope(level, pool, read(x), read(cos), read(sin), head_dim, heads, pairs, rows.at(valid), write(out));
+                rope(
+                    level,
+                    pool,
+                    read(x),
+                    read(cos),
+                    read(sin),
+                    head_dim,
+                    heads,
+                    pairs,
+                    rows.at(valid),
+                    write(out),
+                );
             }
             Step::Attention { heads, window, keys, q, k, v, positions, rows, out } => {
                 let rows = rows.at(valid);
@@ -265,15 +321,24 @@ impl Stage<'_, '_> {
                 let operands = Operands { q: read(q), k: read(k), v: read(v), capacity };
                 attention::attention(level, pool, *heads, operands, self.visible, self.scratch, write(out));
             }
-            Step::Unary { kind, x, count, out } => unary(level, pool, *kind, read(x), count.at(valid), write(out)),
+            Step::Unary { kind, x, count, out } => {
+                unary(level, pool, *kind, read(x), count.at(valid), write(out))
+            }
             Step::Binary { kind, broadcast, outer, a, b, out } => {
                 binary(level, pool, *kind, broadcast, outer.at(valid), read(a), read(b), write(out));
             }
             Step::Copy { copy, source, target } => strided_copy(copy, read(source), write(target)),
             Step::StateUpdate { state, width, new, slots, rows } => {
                 let slots = &memory.read_i32(*slots)[..rows.at(valid)];
-                state_update(write(state), *width as usize, read(new), slots).map_err(|outside| CpuError::InvalidRun {
-                    reason: format!("row {} goes to slot {}, the state has {} rows", outside.row, outside.slot, state.elements / width),
+                state_update(write(state), *width as usize, read(new), slots).map_err(|outside| {
+                    CpuError::InvalidRun {
+                        reason: format!(
+                            "row {} goes to slot {}, the state has {} rows",
+                            outside.row,
+                            outside.slot,
+                            state.elements / width
+                        ),
+                    }
                 })?;
             }
             Step::ZeroTail { target, per_row } => write(target)[*per_row as usize * valid..].fill(0.0),
@@ -282,14 +347,22 @@ impl Stage<'_, '_> {
     }
 
     /// Fills in what each row sees, and returns the rows of the keys.
-    fn see(&mut self, keys: AttentionKeys, window: u64, positions: &[i32], rows: usize) -> Result<usize, CpuError> {
+    fn see(
+        &mut self,
+        keys: AttentionKeys,
+        window: u64,
+        positions: &[i32],
+        rows: usize,
+    ) -> Result<usize, CpuError> {
         let window = if window == 0 { u64::MAX } else { window };
         self.visible.clear();
         match keys {
             AttentionKeys::State { capacity } => {
                 for (row, &position) in positions[..rows].iter().enumerate() {
                     let Ok(position) = u64::try_from(position) else {
-                        return Err(CpuError::InvalidRun { reason: format!("row {row} is at position {position}") });
+                        return Err(CpuError::InvalidRun {
+                            reason: format!("row {row} is at position {position}"),
+                        });
                     };
                     let count = (position + 1).min(window).min(capacity);
                     self.visible.push(Visible { start: position + 1 - count, count: count as usize });

@@ -138,7 +138,8 @@ impl Pool {
             let _held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
             shared.wake.notify_all();
         }
-        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drain(&shared.next, tasks, 0, body)));
+        let own =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drain(&shared.next, tasks, 0, body)));
         if own.is_err() {
             // Nobody shall start another task of a job that is lost.
             shared.next.store(tasks, Ordering::Relaxed);
@@ -201,7 +202,9 @@ fn work(shared: &Shared, index: usize) {
         if let Some(Job { body, tasks }) = unsafe { *shared.job.get() } {
             // SAFETY: `Pool::run` keeps the closure alive until the gate is empty.
             let body = unsafe { &*body };
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drain(&shared.next, tasks, index, body)));
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                drain(&shared.next, tasks, index, body)
+            }));
             if done.is_err() {
                 shared.panicked.store(true, Ordering::Release);
                 shared.next.store(tasks, Ordering::Relaxed);

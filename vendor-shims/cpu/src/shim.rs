@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use shardwright_shim_abi::raw;
 use shardwright_shim_abi::{
-    Artefact as MappedArtefact, Binding, Compatibility, CompileOutput, Description, Device, DeviceKind, Direction,
-    EntryView, Estimate, Flag, FlagKind, FlagOutcome, Limit, LoadedEntry, LoadedShard, MemoryKinds, Options, Provenance,
-    Result, Run, Shim, Verdict, WorkOrderView,
+    Artefact as MappedArtefact, Binding, Compatibility, CompileOutput, Description, Device, DeviceKind,
+    Direction, EntryView, Estimate, Flag, FlagKind, FlagOutcome, Limit, LoadedEntry, LoadedShard,
+    MemoryKinds, Options, Provenance, Result, Run, Shim, Verdict, WorkOrderView,
 };
 
 use crate::artefact::{self, Artefact};
@@ -52,7 +52,9 @@ impl CpuShim {
     fn pool(&self, threads: usize) -> Arc<Pool> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|(_, pool)| pool.strong_count() > 0);
-        if let Some(pool) = pools.iter().find(|(count, _)| *count == threads).and_then(|(_, pool)| pool.upgrade()) {
+        if let Some(pool) =
+            pools.iter().find(|(count, _)| *count == threads).and_then(|(_, pool)| pool.upgrade())
+        {
             return pool;
         }
         let pool = Arc::new(Pool::new(threads));
@@ -154,13 +156,19 @@ impl Shim for CpuShim {
         }
         let mut weights = Weights::default();
         let mut program = Program { threads, entries: Vec::new() };
-        for entry in order.entries() {
+        for (index, entry) in order.entries().enumerate() {
             output.progress(0, "lowering")?;
             let graph = Graph::read(entry)?;
-            program.entries.push(lower::entry(&graph, &mut weights)?);
+            let (lowered, removed) = lower::entry(&graph, &mut weights)?;
+            for node in removed {
+                output.placement(index as u64, node as u64, "none", Some("no output depends on it"));
+            }
+            program.entries.push(lowered);
         }
         let length = weights.length();
-        program.check(length).map_err(|reason| CpuError::InvalidGraph { entry: order.name().to_owned(), reason })?;
+        program
+            .check(length)
+            .map_err(|reason| CpuError::InvalidGraph { entry: order.name().to_owned(), reason })?;
         let mut written = 0u64;
         let mut reported = 0u64;
         artefact::write(
@@ -171,7 +179,10 @@ impl Shim for CpuShim {
                 // About once per percent, so that cancellation is noticed soon and costs nothing.
                 if written - reported > length / 100 {
                     reported = written;
-                    output.progress((written.saturating_mul(1000) / length.max(1)).min(1000) as u32, "packing weights")?;
+                    output.progress(
+                        (written.saturating_mul(1000) / length.max(1)).min(1000) as u32,
+                        "packing weights",
+                    )?;
                 }
                 output.write(bytes)
             },
@@ -185,7 +196,9 @@ impl Shim for CpuShim {
         Ok(match artefact::format_of(head) {
             None => Compatibility::NotMine("the head is not one of the CPU shim".into()),
             Some(artefact::FORMAT) => Compatibility::Optimal,
-            Some(other) => Compatibility::Unsupported(format!("format {other}, this shim reads {}", artefact::FORMAT)),
+            Some(other) => {
+                Compatibility::Unsupported(format!("format {other}, this shim reads {}", artefact::FORMAT))
+            }
         })
     }
 

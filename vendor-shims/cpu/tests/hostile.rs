@@ -20,24 +20,34 @@ fn sample() -> Builder {
     let norm = weight("norm", &[8], &values(8, 2, 0.7), SW_DTYPE_F16);
     let a = b.norm(x, Some(&norm), 8, 1.0);
     let k = b.linear(a, &w);
-    let k = b.node(SW_OP_ROPE, &[k, positions], &[rows, 8], vec![
-        Attribute::Integer("head_dim", 4),
-        Attribute::Float("theta", 1e4),
-        Attribute::Integer("rotated_pairs", 2),
-        Attribute::Float("factor", 1.0),
-    ]);
+    let k = b.node(
+        SW_OP_ROPE,
+        &[k, positions],
+        &[rows, 8],
+        vec![
+            Attribute::Integer("head_dim", 4),
+            Attribute::Float("theta", 1e4),
+            Attribute::Integer("rotated_pairs", 2),
+            Attribute::Float("factor", 1.0),
+        ],
+    );
     let updated = b.node(SW_OP_STATE_UPDATE, &[state, k, slots], &[8, 8], vec![]);
     b.output("layer.0.k", SW_ROLE_STATE, updated);
-    let o = b.node(SW_OP_ATTENTION, &[k, updated, updated, positions], &[rows, 8], vec![
-        Attribute::Integer("heads", 2),
-        Attribute::Integer("kv_heads", 2),
-        Attribute::Integer("head_dim", 4),
-        Attribute::Float("scale", 0.5),
-        Attribute::Float("softcap", 0.0),
-        Attribute::Integer("window", 5),
-        Attribute::Integer("causal", 1),
-        Attribute::Text("keys", "state"),
-    ]);
+    let o = b.node(
+        SW_OP_ATTENTION,
+        &[k, updated, updated, positions],
+        &[rows, 8],
+        vec![
+            Attribute::Integer("heads", 2),
+            Attribute::Integer("kv_heads", 2),
+            Attribute::Integer("head_dim", 4),
+            Attribute::Float("scale", 0.5),
+            Attribute::Float("softcap", 0.0),
+            Attribute::Integer("window", 5),
+            Attribute::Integer("causal", 1),
+            Attribute::Text("keys", "state"),
+        ],
+    );
     let h = b.binary(SW_OP_ADD, x, o);
     let t = b.transpose(h, &[1, 0]);
     let square = b.mat_mul(t, h, false);
@@ -84,7 +94,8 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 fn every_flipped_bit_of_header_program_and_end_is_noticed() {
     let host = Host::open(&[("threads", "1")]).expect("opened");
     let mut region = artefact();
-    let (program, weights, total) = (number(region.bytes(), 24), number(region.bytes(), 32), region.bytes().len());
+    let (program, weights, total) =
+        (number(region.bytes(), 24), number(region.bytes(), 32), region.bytes().len());
     let classes = [SW_ERROR_CORRUPT_ARTEFACT, SW_ERROR_INCOMPATIBLE_ARTEFACT];
     for bit in (0..(64 + program as usize) * 8).chain((total - 8) * 8..total * 8) {
         region.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
@@ -96,7 +107,8 @@ fn every_flipped_bit_of_header_program_and_end_is_noticed() {
     for at in (weights as usize..total - 8).step_by(61) {
         region.bytes_mut()[at] ^= 4;
         assert!(host.load(&region, &[]).is_ok());
-        let failure = host.load(&region, &[("verify-weights", "true")]).map(|_| ()).expect_err("damaged weights");
+        let failure =
+            host.load(&region, &[("verify-weights", "true")]).map(|_| ()).expect_err("damaged weights");
         assert_eq!(failure.class, SW_ERROR_CORRUPT_ARTEFACT);
         region.bytes_mut()[at] ^= 4;
     }
@@ -108,7 +120,8 @@ fn cut_grown_and_foreign_artefacts_are_refused() {
     let host = Host::open(&[("threads", "1")]).expect("opened");
     let whole = artefact();
     let bytes = whole.bytes();
-    let mut cases: Vec<Vec<u8>> = (0..bytes.len()).step_by(97).map(|length| bytes[..length].to_vec()).collect();
+    let mut cases: Vec<Vec<u8>> =
+        (0..bytes.len()).step_by(97).map(|length| bytes[..length].to_vec()).collect();
     cases.push([bytes, &[0]].concat());
     cases.push(vec![0; 4096]);
     cases.push(b"SWCPUART".to_vec());
@@ -136,8 +149,7 @@ fn an_artefact_must_be_aligned() {
 }
 
 /// Numbers that are edges of something.
-const EDGES: [u64; 12] =
-    [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
+const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
 
 #[test]
 fn forged_programs_are_refused_or_harmless() {

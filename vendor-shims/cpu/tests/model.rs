@@ -34,10 +34,46 @@ struct Layer {
 }
 
 const LAYERS: [Layer; 4] = [
-    Layer { heads: 4, kv_heads: 2, head_dim: 12, window: WINDOW, pairs: 6, theta: 1e4, softcap: 0.0, donor: None },
-    Layer { heads: 2, kv_heads: 1, head_dim: 34, window: 0, pairs: 4, theta: 1e6, softcap: 20.0, donor: None },
-    Layer { heads: 4, kv_heads: 2, head_dim: 12, window: WINDOW, pairs: 6, theta: 1e4, softcap: 0.0, donor: Some(0) },
-    Layer { heads: 6, kv_heads: 1, head_dim: 34, window: 0, pairs: 4, theta: 1e6, softcap: 20.0, donor: Some(1) },
+    Layer {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 12,
+        window: WINDOW,
+        pairs: 6,
+        theta: 1e4,
+        softcap: 0.0,
+        donor: None,
+    },
+    Layer {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 34,
+        window: 0,
+        pairs: 4,
+        theta: 1e6,
+        softcap: 20.0,
+        donor: None,
+    },
+    Layer {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 12,
+        window: WINDOW,
+        pairs: 6,
+        theta: 1e4,
+        softcap: 0.0,
+        donor: Some(0),
+    },
+    Layer {
+        heads: 6,
+        kv_heads: 1,
+        head_dim: 34,
+        window: 0,
+        pairs: 4,
+        theta: 1e6,
+        softcap: 20.0,
+        donor: Some(1),
+    },
 ];
 
 impl Decoder {
@@ -113,12 +149,17 @@ impl Decoder {
                 Some([cos, sin, _]) => rope_primitives(b, x, cos, sin, d),
                 None => {
                     let shape = b.shape(x);
-                    b.node(SW_OP_ROPE, &[x, positions], &shape, vec![
-                        Attribute::Integer("head_dim", d as i64),
-                        Attribute::Float("theta", layer.theta),
-                        Attribute::Integer("rotated_pairs", layer.pairs as i64),
-                        Attribute::Float("factor", 1.0),
-                    ])
+                    b.node(
+                        SW_OP_ROPE,
+                        &[x, positions],
+                        &shape,
+                        vec![
+                            Attribute::Integer("head_dim", d as i64),
+                            Attribute::Float("theta", layer.theta),
+                            Attribute::Integer("rotated_pairs", layer.pairs as i64),
+                            Attribute::Float("factor", 1.0),
+                        ],
+                    )
                 }
             };
             let pair = match layer.donor {
@@ -151,16 +192,21 @@ impl Decoder {
                 Some([_, _, mask]) => attention_primitives(&mut b, layer, q, pair, mask),
                 None => {
                     let shape = b.shape(q);
-                    b.node(SW_OP_ATTENTION, &[q, pair[0], pair[1], positions], &shape, vec![
-                        Attribute::Integer("heads", layer.heads as i64),
-                        Attribute::Integer("kv_heads", layer.kv_heads as i64),
-                        Attribute::Integer("head_dim", d as i64),
-                        Attribute::Float("scale", 0.3),
-                        Attribute::Float("softcap", layer.softcap),
-                        Attribute::Integer("window", layer.window as i64),
-                        Attribute::Integer("causal", 1),
-                        Attribute::Text("keys", "state"),
-                    ])
+                    b.node(
+                        SW_OP_ATTENTION,
+                        &[q, pair[0], pair[1], positions],
+                        &shape,
+                        vec![
+                            Attribute::Integer("heads", layer.heads as i64),
+                            Attribute::Integer("kv_heads", layer.kv_heads as i64),
+                            Attribute::Integer("head_dim", d as i64),
+                            Attribute::Float("scale", 0.3),
+                            Attribute::Float("softcap", layer.softcap),
+                            Attribute::Integer("window", layer.window as i64),
+                            Attribute::Integer("causal", 1),
+                            Attribute::Text("keys", "state"),
+                        ],
+                    )
                 }
             };
             let o = b.linear(o, w(format!("{index}.o")));
@@ -214,11 +260,13 @@ impl Decoder {
             out
         };
         bound.insert("hidden".into(), Bound::F32(fill(1000, self.hidden)));
-        let per_layer = (0..LAYERS.len() as u64).flat_map(|layer| fill(2000 + 100 * layer, PER_LAYER)).collect();
+        let per_layer =
+            (0..LAYERS.len() as u64).flat_map(|layer| fill(2000 + 100 * layer, PER_LAYER)).collect();
         bound.insert("per_layer".into(), Bound::F32(per_layer));
         bound.insert("positions".into(), Bound::I32((0..most).map(|row| (first + row) as i32).collect()));
         for capacity in [RING, CONTEXT] {
-            let slots = (0..most).map(|row| if row < rows { ((first + row) as u64 % capacity) as i32 } else { -1 });
+            let slots =
+                (0..most).map(|row| if row < rows { ((first + row) as u64 % capacity) as i32 } else { -1 });
             bound.insert(format!("slots.{capacity}"), Bound::I32(slots.collect()));
         }
         for (index, layer) in LAYERS.iter().take(2).enumerate() {
@@ -291,7 +339,13 @@ fn attention_primitives(b: &mut Builder, layer: &Layer, q: u32, [k, v]: [u32; 2]
 }
 
 /// One generation: prefill in chunks of `chunk`, then single rows up to `positions`. Logits of the single rows.
-fn generate(decoder: &Decoder, loaded: &mut Loaded<'_>, chunk: usize, prompt: usize, positions: usize) -> Vec<f32> {
+fn generate(
+    decoder: &Decoder,
+    loaded: &mut Loaded<'_>,
+    chunk: usize,
+    prompt: usize,
+    positions: usize,
+) -> Vec<f32> {
     let mut bound = decoder.fresh_states();
     let mut first = 0;
     while first < prompt {
@@ -335,7 +389,11 @@ fn every_step_agrees_with_the_plain_evaluator_whole_and_decomposed() {
     let decoder = Decoder::new();
     let host = Host::open(&[("threads", "2")]).expect("opened");
     for decomposed in [false, true] {
-        let builders = [decoder.entry(CHUNK, true, decomposed), decoder.entry(CHUNK, false, decomposed), decoder.entry(1, false, decomposed)];
+        let builders = [
+            decoder.entry(CHUNK, true, decomposed),
+            decoder.entry(CHUNK, false, decomposed),
+            decoder.entry(1, false, decomposed),
+        ];
         let artefact = compile(&host, &builders);
         let mut loaded = host.load(&artefact, &[("verify-weights", "true")]).expect("loaded");
         let mut bound = decoder.fresh_states();
@@ -374,10 +432,16 @@ fn chunks_threads_and_instruction_sets_change_no_bit() {
     assert!(expected.iter().all(|value| value.is_finite()));
     for level in shardwright_shim_cpu::simd::Level::available() {
         for threads in ["1", "2", "4"] {
-            let mut loaded = host.load(&artefact, &[("threads", threads), ("simd", level.name())]).expect("loaded");
+            let mut loaded =
+                host.load(&artefact, &[("threads", threads), ("simd", level.name())]).expect("loaded");
             for chunk in [1, 3, 8] {
                 let got = generate(&decoder, &mut loaded, chunk, 40, positions);
-                assert_eq!(bits(&got), bits(&expected), "chunks of {chunk}, {threads} threads, {}", level.name());
+                assert_eq!(
+                    bits(&got),
+                    bits(&expected),
+                    "chunks of {chunk}, {threads} threads, {}",
+                    level.name()
+                );
             }
         }
     }
@@ -421,8 +485,8 @@ fn a_run_at_an_earlier_position_overwrites() {
     };
     let expected: Vec<Vec<u32>> = (0..12).map(|position| run(&mut bound, position)).collect();
     // The ring holds window + chunk rows, so eight positions back are still whole.
-    for position in 6..12 {
-        assert_eq!(run(&mut bound, position), expected[position]);
+    for (position, expected) in expected.iter().enumerate().skip(6) {
+        assert_eq!(&run(&mut bound, position), expected);
     }
 }
 
@@ -437,16 +501,21 @@ fn encoder(rows: u64, hidden: u64, weights: &[Weight]) -> Builder {
         let q = b.linear(a, &weights[0]);
         let k = b.linear(a, &weights[1]);
         let shape = b.shape(q);
-        let o = b.node(SW_OP_ATTENTION, &[q, k, a, positions], &shape, vec![
-            Attribute::Integer("heads", 2),
-            Attribute::Integer("kv_heads", 2),
-            Attribute::Integer("head_dim", hidden as i64 / 2),
-            Attribute::Float("scale", 0.2),
-            Attribute::Float("softcap", 0.0),
-            Attribute::Integer("window", window),
-            Attribute::Integer("causal", 0),
-            Attribute::Text("keys", "rows"),
-        ]);
+        let o = b.node(
+            SW_OP_ATTENTION,
+            &[q, k, a, positions],
+            &shape,
+            vec![
+                Attribute::Integer("heads", 2),
+                Attribute::Integer("kv_heads", 2),
+                Attribute::Integer("head_dim", hidden as i64 / 2),
+                Attribute::Float("scale", 0.2),
+                Attribute::Float("softcap", 0.0),
+                Attribute::Integer("window", window),
+                Attribute::Integer("causal", 0),
+                Attribute::Text("keys", "rows"),
+            ],
+        );
         let o = b.linear(o, &weights[2]);
         h = b.binary(SW_OP_ADD, h, o);
     }
@@ -472,7 +541,8 @@ fn an_encoder_pools_valid_rows_only() {
         for rows in [1usize, 5, 9] {
             let mut gathered = values(rows * hidden as usize, 7, 1.0);
             gathered.resize((most * hidden) as usize, f32::NAN);
-            let pooling = (0..most as usize).map(|row| if row < rows { 1.0 / rows as f32 } else { 0.0 }).collect();
+            let pooling =
+                (0..most as usize).map(|row| if row < rows { 1.0 / rows as f32 } else { 0.0 }).collect();
             let mut bound = HashMap::from([
                 ("gathered".to_owned(), Bound::F32(gathered)),
                 ("positions".to_owned(), Bound::I32((0..most as i32).collect())),
@@ -488,7 +558,11 @@ fn an_encoder_pools_valid_rows_only() {
             // The evaluator computes rows beyond as well; they weigh nothing.
             close(bound["embedding"].f32(), &exact["embedding"], hidden as usize, 1e-5, "embedding");
             let vector = bits(bound["embedding"].f32());
-            assert_eq!(*vectors.entry(rows).or_insert_with(|| vector.clone()), vector, "{rows} rows in {most}");
+            assert_eq!(
+                *vectors.entry(rows).or_insert_with(|| vector.clone()),
+                vector,
+                "{rows} rows in {most}"
+            );
         }
     }
 }

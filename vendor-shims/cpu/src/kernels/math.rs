@@ -30,7 +30,7 @@ pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let magnitude = s.abs(x);
     let z = s.mul(x, x);
     let mut p = s.splat(-5.704_989e-3);
-    for coefficient in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1] {
+    for coefficient in [2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
         p = s.fma(p, z, s.splat(coefficient));
     }
     let near = s.fma(s.mul(p, z), x, x);
@@ -43,7 +43,7 @@ pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
 /// without the cancellation of `1 + tanh u` on the negative side.
 #[inline(always)]
 pub fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
-    const MINUS_TWO_ROOT: f32 = -1.595_769_1; // −2 √(2/π)
+    const MINUS_TWO_ROOT: f32 = -1.595_769; // −2 √(2/π)
     let cube = s.mul(s.mul(x, x), x);
     let u = s.fma(cube, s.splat(0.044715), x);
     s.div(x, s.add(s.splat(1.0), exp(s, s.mul(u, s.splat(MINUS_TWO_ROOT)))))
@@ -116,8 +116,13 @@ mod tests {
             for lane in 0..16 {
                 let v = f64::from(x[lane]);
                 let u = (2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v);
-                let exact =
-                    [v.exp(), v.tanh(), v / (1.0 + (-2.0 * u).exp()), v / (1.0 + (-v).exp()), 30.0 * (v / 30.0).tanh()];
+                let exact = [
+                    v.exp(),
+                    v.tanh(),
+                    v / (1.0 + (-2.0 * u).exp()),
+                    v / (1.0 + (-v).exp()),
+                    30.0 * (v / 30.0).tanh(),
+                ];
                 for kind in 0..5 {
                     // Far on the negative side the argument of `exp` carries its own rounding times its size.
                     let error = (f64::from(scalar[kind][lane]) - exact[kind]).abs();

@@ -107,7 +107,10 @@ mod tests {
                         Reduction::Mean => sum / width as f64,
                         Reduction::Max => x.iter().copied().fold(f32::NEG_INFINITY, f32::max).into(),
                     };
-                    assert!((f64::from(*got) - exact).abs() < 1e-3, "{kind:?} of {width}: {got}, exactly {exact}");
+                    assert!(
+                        (f64::from(*got) - exact).abs() < 1e-3,
+                        "{kind:?} of {width}: {got}, exactly {exact}"
+                    );
                 }
                 for level in Level::available() {
                     assert_eq!(run(level, 3), expected, "{kind:?} of {width} at {}", level.name());

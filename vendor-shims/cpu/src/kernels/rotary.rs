@@ -29,7 +29,10 @@ pub fn rotary_table(
     sin: &mut [f32],
 ) {
     let pairs = inverse.len();
-    assert!(positions.len() >= rows && cos.len() >= rows * pairs && sin.len() >= rows * pairs, "table too short");
+    assert!(
+        positions.len() >= rows && cos.len() >= rows * pairs && sin.len() >= rows * pairs,
+        "table too short"
+    );
     let (cos, sin) = (SharedOutput::new(cos), SharedOutput::new(sin));
     let body = |row: usize| {
         // SAFETY: every task has its own row.
@@ -42,7 +45,11 @@ pub fn rotary_table(
         }
     };
     // A sine and cosine cost about a hundred multiply-adds.
-    if pool.worth(100 * rows as u64 * pairs as u64) { pool.run(rows, &body) } else { (0..rows).for_each(body) }
+    if pool.worth(100 * rows as u64 * pairs as u64) {
+        pool.run(rows, &body)
+    } else {
+        (0..rows).for_each(body)
+    }
 }
 
 /// Turns pair `(x[i], x[i + head_dim/2])` of every head by the table's angle, for `i < pairs`; copies the rest.
@@ -63,7 +70,7 @@ pub fn rope(
     out: &mut [f32],
 ) {
     let width = heads * head_dim;
-    assert!(pairs <= head_dim / 2 && head_dim % 2 == 0, "more pairs than half a head");
+    assert!(pairs <= head_dim / 2 && head_dim.is_multiple_of(2), "more pairs than half a head");
     assert!(x.len() >= rows * width && out.len() >= rows * width, "values shorter than the rows");
     assert!(cos.len() >= rows * pairs && sin.len() >= rows * pairs, "table too short");
     let out = SharedOutput::new(out);
@@ -91,11 +98,25 @@ fn one_row<S: Simd>(s: S, x: &[f32], cos: &[f32], sin: &[f32], head_dim: usize, 
             let lanes = LANES.min(pairs - at);
             // SAFETY: `at + lanes` ≤ `pairs` ≤ half of the head.
             unsafe {
-                let (first, second) = (s.load_partial(x.as_ptr().add(at), lanes), s.load_partial(x.as_ptr().add(half + at), lanes));
-                let (cos, sin) = (s.load_partial(cos.as_ptr().add(at), lanes), s.load_partial(sin.as_ptr().add(at), lanes));
+                let (first, second) = (
+                    s.load_partial(x.as_ptr().add(at), lanes),
+                    s.load_partial(x.as_ptr().add(half + at), lanes),
+                );
+                let (cos, sin) = (
+                    s.load_partial(cos.as_ptr().add(at), lanes),
+                    s.load_partial(sin.as_ptr().add(at), lanes),
+                );
                 // Products are rounded before the sum, as in the decomposed form.
-                s.store_partial(out.as_mut_ptr().add(at), lanes, s.sub(s.mul(first, cos), s.mul(second, sin)));
-                s.store_partial(out.as_mut_ptr().add(half + at), lanes, s.add(s.mul(second, cos), s.mul(first, sin)));
+                s.store_partial(
+                    out.as_mut_ptr().add(at),
+                    lanes,
+                    s.sub(s.mul(first, cos), s.mul(second, sin)),
+                );
+                s.store_partial(
+                    out.as_mut_ptr().add(half + at),
+                    lanes,
+                    s.add(s.mul(second, cos), s.mul(first, sin)),
+                );
             }
             at += lanes;
         }
@@ -116,14 +137,15 @@ mod tests {
             let inverse = inverse_frequencies(head_dim, 10_000.0, pairs, 1.0);
             let (mut cos, mut sin) = (vec![0.0; rows * pairs], vec![0.0; rows * pairs]);
             rotary_table(&Pool::eager(2), &positions, &inverse, rows, &mut cos, &mut sin);
-            let x: Vec<f32> = (0..rows * heads * head_dim).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+            let x: Vec<f32> =
+                (0..rows * heads * head_dim).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
             let mut expected = x.clone();
-            for row in 0..rows {
+            for (row, position) in positions.iter().enumerate() {
                 for head in 0..heads {
                     let at = (row * heads + head) * head_dim;
                     for pair in 0..pairs {
                         let inverse = 10_000f64.powf(-2.0 * pair as f64 / head_dim as f64);
-                        let angle = f64::from(positions[row]) * inverse;
+                        let angle = f64::from(*position) * inverse;
                         let (a, b) = (f64::from(x[at + pair]), f64::from(x[at + pair + head_dim / 2]));
                         expected[at + pair] = (a * angle.cos() - b * angle.sin()) as f32;
                         expected[at + pair + head_dim / 2] = (b * angle.cos() + a * angle.sin()) as f32;

@@ -71,7 +71,7 @@ pub struct SlotOutside {
 /// When `new` is shorter than the slots need.
 pub fn state_update(state: &mut [f32], width: usize, new: &[f32], slots: &[i32]) -> Result<(), SlotOutside> {
     assert!(new.len() >= slots.len() * width, "fewer rows than slots");
-    let capacity = if width == 0 { 0 } else { state.len() / width };
+    let capacity = state.len().checked_div(width).unwrap_or(0);
     for (row, &slot) in slots.iter().enumerate() {
         if slot != -1 && usize::try_from(slot).map_or(true, |slot| slot >= capacity) {
             return Err(SlotOutside { row, slot });
@@ -108,7 +108,11 @@ mod tests {
     #[test]
     fn empty_and_scalar_copies() {
         let mut target = [1.0f32];
-        strided_copy(&Strided { shape: vec![0, 4], source: vec![4, 1], target: vec![4, 1] }, &[], &mut target);
+        strided_copy(
+            &Strided { shape: vec![0, 4], source: vec![4, 1], target: vec![4, 1] },
+            &[],
+            &mut target,
+        );
         assert_eq!(target, [1.0]);
         strided_copy(&Strided::default(), &[5.0], &mut target);
         assert_eq!(target, [5.0]);

@@ -12,12 +12,15 @@ use crate::kernels::rotary::inverse_frequencies;
 use crate::kernels::shape::Strided;
 use crate::program::{AttentionKeys, Entry, Extent, Operand, Place, Step};
 
-/// Turns one entry into a program, adding what it needs to `weights`.
-pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<Entry, CpuError> {
+/// Turns one entry into a program, adding what it needs to `weights`. The second result lists nodes on which no output
+/// depends; they are not run.
+pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry, Vec<usize>), CpuError> {
     let operations = live_operations(graph)?;
+    let removed = (0..operations.len()).filter(|node| operations[*node].is_none()).collect();
     let rows = analyse(graph, &operations);
     let storage = Storage::choose(graph, &operations, &rows)?;
-    let mut emit = Emit { graph, rows: &rows, storage: &storage, weights, steps: Vec::new(), cleaned: HashSet::new() };
+    let mut emit =
+        Emit { graph, rows: &rows, storage: &storage, weights, steps: Vec::new(), cleaned: HashSet::new() };
     for &(port, copy) in &storage.copies {
         let whole = storage.whole(copy);
         let source = Operand { place: Place::Bound(port as u32), ..whole };
@@ -62,14 +65,15 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<Entry, 
         }
     }
     let steps = emit.steps;
-    Ok(Entry {
+    let entry = Entry {
         name: graph.entry.name().to_owned(),
         rows: graph.entry.rows(),
         context: graph.entry.context(),
         arena: storage.arena,
         ports: storage.ports,
         steps,
-    })
+    };
+    Ok((entry, removed))
 }
 
 /// The operations on which an output or a state depends.
@@ -121,7 +125,10 @@ impl Emit<'_, '_> {
         }
         match self.graph.tensors[tensor as usize].source {
             Source::Constant(weight) => self.weights.wide(weight),
-            _ => Err(self.missing(format!("tensor `{}` has no place", self.graph.tensors[tensor as usize].name))),
+            _ => {
+                Err(self
+                    .missing(format!("tensor `{}` has no place", self.graph.tensors[tensor as usize].name)))
+            }
         }
     }
 
@@ -132,7 +139,9 @@ impl Emit<'_, '_> {
     fn input(&mut self, node: usize, place: usize) -> Result<Operand, CpuError> {
         match self.graph.nodes[node].optional_input(place) {
             Some(tensor) => self.operand(tensor),
-            None => Err(self.missing(format!("node `{}` has no input {place}", self.graph.nodes[node].name()))),
+            None => {
+                Err(self.missing(format!("node `{}` has no input {place}", self.graph.nodes[node].name())))
+            }
         }
     }
 
@@ -171,7 +180,8 @@ impl Emit<'_, '_> {
         let last = x_shape.last().copied().unwrap_or(1);
         let groups = x_shape.iter().product::<usize>() / last.max(1);
         let result = self.storage.operand(graph, out_tensor);
-        let out = result.ok_or_else(|| self.missing(format!("node `{}` has no place for its result", node.name())))?;
+        let out = result
+            .ok_or_else(|| self.missing(format!("node `{}` has no place for its result", node.name())))?;
         let step = match operation {
             Operation::Linear => {
                 let Some(Source::Constant(weight)) = graph.input(index, 1).map(|tensor| tensor.source) else {
@@ -213,7 +223,8 @@ impl Emit<'_, '_> {
                 out,
             },
             &Operation::Rope { head_dim, pairs, .. } => {
-                let table = TableKey::of(graph, index, operation, self.rows).map(|key| self.storage.tables[&key]);
+                let table =
+                    TableKey::of(graph, index, operation, self.rows).map(|key| self.storage.tables[&key]);
                 let Some(roots) = table else {
                     return Err(self.missing(format!("node `{}` has no rotary table", node.name())));
                 };
@@ -273,7 +284,14 @@ impl Emit<'_, '_> {
                 } else {
                     (broadcast.merged(1), Extent::PerRow(1))
                 };
-                Step::Binary { kind, broadcast, outer, a: self.input(index, 0)?, b: self.input(index, 1)?, out }
+                Step::Binary {
+                    kind,
+                    broadcast,
+                    outer,
+                    a: self.input(index, 0)?,
+                    b: self.input(index, 1)?,
+                    out,
+                }
             }
             Operation::Transpose(perm) => {
                 let from = dense(x_shape);

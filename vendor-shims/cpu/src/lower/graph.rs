@@ -94,7 +94,11 @@ impl<'a> Graph<'a> {
                 return Err(invalid(format!("tensor `{}` has rank {}", tensor.name(), tensor.shape().len())));
             }
             if elements == 0 {
-                return Err(invalid(format!("tensor `{}` has no values: {:?}", tensor.name(), tensor.shape())));
+                return Err(invalid(format!(
+                    "tensor `{}` has no values: {:?}",
+                    tensor.name(),
+                    tensor.shape()
+                )));
             }
             tensors.push(Tensor {
                 name: tensor.name(),
@@ -137,9 +141,17 @@ impl<'a> Graph<'a> {
         for (index, node) in nodes.iter().enumerate() {
             for input in node.inputs().flatten() {
                 match tensors.get(input as usize) {
-                    None => return Err(invalid(format!("node `{}` reads tensor {input}, which is none", node.name()))),
+                    None => {
+                        return Err(invalid(format!(
+                            "node `{}` reads tensor {input}, which is none",
+                            node.name()
+                        )));
+                    }
                     Some(Tensor { source: Source::Unused, name, .. }) => {
-                        return Err(invalid(format!("node `{}` reads `{name}` before it is there", node.name())));
+                        return Err(invalid(format!(
+                            "node `{}` reads `{name}` before it is there",
+                            node.name()
+                        )));
                     }
                     Some(_) => {}
                 }
@@ -150,9 +162,18 @@ impl<'a> Graph<'a> {
         }
         for port in entry.outputs() {
             match tensors.get(port.tensor() as usize) {
-                None => return Err(invalid(format!("output `{}` is tensor {}, which is none", port.name(), port.tensor()))),
+                None => {
+                    return Err(invalid(format!(
+                        "output `{}` is tensor {}, which is none",
+                        port.name(),
+                        port.tensor()
+                    )));
+                }
                 Some(Tensor { source: Source::Unused, name, .. }) => {
-                    return Err(invalid(format!("output `{}` is `{name}`, which nothing computes", port.name())));
+                    return Err(invalid(format!(
+                        "output `{}` is `{name}`, which nothing computes",
+                        port.name()
+                    )));
                 }
                 Some(_) => {}
             }

@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_chain_needs_two_values() {
-        let lives: Vec<Life> = (0..100).map(|step| Life { elements: 64, first: step, last: step + 1 }).collect();
+        let lives: Vec<Life> =
+            (0..100).map(|step| Life { elements: 64, first: step, last: step + 1 }).collect();
         assert_eq!(plan(&lives).1, 128);
     }
 }

@@ -131,7 +131,9 @@ impl<'g, 'a> Here<'g, 'a> {
     }
 
     fn any(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
-        self.graph.input(self.index, place).ok_or_else(|| Refusal::Invalid(format!("input {place} is missing")))
+        self.graph
+            .input(self.index, place)
+            .ok_or_else(|| Refusal::Invalid(format!("input {place} is missing")))
     }
 
     fn float(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
@@ -139,7 +141,11 @@ impl<'g, 'a> Here<'g, 'a> {
         if tensor.is_float() {
             return Ok(tensor);
         }
-        let kind = if tensor.quantised { "quantised".to_owned() } else { format!("of element type {}", tensor.dtype) };
+        let kind = if tensor.quantised {
+            "quantised".to_owned()
+        } else {
+            format!("of element type {}", tensor.dtype)
+        };
         unsupported(format!("input {place} `{}` is {kind}; this shim computes in f32", tensor.name))
     }
 
@@ -166,7 +172,10 @@ impl<'g, 'a> Here<'g, 'a> {
         if output.shape == shape {
             Ok(())
         } else {
-            invalid(format!("output `{}` is {:?}, {shape:?} follows from the inputs", output.name, output.shape))
+            invalid(format!(
+                "output `{}` is {:?}, {shape:?} follows from the inputs",
+                output.name, output.shape
+            ))
         }
     }
 
@@ -226,7 +235,11 @@ fn matrix(tensor: &Tensor<'_>, place: usize) -> Recognised<[usize; 2]> {
 pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     let here = Here { graph, index, node: graph.nodes[index] };
     if here.node.op_version() != 1 {
-        return unsupported(format!("version {} of op {}, 1 is known", here.node.op_version(), here.node.op()));
+        return unsupported(format!(
+            "version {} of op {}, 1 is known",
+            here.node.op_version(),
+            here.node.op()
+        ));
     }
     let unary = |kind: Unary| {
         here.operands(1, 1)?;
@@ -280,7 +293,10 @@ fn linear(here: &Here<'_, '_>) -> Recognised<Operation> {
     here.operands(2, 3)?;
     let (x, w) = (here.float(0)?, here.float(1)?);
     if w.weight().is_none() {
-        return unsupported(format!("the weights `{}` are computed; as a matrix product they can be run", w.name));
+        return unsupported(format!(
+            "the weights `{}` are computed; as a matrix product they can be run",
+            w.name
+        ));
     }
     let [outputs, inputs] = matrix(w, 1)?;
     let Some((&last, leading)) = x.shape.split_last() else { return invalid("input 0 is a scalar") };
@@ -344,7 +360,10 @@ fn attention(here: &Here<'_, '_>) -> Recognised<Operation> {
     let [rows, width] = matrix(q, 0)?;
     let [keys, kv_width] = matrix(k, 1)?;
     let product = |count: usize| count.checked_mul(heads.head_dim);
-    if heads.heads % heads.kv_heads != 0 || product(heads.heads) != Some(width) || product(heads.kv_heads) != Some(kv_width) {
+    if !heads.heads.is_multiple_of(heads.kv_heads)
+        || product(heads.heads) != Some(width)
+        || product(heads.kv_heads) != Some(kv_width)
+    {
         return invalid(format!("{heads:?} with queries {:?} and keys {:?}", q.shape, k.shape));
     }
     if heads.softcap < 0.0 {
@@ -369,7 +388,12 @@ fn state_update(here: &Here<'_, '_>) -> Recognised<Operation> {
     let [_, width] = matrix(state, 0)?;
     let [rows, new_width] = matrix(new, 1)?;
     if width != new_width || rows != here.graph.rows() {
-        return invalid(format!("rows {:?} for a state {:?} in an entry of {} rows", new.shape, state.shape, here.graph.rows()));
+        return invalid(format!(
+            "rows {:?} for a state {:?} in an entry of {} rows",
+            new.shape,
+            state.shape,
+            here.graph.rows()
+        ));
     }
     here.index_vector(2, rows)?;
     here.output_shape(&state.shape)?;

@@ -77,7 +77,8 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
             }
             Operation::StateUpdate => false,
             Operation::Binary(_) => {
-                let aligned = |rows: &Rows, tensor: u32| follows(rows, tensor) && rank(tensor) == rank(output);
+                let aligned =
+                    |rows: &Rows, tensor: u32| follows(rows, tensor) && rank(tensor) == rank(output);
                 let row = first(output) && inputs.iter().any(|tensor| aligned(&result, *tensor));
                 for &tensor in &inputs {
                     if !(row && aligned(&result, tensor)) {
@@ -123,8 +124,12 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
         };
         result.follows[output as usize] = follow;
     }
-    debug_assert!(graph.tensors.iter().zip(&result.follows).all(|(tensor, follows)| {
-        !follows || !matches!(tensor.source, Source::Constant(_))
-    }));
+    debug_assert!(
+        graph
+            .tensors
+            .iter()
+            .zip(&result.follows)
+            .all(|(tensor, follows)| { !follows || !matches!(tensor.source, Source::Constant(_)) })
+    );
     result
 }

@@ -83,8 +83,13 @@ impl TableKey {
 
 impl Storage {
     /// Chooses storage for all live tensors.
-    pub fn choose(graph: &Graph<'_>, operations: &[Option<Operation>], rows: &Rows) -> Result<Storage, CpuError> {
-        let invalid = |reason: String| CpuError::InvalidGraph { entry: graph.entry.name().to_owned(), reason };
+    pub fn choose(
+        graph: &Graph<'_>,
+        operations: &[Option<Operation>],
+        rows: &Rows,
+    ) -> Result<Storage, CpuError> {
+        let invalid =
+            |reason: String| CpuError::InvalidGraph { entry: graph.entry.name().to_owned(), reason };
         let mut storage = Storage {
             ports: Vec::new(),
             roots: Vec::new(),
@@ -97,7 +102,8 @@ impl Storage {
         for port in graph.entry.inputs() {
             let tensor = &graph.tensors[port.tensor() as usize];
             encoded(port.name(), "input", port.dtype(), tensor.dtype, tensor.quantised)?;
-            let direction = if port.role() == SW_ROLE_STATE { PortDirection::StateRead } else { PortDirection::Input };
+            let direction =
+                if port.role() == SW_ROLE_STATE { PortDirection::StateRead } else { PortDirection::Input };
             let root = storage.root(Place::Bound(storage.ports.len() as u32), tensor.elements() as u64, 0);
             storage.views[port.tensor() as usize] = Some(View { root, offset: 0 });
             storage.port(port.name(), direction, port.role(), tensor);
@@ -125,7 +131,10 @@ impl Storage {
                     _ => return Err(invalid(format!("state `{}` is not an updated input", port.name()))),
                 };
                 if bound.direction != PortDirection::State || bound.name != port.name() || view.offset != 0 {
-                    return Err(invalid(format!("state `{}` is not an update of the input of that name", port.name())));
+                    return Err(invalid(format!(
+                        "state `{}` is not an update of the input of that name",
+                        port.name()
+                    )));
                 }
                 continue;
             }
@@ -206,12 +215,15 @@ impl Storage {
             _ => View { root: self.root(Place::Arena, elements, index), offset: 0 },
         };
         if matches!(operation, Operation::StateUpdate) {
-            let invalid = |reason: String| CpuError::InvalidGraph { entry: graph.entry.name().to_owned(), reason };
+            let invalid =
+                |reason: String| CpuError::InvalidGraph { entry: graph.entry.name().to_owned(), reason };
             match self.roots[view.root].place {
                 Place::Bound(port) if self.ports[port as usize].role == SW_ROLE_STATE && view.offset == 0 => {
                     self.ports[port as usize].direction = PortDirection::State;
                 }
-                _ => return Err(invalid(format!("node `{}` updates what is not a bound state", node.name()))),
+                _ => {
+                    return Err(invalid(format!("node `{}` updates what is not a bound state", node.name())));
+                }
             }
         }
         self.views[output as usize] = Some(view);
@@ -279,7 +291,9 @@ impl Storage {
 
     fn add_tables(&mut self, graph: &Graph<'_>, operations: &[Option<Operation>], rows: &Rows) {
         for (index, operation) in operations.iter().enumerate() {
-            let Some(key) = operation.as_ref().and_then(|operation| TableKey::of(graph, index, operation, rows)) else {
+            let Some(key) =
+                operation.as_ref().and_then(|operation| TableKey::of(graph, index, operation, rows))
+            else {
                 continue;
             };
             let roots = match self.tables.get(&key) {

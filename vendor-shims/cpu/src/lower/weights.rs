@@ -59,7 +59,12 @@ fn elements(weight: &WeightView<'_>) -> Result<u64, CpuError> {
         .filter(|_| weight.quantisation().is_none())
         .ok_or_else(|| invalid(format!("element type {} is not floating-point", weight.dtype())))?;
     if weight.length() != elements * kind.bytes() as u64 {
-        return Err(invalid(format!("{} bytes for {:?} of {} bytes each", weight.length(), weight.shape(), kind.bytes())));
+        return Err(invalid(format!(
+            "{} bytes for {:?} of {} bytes each",
+            weight.length(),
+            weight.shape(),
+            kind.bytes()
+        )));
     }
     Ok(elements)
 }
@@ -70,13 +75,20 @@ impl<'a> Weights<'a> {
         self.length
     }
 
-    fn place(&mut self, key: Key, length: u64, alignment: u64, form: impl FnOnce(u64) -> Form<'a>) -> Result<u64, CpuError> {
+    fn place(
+        &mut self,
+        key: Key,
+        length: u64,
+        alignment: u64,
+        form: impl FnOnce(u64) -> Form<'a>,
+    ) -> Result<u64, CpuError> {
         if let Some(&index) = self.known.get(&key) {
             return Ok(self.items[index].offset);
         }
         let offset = self.length.next_multiple_of(alignment);
         let end = offset.checked_add(length).filter(|end| *end <= MAX_VALUES * VALUE_BYTES);
-        let limit = || CpuError::Limit { limit: "weight-bytes", value: u64::MAX, max: MAX_VALUES * VALUE_BYTES };
+        let limit =
+            || CpuError::Limit { limit: "weight-bytes", value: u64::MAX, max: MAX_VALUES * VALUE_BYTES };
         self.length = end.ok_or_else(limit)?;
         self.known.insert(key, self.items.len());
         self.items.push(Item { offset, length, form: form(offset) });
@@ -95,8 +107,11 @@ impl<'a> Weights<'a> {
         let length = packed_elements(inputs as usize, outputs as usize) as u64 * kind.bytes() as u64;
         let packed = |offset| PackedWeights { offset, kind, inputs, outputs };
         let key = Key::Panels { weight: weight.identity(), by_columns };
-        let offset =
-            self.place(key, length, PAGE, |offset| Form::Panels { weight, packed: packed(offset), by_columns })?;
+        let offset = self.place(key, length, PAGE, |offset| Form::Panels {
+            weight,
+            packed: packed(offset),
+            by_columns,
+        })?;
         Ok(packed(offset))
     }
 
@@ -131,14 +146,19 @@ impl<'a> Weights<'a> {
                 }
                 Form::Wide { weight } => {
                     let bytes = stored(weight)?;
-                    let step = weight.length() as usize / weight.shape().iter().product::<u64>().max(1) as usize;
+                    let step =
+                        weight.length() as usize / weight.shape().iter().product::<u64>().max(1) as usize;
                     let dtype = weight.dtype();
                     for chunk in bytes.chunks(step << 14) {
                         let wide: Vec<u8> = chunk
                             .chunks_exact(step)
                             .flat_map(|value| match (dtype, value) {
-                                (SW_DTYPE_BF16, &[a, b]) => widen_bf16(u16::from_le_bytes([a, b])).to_le_bytes(),
-                                (SW_DTYPE_F16, &[a, b]) => widen_f16(u16::from_le_bytes([a, b])).to_le_bytes(),
+                                (SW_DTYPE_BF16, &[a, b]) => {
+                                    widen_bf16(u16::from_le_bytes([a, b])).to_le_bytes()
+                                }
+                                (SW_DTYPE_F16, &[a, b]) => {
+                                    widen_f16(u16::from_le_bytes([a, b])).to_le_bytes()
+                                }
                                 (_, &[a, b, c, d]) => [a, b, c, d],
                                 _ => [0; 4],
                             })
@@ -154,8 +174,12 @@ impl<'a> Weights<'a> {
                     let mut panel = vec![0u8; inputs * LANES * step];
                     for index in 0..outputs.div_ceil(LANES) {
                         match step {
-                            4 => pack(elements_of::<4>(bytes), inputs, outputs, index, *by_columns, &mut panel),
-                            _ => pack(elements_of::<2>(bytes), inputs, outputs, index, *by_columns, &mut panel),
+                            4 => {
+                                pack(elements_of::<4>(bytes), inputs, outputs, index, *by_columns, &mut panel)
+                            }
+                            _ => {
+                                pack(elements_of::<2>(bytes), inputs, outputs, index, *by_columns, &mut panel)
+                            }
                         }
                         written += panel.len() as u64;
                         sink(&panel)?;

@@ -50,7 +50,9 @@ impl Entry {
         ensure(self.arena <= MAX_VALUES, || format!("an arena of {} values", self.arena))?;
         let mut ports = Vec::with_capacity(self.ports.len());
         for port in &self.ports {
-            ensure(port.shape.len() <= MAX_RANK, || format!("binding `{}` of rank {}", port.name, port.shape.len()))?;
+            ensure(port.shape.len() <= MAX_RANK, || {
+                format!("binding `{}` of rank {}", port.name, port.shape.len())
+            })?;
             ensure(matches!(port.dtype, SW_DTYPE_F32 | SW_DTYPE_I32), || {
                 format!("binding `{}` of element type {}", port.name, port.dtype)
             })?;
@@ -71,9 +73,13 @@ impl Bounds<'_> {
         let available = match operand.place {
             Place::Arena => self.entry.arena,
             Place::Constant => self.constants / VALUE_BYTES,
-            Place::Bound(port) => *self.ports.get(port as usize).ok_or_else(|| format!("no binding {port}"))?,
+            Place::Bound(port) => {
+                *self.ports.get(port as usize).ok_or_else(|| format!("no binding {port}"))?
+            }
         };
-        ensure(end.is_some_and(|end| end <= available), || format!("{operand:?} reaches beyond {available} values"))?;
+        ensure(end.is_some_and(|end| end <= available), || {
+            format!("{operand:?} reaches beyond {available} values")
+        })?;
         ensure(needed <= operand.elements, || format!("{needed} values are used of {operand:?}"))
     }
 
@@ -106,7 +112,9 @@ impl Bounds<'_> {
 
     fn broadcast(&self, broadcast: &Broadcast) -> Result<(u64, u64, u64), String> {
         let Broadcast { shape, a, b } = broadcast;
-        ensure(!shape.is_empty() && shape.len() == a.len() && shape.len() == b.len(), || "a broken broadcast".into())?;
+        ensure(!shape.is_empty() && shape.len() == a.len() && shape.len() == b.len(), || {
+            "a broken broadcast".into()
+        })?;
         let total = product(&shape.iter().map(|extent| *extent as u64).collect::<Vec<u64>>())?;
         let reach = |strides: &[usize]| {
             Broadcast::reach(shape, strides)
@@ -168,7 +176,9 @@ impl Bounds<'_> {
             Step::Rope { x, cos, sin, sizes: [head_dim, heads, pairs], rows, out } => {
                 let rows = self.most(*rows)?;
                 let count = product(&[rows, *head_dim, *heads])?;
-                ensure(head_dim % 2 == 0 && *pairs <= head_dim / 2, || format!("{pairs} pairs of {head_dim} values"))?;
+                ensure(head_dim % 2 == 0 && *pairs <= head_dim / 2, || {
+                    format!("{pairs} pairs of {head_dim} values")
+                })?;
                 let table = product(&[rows, *pairs])?;
                 self.reads(*x, count)?;
                 self.reads(*cos, table)?;
@@ -205,7 +215,9 @@ impl Bounds<'_> {
                 let most = self.most(*outer)?;
                 let inner = |strides: &[usize]| strides.last().is_some_and(|stride| *stride <= 1);
                 ensure(inner(&broadcast.a) && inner(&broadcast.b), || "an innermost axis with gaps".into())?;
-                ensure(most <= broadcast.shape[0] as u64, || format!("{most} steps of {}", broadcast.shape[0]))?;
+                ensure(most <= broadcast.shape[0] as u64, || {
+                    format!("{most} steps of {}", broadcast.shape[0])
+                })?;
                 self.reads(*a, reach_a)?;
                 self.reads(*b, reach_b)?;
                 self.writes(*out, total, &[*a, *b])
@@ -225,7 +237,9 @@ impl Bounds<'_> {
             }
             Step::StateUpdate { state, width, new, slots, rows } => {
                 let rows = self.most(*rows)?;
-                ensure(*width > 0 && state.elements % width == 0, || format!("a state of rows of {width} values"))?;
+                ensure(*width > 0 && state.elements % width == 0, || {
+                    format!("a state of rows of {width} values")
+                })?;
                 self.reads(*new, product(&[rows, *width])?)?;
                 self.reads(*slots, rows)?;
                 self.writes(*state, 0, &[*new, *slots])

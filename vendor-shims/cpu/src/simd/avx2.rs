@@ -10,8 +10,10 @@ impl Avx2 {
     /// The token, where the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
-        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"))
-            .then_some(Avx2(()))
+        (is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(Avx2(()))
     }
 }
 
@@ -63,9 +65,7 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
-        unsafe {
-            Pair(_mm256_loadu_ps(source), _mm256_loadu_ps(source.add(8)))
-        }
+        unsafe { Pair(_mm256_loadu_ps(source), _mm256_loadu_ps(source.add(8))) }
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
@@ -80,7 +80,8 @@ unsafe impl Simd for Avx2 {
     unsafe fn load_bf16(self, source: *const u16) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
         unsafe {
-            let widen = |bits: __m128i| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)));
+            let widen =
+                |bits: __m128i| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)));
             Pair(widen(_mm_loadu_si128(source.cast())), widen(_mm_loadu_si128(source.add(8).cast())))
         }
     }
@@ -88,7 +89,10 @@ unsafe impl Simd for Avx2 {
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
         unsafe {
-            Pair(_mm256_cvtph_ps(_mm_loadu_si128(source.cast())), _mm256_cvtph_ps(_mm_loadu_si128(source.add(8).cast())))
+            Pair(
+                _mm256_cvtph_ps(_mm_loadu_si128(source.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(source.add(8).cast())),
+            )
         }
     }
     #[inline(always)]
@@ -111,51 +115,37 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1))
-        }
+        unsafe { Pair(_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
     }
     #[inline(always)]
     fn sub(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1))
-        }
+        unsafe { Pair(_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)) }
     }
     #[inline(always)]
     fn mul(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1))
-        }
+        unsafe { Pair(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)) }
     }
     #[inline(always)]
     fn div(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1))
-        }
+        unsafe { Pair(_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)) }
     }
     #[inline(always)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1))
-        }
+        unsafe { Pair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1)) }
     }
     #[inline(always)]
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1))
-        }
+        unsafe { Pair(_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)) }
     }
     #[inline(always)]
     fn min(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_min_ps(a.0, b.0), _mm256_min_ps(a.1, b.1))
-        }
+        unsafe { Pair(_mm256_min_ps(a.0, b.0), _mm256_min_ps(a.1, b.1)) }
     }
     #[inline(always)]
     fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
@@ -168,9 +158,7 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     fn sqrt(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            Pair(_mm256_sqrt_ps(a.0), _mm256_sqrt_ps(a.1))
-        }
+        unsafe { Pair(_mm256_sqrt_ps(a.0), _mm256_sqrt_ps(a.1)) }
     }
     #[inline(always)]
     fn round(self, a: Self::V) -> Self::V {
@@ -184,7 +172,8 @@ unsafe impl Simd for Avx2 {
     fn exp2_int(self, n: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C.
         unsafe {
-            let bits = |n| _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)));
+            let bits =
+                |n| _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)));
             Pair(_mm256_castsi256_ps(bits(n.0)), _mm256_castsi256_ps(bits(n.1)))
         }
     }
@@ -216,15 +205,11 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     fn reduce_add(self, a: Self::V) -> f32 {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            fold_add(_mm256_add_ps(a.0, a.1))
-        }
+        unsafe { fold_add(_mm256_add_ps(a.0, a.1)) }
     }
     #[inline(always)]
     fn reduce_max(self, a: Self::V) -> f32 {
         // SAFETY: `self` proves AVX2, FMA and F16C.
-        unsafe {
-            fold_max(_mm256_max_ps(a.0, a.1))
-        }
+        unsafe { fold_max(_mm256_max_ps(a.0, a.1)) }
     }
 }

@@ -34,142 +34,111 @@ unsafe impl Simd for Avx512 {
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_set1_ps(value)
-        }
+        unsafe { _mm512_set1_ps(value) }
     }
     #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
-        unsafe {
-            _mm512_loadu_ps(source)
-        }
+        unsafe { _mm512_loadu_ps(source) }
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
-        unsafe {
-            _mm512_maskz_loadu_ps(first(count), source)
-        }
+        unsafe { _mm512_maskz_loadu_ps(first(count), source) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, source: *const u16) -> Self::V {
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
         unsafe {
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(source.cast()))))
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
+                source.cast(),
+            ))))
         }
     }
     #[inline(always)]
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
-        unsafe {
-            _mm512_cvtph_ps(_mm256_loadu_si256(source.cast()))
-        }
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(source.cast())) }
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32, v: Self::V) {
         // SAFETY: `self` proves AVX-512; the caller grants the memory written.
-        unsafe {
-            _mm512_storeu_ps(target, v)
-        }
+        unsafe { _mm512_storeu_ps(target, v) }
     }
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
         // SAFETY: `self` proves AVX-512; the caller grants the memory written.
-        unsafe {
-            _mm512_mask_storeu_ps(target, first(count), v)
-        }
+        unsafe { _mm512_mask_storeu_ps(target, first(count), v) }
     }
     #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_add_ps(a, b)
-        }
+        unsafe { _mm512_add_ps(a, b) }
     }
     #[inline(always)]
     fn sub(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_sub_ps(a, b)
-        }
+        unsafe { _mm512_sub_ps(a, b) }
     }
     #[inline(always)]
     fn mul(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_mul_ps(a, b)
-        }
+        unsafe { _mm512_mul_ps(a, b) }
     }
     #[inline(always)]
     fn div(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_div_ps(a, b)
-        }
+        unsafe { _mm512_div_ps(a, b) }
     }
     #[inline(always)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_fmadd_ps(a, b, c)
-        }
+        unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_max_ps(a, b)
-        }
+        unsafe { _mm512_max_ps(a, b) }
     }
     #[inline(always)]
     fn min(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_min_ps(a, b)
-        }
+        unsafe { _mm512_min_ps(a, b) }
     }
     #[inline(always)]
     fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x)
-        }
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
     }
     #[inline(always)]
     fn sqrt(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_sqrt_ps(a)
-        }
+        unsafe { _mm512_sqrt_ps(a) }
     }
     #[inline(always)]
     fn round(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
-        }
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
     }
     #[inline(always)]
     fn exp2_int(self, n: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
         unsafe {
-            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127))))
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(
+                _mm512_cvtps_epi32(n),
+                _mm512_set1_epi32(127),
+            )))
         }
     }
     #[inline(always)]
     fn neg(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_xor_ps(a, _mm512_set1_ps(-0.0))
-        }
+        unsafe { _mm512_xor_ps(a, _mm512_set1_ps(-0.0)) }
     }
     #[inline(always)]
     fn abs(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
-        unsafe {
-            _mm512_andnot_ps(_mm512_set1_ps(-0.0), a)
-        }
+        unsafe { _mm512_andnot_ps(_mm512_set1_ps(-0.0), a) }
     }
     #[inline(always)]
     fn copy_sign(self, a: Self::V, sign: Self::V) -> Self::V {

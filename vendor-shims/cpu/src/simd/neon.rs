@@ -14,7 +14,6 @@ impl Neon {
     }
 }
 
-
 // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
 unsafe impl Simd for Neon {
     type V = [float32x4_t; 4];
@@ -23,15 +22,18 @@ unsafe impl Simd for Neon {
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
-        unsafe {
-            [vdupq_n_f32(value); 4]
-        }
+        unsafe { [vdupq_n_f32(value); 4] }
     }
     #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
         unsafe {
-            [vld1q_f32(source.add(0 * 4)), vld1q_f32(source.add(1 * 4)), vld1q_f32(source.add(2 * 4)), vld1q_f32(source.add(3 * 4))]
+            [
+                vld1q_f32(source.add(0 * 4)),
+                vld1q_f32(source.add(1 * 4)),
+                vld1q_f32(source.add(2 * 4)),
+                vld1q_f32(source.add(3 * 4)),
+            ]
         }
     }
     #[inline(always)]
@@ -48,7 +50,12 @@ unsafe impl Simd for Neon {
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
         unsafe {
             let widen = |bits: uint16x4_t| vreinterpretq_f32_u32(vshll_n_u16::<16>(bits));
-            [widen(vld1_u16(source.add(0 * 4))), widen(vld1_u16(source.add(1 * 4))), widen(vld1_u16(source.add(2 * 4))), widen(vld1_u16(source.add(3 * 4)))]
+            [
+                widen(vld1_u16(source.add(0 * 4))),
+                widen(vld1_u16(source.add(1 * 4))),
+                widen(vld1_u16(source.add(2 * 4))),
+                widen(vld1_u16(source.add(3 * 4))),
+            ]
         }
     }
     #[inline(always)]
@@ -112,72 +119,94 @@ unsafe impl Simd for Neon {
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
         unsafe {
-            [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1]), vfmaq_f32(c[2], a[2], b[2]), vfmaq_f32(c[3], a[3], b[3])]
+            [
+                vfmaq_f32(c[0], a[0], b[0]),
+                vfmaq_f32(c[1], a[1], b[1]),
+                vfmaq_f32(c[2], a[2], b[2]),
+                vfmaq_f32(c[3], a[3], b[3]),
+            ]
         }
     }
     #[inline(always)]
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
         unsafe {
-            [vbslq_f32(vcgtq_f32(a[0], b[0]), a[0], b[0]), vbslq_f32(vcgtq_f32(a[1], b[1]), a[1], b[1]), vbslq_f32(vcgtq_f32(a[2], b[2]), a[2], b[2]), vbslq_f32(vcgtq_f32(a[3], b[3]), a[3], b[3])]
+            [
+                vbslq_f32(vcgtq_f32(a[0], b[0]), a[0], b[0]),
+                vbslq_f32(vcgtq_f32(a[1], b[1]), a[1], b[1]),
+                vbslq_f32(vcgtq_f32(a[2], b[2]), a[2], b[2]),
+                vbslq_f32(vcgtq_f32(a[3], b[3]), a[3], b[3]),
+            ]
         }
     }
     #[inline(always)]
     fn min(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
         unsafe {
-            [vbslq_f32(vcltq_f32(a[0], b[0]), a[0], b[0]), vbslq_f32(vcltq_f32(a[1], b[1]), a[1], b[1]), vbslq_f32(vcltq_f32(a[2], b[2]), a[2], b[2]), vbslq_f32(vcltq_f32(a[3], b[3]), a[3], b[3])]
+            [
+                vbslq_f32(vcltq_f32(a[0], b[0]), a[0], b[0]),
+                vbslq_f32(vcltq_f32(a[1], b[1]), a[1], b[1]),
+                vbslq_f32(vcltq_f32(a[2], b[2]), a[2], b[2]),
+                vbslq_f32(vcltq_f32(a[3], b[3]), a[3], b[3]),
+            ]
         }
     }
     #[inline(always)]
     fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
         unsafe {
-            [vbslq_f32(vcltq_f32(a[0], b[0]), x[0], y[0]), vbslq_f32(vcltq_f32(a[1], b[1]), x[1], y[1]), vbslq_f32(vcltq_f32(a[2], b[2]), x[2], y[2]), vbslq_f32(vcltq_f32(a[3], b[3]), x[3], y[3])]
+            [
+                vbslq_f32(vcltq_f32(a[0], b[0]), x[0], y[0]),
+                vbslq_f32(vcltq_f32(a[1], b[1]), x[1], y[1]),
+                vbslq_f32(vcltq_f32(a[2], b[2]), x[2], y[2]),
+                vbslq_f32(vcltq_f32(a[3], b[3]), x[3], y[3]),
+            ]
         }
     }
     #[inline(always)]
     fn sqrt(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
-        unsafe {
-            [vsqrtq_f32(a[0]), vsqrtq_f32(a[1]), vsqrtq_f32(a[2]), vsqrtq_f32(a[3])]
-        }
+        unsafe { [vsqrtq_f32(a[0]), vsqrtq_f32(a[1]), vsqrtq_f32(a[2]), vsqrtq_f32(a[3])] }
     }
     #[inline(always)]
     fn round(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
-        unsafe {
-            [vrndnq_f32(a[0]), vrndnq_f32(a[1]), vrndnq_f32(a[2]), vrndnq_f32(a[3])]
-        }
+        unsafe { [vrndnq_f32(a[0]), vrndnq_f32(a[1]), vrndnq_f32(a[2]), vrndnq_f32(a[3])] }
     }
     #[inline(always)]
     fn exp2_int(self, n: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
         unsafe {
             let bits = |n| vshlq_n_s32::<23>(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)));
-            [vreinterpretq_f32_s32(bits(n[0])), vreinterpretq_f32_s32(bits(n[1])), vreinterpretq_f32_s32(bits(n[2])), vreinterpretq_f32_s32(bits(n[3]))]
+            [
+                vreinterpretq_f32_s32(bits(n[0])),
+                vreinterpretq_f32_s32(bits(n[1])),
+                vreinterpretq_f32_s32(bits(n[2])),
+                vreinterpretq_f32_s32(bits(n[3])),
+            ]
         }
     }
     #[inline(always)]
     fn neg(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
-        unsafe {
-            [vnegq_f32(a[0]), vnegq_f32(a[1]), vnegq_f32(a[2]), vnegq_f32(a[3])]
-        }
+        unsafe { [vnegq_f32(a[0]), vnegq_f32(a[1]), vnegq_f32(a[2]), vnegq_f32(a[3])] }
     }
     #[inline(always)]
     fn abs(self, a: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
-        unsafe {
-            [vabsq_f32(a[0]), vabsq_f32(a[1]), vabsq_f32(a[2]), vabsq_f32(a[3])]
-        }
+        unsafe { [vabsq_f32(a[0]), vabsq_f32(a[1]), vabsq_f32(a[2]), vabsq_f32(a[3])] }
     }
     #[inline(always)]
     fn copy_sign(self, a: Self::V, sign: Self::V) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD.
         unsafe {
             let mask = vdupq_n_u32(0x8000_0000);
-            [vbslq_f32(mask, sign[0], a[0]), vbslq_f32(mask, sign[1], a[1]), vbslq_f32(mask, sign[2], a[2]), vbslq_f32(mask, sign[3], a[3])]
+            [
+                vbslq_f32(mask, sign[0], a[0]),
+                vbslq_f32(mask, sign[1], a[1]),
+                vbslq_f32(mask, sign[2], a[2]),
+                vbslq_f32(mask, sign[3], a[3]),
+            ]
         }
     }
     #[inline(always)]

@@ -56,7 +56,21 @@ fn cases() -> Vec<[f32; 16]> {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) as u32
     };
-    let special = [0.0, -0.0, 1.0, -1.0, f32::MIN_POSITIVE, 1e-40, -1e-40, f32::MAX, f32::INFINITY, 0.5, 1.5, 2.5, -2.5];
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::MIN_POSITIVE,
+        1e-40,
+        -1e-40,
+        f32::MAX,
+        f32::INFINITY,
+        0.5,
+        1.5,
+        2.5,
+        -2.5,
+    ];
     (0..64)
         .map(|case| {
             std::array::from_fn(|lane| match case % 4 {

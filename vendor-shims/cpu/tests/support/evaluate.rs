@@ -38,14 +38,18 @@ fn integers(node: &Node, name: &str) -> Vec<usize> {
     node.attributes
         .iter()
         .find_map(|attribute| match attribute {
-            Attribute::Integers(held, values) if *held == name => Some(values.iter().map(|v| *v as usize).collect()),
+            Attribute::Integers(held, values) if *held == name => {
+                Some(values.iter().map(|v| *v as usize).collect())
+            }
             _ => None,
         })
         .expect("a list attribute")
 }
 
 fn is_text(node: &Node, name: &str, expected: &str) -> bool {
-    node.attributes.iter().any(|attribute| *attribute == Attribute::Text(leak_name(name), leak_name(expected)))
+    node.attributes
+        .iter()
+        .any(|attribute| *attribute == Attribute::Text(leak_name(name), leak_name(expected)))
 }
 
 fn leak_name(name: &str) -> &'static str {
@@ -98,7 +102,8 @@ fn by_last(x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Tensor {
 /// Output values by port name. `bound` holds inputs and states, of which states are updated; `rows` are valid.
 pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<String, Tensor> {
     let mut tensors: HashMap<u32, Tensor> = HashMap::new();
-    let shape_of = |tensor: u32| builder.tensors[tensor as usize].2.iter().map(|e| *e as usize).collect::<Vec<usize>>();
+    let shape_of =
+        |tensor: u32| builder.tensors[tensor as usize].2.iter().map(|e| *e as usize).collect::<Vec<usize>>();
     for port in &builder.inputs {
         let data = match &bound[&port.name] {
             Bound::F32(values) => values.iter().map(|v| f64::from(*v)).collect(),
@@ -150,7 +155,9 @@ fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor 
                     group
                         .iter()
                         .enumerate()
-                        .map(|(at, v)| v / (mean + eps).sqrt() * inputs.get(1).map_or(1.0, |w| w.data[at] + offset))
+                        .map(|(at, v)| {
+                            v / (mean + eps).sqrt() * inputs.get(1).map_or(1.0, |w| w.data[at] + offset)
+                        })
                         .collect::<Vec<f64>>()
                 })
                 .collect();
@@ -174,9 +181,9 @@ fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor 
             out
         }
         SW_OP_ATTENTION => attention(node, inputs, rows),
-        SW_OP_GELU => {
-            x.map(|v| 0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh()))
-        }
+        SW_OP_GELU => x.map(|v| {
+            0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh())
+        }),
         SW_OP_SILU => x.map(|v| v / (1.0 + (-v).exp())),
         SW_OP_SOFTCAP => x.map(|v| float(node, "cap") * (v / float(node, "cap")).tanh()),
         SW_OP_SOFTMAX => by_last(x, |row| {
@@ -301,7 +308,9 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
                     held >= 0 && (window == 0 || held > position - window)
                 } else {
                     let (row, key) = (row as i64, *slot);
-                    key < rows as i64 && (!causal || key <= row) && (window == 0 || (row - key).abs() < window)
+                    key < rows as i64
+                        && (!causal || key <= row)
+                        && (window == 0 || (row - key).abs() < window)
                 }
             })
             .map(|slot| slot as usize)
@@ -323,7 +332,9 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
                 out.data[(row * heads + head) * d + at] = seen
                     .iter()
                     .zip(&scores)
-                    .map(|(slot, score)| (score - largest).exp() / sum * v.data[(slot * kv_heads + kv) * d + at])
+                    .map(|(slot, score)| {
+                        (score - largest).exp() / sum * v.data[(slot * kv_heads + kv) * d + at]
+                    })
                     .sum();
             }
         }

@@ -57,6 +57,7 @@ pub struct Compiled {
     pub artefact: Region,
     pub head: Vec<u8>,
     pub flags: Vec<(String, u32, String)>,
+    pub placements: Vec<(u64, u64, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -192,7 +193,8 @@ impl Host {
             // SAFETY: the context is the option below, the estimate the shim's.
             unsafe {
                 let estimate = &*estimate;
-                let uncosted = (0..estimate.uncosted_count as usize).map(|i| *estimate.uncosted.add(i)).collect();
+                let uncosted =
+                    (0..estimate.uncosted_count as usize).map(|i| *estimate.uncosted.add(i)).collect();
                 *context.cast::<Told>() =
                     Some((estimate.time_microseconds, estimate.bytes_moved, uncosted, estimate.provenance));
             }
@@ -228,6 +230,7 @@ impl Host {
             bytes: Vec<u8>,
             head: Vec<u8>,
             flags: Vec<(String, u32, String)>,
+            placements: Vec<(u64, u64, String)>,
             patience: usize,
         }
         unsafe extern "C" fn write(context: *mut c_void, bytes: *const c_void, length: u64) -> u32 {
@@ -265,7 +268,14 @@ impl Host {
                 (*context.cast::<Output>()).flags.push(told);
             }
         }
-        unsafe extern "C" fn placement(_: *mut c_void, _: *const SwPlacement) {}
+        unsafe extern "C" fn placement(context: *mut c_void, placement: *const SwPlacement) {
+            // SAFETY: as above.
+            unsafe {
+                let placement = &*placement;
+                let told = (placement.entry, placement.node, string(placement.place));
+                (*context.cast::<Output>()).placements.push(told);
+            }
+        }
         let mut output = Output { patience, ..Output::default() };
         let sink = SwCompileOutput {
             size: size_of::<SwCompileOutput>() as u64,
@@ -294,7 +304,12 @@ impl Host {
         // SAFETY: everything outlives the call.
         let error = unsafe { compile(self.shim, self.device, &order, &sink) };
         Host::failed(self.table, error)?;
-        Ok(Compiled { artefact: Region::new(&output.bytes), head: output.head, flags: output.flags })
+        Ok(Compiled {
+            artefact: Region::new(&output.bytes),
+            head: output.head,
+            flags: output.flags,
+            placements: output.placements,
+        })
     }
 
     /// The answer about a head.
@@ -337,8 +352,7 @@ impl Host {
         let mut shard = null_mut();
         let load = self.table.load.expect("offered");
         // SAFETY: the mapping outlives the loaded shard by its lifetime.
-        let error =
-            unsafe { load(self.shim, self.device, &mapping, list(pairs).cast(), count, &mut shard) };
+        let error = unsafe { load(self.shim, self.device, &mapping, list(pairs).cast(), count, &mut shard) };
         Host::failed(self.table, error)?;
         let mut loaded = Loaded { host: self, shard, entries: Vec::new() };
         loaded.entries = loaded.told()?;
@@ -366,7 +380,8 @@ impl Host {
         // SAFETY: everything outlives the calls.
         unsafe {
             let sink = SwDeviceSink { size, context: context(devices), item: Some(device) };
-            Host::failed(self.table, (self.table.devices.expect("required"))(self.shim, soc, &sink)).expect("devices");
+            Host::failed(self.table, (self.table.devices.expect("required"))(self.shim, soc, &sink))
+                .expect("devices");
             let sink = SwFlagSink { size, context: context(flags), item: Some(flag) };
             let error = (self.table.flags.expect("offered"))(self.shim, self.device, &sink);
             Host::failed(self.table, error).expect("flags");
@@ -464,7 +479,12 @@ impl Loaded<'_> {
     }
 
     /// Runs an entry by name; `bound` by binding name, outputs are added or overwritten.
-    pub fn run(&mut self, entry: &str, rows: usize, bound: &mut HashMap<String, Bound>) -> Result<(), Failure> {
+    pub fn run(
+        &mut self,
+        entry: &str,
+        rows: usize,
+        bound: &mut HashMap<String, Bound>,
+    ) -> Result<(), Failure> {
         self.run_until(entry, rows, bound, 0)
     }
 
@@ -485,7 +505,8 @@ impl Loaded<'_> {
             }
         }
         for binding in &bindings {
-            let held = bound.get_mut(&binding.name).unwrap_or_else(|| panic!("`{}` is not bound", binding.name));
+            let held =
+                bound.get_mut(&binding.name).unwrap_or_else(|| panic!("`{}` is not bound", binding.name));
             let (pointer, length) = match held {
                 Bound::F32(values) => (values.as_mut_ptr().cast::<c_void>(), values.len() * 4),
                 Bound::I32(values) => (values.as_mut_ptr().cast::<c_void>(), values.len() * 4),

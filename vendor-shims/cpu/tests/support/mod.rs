@@ -1,5 +1,5 @@
 //! What the tests share: a writer of contract tables, the host's side of the door, and a plain evaluator.
-#![allow(dead_code, reason = "every test file uses another part")]
+#![allow(dead_code, unused_imports, reason = "every test file uses another part")]
 
 pub mod evaluate;
 pub mod host;

@@ -91,7 +91,11 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
                     let bits = v.to_bits();
                     let exponent = ((bits >> 23) & 0xff) as i32 - 112;
                     let sign = (bits >> 16) as u16 & 0x8000;
-                    if exponent <= 0 { sign } else { sign | (exponent as u16) << 10 | ((bits >> 13) & 0x3ff) as u16 }
+                    if exponent <= 0 {
+                        sign
+                    } else {
+                        sign | (exponent as u16) << 10 | ((bits >> 13) & 0x3ff) as u16
+                    }
                 })
                 .collect();
             (
@@ -154,15 +158,29 @@ impl Builder {
 
     pub fn constant(&mut self, weight: &Weight) -> TensorId {
         // SAFETY: `weight` made the struct, its shape has `rank` numbers.
-        let shape = unsafe { std::slice::from_raw_parts(weight.raw.shape, weight.raw.rank as usize) }.to_vec();
+        let shape =
+            unsafe { std::slice::from_raw_parts(weight.raw.shape, weight.raw.rank as usize) }.to_vec();
         let tensor = self.tensor(&format!("weight.{}", self.tensors.len()), weight.raw.dtype, &shape);
         self.constants.push((tensor, weight.clone()));
         tensor
     }
 
-    pub fn node(&mut self, op: u32, inputs: &[TensorId], shape: &[u64], attributes: Vec<Attribute>) -> TensorId {
+    pub fn node(
+        &mut self,
+        op: u32,
+        inputs: &[TensorId],
+        shape: &[u64],
+        attributes: Vec<Attribute>,
+    ) -> TensorId {
         let output = self.tensor(&format!("value.{}", self.tensors.len()), SW_DTYPE_F32, shape);
-        self.nodes.push(Node { op, version: 1, inputs: inputs.to_vec(), outputs: vec![output], attributes, name: None });
+        self.nodes.push(Node {
+            op,
+            version: 1,
+            inputs: inputs.to_vec(),
+            outputs: vec![output],
+            attributes,
+            name: None,
+        });
         output
     }
 
@@ -193,9 +211,8 @@ impl Builder {
     pub fn binary(&mut self, op: u32, a: TensorId, b: TensorId) -> TensorId {
         let (a_shape, b_shape) = (self.shape(a), self.shape(b));
         let rank = a_shape.len().max(b_shape.len());
-        let at = |shape: &[u64], axis: usize| {
-            (axis + shape.len()).checked_sub(rank).map_or(1, |axis| shape[axis])
-        };
+        let at =
+            |shape: &[u64], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |axis| shape[axis]);
         let shape: Vec<u64> = (0..rank).map(|axis| at(&a_shape, axis).max(at(&b_shape, axis))).collect();
         self.node(op, &[a, b], &shape, vec![])
     }
@@ -235,7 +252,12 @@ impl Builder {
         let mut shape = if a_shape.len() >= b_shape.len() { a_shape.clone() } else { b_shape };
         let rank = shape.len();
         (shape[rank - 2], shape[rank - 1]) = (a_shape[a_shape.len() - 2], n);
-        self.node(SW_OP_MAT_MUL, &[a, b], &shape, vec![Attribute::Integer("transpose_b", i64::from(transpose_b))])
+        self.node(
+            SW_OP_MAT_MUL,
+            &[a, b],
+            &shape,
+            vec![Attribute::Integer("transpose_b", i64::from(transpose_b))],
+        )
     }
 
     /// The contract's table.

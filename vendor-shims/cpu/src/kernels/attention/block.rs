@@ -118,8 +118,8 @@ fn scores<S: Simd>(
                             let mut sources = [q.as_ptr(); $queries];
                             for (index, source) in sources.iter_mut().enumerate() {
                                 let (row, member) = ((query + index) / group, (query + index) % group);
-                                *source =
-                                    source.add(((block.row + row) * heads.heads + kv_head * group + member) * d);
+                                *source = source
+                                    .add(((block.row + row) * heads.heads + kv_head * group + member) * d);
                             }
                             let sums = dots::<S, $queries, $keys>(s, sources, keys, kv_width, d);
                             for (index, sums) in sums.iter().enumerate() {

@@ -105,9 +105,12 @@ pub fn attention(
     let rows = visible.len();
     let kv_width = heads.kv_heads * heads.head_dim;
     let width = heads.heads * heads.head_dim;
-    assert!(heads.kv_heads > 0 && heads.heads % heads.kv_heads == 0, "heads do not share evenly");
+    assert!(heads.kv_heads > 0 && heads.heads.is_multiple_of(heads.kv_heads), "heads do not share evenly");
     assert!(q.len() >= rows * width && out.len() >= rows * width, "queries shorter than the rows");
-    assert!(k.len() >= capacity * kv_width && v.len() >= capacity * kv_width, "keys shorter than the capacity");
+    assert!(
+        k.len() >= capacity * kv_width && v.len() >= capacity * kv_width,
+        "keys shorter than the capacity"
+    );
     let keys = visible.iter().map(|row| row.count).max().unwrap_or(0);
     assert!(keys <= capacity, "more visible keys than rows of the state");
     let per_thread = per_thread(heads, keys).unwrap_or(usize::MAX);
@@ -143,7 +146,17 @@ pub fn attention(
         pool.run(chunks * heads.kv_heads, &|task| {
             let (kv_head, first) = (task / chunks, task % chunks * SPLIT_KEYS);
             let count = SPLIT_KEYS.min(seen.count - first);
-            block::scores_at(level, heads, operands, &one, kv_head, first, count, shared, kv_head * group * seen.count);
+            block::scores_at(
+                level,
+                heads,
+                operands,
+                &one,
+                kv_head,
+                first,
+                count,
+                shared,
+                kv_head * group * seen.count,
+            );
         });
         pool.run(heads.heads, &|head| {
             // SAFETY: each head has its own scores and its own sum.
@@ -156,8 +169,18 @@ pub fn attention(
             let (kv_head, first) = (task / slices, task % slices * SPLIT_VALUES);
             let count = SPLIT_VALUES.min(heads.head_dim - first);
             block::results_at(
-                level, heads, operands, visible, &one, kv_head, first, count, shared, kv_head * group * seen.count,
-                scores + kv_head * group, output,
+                level,
+                heads,
+                operands,
+                visible,
+                &one,
+                kv_head,
+                first,
+                count,
+                shared,
+                kv_head * group * seen.count,
+                scores + kv_head * group,
+                output,
             );
         });
     }

@@ -112,11 +112,13 @@ proptest! {
 fn a_ring_gives_the_bits_of_a_linear_state() {
     let heads = Heads { heads: 4, kv_heads: 2, head_dim: 24, scale: 1.0, softcap: 0.0 };
     let (width, positions, window) = (2 * 24, 300usize, 50usize);
-    let (k, v, q) = (values(positions * width, 5), values(positions * width, 6), values(positions * 2 * width, 7));
+    let (k, v, q) =
+        (values(positions * width, 5), values(positions * width, 6), values(positions * 2 * width, 7));
     let visible: Vec<Visible> = (0..positions)
         .map(|p| Visible { start: (p + 1).saturating_sub(window) as u64, count: window.min(p + 1) })
         .collect();
-    let linear = run(Level::detect(), 1, heads, Operands { q: &q, k: &k, v: &v, capacity: positions }, &visible);
+    let linear =
+        run(Level::detect(), 1, heads, Operands { q: &q, k: &k, v: &v, capacity: positions }, &visible);
     for capacity in [window + 16, window + 64] {
         let (mut ring_k, mut ring_v) = (vec![0.0; capacity * width], vec![0.0; capacity * width]);
         let mut position = 0;
@@ -129,7 +131,11 @@ fn a_ring_gives_the_bits_of_a_linear_state() {
             }
             let operands = Operands { q: &q[position * 2 * width..], k: &ring_k, v: &ring_v, capacity };
             let out = run(Level::detect(), 2, heads, operands, &visible[position..position + rows]);
-            assert_eq!(bits(&out), bits(&linear[position * 2 * width..(position + rows) * 2 * width]), "at {position}");
+            assert_eq!(
+                bits(&out),
+                bits(&linear[position * 2 * width..(position + rows) * 2 * width]),
+                "at {position}"
+            );
             position += rows;
         }
     }
@@ -139,8 +145,11 @@ fn a_ring_gives_the_bits_of_a_linear_state() {
 fn scattered_positions_and_a_blind_row() {
     let heads = Heads { heads: 2, kv_heads: 1, head_dim: 16, scale: 1.0, softcap: 0.0 };
     let (k, v, q) = (values(20 * 16, 1), values(20 * 16, 2), values(3 * 32, 3));
-    let visible =
-        [Visible { start: 2_000_000_000, count: 20 }, Visible { start: 0, count: 1 }, Visible { start: 7, count: 0 }];
+    let visible = [
+        Visible { start: 2_000_000_000, count: 20 },
+        Visible { start: 0, count: 1 },
+        Visible { start: 7, count: 0 },
+    ];
     let operands = Operands { q: &q, k: &k, v: &v, capacity: 20 };
     let out = run(Level::detect(), 2, heads, operands, &visible);
     for (got, exact) in out.iter().zip(exact(heads, operands, &visible)) {

@@ -64,7 +64,7 @@ impl Broadcast {
         for axis in 0..self.shape.len() {
             let (extent, a, b) = (self.shape[axis], self.a[axis], self.b[axis]);
             let last = out.shape.len();
-            if last > keep.max(0) && last > 0 {
+            if last > keep {
                 let (outer_a, outer_b) = (out.a[last - 1], out.b[last - 1]);
                 let even = |outer: usize, inner: usize| outer == inner.saturating_mul(extent);
                 if (even(outer_a, a) && even(outer_b, b)) || extent == 1 {
@@ -117,11 +117,17 @@ pub fn binary(
 ) {
     let Broadcast { shape, a: a_strides, b: b_strides } = broadcast;
     let rank = shape.len();
-    assert!(rank > 0 && a_strides.len() == rank && b_strides.len() == rank && outer <= shape[0], "broken broadcast");
-    let fits = |strides: &[usize], length: usize| Broadcast::reach(shape, strides).is_some_and(|reach| reach <= length);
+    assert!(
+        rank > 0 && a_strides.len() == rank && b_strides.len() == rank && outer <= shape[0],
+        "broken broadcast"
+    );
+    let fits = |strides: &[usize], length: usize| {
+        Broadcast::reach(shape, strides).is_some_and(|reach| reach <= length)
+    };
     assert!(fits(a_strides, a.len()) && fits(b_strides, b.len()), "operand shorter than the shape");
     let inner = shape[rank - 1];
-    let (runs, run) = if rank == 1 { (1, outer) } else { (shape[1..rank - 1].iter().product::<usize>() * outer, inner) };
+    let (runs, run) =
+        if rank == 1 { (1, outer) } else { (shape[1..rank - 1].iter().product::<usize>() * outer, inner) };
     let total = runs.checked_mul(run).filter(|total| *total <= out.len());
     assert!(total.is_some(), "result shorter than the shape");
     let steps = (a_strides[rank - 1], b_strides[rank - 1]);
@@ -171,10 +177,46 @@ dispatch! {
 #[inline(always)]
 fn one_run<S: Simd>(s: S, kind: Binary, a: &[f32], a_step: usize, b: &[f32], b_step: usize, out: &mut [f32]) {
     match kind {
-        Binary::Add => each(s, a, a_step, b, b_step, out, #[inline(always)] |x, y| s.add(x, y)),
-        Binary::Sub => each(s, a, a_step, b, b_step, out, #[inline(always)] |x, y| s.sub(x, y)),
-        Binary::Mul => each(s, a, a_step, b, b_step, out, #[inline(always)] |x, y| s.mul(x, y)),
-        Binary::Div => each(s, a, a_step, b, b_step, out, #[inline(always)] |x, y| s.div(x, y)),
+        Binary::Add => each(
+            s,
+            a,
+            a_step,
+            b,
+            b_step,
+            out,
+            #[inline(always)]
+            |x, y| s.add(x, y),
+        ),
+        Binary::Sub => each(
+            s,
+            a,
+            a_step,
+            b,
+            b_step,
+            out,
+            #[inline(always)]
+            |x, y| s.sub(x, y),
+        ),
+        Binary::Mul => each(
+            s,
+            a,
+            a_step,
+            b,
+            b_step,
+            out,
+            #[inline(always)]
+            |x, y| s.mul(x, y),
+        ),
+        Binary::Div => each(
+            s,
+            a,
+            a_step,
+            b,
+            b_step,
+            out,
+            #[inline(always)]
+            |x, y| s.div(x, y),
+        ),
     }
 }
 
@@ -189,15 +231,24 @@ fn each<S: Simd>(
     f: impl Fn(S::V, S::V) -> S::V,
 ) {
     let count = out.len();
-    let held = |values: &[f32], step: usize| if step == 0 { !values.is_empty() } else { values.len() > (count - 1) * step };
-    assert!(count == 0 || (held(a, a_step) && held(b, b_step) && a_step <= 1 && b_step <= 1), "operand too short");
+    let held = |values: &[f32], step: usize| {
+        if step == 0 { !values.is_empty() } else { values.len() > (count - 1) * step }
+    };
+    assert!(
+        count == 0 || (held(a, a_step) && held(b, b_step) && a_step <= 1 && b_step <= 1),
+        "operand too short"
+    );
     let mut at = 0;
     while at < count {
         let lanes = LANES.min(count - at);
         // SAFETY: with step 1 an operand holds `count` values, with step 0 at least one.
         unsafe {
             let operand = |values: &[f32], step: usize| {
-                if step == 0 { s.splat(*values.as_ptr()) } else { s.load_partial(values.as_ptr().add(at), lanes) }
+                if step == 0 {
+                    s.splat(*values.as_ptr())
+                } else {
+                    s.load_partial(values.as_ptr().add(at), lanes)
+                }
             };
             s.store_partial(out.as_mut_ptr().add(at), lanes, f(operand(a, a_step), operand(b, b_step)));
         }

@@ -75,18 +75,90 @@ fn values<S: Simd>(s: S, kind: Unary, x: &[f32], out: &mut [f32]) {
     let one = s.splat(1.0);
     match kind {
         Unary::Copy => out.copy_from_slice(x),
-        Unary::Gelu => each(s, x, out, #[inline(always)] |v| math::gelu(s, v)),
-        Unary::Silu => each(s, x, out, #[inline(always)] |v| math::silu(s, v)),
-        Unary::Softcap(cap) => each(s, x, out, #[inline(always)] |v| math::softcap(s, v, cap)),
-        Unary::Add(value) => each(s, x, out, #[inline(always)] |v| s.add(v, s.splat(value))),
-        Unary::Mul(value) => each(s, x, out, #[inline(always)] |v| s.mul(v, s.splat(value))),
-        Unary::Max(value) => each(s, x, out, #[inline(always)] |v| s.max(s.splat(value), v)),
-        Unary::Neg => each(s, x, out, #[inline(always)] |v| s.neg(v)),
-        Unary::Exp => each(s, x, out, #[inline(always)] |v| math::exp(s, v)),
-        Unary::Tanh => each(s, x, out, #[inline(always)] |v| math::tanh(s, v)),
-        Unary::Sqrt => each(s, x, out, #[inline(always)] |v| s.sqrt(v)),
-        Unary::Rsqrt => each(s, x, out, #[inline(always)] |v| s.div(one, s.sqrt(v))),
-        Unary::Reciprocal => each(s, x, out, #[inline(always)] |v| s.div(one, v)),
+        Unary::Gelu => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| math::gelu(s, v),
+        ),
+        Unary::Silu => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| math::silu(s, v),
+        ),
+        Unary::Softcap(cap) => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| math::softcap(s, v, cap),
+        ),
+        Unary::Add(value) => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.add(v, s.splat(value)),
+        ),
+        Unary::Mul(value) => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.mul(v, s.splat(value)),
+        ),
+        Unary::Max(value) => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.max(s.splat(value), v),
+        ),
+        Unary::Neg => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.neg(v),
+        ),
+        Unary::Exp => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| math::exp(s, v),
+        ),
+        Unary::Tanh => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| math::tanh(s, v),
+        ),
+        Unary::Sqrt => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.sqrt(v),
+        ),
+        Unary::Rsqrt => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.div(one, s.sqrt(v)),
+        ),
+        Unary::Reciprocal => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.div(one, v),
+        ),
     }
 }
 
@@ -125,7 +197,10 @@ mod tests {
             for (x, got) in x.iter().zip(&expected) {
                 let (got, exact) = (f64::from(f32::from_bits(*got)), meaning(f64::from(*x)));
                 let close = (got - exact).abs() <= 2e-6 * exact.abs().max(0.1);
-                assert!(close || (got.is_nan() && exact.is_nan()) || got == exact, "{kind:?}({x}) = {got}, exactly {exact}");
+                assert!(
+                    close || (got.is_nan() && exact.is_nan()) || got == exact,
+                    "{kind:?}({x}) = {got}, exactly {exact}"
+                );
             }
             for level in Level::available() {
                 assert_eq!(run(level, 2), expected, "{kind:?} at {}", level.name());

@@ -94,7 +94,19 @@ pub fn linear(
             let (group, block) = (task / blocks, task % blocks);
             let (panel, row) = (group * PANEL_GROUP, block * ROW_BLOCK);
             let count = PANEL_GROUP.min(panels - panel);
-            task_at(level, x, data, bias, inputs, outputs, row, ROW_BLOCK.min(rows - row), panel, count, target);
+            task_at(
+                level,
+                x,
+                data,
+                bias,
+                inputs,
+                outputs,
+                row,
+                ROW_BLOCK.min(rows - row),
+                panel,
+                count,
+                target,
+            );
         };
         if pool.worth(work) { pool.run(groups * blocks, &body) } else { (0..groups * blocks).for_each(body) }
     }
@@ -120,7 +132,9 @@ fn task<S: Simd>(
         PanelData::Bf16(values) => {
             block(s, x, tile::as_bf16(values), bias, inputs, outputs, row, rows, panel, panels, out)
         }
-        PanelData::F16(values) => block(s, x, tile::as_f16(values), bias, inputs, outputs, row, rows, panel, panels, out),
+        PanelData::F16(values) => {
+            block(s, x, tile::as_f16(values), bias, inputs, outputs, row, rows, panel, panels, out)
+        }
     }
 }
 
@@ -154,7 +168,8 @@ fn block<S: Simd, E: Element>(
     let column = panel * LANES;
     let columns = (panels * LANES).min(outputs - column);
     // SAFETY: `linear` checked the lengths; `row + rows`, `panel + panels` stay within them.
-    let (source, weights) = unsafe { (x.as_ptr().add(row * inputs), values.as_ptr().add(panel * panel_stride)) };
+    let (source, weights) =
+        unsafe { (x.as_ptr().add(row * inputs), values.as_ptr().add(panel * panel_stride)) };
     // SAFETY: as above; no other task writes these rows of these columns.
     let target = unsafe { out.pointer().add(row * outputs + column) };
     // One row visits its weights once, from front to back; several rows come back to a block while it is in cache.

@@ -79,7 +79,9 @@ mod tests {
 
     #[test]
     fn agrees_with_the_meaning() {
-        let fill = |count: usize, salt: usize| (0..count).map(|i| ((i * 37 + salt) % 23) as f32 - 11.0).collect::<Vec<f32>>();
+        let fill = |count: usize, salt: usize| {
+            (0..count).map(|i| ((i * 37 + salt) % 23) as f32 - 11.0).collect::<Vec<f32>>()
+        };
         for transpose_b in [false, true] {
             for (m, k, n) in [(1, 1, 1), (3, 17, 20), (20, 5, 33)] {
                 let sizes = Sizes { m, k, n, transpose_b };
@@ -93,7 +95,8 @@ mod tests {
                         for column in 0..n {
                             let exact: f32 = (0..k)
                                 .map(|inner| {
-                                    let place = if transpose_b { column * k + inner } else { inner * n + column };
+                                    let place =
+                                        if transpose_b { column * k + inner } else { inner * n + column };
                                     a[(index * m + row) * k + inner] * b[index / 3 * k * n + place]
                                 })
                                 .sum();
