@@ -2,8 +2,13 @@
 
 use std::path::Path;
 
+use abi_stable::StableAbi;
+use abi_stable::abi_stability::abi_checking::{
+    AbiInstability, AbiInstabilityErrors, check_layout_compatibility,
+};
 use abi_stable::library::{LibraryError, RootModule, abi_header_from_path};
 use abi_stable::sabi_types::VersionNumber;
+use abi_stable::type_layout::TLFieldOrFunction;
 use shardwright_shim_abi::ShimModuleRef;
 
 use crate::LoadError;
@@ -61,10 +66,13 @@ pub(crate) fn compare(path: &Path) -> Result<LayoutCheck, LoadError> {
         }
         _ => return Ok(skip(path, "it states no version".to_owned())),
     }
-    match header.ensure_layout::<ShimModuleRef>() {
+    let Some(found) = header.layout() else {
+        return Ok(skip(path, "it was built without layouts".to_owned()));
+    };
+    match check_layout_compatibility(<ShimModuleRef as StableAbi>::LAYOUT, found) {
         Ok(()) => Ok(LayoutCheck::Same),
-        Err(error) => {
-            let (type_name, reason) = first_difference(&error.to_string());
+        Err(errors) => {
+            let (type_name, reason) = first_difference(&errors);
             Err(LoadError::Layout { path: path.to_owned(), type_name, reason })
         }
     }
@@ -83,7 +91,33 @@ fn cut(text: &str) -> String {
     cut
 }
 
-/// The first differing type and what differs, out of abi_stable's long report.
-fn first_difference(report: &str) -> (String, String) {
-    (String::new(), cut(report))
+/// The first differing type and what differs. The report lists every way to reach it and runs to tens of kilobytes.
+fn first_difference(errors: &AbiInstabilityErrors) -> (String, String) {
+    // Types that only contain a difference are listed without an error of their own.
+    let Some(first) = errors.errors.iter().find(|error| !error.errs.is_empty()) else {
+        return ("ShimModule".to_owned(), "the layouts differ".to_owned());
+    };
+    // The innermost struct of the contract on the way to the difference.
+    let layouts = first.stack_trace.iter().rev().filter_map(|place| match place.expected {
+        TLFieldOrFunction::Field(field) => Some(field.layout().name()),
+        TLFieldOrFunction::Function(_) => None,
+    });
+    let mut names = layouts.clone().filter(|name| name.starts_with("Sw")).chain(layouts.clone());
+    let type_name = names.next().unwrap_or("ShimModule").to_owned();
+    let reason = match first.errs.first() {
+        Some(AbiInstability::UnexpectedField(fields)) => {
+            format!("member `{}` where `{}` is expected", fields.found.name(), fields.expected.name())
+        }
+        Some(AbiInstability::FieldCountMismatch(count)) => {
+            format!("{} members where {} are expected", count.found, count.expected)
+        }
+        Some(AbiInstability::Size(size)) => {
+            format!("{} bytes where {} are expected", size.found, size.expected)
+        }
+        Some(AbiInstability::Name(name)) => {
+            format!("type `{}` where `{}` is expected", name.found, name.expected)
+        }
+        _ => cut(first.to_string().split("Error:").nth(1).unwrap_or("the layouts differ").trim()),
+    };
+    (type_name, reason)
 }

@@ -11,8 +11,8 @@ use shardwright_shims::{
     Bound, Compatibility, LayoutCheck, LoadError, Place, ShimRegistry, WorkOrderBuilder,
 };
 
-/// Builds a shim crate and gives the path of its library.
-fn build(manifest: &Path, package: &str, target: &Path) -> PathBuf {
+/// Builds the example's crate, whose library is called `library`, and gives its path.
+fn build(manifest: &Path, library: &str, target: &Path) -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args([
             "build",
@@ -20,7 +20,7 @@ fn build(manifest: &Path, package: &str, target: &Path) -> PathBuf {
             "--quiet",
             "--message-format=json",
             "--package",
-            package,
+            "shardwright-shim-template",
             "--manifest-path",
         ])
         .arg(manifest)
@@ -32,7 +32,7 @@ fn build(manifest: &Path, package: &str, target: &Path) -> PathBuf {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == package.replace('-', "_"))
+        .filter(|message| message["target"]["name"] == library)
         .filter_map(|message| {
             message["filenames"]
                 .as_array()?
@@ -59,7 +59,8 @@ fn place(shims: &Shims, library: &Path) -> PathBuf {
 
 /// A copy of the contract crate and of the example in a workspace of its own, with one text replaced in one file.
 ///
-/// Its own target directory matters: two workspaces with a path package of one name would mix their artefacts in a shared one.
+/// The target directory is not the tests' own, and the library is called after the variant: two workspaces with a path package
+/// of one name and version mix their artefacts in a shared directory.
 fn build_changed(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
     let copy = |folder: &str| {
@@ -69,6 +70,7 @@ fn build_changed(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
             let place = root.join(folder).join(relative);
             std::fs::create_dir_all(place.parent().unwrap()).unwrap();
             let mut text = std::fs::read_to_string(path).unwrap();
+            text = text.replace("[lib]\n", &format!("[lib]\nname = \"template_{name}\"\n"));
             if Path::new(folder).join(relative) == Path::new(file) {
                 assert!(text.contains(from), "`{from}` is not in {file}");
                 text = text.replace(from, to);
@@ -95,16 +97,13 @@ fn build_changed(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
         std::fs::write(&manifest, workspace).unwrap();
     }
     std::fs::copy(repository().join("Cargo.lock"), root.join("Cargo.lock")).unwrap();
-    build(
-        &manifest,
-        "shardwright-shim-template",
-        &Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout/target"),
-    )
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout/target");
+    build(&manifest, &format!("template_{name}"), &target)
 }
 
 #[test]
 fn the_rust_example_has_the_hosts_layouts_and_runs() {
-    let library = build(&repository().join("Cargo.toml"), "shardwright-shim-template", &target());
+    let library = build(&repository().join("Cargo.toml"), "shardwright_shim_template", &target());
     let shims = Shims::new();
     place(&shims, &library);
     let registry = shims.registry();
@@ -139,6 +138,7 @@ fn a_rust_shim_with_one_changed_field_is_refused() {
     match &registry.skipped()[0].error {
         error @ LoadError::Layout { type_name, reason, .. } => {
             assert_eq!(type_name, "SwBinding", "{reason}");
+            assert!(reason.contains("member `alignment` where `bytes` is expected"), "{reason}");
             assert!(reason.len() < 1000, "{} bytes of reason", reason.len());
             assert_eq!(error.reason(), "layout-differs");
         }
