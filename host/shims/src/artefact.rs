@@ -235,15 +235,12 @@ impl ArtefactWriter {
             .write(&own)
             .and_then(|()| self.writer.head_at_back(&json))
             .map_err(|error| self.writer.error(error))?;
-        match self.directory {
+        let written = match self.directory {
             Some(directory) => {
-                let path = self.writer.finish(|name| directory.join(format!("{name}{ARTEFACT_SUFFIX}")))?;
-                Artefact::open(&path)
+                self.writer.finish(|name| directory.join(format!("{name}{ARTEFACT_SUFFIX}")))?
             }
-            None => {
-                let (path, file) = self.writer.finish_unnamed()?;
-                Artefact::from_container(Container::from_file(&path, file, &FORMAT)?)
-            }
-        }
+            None => self.writer.finish_unnamed()?,
+        };
+        Artefact::from_container(Container::written(written, &FORMAT)?)
     }
 }

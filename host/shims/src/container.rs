@@ -157,15 +157,20 @@ impl Container {
     pub(crate) fn open(path: &Path, format: &Format) -> Result<Container, ContainerError> {
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
-        Container::from_file(path, file, format)
+        Container::map(path, file, format, true)
     }
 
-    /// As [`Container::open`], for an open file; `path` is for messages.
-    pub(crate) fn from_file(
-        path: &Path,
-        mut file: File,
+    /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed again: weights may be
+    /// gigabytes.
+    pub(crate) fn written(
+        (path, file): (PathBuf, File),
         format: &Format,
     ) -> Result<Container, ContainerError> {
+        Container::map(&path, file, format, false)
+    }
+
+    /// `path` is for messages.
+    fn map(path: &Path, mut file: File, format: &Format, verify: bool) -> Result<Container, ContainerError> {
         let Format { magic, what, head_limit, head_at } = *format;
         let owned = || path.to_owned();
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
@@ -230,7 +235,7 @@ impl Container {
             return Err(ContainerError::Length { path: owned(), expected: found, found: map.len() as u64 });
         }
         let hash: [u8; 32] = number(&prefix, 32);
-        let sum: [u8; 32] = Sha256::digest(&map[PREFIX as usize..]).into();
+        let sum = if verify { Sha256::digest(&map[PREFIX as usize..]).into() } else { hash };
         if sum != hash {
             return Err(ContainerError::Hash {
                 path: owned(),
@@ -347,15 +352,19 @@ impl Writer {
     }
 
     /// Moves the file to `path(hash)`, which appears whole or not at all.
-    pub(crate) fn finish(self, path: impl FnOnce(&str) -> PathBuf) -> Result<PathBuf, ContainerError> {
+    pub(crate) fn finish(
+        self,
+        path: impl FnOnce(&str) -> PathBuf,
+    ) -> Result<(PathBuf, File), ContainerError> {
         let directory = self.directory.clone();
         let io = |source| ContainerError::Io { path: directory.clone(), source };
         let (file, hash) = self.seal().map_err(io)?;
         file.as_file().sync_all().map_err(io)?;
         let path = path(&hexadecimal(&hash));
-        file.persist(&path)
+        let file = file
+            .persist(&path)
             .map_err(|error| ContainerError::Io { path: path.clone(), source: error.error })?;
-        Ok(path)
+        Ok((path, file))
     }
 
     /// Keeps the file without a name: it is gone when the last mapping is.

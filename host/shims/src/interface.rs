@@ -16,7 +16,7 @@ pub enum Direction {
     Output,
     /// A state, read and written in place.
     State,
-    /// A state written by another shard, read only.
+    /// A state that a run only reads: another shard writes it, or the runtime does.
     StateRead,
 }
 
@@ -119,5 +119,71 @@ impl EntryInterface {
     /// The port of that name.
     pub fn port(&self, name: &str) -> Option<&Port> {
         self.ports.iter().find(|port| port.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_graph::{EntryKind, State, StateKind, Tensor};
+
+    use super::*;
+
+    /// An entry with one state, bound by the given inputs and outputs.
+    fn entry(inputs: &[Role], outputs: &[Role]) -> EntryGraph {
+        let state = State { name: "layer.0.k".to_owned(), layer: 0, width: 2, kind: StateKind::Linear };
+        let mut entry = EntryGraph {
+            component: ComponentKind::Decoder,
+            layers: (1, 2),
+            point: EntryPoint { kind: EntryKind::Decode, rows: 1, context: 4, largest_rows: 1 },
+            tensors: Vec::new(),
+            nodes: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            states: vec![StatePort { id: StateId(3), state, capacity: 4, written: false }],
+        };
+        for (index, role) in inputs.iter().chain(outputs).enumerate() {
+            entry.tensors.push(Tensor {
+                name: format!("t{index}"),
+                shape: vec![4, 2],
+                dtype: DType::F32,
+                weight: None,
+            });
+            let list = if index < inputs.len() { &mut entry.inputs } else { &mut entry.outputs };
+            list.push((TensorId(index as u32), role.clone()));
+        }
+        entry
+    }
+
+    #[test]
+    fn a_state_is_one_port_in_the_right_direction() {
+        let (state, rows) = (Role::State { state: StateId(3) }, Role::StateRows { state: StateId(3) });
+        let [state, rows] = [&[state][..], &[rows][..]];
+        type Expected<'a> = &'a [(&'a str, Direction)];
+        let cases: [(&[Role], &[Role], Expected<'_>); 4] = [
+            (state, state, &[("layer.0.k", Direction::State)]),
+            (state, &[], &[("layer.0.k", Direction::StateRead)]),
+            (&[], state, &[("layer.0.k", Direction::State)]),
+            (state, rows, &[("layer.0.k", Direction::StateRead), ("layer.0.k.rows", Direction::Output)]),
+        ];
+        for (inputs, outputs, expected) in cases {
+            let interface = EntryInterface::of(&entry(inputs, outputs), &BTreeMap::new()).unwrap();
+            let found: Vec<_> =
+                interface.ports.iter().map(|port| (port.name.as_str(), port.direction)).collect();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn ports_are_named_after_tensors_and_must_differ() {
+        let interface =
+            EntryInterface::of(&entry(&[Role::Positions], &[Role::Hidden]), &BTreeMap::new()).unwrap();
+        assert_eq!(interface.port("t0").unwrap().role, Role::Positions);
+        assert!(interface.port("t1").unwrap().direction.is_written());
+        let unknown = entry(&[Role::State { state: StateId(0) }], &[]);
+        assert!(EntryInterface::of(&unknown, &BTreeMap::new()).is_err());
+        let mut twice = entry(&[Role::Positions], &[Role::Hidden]);
+        twice.tensors[1].name = "t0".to_owned();
+        let error = EntryInterface::of(&twice, &BTreeMap::new()).unwrap_err();
+        assert!(error.contains("`t0`"), "{error}");
     }
 }

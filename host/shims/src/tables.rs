@@ -138,7 +138,7 @@ impl<'a> WorkOrderTables<'a> {
             .map(|entry| show_entry(&mut arena, entry, &shown, &head.encodings))
             .collect::<Result<Vec<_>, _>>()?;
         let flags = options(&mut arena, head.flags.iter().map(|flag| (&flag.name, &flag.value)))?;
-        let options = options(&mut arena, head.options.iter().map(|(key, value)| (key, value)))?;
+        let options = options(&mut arena, head.options.iter())?;
         let table = SwWorkOrder {
             size: size_of::<SwWorkOrder>() as u64,
             name: arena.text(&order.name())?,

@@ -14,7 +14,7 @@
 //! The bytes are canonical: one head has one spelling, and a reader refuses any other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::target::{Encoding, Flag};
@@ -509,17 +509,16 @@ impl<'w> WorkOrderBuilder<'w> {
 
     /// Writes `<hash>.swo` into a directory and opens it. The file appears whole or not at all.
     pub fn write(self, directory: &Path) -> Result<WorkOrder, WorkOrderError> {
-        let path = self
-            .stream(directory)?
-            .finish(|name| -> PathBuf { directory.join(format!("{name}{WORK_ORDER_SUFFIX}")) })?;
-        WorkOrder::open(&path)
+        let written =
+            self.stream(directory)?.finish(|name| directory.join(format!("{name}{WORK_ORDER_SUFFIX}")))?;
+        WorkOrder::from_container(Container::written(written, &FORMAT)?)
     }
 
     /// Writes a file without a name in the system's directory for temporary files, and opens it. It is gone when the work
     /// order is dropped.
     pub fn temporary(self) -> Result<WorkOrder, WorkOrderError> {
-        let (path, file) = self.stream(&std::env::temp_dir())?.finish_unnamed()?;
-        WorkOrder::from_container(Container::from_file(&path, file, &FORMAT)?)
+        let written = self.stream(&std::env::temp_dir())?.finish_unnamed()?;
+        WorkOrder::from_container(Container::written(written, &FORMAT)?)
     }
 
     fn stream(self, directory: &Path) -> Result<Writer, WorkOrderError> {

@@ -22,6 +22,8 @@ fn skipped(registry: ShimRegistry) -> LoadError {
     let mut registry = registry;
     let error = registry.take_skipped().remove(0).error;
     assert!(error.help().is_some(), "{error}");
+    let how_to = std::fs::read_to_string(common::repository().join("vendor-shims/README.md")).unwrap();
+    assert!(how_to.contains(&format!("`{}`", error.reason())), "{} is not in the how-to", error.reason());
     error
 }
 

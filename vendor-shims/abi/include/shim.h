@@ -191,7 +191,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_BINDING_INPUT 1u
 #define SW_BINDING_OUTPUT 2u
 #define SW_BINDING_STATE 3u      /* read and written in place, kept between runs */
-#define SW_BINDING_STATE_READ 4u /* another shard's state, read only */
+#define SW_BINDING_STATE_READ 4u /* a state that a run only reads: another shard writes it, or the runtime does */
 
 /* How a state is updated. */
 #define SW_UPDATE_NONE 0u       /* not a written state */

@@ -844,7 +844,7 @@ unsafe fn bind<'a>(binding: &crate::Binding, given: &'a SwBound) -> Result<Bound
         // SAFETY: within the buffer, compared above.
         unsafe { pointer.add(given.offset as usize) }
     };
-    if length > 0 && (start.is_null() || start as usize % binding.alignment as usize != 0) {
+    if length > 0 && (start.is_null() || !(start as usize).is_multiple_of(binding.alignment as usize)) {
         return refuse(format!("memory at {start:p} where an alignment of {} is needed", binding.alignment));
     }
     let memory = match binding.direction {

@@ -317,7 +317,7 @@ pub enum Direction {
     Output = raw::SW_BINDING_OUTPUT,
     /// Read and written in place, kept between runs.
     State = raw::SW_BINDING_STATE,
-    /// A state written elsewhere, read only.
+    /// A state that a run only reads: another shard writes it, or the runtime does.
     StateRead = raw::SW_BINDING_STATE_READ,
 }
 

@@ -139,8 +139,11 @@ fn empty_answer() -> SwAnswer {
     }
 }
 
-/// Class, message and details of an error object, which is freed.
-fn take(error: *mut SwError) -> Option<(u32, String, Vec<(String, String)>)> {
+/// Class, message and details of an error.
+type Taken = (u32, String, Vec<(String, String)>);
+
+/// What an error object says; it is freed.
+fn take(error: *mut SwError) -> Option<Taken> {
     // SAFETY: the error came from the shim and is freed once, here.
     unsafe {
         let held = error.as_ref()?;
