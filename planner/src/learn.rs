@@ -326,3 +326,6 @@ impl Lesson {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

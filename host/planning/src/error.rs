@@ -27,6 +27,10 @@ impl PlannerError {
 
 impl fmt::Display for PlannerError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nobody was asked, so nobody is to blame.
+        if let PlannerErrorKind::Request(_) = &self.kind {
+            return self.kind.fmt(formatter);
+        }
         write!(formatter, "planner `{}`", self.planner)?;
         if let Some(version) = &self.version {
             write!(formatter, " {version}")?;

@@ -6,7 +6,6 @@
 use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
-use crate::plan::Plan;
 use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, Planner};
 
@@ -82,7 +81,7 @@ impl PlanningSession {
         log: &mut Vec<LogLine>,
     ) -> Result<Planned, PlannerError> {
         if let Err(fault) = request.validate() {
-            let planner = "request".to_owned();
+            let planner = "none".to_owned();
             return Err(PlannerError { planner, version: None, kind: PlannerErrorKind::Request(fault) });
         }
         let mut fallback = None;
@@ -289,14 +288,4 @@ fn tidy(mut feedback: Vec<Feedback>) -> Vec<Feedback> {
         entry.message.truncate(end);
     }
     feedback
-}
-
-/// The plan of a request that was planned before, checked again: a plan recorded in a file is as untrusted as one from a
-/// guest.
-pub fn recheck(plan: Plan, request: &Request) -> Result<CheckedPlan, PlannerError> {
-    check(plan, request).map_err(|fault| PlannerError {
-        planner: "recorded plan".to_owned(),
-        version: None,
-        kind: PlannerErrorKind::Plan(fault),
-    })
 }

@@ -138,3 +138,23 @@ fn profiles_survive_their_file_form() {
         assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), found.profile);
     }
 }
+
+/// The how-to page shows entries of a profile; each must be one.
+#[test]
+fn the_examples_of_the_how_to_page_are_read() {
+    let page = include_str!("../../../../plugins/README.md");
+    let joined = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let snippets: Vec<&str> = joined.split('`').filter(|snippet| snippet.starts_with("{\"")).collect();
+    let mut read = 0;
+    for snippet in snippets {
+        let limit = serde_json::from_str::<Limit>(snippet).is_ok();
+        let format = serde_json::from_str::<ProfileFormat>(snippet).is_ok();
+        assert!(limit || format, "{snippet}");
+        read += 1;
+    }
+    assert!(read >= 2);
+    assert!(page.contains("`BUILTIN` in `host/planning/src/profile.rs`"));
+    for (name, _) in BUILTIN {
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles").join(name).is_file());
+    }
+}

@@ -1,0 +1,176 @@
+use super::*;
+use crate::testing::RequestBuilder;
+use crate::{EntryKind, MeasuredTime, TargetKind};
+
+fn first(request: &Request) -> Plan {
+    solve(request, &Settings::default()).unwrap().into_plan(request)
+}
+
+fn feedback(shard: u32, class: Option<ErrorClass>, details: &[(&str, &str)]) -> Feedback {
+    Feedback {
+        shard: Some(shard),
+        class,
+        message: "as told".to_owned(),
+        details: details.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        times: vec![],
+        drift_per_mille: None,
+    }
+}
+
+fn learned(request: &Request, plan: &Plan, feedback: Feedback) -> Lesson {
+    Lesson::learn(request, &[Attempt { plan: plan.clone(), feedback: vec![feedback] }])
+}
+
+/// What is learned from one refusal of the whole decoder of ten layers, a thousand operations and ten thousand weight
+/// bytes.
+#[test]
+fn refusals_become_limits() {
+    let request = RequestBuilder::decoder(10).build();
+    let plan = first(&request);
+    let resource = Some(ErrorClass::ResourceLimit);
+    for (class, details, name, value) in [
+        (resource, &[("limit", "ops"), ("value", "1000"), ("max", "400")][..], "ops", 400),
+        // The compiler counts twice as many: its maximum is worth half in our counting.
+        (resource, &[("limit", "ops"), ("value", "2000"), ("max", "800")], "ops", 400),
+        (resource, &[("limit", "ops"), ("max", "400")], "ops", 400),
+        // A maximum at or above what was refused cannot be believed; below it is all that is known.
+        (resource, &[("limit", "ops"), ("value", "1000"), ("max", "5000")], "ops", 999),
+        (resource, &[("limit", "ops")], "ops", 500),
+        (resource, &[("limit", "ops"), ("value", "many"), ("max", "few")], "ops", 500),
+        (resource, &[("limit", "weight-bytes"), ("value", "10000")], "weight-bytes", 5000),
+        (
+            resource,
+            &[("limit", "artefact-bytes"), ("value", "10200"), ("max", "5100")],
+            "artefact-bytes",
+            5100,
+        ),
+        (resource, &[("limit", "context-bytes")], "context-bytes", 5350),
+        // A limit nobody can compute: smaller shards.
+        (resource, &[("limit", "vtcm-bytes"), ("value", "9"), ("max", "8")], "ops", 500),
+        (resource, &[], "ops", 500),
+        (Some(ErrorClass::Unmappable), &[], "ops", 500),
+        (Some(ErrorClass::Deadline), &[], "ops", 500),
+        (Some(ErrorClass::UnsupportedOp), &[], "ops", 500),
+    ] {
+        let lesson = learned(&request, &plan, feedback(1, class, details));
+        let limits = &lesson.request.targets[0].limits;
+        assert_eq!(limits.len(), 1, "{details:?}");
+        assert_eq!((limits[0].name.as_str(), limits[0].value), (name, value), "{details:?}");
+        assert_eq!(limits[0].provenance, Provenance::Learned);
+        assert_eq!(lesson.reasons.len(), 1);
+    }
+}
+
+#[test]
+fn an_unsupported_layer_becomes_illegal_and_nothing_else() {
+    let request = RequestBuilder::decoder(4).layer(2, 100, 1000).target("cpu", TargetKind::Cpu).build();
+    let plan = first(&request);
+    let lesson = learned(&request, &plan, feedback(1, Some(ErrorClass::UnsupportedOp), &[("layer", "2")]));
+    let illegal: Vec<_> = lesson
+        .request
+        .costs
+        .iter()
+        .filter(|cost| cost.illegal.is_some())
+        .map(|cost| (cost.kind, cost.target))
+        .collect();
+    assert!(!illegal.is_empty() && illegal.iter().all(|&place| place == (3, 0)));
+    // A shard of one unit needs no hint.
+    let lesson = learned(&request, &plan, feedback(0, Some(ErrorClass::UnsupportedOp), &[]));
+    assert!(
+        lesson
+            .request
+            .costs
+            .iter()
+            .all(|cost| cost.illegal.is_some() == ((cost.kind, cost.target) == (0, 0)))
+    );
+}
+
+#[test]
+fn drift_bars_quantised_formats_and_moves_exact_ones() {
+    let request = RequestBuilder::decoder(3).formats(WeightFormat::W8PerChannel, 1, 4).build();
+    let mut plan = first(&request);
+    let mut drifted = feedback(1, None, &[]);
+    drifted.drift_per_mille = Some(80);
+    let lesson = learned(&request, &plan, drifted.clone());
+    assert_eq!((lesson.forbidden.len(), lesson.reasons.len()), (1, 0));
+
+    plan.shards[1].formats = 1;
+    let lesson = learned(&request, &plan, drifted);
+    let barred =
+        |cost: &&crate::Cost| cost.illegal.as_deref() == Some("refused before: drifted by 80 thousandths");
+    assert!(lesson.request.costs.iter().filter(barred).all(|cost| (cost.kind, cost.formats) == (2, 1)));
+    assert_eq!(lesson.request.costs.iter().filter(barred).count(), 2);
+}
+
+#[test]
+fn measured_times_replace_promised_ones() {
+    let request = RequestBuilder::decoder(4).times(0, 10).build();
+    let plan = first(&request);
+    let decode = *request.entries.iter().find(|entry| entry.kind == EntryKind::Decode).unwrap();
+    let mut slow = feedback(1, None, &[]);
+    slow.times = vec![MeasuredTime { entry: decode, microseconds: 100 }];
+    let lesson = learned(&request, &plan, slow.clone());
+    let layer = |request: &Request| {
+        request.costs.iter().find(|cost| cost.kind == 2 && cost.entry == decode).unwrap().time
+    };
+    assert_eq!(layer(&lesson.request), Some(TimeCost { microseconds: 25, provenance: Provenance::Measured }));
+
+    let untimed = RequestBuilder::decoder(4).build();
+    let lesson = learned(&untimed, &plan, slow);
+    assert_eq!(layer(&lesson.request), Some(TimeCost { microseconds: 25, provenance: Provenance::Measured }));
+}
+
+#[test]
+fn a_target_that_fails_twice_is_given_up() {
+    let request = RequestBuilder::decoder(4).target("cpu", TargetKind::Cpu).build();
+    let mut plan = first(&request);
+    let mut history = vec![];
+    for _ in 0..2 {
+        assert!(plan.shards.iter().any(|shard| shard.target == 0));
+        let shard = plan.shards.iter().position(|shard| shard.target == 0).unwrap();
+        let failure = feedback(u32::try_from(shard).unwrap(), Some(ErrorClass::DeviceLost), &[]);
+        history.push(Attempt { plan: plan.clone(), feedback: vec![failure] });
+        plan = revise(&request, &history, &Settings::default()).unwrap();
+    }
+    assert!(plan.shards.iter().all(|shard| shard.target == 1));
+    assert!(plan.reasons.iter().any(|reason| reason.choice == "no more shards on npu"));
+}
+
+#[test]
+fn feedback_that_makes_no_sense_teaches_nothing() {
+    let request = RequestBuilder::decoder(4).build();
+    let plan = first(&request);
+    let class = Some(ErrorClass::ResourceLimit);
+    let mut nobody = feedback(0, class, &[]);
+    nobody.shard = None;
+    for feedback in [feedback(99, class, &[("limit", "ops")]), nobody] {
+        let lesson = learned(&request, &plan, feedback);
+        assert_eq!(lesson.request, request);
+    }
+    // Nor does a plan of another request panic.
+    let mut foreign = plan.clone();
+    (foreign.shards[1].first, foreign.shards[1].end) = (3, 900);
+    foreign.shards[0].target = 7;
+    foreign.shards[2].component = 9;
+    for shard in 0..3 {
+        learned(&request, &foreign, feedback(shard, Some(ErrorClass::UnsupportedOp), &[("layer", "1")]));
+        learned(&request, &foreign, feedback(shard, class, &[("limit", "ops")]));
+    }
+}
+
+#[test]
+fn a_history_without_lessons_still_gives_a_new_plan() {
+    let request = RequestBuilder::decoder(3).build();
+    let mut plan = first(&request);
+    let mut history: Vec<Attempt> = vec![];
+    let refusal = loop {
+        history.push(Attempt { plan: plan.clone(), feedback: vec![] });
+        match revise(&request, &history, &Settings::default()) {
+            Ok(next) => plan = next,
+            Err(refusal) => break refusal,
+        }
+        assert!(!history.iter().any(|attempt| attempt.plan.builds_same(&plan)));
+    };
+    assert_eq!(refusal.kind, RefusalKind::Exhausted);
+    assert!(history.len() > 1);
+}
