@@ -7,7 +7,7 @@ use shardwright_shims::{Bound, Buffer, ShimError};
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
-use crate::chain::layout::{CopyPlan, Located, PlacedRows, ShardRun, StepInput, computed_as};
+use crate::chain::layout::{BoundaryRows, CopyPlan, Located, PlacedRows, ShardRun, StepInput, computed_as};
 use crate::error::SessionError;
 use crate::placement::Counters;
 use crate::step::{self, RotaryTables, Step};
@@ -155,10 +155,51 @@ impl Engine {
         drop(running);
         drop(executor);
         result?;
+        for given in &run.given_rows {
+            self.clear_tail(given, rows)?;
+        }
         for placed in &run.placed_rows {
             self.place(placed, step.position, rows)?;
         }
         Ok(())
+    }
+
+    /// Rows beyond the valid ones hold anything. A shim that multiplies them by zero, as masks in primitives do, must not find
+    /// infinities or NaN there.
+    fn clear_tail(&self, given: &BoundaryRows, rows: u64) -> Result<(), ShimError> {
+        if rows >= given.rows {
+            return Ok(());
+        }
+        let mut bytes = self.memories[given.memory].write()?;
+        let (block, valid) = ((given.rows * given.row_bytes) as usize, (rows * given.row_bytes) as usize);
+        for block in bytes.chunks_exact_mut(block).take(given.blocks as usize) {
+            block[valid..].fill(0);
+        }
+        Ok(())
+    }
+
+    /// After a failed run the state rows that it was to write hold anything; they become zero, for the same reason. What cannot be
+    /// reached any more is left.
+    pub(crate) fn clear_state_rows(&self, position: usize, rows: usize) {
+        for plan in &self.chain.layout().states {
+            let Some(memory) = plan.memory else { continue };
+            let Ok(mut bytes) = self.memories[memory].write() else { continue };
+            let capacity = plan.capacity as usize;
+            let row_bytes = plan.row_bytes as usize;
+            for position in position..position + rows {
+                let start = position % capacity * row_bytes;
+                bytes[start..start + row_bytes].fill(0);
+            }
+        }
+    }
+
+    /// The same for all rows, after a shim lost them.
+    pub(crate) fn clear_states(&self) {
+        for memory in self.chain.layout().states.iter().filter_map(|plan| plan.memory) {
+            if let Ok(mut bytes) = self.memories[memory].write() {
+                bytes.fill(0);
+            }
+        }
     }
 
     fn time_left(&self) -> Result<Option<Duration>, Stop> {

@@ -260,16 +260,6 @@ pub enum ChainError {
         /// The entry.
         entry: String,
     },
-    /// A state written by two shards.
-    #[error("the state `{state}` is written by `{first}` and by `{second}`")]
-    StateWriters {
-        /// The state.
-        state: String,
-        /// One shard.
-        first: String,
-        /// The other.
-        second: String,
-    },
     /// A state is read before the shard that writes it has run.
     #[error("the state `{state}` is read by `{reader}`, which runs before its writer `{writer}`")]
     StateBeforeWriter {
@@ -306,21 +296,19 @@ pub enum ChainError {
         /// The port.
         port: String,
     },
-    /// Neighbours that do not agree on what passes between them.
-    #[error("{entry}: `{from}` gives {what} {given}, `{to}` takes {expected}")]
-    Boundary {
-        /// The entry.
-        entry: String,
-        /// Who gives it.
-        from: String,
-        /// Who takes it.
-        to: String,
-        /// `hidden`, `per-layer`, …
-        what: &'static str,
-        /// Given.
-        given: String,
-        /// Taken.
-        expected: String,
+    /// A state that two entries see stored in different ways.
+    #[error("the state `{state}` is {first_storage} for `{first}` and {second_storage} for `{second}`")]
+    StateStorage {
+        /// The state.
+        state: String,
+        /// One shard.
+        first: String,
+        /// How that stores it.
+        first_storage: Box<Storage>,
+        /// The other.
+        second: String,
+        /// How that stores it.
+        second_storage: Box<Storage>,
     },
     /// An entry point whose last shard does not give what it is for.
     #[error("{entry} gives no {what}")]

@@ -378,10 +378,12 @@ impl Session {
         // A run that fails may have written all of its rows.
         self.high_water = self.high_water.max(position + rows);
         if let Err(error) = self.engine.step(schedule, position, work) {
+            self.engine.clear_state_rows(position, rows);
             if let SessionError::Run { source, .. } = &error
                 && matches!(source.class(), Some(ErrorClass::StateLost | ErrorClass::DeviceLost))
             {
                 tracing::warn!(position, "state-lost: the history will be run again");
+                self.engine.clear_states();
                 self.lose_states();
             }
             return Err(error);

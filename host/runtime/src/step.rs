@@ -186,4 +186,65 @@ mod tests {
             assert_eq!(gathered.map_real(), [4.5, 5.5, 0.5, 1.5, 2.5, 3.5, 0.0, 0.0], "{dtype}");
         }
     }
+
+    /// The oracle's plain functions give the very same bits.
+    #[test]
+    fn every_step_input_is_the_oracles() {
+        use shardwright_graph::{Keys, Mask, Rope};
+        use shardwright_reference::step::{Step as PlainStep, step_input};
+
+        let bytes = (0..96).flat_map(|value| ((value as f32).sin()).to_le_bytes()).collect();
+        let table = Asset {
+            name: "embedding".to_owned(),
+            table: Weight {
+                name: "embed.weight".to_owned(),
+                part: "embedding",
+                shape: vec![24, 4],
+                dtype: DType::F32,
+                data: WeightData::from_vec(bytes),
+            },
+            redirect: vec![(23, 0)],
+        };
+        let assets = [table];
+        let rope = Rope { head_dim: 32, theta: 1e6, rotated_pairs: 16, factor: 1.0 };
+        let mask = |keys, window, causal| Role::Mask(Mask { keys, window, causal });
+        let roles = [
+            Role::Positions,
+            Role::Slots { capacity: 11 },
+            Role::Pooling,
+            Role::Gathered { asset: AssetId(0) },
+            Role::RotaryCos(rope),
+            Role::RotarySin(rope),
+            Role::RotaryCos(Rope { rotated_pairs: 5, factor: 8.0, theta: 1e4, ..rope }),
+            Role::RotarySin(Rope { rotated_pairs: 5, factor: 8.0, theta: 1e4, ..rope }),
+            mask(Keys::State { capacity: 11 }, 6, true),
+            mask(Keys::State { capacity: 70_000 }, 0, true),
+            mask(Keys::StateAndRows { capacity: 11 }, 6, true),
+            mask(Keys::StateAndRows { capacity: 70_000 }, 0, true),
+            mask(Keys::Rows, 3, false),
+            mask(Keys::Rows, 0, false),
+        ];
+        for role in &roles {
+            for (position, valid, rows) in [
+                (0, 1, 1),
+                (0, 3, 5),
+                (4, 5, 5),
+                (9, 1, 5),
+                (10, 2, 5),
+                (23, 5, 5),
+                (40, 4, 5),
+                (65_530, 5, 5),
+            ] {
+                let tokens: Vec<u32> = (0..valid).map(|row| (position as u32 + row * 7) % 24).collect();
+                let given = filled(role, position, &tokens, rows, &assets);
+                let step = PlainStep { first: position, rows: u64::from(valid), of: rows };
+                let plain = step_input(role, step, &tokens, &assets).unwrap().unwrap();
+                let expected: Vec<u32> = match plain.dtype() {
+                    DType::I32 => plain.integers().iter().map(|&value| value as u32).collect(),
+                    _ => plain.floats().iter().map(|value| value.to_bits()).collect(),
+                };
+                assert_eq!(given, expected, "{role:?} at {position}, {valid} of {rows}");
+            }
+        }
+    }
 }

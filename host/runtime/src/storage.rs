@@ -27,7 +27,7 @@ impl Storage {
     /// Plain 32-bit float.
     pub const F32: Storage = Storage::plain(DType::F32);
 
-    /// Whether the type can hold real numbers, and so be converted to any other that can.
+    /// Whether it holds real numbers; each of these is converted to each.
     pub const fn is_numeric(&self) -> bool {
         !matches!(self.dtype, DType::I32 | DType::I64)
     }
@@ -42,11 +42,6 @@ impl Storage {
             _ => return *self == Storage::plain(self.dtype),
         };
         range.contains(&self.zero_point)
-    }
-
-    /// Whether the runtime converts from this to `other`: the same, or both hold real numbers.
-    pub fn converts_to(&self, other: &Storage) -> bool {
-        self == other || (self.is_numeric() && other.is_numeric())
     }
 }
 
@@ -95,7 +90,7 @@ const BLOCK: usize = 256;
 
 /// Converts elements; both slices hold the same number of them. The same storage is copied as it is.
 ///
-/// Integers are rounded to even and clamped to their range. A pair that [`Storage::converts_to`] denies is left alone.
+/// Integers are rounded to even and clamped to their range.
 pub(crate) fn convert(from: Storage, source: &[u8], to: Storage, target: &mut [u8]) {
     if from == to {
         target.copy_from_slice(source);
@@ -184,7 +179,7 @@ mod tests {
         let values: Vec<f32> = (0..1000).map(|index| (index % 100 - 50) as f32 * 0.5).collect();
         for from in storages {
             for to in storages {
-                assert!(from.converts_to(&to));
+                assert!(from.is_numeric() && from.is_consistent());
                 let mut bytes = vec![0; values.len() * to.dtype.bytes() as usize];
                 convert(from, &stored(from, &values), to, &mut bytes);
                 let mut back = vec![f32::NAN; values.len()];
@@ -210,11 +205,16 @@ mod tests {
     }
 
     #[test]
-    fn indices_convert_to_nothing_else() {
-        let index = Storage::plain(DType::I32);
-        assert!(index.converts_to(&index));
-        assert!(!index.converts_to(&Storage::F32));
-        assert!(!Storage::F32.converts_to(&Storage::plain(DType::I64)));
+    fn indices_are_no_numbers_and_zero_points_lie_in_range() {
+        assert!(!Storage::plain(DType::I32).is_numeric() && !Storage::plain(DType::I64).is_numeric());
+        assert!(!affine(DType::F16, 0.5, 0).is_consistent());
+        for (dtype, low, high) in
+            [(DType::I8, -128, 127), (DType::U8, 0, 255), (DType::I16, -32768, 32767), (DType::U16, 0, 65535)]
+        {
+            for (zero, fits) in [(low - 1, false), (low, true), (high, true), (high + 1, false)] {
+                assert_eq!(affine(dtype, 0.5, zero).is_consistent(), fits, "{dtype} {zero}");
+            }
+        }
     }
 
     #[test]

@@ -96,6 +96,15 @@ pub(crate) struct PlacedRows {
     pub width: u64,
 }
 
+/// Rows of a boundary: `blocks` times `rows` rows of `row_bytes`.
+#[derive(Clone, Debug)]
+pub(crate) struct BoundaryRows {
+    pub memory: usize,
+    pub blocks: u64,
+    pub rows: u64,
+    pub row_bytes: u64,
+}
+
 /// One run of one shard.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardRun {
@@ -105,6 +114,8 @@ pub(crate) struct ShardRun {
     pub copies: Vec<CopyPlan>,
     pub bindings: Vec<BindingPlan>,
     pub placed_rows: Vec<PlacedRows>,
+    /// What later shards read.
+    pub given_rows: Vec<BoundaryRows>,
 }
 
 /// The runs of a step under one entry point.
@@ -130,6 +141,9 @@ pub(crate) struct StatePlan {
     pub readers: Vec<usize>,
     pub by_runtime: bool,
     pub storage: Storage,
+    pub row_bytes: u64,
+    /// Where it lies; `None` only while the layout is made.
+    pub memory: Option<usize>,
 }
 
 impl StatePlan {
@@ -244,16 +258,8 @@ impl<'a> Builder<'a> {
         let mut plans: Vec<Option<StatePlan>> = vec![None; states.len()];
         for (shard, entry, port) in uses().filter(|(_, _, port)| port.written) {
             let id = port.id.0 as usize;
-            match writers[id] {
-                Some(first) if first != shard => {
-                    return Err(ChainError::StateWriters {
-                        state: states[id].name.clone(),
-                        first: self.name(first),
-                        second: self.name(shard),
-                    });
-                }
-                _ => writers[id] = Some(shard),
-            }
+            // Only the shard with the state's layer writes it, as `check` has seen, so there is one.
+            writers[id] = Some(shard);
             let by_runtime =
                 entry.ports.iter().any(|output| output.role == Role::StateRows { state: port.id });
             let window = match port.state.kind {
@@ -268,6 +274,8 @@ impl<'a> Builder<'a> {
                 readers: Vec::new(),
                 by_runtime,
                 storage: Storage::F32,
+                row_bytes: 0,
+                memory: None,
             });
             plan.by_runtime |= by_runtime;
         }
@@ -321,20 +329,20 @@ impl<'a> Builder<'a> {
                     let Role::State { state } = port.role else { continue };
                     let (first, storage) = *found[state.0 as usize].get_or_insert((shard, storage_of(port)));
                     if storage != storage_of(port) {
-                        return Err(ChainError::Boundary {
-                            entry: entry.name.clone(),
-                            from: self.name(first),
-                            to: self.name(shard),
-                            what: "state",
-                            given: storage.to_string(),
-                            expected: storage_of(port).to_string(),
+                        return Err(ChainError::StateStorage {
+                            state: self.description.states[state.0 as usize].name.clone(),
+                            first: self.name(first),
+                            first_storage: Box::new(storage),
+                            second: self.name(shard),
+                            second_storage: Box::new(storage_of(port)),
                         });
                     }
                 }
             }
         }
-        for (plan, found) in self.layout.states.iter_mut().zip(found) {
+        for ((plan, found), state) in self.layout.states.iter_mut().zip(found).zip(&self.description.states) {
             plan.storage = found.map_or(Storage::F32, |(_, storage)| storage);
+            plan.row_bytes = state.width.saturating_mul(plan.storage.dtype.bytes());
         }
         Ok(())
     }
@@ -467,6 +475,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             copies: Vec::new(),
             bindings: Vec::new(),
             placed_rows: Vec::new(),
+            given_rows: Vec::new(),
         };
         let mut given = Vec::new();
         for binding in &loaded.bindings {
@@ -501,7 +510,9 @@ impl<'a, 'b> Wiring<'a, 'b> {
         let plan = &mut self.builder.layout.states[state.0 as usize];
         plan.bytes = plan.bytes.max(need.bytes);
         let writer = plan.writer;
-        self.builder.memory(Key::State(state), writer, need)
+        let memory = self.builder.memory(Key::State(state), writer, need);
+        self.builder.layout.states[state.0 as usize].memory = Some(memory);
+        memory
     }
 
     fn step_input(&mut self, shard: usize, port: &Port, need: Need) -> usize {
@@ -564,16 +575,6 @@ impl<'a, 'b> Wiring<'a, 'b> {
             _ => return Err(unfed()),
         };
         let what = port.role.name();
-        if !storage_of(flowing.port).converts_to(&storage_of(port)) {
-            return Err(ChainError::Boundary {
-                entry: self.schedule.name.clone(),
-                from: self.builder.name(flowing.shard),
-                to: self.builder.name(shard),
-                what,
-                given: storage_of(flowing.port).to_string(),
-                expected: storage_of(port).to_string(),
-            });
-        }
         let (from_place, to_place) = (self.builder.place_of[flowing.shard], self.builder.place_of[shard]);
         let copied_because = if from_place != to_place {
             Some("another instance or device")
@@ -631,6 +632,16 @@ impl<'a, 'b> Wiring<'a, 'b> {
     ) -> Result<(), ChainError> {
         let located = Located { memory, shape: port.shape.clone(), storage: storage_of(port) };
         let described = &self.builder.description.shards[shard];
+        if let (Role::Hidden | Role::PerLayer { .. }, [before @ .., rows, width]) =
+            (&port.role, &port.shape[..])
+        {
+            run.given_rows.push(BoundaryRows {
+                memory,
+                blocks: before.iter().product(),
+                rows: *rows,
+                row_bytes: width.saturating_mul(storage_of(port).dtype.bytes()),
+            });
+        }
         match &port.role {
             Role::Hidden => {
                 let flowing = Flowing { shard, port, memory };
@@ -652,8 +663,10 @@ impl<'a, 'b> Wiring<'a, 'b> {
             Role::Tap { name } => self.schedule.named.push((name.clone(), located)),
             Role::StateRows { state } => {
                 let Some(held) = entry.states.iter().find(|held| held.id == *state) else { return Ok(()) };
-                let stored = self.builder.layout.states[state.0 as usize].storage;
-                let row_bytes = held.state.width.saturating_mul(stored.dtype.bytes());
+                let (stored, row_bytes) = {
+                    let plan = &self.builder.layout.states[state.0 as usize];
+                    (plan.storage, plan.row_bytes)
+                };
                 let need = Need { bytes: held.capacity.saturating_mul(row_bytes), alignment: 1 };
                 let memory_of_state = self.state(*state, need);
                 run.placed_rows.push(PlacedRows {

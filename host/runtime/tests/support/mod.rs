@@ -1,0 +1,472 @@
+//! Chains over the plain evaluator, cut, placed and disturbed as a test wants.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use shardwright_graph::target::{Encoding, ErrorClass};
+use shardwright_graph::{
+    ComponentKind, DType, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, Weight,
+    decompose_all, legalise,
+};
+use shardwright_models::Checkpoint;
+use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
+use shardwright_runtime::{
+    Chain, ChainDescription, ChainError, Interrupt, Place, ShardDescription, ShardExecutor,
+};
+use shardwright_shims::{
+    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, MemoryKinds, ShimError, Update,
+};
+use shardwright_test_checkpoints::Spec;
+
+/// The graph of a generated checkpoint.
+pub fn graph(spec: &Spec) -> Graph {
+    let directory = tempfile::TempDir::new().unwrap();
+    spec.write(directory.path()).unwrap();
+    Checkpoint::open(directory.path()).unwrap().into_graph()
+}
+
+pub fn fixture(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+}
+
+/// How often each letter falls is of no matter, only that ids differ and repeat.
+pub fn ids(count: usize, vocabulary: u64) -> Vec<u32> {
+    let mut state = 0x2545_f491_u64;
+    (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % vocabulary) as u32
+        })
+        .collect()
+}
+
+pub fn place(instance: &str) -> Place {
+    Place { instance: instance.to_owned(), shim: "plain".to_owned(), device: "evaluator".to_owned() }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Semantic,
+    Decomposed,
+    ByRuntime,
+}
+
+/// How a test wants its chain.
+#[derive(Clone)]
+pub struct Plan {
+    pub context: u64,
+    pub largest: u64,
+    pub prefill: Vec<u64>,
+    pub decode: Vec<u64>,
+    pub encode: Vec<u64>,
+    pub cuts: Vec<u32>,
+    /// Instance of the components without layers.
+    pub around: &'static str,
+    /// Instance of each decoder shard; the last goes on for further ones.
+    pub decoders: Vec<&'static str>,
+    pub form: Form,
+    pub taps: bool,
+    /// Encoding of the residual stream between decoder shards.
+    pub boundary: Option<Encoding>,
+    /// Alignment that every binding asks for.
+    pub alignment: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Plan {
+            context: 96,
+            largest: 8,
+            prefill: vec![8],
+            decode: vec![1],
+            encode: vec![48],
+            cuts: Vec::new(),
+            around: "a",
+            decoders: vec!["a"],
+            form: Form::Semantic,
+            taps: false,
+            boundary: None,
+            alignment: 64,
+        }
+    }
+}
+
+/// What a test does to the executors of a chain.
+#[derive(Default)]
+pub struct Trouble {
+    /// Fail this many runs from now with that class; `None` for a cancellation nobody asked for.
+    pub fail: Mutex<Option<(usize, Option<ErrorClass>)>>,
+    /// Write nonsense to every written binding before failing, below the first position too where the class says that states are lost.
+    pub spoil: AtomicBool,
+    /// Block in the next run until interrupted.
+    pub block: AtomicBool,
+    pub blocked: AtomicBool,
+    pub interrupted: AtomicBool,
+    pub runs: AtomicUsize,
+    /// Refuse to allocate.
+    pub full: AtomicBool,
+}
+
+pub struct PlainShard {
+    place: Place,
+    entries: Vec<LoadedEntry>,
+    evaluators: Vec<Evaluator>,
+    trouble: Arc<Trouble>,
+}
+
+fn failure(class: Option<ErrorClass>) -> ShimError {
+    ShimError::Failed(Box::new(Failure {
+        shim: "plain".to_owned(),
+        function: "run",
+        class,
+        message: "as the test wished".to_owned(),
+        details: Vec::new(),
+        vendor_code: 0,
+        log_tail: None,
+    }))
+}
+
+fn argument(error: impl std::fmt::Display) -> ShimError {
+    ShimError::Argument(error.to_string())
+}
+
+/// The bytes a binding may look at.
+fn part<'a>(bytes: &'a [u8], offset: u64, binding: &Binding) -> &'a [u8] {
+    assert!(
+        (bytes.as_ptr() as u64 + offset).is_multiple_of(binding.alignment),
+        "misaligned {}",
+        binding.port.name
+    );
+    &bytes[offset as usize..(offset + binding.bytes) as usize]
+}
+
+fn target(bound: &Bound<'_>) -> (Buffer, u64) {
+    match bound {
+        Bound::Buffer(buffer) => ((*buffer).clone(), 0),
+        Bound::BufferAt(buffer, offset) => ((*buffer).clone(), *offset),
+        _ => panic!("the chain binds buffers"),
+    }
+}
+
+fn to_floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
+        DType::F16 => {
+            bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes(b.try_into().unwrap()).to_f32()).collect()
+        }
+        other => panic!("no test stores {other}"),
+    }
+}
+
+fn to_bytes(dtype: DType, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::F16 => values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect(),
+        other => panic!("no test stores {other}"),
+    }
+}
+
+impl ShardExecutor for PlainShard {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn entries(&self) -> &[LoadedEntry] {
+        &self.entries
+    }
+
+    fn allocate(&self, bytes: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        if self.trouble.full.load(Ordering::SeqCst) {
+            return Err(failure(Some(ErrorClass::ResourceLimit)));
+        }
+        Buffer::host(bytes, alignment)
+    }
+
+    fn run(
+        &mut self,
+        entry: usize,
+        rows: u64,
+        bound: &mut [Bound<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<(), ShimError> {
+        let trouble = &self.trouble;
+        trouble.runs.fetch_add(1, Ordering::SeqCst);
+        if trouble.block.swap(false, Ordering::SeqCst) {
+            let start = Instant::now();
+            trouble.blocked.store(true, Ordering::SeqCst);
+            while !trouble.interrupted.swap(false, Ordering::SeqCst) {
+                if deadline.is_some_and(|deadline| start.elapsed() >= deadline) {
+                    return Err(failure(Some(ErrorClass::Deadline)));
+                }
+                assert!(start.elapsed() < Duration::from_secs(20), "nobody interrupted the run");
+                std::thread::yield_now();
+            }
+            return Err(failure(None));
+        }
+        let mut failing = None;
+        if let Some((left, class)) = &mut *trouble.fail.lock().unwrap() {
+            match left.checked_sub(1) {
+                Some(rest) => *left = rest,
+                None => failing = Some(*class),
+            }
+        }
+        let (loaded, evaluator) = (&self.entries[entry], &self.evaluators[entry]);
+        let mut bindings = Bindings::new();
+        let mut states = States::none();
+        let mut outputs = Vec::new();
+        for (binding, bound) in loaded.bindings.iter().zip(bound.iter()) {
+            let (buffer, offset) = target(bound);
+            let port = &binding.port;
+            if port.direction == Direction::Output {
+                outputs.push((binding, buffer, offset));
+                continue;
+            }
+            let array = {
+                let bytes = buffer.read()?;
+                let bytes = part(&bytes, offset, binding);
+                match port.dtype {
+                    DType::I32 => Array::integers_of(
+                        &port.shape,
+                        bytes.chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect(),
+                    ),
+                    _ => Array::floats_of(&port.shape, to_floats(binding.dtype, bytes)),
+                }
+                .map_err(argument)?
+            };
+            match port.role {
+                Role::State { state } => {
+                    states.set(state, array);
+                    if port.direction == Direction::State {
+                        outputs.push((binding, buffer, offset));
+                    }
+                }
+                _ => {
+                    bindings.bind(port.role.clone(), array);
+                }
+            }
+        }
+        let given = evaluator.run(&bindings, &mut states, rows).map_err(argument)?;
+        for (binding, buffer, offset) in outputs {
+            let array = match binding.port.role {
+                Role::State { state } => states.get(state),
+                ref role => given.get(role),
+            };
+            let array = array.unwrap_or_else(|| panic!("no {}", binding.port.name));
+            let mut bytes = to_bytes(binding.dtype, &array.floats());
+            let mut held = buffer.write()?;
+            let held = &mut held[offset as usize..(offset + binding.bytes) as usize];
+            // Whatever lies in rows beyond the valid ones must be of no matter; NaN would show.
+            if binding.port.direction == Direction::Output
+                && binding.port.shape[0] == loaded.interface.point.rows
+            {
+                let row = bytes.len() / loaded.interface.point.rows as usize;
+                bytes[row * rows as usize..].fill(0xff);
+            }
+            if failing.is_some() && trouble.spoil.load(Ordering::SeqCst) {
+                spoil(binding, held, &bytes, failing.flatten());
+            } else {
+                held.copy_from_slice(&bytes);
+            }
+        }
+        match failing {
+            Some(class) => {
+                *trouble.fail.lock().unwrap() = None;
+                Err(failure(class))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn interrupt(&self) -> Option<Interrupt> {
+        let trouble = self.trouble.clone();
+        Some(Arc::new(move || trouble.interrupted.store(true, Ordering::SeqCst)))
+    }
+}
+
+/// What a failed run may leave: in states, nonsense where it was about to write; after losing them, everywhere.
+fn spoil(binding: &Binding, held: &mut [u8], bytes: &[u8], class: Option<ErrorClass>) {
+    let lost = matches!(class, Some(ErrorClass::StateLost | ErrorClass::DeviceLost));
+    for (held, new) in held.chunks_exact_mut(4).zip(bytes.chunks_exact(4)) {
+        if lost || held != new || binding.port.direction == Direction::Output {
+            held.copy_from_slice(&1e9_f32.to_le_bytes());
+        }
+    }
+}
+
+/// The shards of a graph under a plan, ready to be changed by a test before they become a chain.
+pub struct Parts {
+    pub description: ChainDescription,
+    pub executors: Vec<Box<dyn ShardExecutor>>,
+    pub assets: Vec<shardwright_graph::Asset>,
+    pub troubles: Vec<Arc<Trouble>>,
+}
+
+impl Parts {
+    pub fn chain(self) -> Result<Chain, ChainError> {
+        Chain::new(self.description, self.executors, self.assets)
+    }
+}
+
+fn in_form(entry: EntryGraph, form: Form) -> EntryGraph {
+    match form {
+        Form::Semantic => entry,
+        Form::Decomposed => decompose_all(&entry),
+        Form::ByRuntime => {
+            let judge = |entry: &EntryGraph| {
+                Ok::<_, String>(
+                    entry
+                        .nodes
+                        .iter()
+                        .map(|node| match node.op {
+                            Op::StateUpdate => Verdict::refused("read-only states"),
+                            _ => Verdict::accepted(),
+                        })
+                        .collect(),
+                )
+            };
+            legalise(&entry, judge).unwrap().graph
+        }
+    }
+}
+
+pub fn loaded(
+    entry: &EntryGraph,
+    encodings: &std::collections::BTreeMap<String, Encoding>,
+    alignment: u64,
+) -> LoadedEntry {
+    let interface = EntryInterface::of(entry, encodings).unwrap();
+    let bindings = interface
+        .ports
+        .iter()
+        .map(|port| {
+            let dtype = match port.encoding {
+                Some(encoding) if encoding == Encoding::F16 => DType::F16,
+                _ => port.dtype,
+            };
+            Binding {
+                port: port.clone(),
+                dtype,
+                bytes: port.shape.iter().product::<u64>() * dtype.bytes(),
+                alignment,
+                strides: None,
+                memory_kinds: MemoryKinds(1),
+                update: match port.direction {
+                    Direction::State => Update::InGraph,
+                    _ => Update::None,
+                },
+            }
+        })
+        .collect();
+    LoadedEntry { interface, bindings }
+}
+
+pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
+    let generative = graph.is_generative();
+    let mut points = Vec::new();
+    let point = |kind, rows, context| EntryPoint { kind, rows, context, largest_rows: plan.largest };
+    if generative {
+        points.extend(plan.prefill.iter().map(|&rows| point(EntryKind::Prefill, rows, plan.context)));
+        points.extend(plan.decode.iter().map(|&rows| point(EntryKind::Decode, rows, plan.context)));
+    } else {
+        let encode =
+            |&rows: &u64| EntryPoint { kind: EntryKind::Encode, rows, context: rows, largest_rows: rows };
+        points.extend(plan.encode.iter().map(encode));
+    }
+    let mut parts = Parts {
+        description: ChainDescription::of(graph, Vec::new()),
+        executors: Vec::new(),
+        assets: graph.assets.clone(),
+        troubles: Vec::new(),
+    };
+    for component in &graph.components {
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        if component.kind == ComponentKind::Decoder {
+            let mut start = 0;
+            for end in plan.cuts.iter().copied().chain([component.layers]) {
+                ranges.push(start..end);
+                start = end;
+            }
+        } else {
+            ranges.push(0..0);
+        }
+        for (index, layers) in ranges.into_iter().enumerate() {
+            let decoder = component.kind == ComponentKind::Decoder;
+            let instance = match decoder {
+                true => plan.decoders[index.min(plan.decoders.len() - 1)],
+                false => plan.around,
+            };
+            let mut entries = Vec::new();
+            let mut evaluators = Vec::new();
+            for &point in &points {
+                let options = EntryOptions { taps: plan.taps };
+                let Some(entry) = graph.entry(component.kind, layers.clone(), point, options).unwrap() else {
+                    continue;
+                };
+                let entry = in_form(entry, plan.form);
+                let mut encodings = std::collections::BTreeMap::new();
+                if let Some(encoding) = plan.boundary.filter(|_| decoder) {
+                    for (tensor, role) in entry.inputs.iter().chain(&entry.outputs) {
+                        if *role == Role::Hidden {
+                            encodings.insert(entry.tensor(*tensor).name.clone(), encoding);
+                        }
+                    }
+                }
+                entries.push(loaded(&entry, &encodings, plan.alignment));
+                let weights: &[Weight] = &graph.weights;
+                evaluators.push(Evaluator::new(entry, Weights::new(weights)).unwrap());
+            }
+            let name = match decoder {
+                true => format!("decoder.{}-{}", layers.start, layers.end),
+                false => component.kind.to_string(),
+            };
+            parts.description.shards.push(ShardDescription {
+                name,
+                component: component.kind,
+                layers: (layers.start, layers.end),
+                place: place(instance),
+                entries: entries.iter().map(|entry| entry.interface.clone()).collect(),
+            });
+            let trouble = Arc::new(Trouble::default());
+            parts.troubles.push(trouble.clone());
+            parts.executors.push(Box::new(PlainShard {
+                place: place(instance),
+                entries,
+                evaluators,
+                trouble,
+            }));
+        }
+    }
+    parts
+}
+
+pub fn chain(graph: &Graph, plan: &Plan) -> Chain {
+    parts(graph, plan).chain().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The logits after each of `ids`, run through decode entries from an empty session.
+pub fn scores(chain: &Chain, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut session = chain.session().unwrap();
+    let mut rows = Vec::new();
+    session
+        .score(ids, &mut |step| {
+            rows.extend((0..step.rows()).map(|row| step.logits(row).unwrap().to_vec()));
+        })
+        .unwrap();
+    rows
+}
+
+/// The bits, so that a comparison is exact and NaN equals itself.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// The logits after prefill of all but the last id and a decode of that.
+pub fn last_logits(chain: &Chain, ids: &[u32]) -> Vec<u32> {
+    let mut session = chain.session().unwrap();
+    session.append(ids).unwrap();
+    bits(session.logits().unwrap())
+}
