@@ -158,13 +158,13 @@ pub enum ChainError {
         /// The entry.
         entry: String,
         /// The port.
-        binding: String,
+        binding: Box<str>,
         /// What differs.
         what: &'static str,
         /// As described.
-        expected: String,
+        expected: Box<str>,
         /// As loaded.
-        given: String,
+        given: Box<str>,
     },
     /// A role that cannot be used in that way, or not in that component.
     #[error("shard `{shard}`, {entry}: `{port}` cannot be {direction:?} with the role `{}`", role.name())]

@@ -23,7 +23,7 @@ fn plan() -> Plan {
 fn refused(graph: &Graph, plan: &Plan, change: impl FnOnce(&mut Parts)) -> ChainError {
     let mut parts = parts(graph, plan);
     change(&mut parts);
-    let error = parts.chain().err().expect("a refusal");
+    let error = parts.chain().expect_err("a refusal");
     assert!(!error.to_string().is_empty());
     assert!(!matches!(error.help(), Some("")));
     error
@@ -547,7 +547,7 @@ fn stolen_states_are_noticed() {
         entry.ports.push(Port { direction: Direction::StateRead, ..port.clone() });
     }
     is!(
-        parts.chain().err().unwrap(),
+        parts.chain().unwrap_err(),
         ChainError::StateBeforeWriter { writer, reader, .. } if writer == "decoder.2-4" && reader == "decoder.0-2"
     );
     // A prefill that leaves out a state that decode writes.

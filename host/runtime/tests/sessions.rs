@@ -167,7 +167,7 @@ fn a_failed_run_leaves_the_session_at_its_last_position() {
                         assert_eq!(error.class(), Some(ErrorClass::Internal));
                         assert!(error.help().is_some());
                         let complete = session.tokens().len();
-                        assert!(complete >= 40 && complete < 60, "{complete}");
+                        assert!((40..60).contains(&complete), "{complete}");
                         assert_eq!(session.tokens(), &tokens[..complete]);
                         assert!(session.logits().is_none());
                         session.append(&tokens[complete..]).unwrap();

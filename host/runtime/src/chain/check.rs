@@ -424,10 +424,10 @@ impl EntryCheck<'_> {
             Err(ChainError::Binding {
                 shard: self.shard.name.clone(),
                 entry: self.name.clone(),
-                binding: binding.port.name.clone(),
+                binding: binding.port.name.as_str().into(),
                 what,
-                expected,
-                given,
+                expected: expected.into(),
+                given: given.into(),
             })
         };
         if binding.port.direction != port.direction {
