@@ -117,6 +117,12 @@ pub struct Generation {
     first_token: Option<Instant>,
 }
 
+impl std::fmt::Debug for Generation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generation").field("statistics", &self.statistics).finish_non_exhaustive()
+    }
+}
+
 enum Stage {
     Prompt,
     /// The token that was chosen last and not run yet.

@@ -7,6 +7,23 @@
 //! **Not its job.** It knows no model family, no planner, no compiler and no file format. It computes nothing but step inputs: all
 //! arithmetic of a model happens in a shim.
 //!
+//! ```no_run
+//! use shardwright_runtime::{Chain, ChainDescription, ShardExecutor};
+//! # use std::error::Error;
+//! fn first_token(
+//!     description: ChainDescription,
+//!     shards: Vec<Box<dyn ShardExecutor>>,
+//!     tables: Vec<shardwright_graph::Asset>,
+//! ) -> Result<(), Box<dyn Error>> {
+//!     let chain = Chain::new(description, shards, tables)?;
+//!     let mut session = chain.session()?;
+//!     session.append(&[2, 105, 2364])?;
+//!     let likeliest = session.logits().into_iter().flatten().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+//!     println!("{likeliest:?} after {:?}; {:?}", session.tokens(), session.placement().boundaries);
+//!     Ok(())
+//! }
+//! ```
+//!
 //! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`]; for other executors than shims, [`ShardExecutor`].
 
 #![forbid(unsafe_code)]
@@ -32,3 +49,5 @@ pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions,
 pub use placement::{BoundaryPlacement, EntryPlacement, PlacementRecord, ShardPlacement, StatePlacement};
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use storage::Storage;
+
+pub use shardwright_text as text;

@@ -28,6 +28,16 @@ pub struct Session {
     logits: Vec<f32>,
 }
 
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("chain", &self.engine.chain)
+            .field("tokens", &self.tokens.len())
+            .field("filled", &self.filled)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What [`Session::append`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
@@ -129,6 +139,17 @@ impl Session {
             high_water: 0,
             logits: Vec::new(),
         })
+    }
+
+    /// The same history on another chain, for when a device is lost: the next call runs the history there. Cancellation handles and the
+    /// deadline stay with this session.
+    pub fn resume_on(&self, chain: &Chain) -> Result<Session, SessionError> {
+        let mut session = chain.session()?;
+        if !self.tokens.is_empty() {
+            session.check_generative(&self.tokens)?;
+            session.tokens.clone_from(&self.tokens);
+        }
+        Ok(session)
     }
 
     /// The chain it runs on.

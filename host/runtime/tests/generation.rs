@@ -252,7 +252,7 @@ fn no_tokens_and_wrong_parameters() {
     assert!(heard.ids.is_empty() && session.tokens().is_empty());
     let sampling = SamplingParameters { temperature: -1.0, ..SamplingParameters::default() };
     let options = GenerationOptions { sampling, ..GenerationOptions::default() };
-    let error = Generation::new(&model.tokenizer, vec![1], &options).err().unwrap();
+    let error = Generation::new(&model.tokenizer, vec![1], &options).unwrap_err();
     assert!(matches!(error, SessionError::Text(_)), "{error}");
     assert_eq!(error.class(), None);
     assert_eq!(error.help(), None.or(error.help()));

@@ -363,6 +363,22 @@ fn padding_and_unbound_inputs_are_fine() {
     parts.chain().unwrap();
 }
 
+#[test]
+fn a_description_survives_its_file() {
+    for spec in [Spec::gemma3(), Spec::gemma4(), Spec::qwen3(), Spec::embeddinggemma()] {
+        let graph = graph(&spec);
+        for form in [support::Form::Semantic, support::Form::Decomposed, support::Form::ByRuntime] {
+            let mut parts =
+                parts(&graph, &Plan { form, boundary: Some(Encoding::F16), taps: true, ..plan() });
+            let text = serde_json::to_string(&parts.description).unwrap();
+            let read: ChainDescription = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, parts.description);
+            parts.description = read;
+            parts.chain().unwrap();
+        }
+    }
+}
+
 fn edit(role: Role, change: impl Fn(&mut Port)) -> impl Fn(&mut EntryInterface) {
     move |entry| entry.ports.iter_mut().filter(|port| port.role == role).for_each(&change)
 }

@@ -210,6 +210,27 @@ fn lost_states_come_back_from_the_history() {
 }
 
 #[test]
+fn a_history_goes_on_elsewhere() {
+    let graph = graph(&Spec::gemma4());
+    let (lost, troubles) = disturbed(&graph, &rings());
+    let tokens = ids(50, graph.vocabulary);
+    let mut session = lost.session().unwrap();
+    session.append(&tokens[..30]).unwrap();
+    *troubles[0].fail.lock().unwrap() = Some((0, Some(ErrorClass::DeviceLost)));
+    session.append(&tokens[30..]).unwrap_err();
+
+    let elsewhere = chain(&graph, &Plan { around: "b", decoders: vec!["b"], ..rings() });
+    let mut resumed = session.resume_on(&elsewhere).unwrap();
+    assert_eq!(resumed.tokens(), &tokens[..30]);
+    assert_eq!(resumed.append(&tokens[30..]).unwrap(), Appended { tokens: 20, recomputed: 30 });
+    assert_eq!(logits(&resumed), last_logits(&lost, &tokens));
+
+    let small = chain(&graph, &Plan { context: 29, ..rings() });
+    let error = session.resume_on(&small).unwrap_err();
+    assert!(matches!(error, SessionError::PromptTooLong { tokens: 30, context: 29, .. }), "{error}");
+}
+
+#[test]
 fn a_recomputation_that_fails_goes_on_where_it_stopped() {
     let graph = graph(&Spec::gemma3());
     let (chain, troubles) = disturbed(&graph, &rings());
@@ -379,7 +400,7 @@ fn no_memory_is_an_error() {
     let graph = graph(&Spec::gemma3());
     let (chain, troubles) = disturbed(&graph, &rings());
     troubles[1].full.store(true, Ordering::SeqCst);
-    let error = chain.session().err().unwrap();
+    let error = chain.session().unwrap_err();
     assert!(matches!(&error, SessionError::Allocate { .. }), "{error}");
     assert_eq!(error.class(), Some(ErrorClass::ResourceLimit));
     assert!(error.help().is_some());
