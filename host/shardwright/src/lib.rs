@@ -1,1 +1,82 @@
-//! (room under construction)
+//! Runs language models on phone NPUs by plan. This is the crate applications link.
+//!
+//! **Job.** Three words: *open* a checkpoint (read, plan, compile, load), start a *session*, *stream* text. One error type with
+//! a kind to act on and a help line. No generics, everything `Send`, so that bindings can stand on it.
+//!
+//! **Not its job.** It holds no mechanism of its own: reading is `models`, deciding is a planner, building is `build`, running is
+//! `runtime`. What those rooms export beside this crate may change without notice.
+//!
+#![cfg_attr(feature = "build", doc = "```no_run")]
+#![cfg_attr(not(feature = "build"), doc = "```ignore")]
+//! use shardwright::{GenerationEvent, OpenOptions};
+//!
+//! let model = OpenOptions::new().soc("generic").open("demo-model")?;
+//! let mut session = model.session()?;
+//! for event in session.chat("What does bug mean?")? {
+//!     if let GenerationEvent::TextDelta { text } = event? {
+//!         print!("{text}");
+//!     }
+//! }
+//! # Ok::<(), shardwright::Error>(())
+//! ```
+//!
+//! | feature | brings | costs |
+//! |---|---|---|
+//! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
+//! | `planning` | planner packs under an interpreter | about a megabyte |
+//! | `build` | checkpoints, `.wasm` planners, compiling, verification | a WebAssembly compiler |
+//! | `static-cpu` | the CPU shim linked in | `build` |
+
+#![forbid(unsafe_code)]
+
+mod error;
+
+#[cfg(feature = "build")]
+mod convert;
+#[cfg(feature = "build")]
+mod model;
+#[cfg(feature = "build")]
+mod opening;
+#[cfg(feature = "build")]
+mod options;
+#[cfg(feature = "build")]
+mod planners;
+#[cfg(feature = "build")]
+mod search;
+#[cfg(feature = "build")]
+mod session;
+#[cfg(feature = "build")]
+mod shims;
+#[cfg(feature = "build")]
+mod show;
+#[cfg(feature = "build")]
+mod verify;
+
+pub use error::{Error, ErrorKind, Result};
+pub use shardwright_runtime as runtime;
+pub use shardwright_runtime::{
+    CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
+};
+
+#[cfg(feature = "planning")]
+pub use shardwright_planning as planning;
+
+#[cfg(feature = "build")]
+pub use {
+    model::{EmbedOptions, Model},
+    opening::Planned,
+    options::{Executor, OpenOptions},
+    planners::{PlannerReport, check_planner, pack_planner},
+    search::SearchPath,
+    session::{Reply, Session},
+    shardwright_build::{Notice, NoticeKind, PlanReport, PlannerName, ReasonReport, ShardReport},
+    shims::{DeviceReport, ShimReport, ShimsReport, SkippedReport, list_shims},
+    show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
+    verify::{Comparison, SelfTestReport, VerifyReport, self_test, tolerance, verify},
+};
+
+/// Plans, compiles and loads a checkpoint with the default [`OpenOptions`]: the generic profile on this machine's CPU.
+#[cfg(feature = "build")]
+pub fn open(checkpoint: impl AsRef<std::path::Path>) -> Result<Model> {
+    OpenOptions::new().open(checkpoint)
+}

@@ -1,0 +1,307 @@
+//! The command line, as clap sees it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs language models on phone NPUs by plan: what is cut where, in which format, with which flags, and why.
+#[derive(Parser, Debug)]
+#[command(name = "shardwright", version, propagate_version = true)]
+pub struct Arguments {
+    /// How reports are written to standard output.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Say more on standard error (repeat for more).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs; one document, or one per line while streaming.
+    Json,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Generate text from a checkpoint.
+    Run(RunArguments),
+    /// Show how a checkpoint would be cut, placed and built, and why.
+    Plan(PlanArguments),
+    /// Show what a checkpoint consists of.
+    Show(ShowArguments),
+    /// Turn text into sentence vectors.
+    Embed(EmbedArguments),
+    /// Compare a checkpoint's outputs with recorded ones. Exits with 1 if they differ.
+    Verify(VerifyArguments),
+    /// Shims: what was found, and why others were skipped.
+    #[command(subcommand)]
+    Shim(ShimCommand),
+    /// Planners: check one, or make a signed pack for hosts without a compiler.
+    #[command(subcommand)]
+    Planner(PlannerCommand),
+    /// Write a completion script for a shell to standard output.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Where shims, planners and profiles are looked for besides the usual places.
+#[derive(Args, Debug, Clone, Default)]
+pub struct PlaceArguments {
+    /// A further directory of shims with their manifests (may be repeated).
+    #[arg(long, value_name = "DIR")]
+    pub shims: Vec<PathBuf>,
+    /// A further directory of planners (may be repeated).
+    #[arg(long, value_name = "DIR")]
+    pub planners: Vec<PathBuf>,
+    /// A further directory of SoC profiles (may be repeated).
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Vec<PathBuf>,
+}
+
+/// What is planned for.
+#[derive(Args, Debug, Clone)]
+pub struct TargetArguments {
+    /// The chip to plan for (a profile's name or alias). Default: the generic profile on the CPU.
+    #[arg(long)]
+    pub soc: Option<String>,
+    /// Override or add a limit of the chip; its provenance becomes `user`.
+    #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
+    pub limits: Vec<(String, u64)>,
+    /// The planner: a `.wasm` file, a planner pack, or a name from a planner directory. Default: the built-in one.
+    #[arg(long, value_name = "FILE|NAME")]
+    pub planner: Option<String>,
+    /// A setting for the planner, as `planner check` lists them.
+    #[arg(long = "planner-option", value_name = "NAME=VALUE", value_parser = name_and_text)]
+    pub planner_options: Vec<(String, String)>,
+    /// Context capacity in tokens. Default: what the model was made for, at most 4096.
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Turn every fallback into an error.
+    #[arg(long)]
+    pub strict: bool,
+    #[command(flatten)]
+    pub places: PlaceArguments,
+}
+
+/// What runs it.
+#[derive(Args, Debug, Clone)]
+pub struct ExecutionArguments {
+    /// What runs the plan. Default: the device, where its shim finds it.
+    #[arg(long, value_enum)]
+    pub on: Option<Executor>,
+    /// Threads of the CPU engine. Default: the cores there are.
+    #[arg(long)]
+    pub threads: Option<u32>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executor {
+    /// The chip itself.
+    Device,
+    /// The vendor's simulator of the chip.
+    Simulator,
+    /// This machine's CPU, with the chip's cut, formats and encodings.
+    Cpu,
+}
+
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    /// A directory as Hugging Face publishes it: config.json, *.safetensors, tokenizer.json.
+    pub checkpoint: PathBuf,
+    /// The text to continue, or with --chat the user's turn. Default: standard input.
+    #[arg(short, long)]
+    pub prompt: Option<String>,
+    /// Wrap the prompt in the checkpoint's chat template; without a prompt, one turn per line of standard input.
+    #[arg(long)]
+    pub chat: bool,
+    /// A system turn before the first user turn.
+    #[arg(long, requires = "chat")]
+    pub system: Option<String>,
+    /// Let the model think first, where its template offers that.
+    #[arg(long, requires = "chat")]
+    pub thinking: bool,
+    /// Most tokens to generate.
+    #[arg(short = 'n', long, default_value_t = 512)]
+    pub max_tokens: u32,
+    /// Always the most likely token.
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
+    pub greedy: bool,
+    /// Sampling temperature. Default: the checkpoint's.
+    #[arg(long)]
+    pub temperature: Option<f32>,
+    /// Keep the K most likely tokens. Default: the checkpoint's.
+    #[arg(long)]
+    pub top_k: Option<u32>,
+    /// Keep the most likely tokens that together reach this probability. Default: the checkpoint's.
+    #[arg(long)]
+    pub top_p: Option<f32>,
+    /// Keep tokens at least this fraction as likely as the most likely one.
+    #[arg(long)]
+    pub min_p: Option<f32>,
+    /// Divide the logits of tokens seen before by this.
+    #[arg(long)]
+    pub repetition_penalty: Option<f32>,
+    /// Seed of the random numbers.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// End the reply before this text (may be repeated).
+    #[arg(long)]
+    pub stop: Vec<String>,
+    /// Do not print statistics to standard error.
+    #[arg(long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+pub struct PlanArguments {
+    /// The checkpoint directory.
+    pub checkpoint: PathBuf,
+    /// Write the request a planner is asked to this file, for replaying.
+    #[arg(long, value_name = "FILE")]
+    pub write_request: Option<PathBuf>,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+pub struct ShowArguments {
+    /// The checkpoint directory.
+    pub checkpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct EmbedArguments {
+    /// The checkpoint directory of an embedding model.
+    pub checkpoint: PathBuf,
+    /// Texts to embed. Default: one per line of standard input.
+    pub texts: Vec<String>,
+    /// A named prompt of the checkpoint to put in front (`query`, `document`, …).
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+    /// Keep only the first values of each vector and renormalise.
+    #[arg(long, value_name = "VALUES")]
+    pub dimensions: Option<usize>,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+pub struct VerifyArguments {
+    /// The checkpoint directory.
+    pub checkpoint: PathBuf,
+    /// Directory of recorded outputs (goldens.safetensors and what lies beside it). Default: the checkpoint's own.
+    #[arg(long, value_name = "DIR")]
+    pub golden: Option<PathBuf>,
+    /// Break one scale in one layer and check that this layer is named.
+    #[arg(long)]
+    pub self_test: bool,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ShimCommand {
+    /// List shims, their devices and limits, and every library that was skipped with the reason.
+    List(PlaceArguments),
+}
+
+#[derive(Subcommand, Debug)]
+pub enum PlannerCommand {
+    /// Load a planner, run it on a request, and show what it says of itself.
+    Check {
+        /// A `.wasm` file, a pack, or a name from a planner directory.
+        planner: String,
+        /// A request to replay, as `plan --write-request` writes it.
+        #[arg(long, value_name = "FILE")]
+        request: Option<PathBuf>,
+        #[command(flatten)]
+        places: PlaceArguments,
+    },
+    /// Make a signed pack that a host without a compiler can run.
+    Pack {
+        /// The planner component.
+        planner: PathBuf,
+        /// File with the 32-byte ed25519 signing key in hexadecimal.
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// The pack to write.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+}
+
+fn name_and_text(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+/// `ops=2600`, `context-bytes=2GiB`.
+fn name_and_number(text: &str) -> Result<(String, u64), String> {
+    let (name, value) = name_and_text(text)?;
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor: u64 = match &value[digits.len()..] {
+        "" => 1,
+        "k" | "K" => 1000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        unit => return Err(format!("unknown unit `{unit}`; use none, k, KiB, MiB or GiB")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{digits}` is not a whole number"))?;
+    let number = number.checked_mul(factor).ok_or("the number does not fit in 64 bits")?;
+    Ok((name, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn limits_are_named_numbers() {
+        let cases = [
+            ("ops=2600", Ok(("ops", 2600))),
+            ("context-bytes=2GiB", Ok(("context-bytes", 2 << 30))),
+            ("ops=3k", Ok(("ops", 3000))),
+            ("ops", Err("NAME=VALUE")),
+            ("=3", Err("NAME=VALUE")),
+            ("ops=", Err("whole number")),
+            ("ops=-1", Err("whole number")),
+            ("ops=1.5", Err("whole number")),
+            ("ops=3lb", Err("unit")),
+            ("ops=99999999999GiB", Err("64 bits")),
+        ];
+        for (text, wanted) in cases {
+            match (name_and_number(text), wanted) {
+                (Ok((name, value)), Ok(wanted)) => assert_eq!((name.as_str(), value), wanted, "{text}"),
+                (Err(got), Err(wanted)) => assert!(got.contains(wanted), "{text}: {got}"),
+                (got, wanted) => panic!("{text}: {got:?} instead of {wanted:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One function per command: ask the public crate, print the answer.
+
+mod embed;
+mod run;
+
+use std::io::Write;
+
+use clap::CommandFactory;
+use serde::Serialize;
+use shardwright::{Executor, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath};
+
+use crate::arguments::{
+    Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format, PlaceArguments, PlanArguments,
+    PlannerCommand, ShimCommand, TargetArguments, VerifyArguments,
+};
+use crate::outcome::{Failure, Outcome, io};
+use crate::views;
+
+/// Carries out the command.
+pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
+    let format = arguments.format;
+    match &arguments.command {
+        Command::Run(arguments) => run::run(arguments, format),
+        Command::Plan(arguments) => plan(arguments, format),
+        Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
+        Command::Embed(arguments) => embed::embed(arguments, format),
+        Command::Verify(arguments) => verify(arguments, format),
+        Command::Shim(ShimCommand::List(places)) => {
+            print(format, &shardwright::list_shims(&search_path(places)), views::shims)
+        }
+        Command::Planner(PlannerCommand::Check { planner, request, places }) => {
+            let report = shardwright::check_planner(planner, request.as_deref(), &search_path(places))?;
+            print(format, &report, planner_view)
+        }
+        Command::Planner(PlannerCommand::Pack { planner, key, output }) => {
+            let report = shardwright::pack_planner(planner, key, output)?;
+            print(format, &report, planner_view)
+        }
+        Command::Completions { shell } => {
+            let mut command = Arguments::command();
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut command, "shardwright", &mut script);
+            write(&script)
+        }
+    }
+}
+
+fn plan(arguments: &PlanArguments, format: Format) -> Result<Outcome, Failure> {
+    let options = open_options(&arguments.target, &arguments.execution);
+    let planned = options.plan(&arguments.checkpoint)?;
+    if let Some(path) = &arguments.write_request {
+        std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
+    }
+    print(format, &planned.report, views::plan)
+}
+
+fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
+    let options = open_options(&arguments.target, &arguments.execution);
+    let goldens = arguments.golden.as_deref().unwrap_or(&arguments.checkpoint);
+    let passed = if arguments.self_test {
+        let report = shardwright::self_test(&arguments.checkpoint, goldens, &options)?;
+        print(format, &report, views::self_test)?;
+        report.passed
+    } else {
+        let report = shardwright::verify(&arguments.checkpoint, goldens, &options)?;
+        print(format, &report, views::verify)?;
+        report.passed
+    };
+    Ok(if passed { Outcome::Done } else { Outcome::Different })
+}
+
+fn planner_view(report: &PlannerReport) -> String {
+    use std::fmt::Write;
+    let mut text = format!("{} {}: {}\n", report.name, report.version, report.summary);
+    for option in &report.options {
+        let _ = writeln!(text, "  --planner-option {}={}  {}", option.name, option.values, option.summary);
+    }
+    for line in &report.log {
+        let _ = writeln!(text, "log: {line}");
+    }
+    if let Some(outcome) = &report.outcome {
+        let _ = writeln!(text, "{outcome}");
+    }
+    text
+}
+
+/// Options for opening or planning, from the command line.
+fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> OpenOptions {
+    let mut options = OpenOptions::new().search_path(search_path(&target.places)).strict(target.strict);
+    if let Some(soc) = &target.soc {
+        options = options.soc(soc);
+    }
+    for (name, value) in &target.limits {
+        options = options.limit(name, *value);
+    }
+    if let Some(planner) = &target.planner {
+        options = options.planner(planner);
+    }
+    for (name, value) in &target.planner_options {
+        options = options.planner_option(name, value);
+    }
+    if let Some(context) = target.context {
+        options = options.context(context);
+    }
+    if let Some(executor) = execution.on {
+        options = options.on(match executor {
+            ExecutorArgument::Device => Executor::Device,
+            ExecutorArgument::Simulator => Executor::Simulator,
+            ExecutorArgument::Cpu => Executor::Cpu,
+        });
+    }
+    if let Some(threads) = execution.threads {
+        options = options.threads(threads);
+    }
+    options
+}
+
+/// Directories named on the command line, then those of the environment, then those beside the program.
+fn search_path(places: &PlaceArguments) -> SearchPath {
+    let mut path = SearchPath::standard();
+    path.shims.splice(0..0, places.shims.iter().cloned());
+    path.planners.splice(0..0, places.planners.iter().cloned());
+    path.profiles.splice(0..0, places.profiles.iter().cloned());
+    path
+}
+
+/// Prints a report for people or as one JSON document.
+fn print<R: Serialize>(format: Format, report: &R, view: impl FnOnce(&R) -> String) -> Result<Outcome, Failure> {
+    let text = match format {
+        Format::Text => view(report),
+        Format::Json => json(report)?,
+    };
+    write(text.as_bytes())
+}
+
+/// One line of JSON.
+fn json(report: &impl Serialize) -> Result<String, Failure> {
+    let mut text = serde_json::to_string(report).map_err(std::io::Error::other).map_err(io("report as JSON"))?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Writes to standard output; a reader that went away is no error.
+fn write(bytes: &[u8]) -> Result<Outcome, Failure> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(io("standard output"))?;
+    Ok(Outcome::Done)
+}
+
+/// Reads all of standard input as UTF-8.
+fn standard_input() -> Result<String, Failure> {
+    std::io::read_to_string(std::io::stdin().lock()).map_err(io("standard input"))
+}
+
+/// Says on standard error what must not be kept silent before a model's output.
+fn say_notices(model: &Model, quiet: bool) {
+    let plan = model.plan();
+    if let Some(executor) = &plan.emulated_on {
+        eprintln!("*emulated on {executor}*");
+    }
+    for notice in plan.notices.iter().filter(|notice| !quiet || notice.kind == NoticeKind::Fallback) {
+        eprintln!("{}: {}", if notice.kind == NoticeKind::Fallback { "fallback" } else { "note" }, notice.text);
+    }
+}

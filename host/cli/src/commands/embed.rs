@@ -1,0 +1,40 @@
+use serde::Serialize;
+use shardwright::{EmbedOptions, Model};
+
+use super::{json, open_options, standard_input, write};
+use crate::arguments::{EmbedArguments, Format};
+use crate::outcome::{Failure, Outcome};
+
+#[derive(Serialize)]
+struct Embedding<'a> {
+    text: &'a str,
+    embedding: Vec<f32>,
+}
+
+/// One vector per text: as JSON a document per line, as text the numbers of a vector on a line.
+pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Failure> {
+    let model: Model = open_options(&arguments.target, &arguments.execution).open(&arguments.checkpoint)?;
+    super::say_notices(&model, false);
+    let options = EmbedOptions { prompt_name: arguments.prompt_name.clone(), dimensions: arguments.dimensions };
+    let read;
+    let texts: Vec<&str> = if arguments.texts.is_empty() {
+        read = standard_input()?;
+        read.lines().collect()
+    } else {
+        arguments.texts.iter().map(String::as_str).collect()
+    };
+    let mut embeddings = Vec::new();
+    for text in texts {
+        embeddings.push(Embedding { text, embedding: model.embed(text, &options)? });
+    }
+    match format {
+        Format::Json => write(json(&embeddings)?.as_bytes()),
+        Format::Text => {
+            let line = |embedding: &Embedding<'_>| {
+                let numbers: Vec<String> = embedding.embedding.iter().map(f32::to_string).collect();
+                numbers.join(" ") + "\n"
+            };
+            write(embeddings.iter().map(line).collect::<String>().as_bytes())
+        }
+    }
+}

@@ -1,0 +1,155 @@
+use std::io::{BufRead, IsTerminal};
+use std::sync::OnceLock;
+
+use serde_json::json;
+use shardwright::{CancelHandle, DoneReason, GenerationEvent, GenerationStatistics, Session};
+
+use super::{json as json_line, open_options, say_notices, standard_input, write};
+use crate::arguments::{Format, RunArguments};
+use crate::outcome::{Failure, Outcome, io};
+
+/// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard input.
+pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
+    let model = open_options(&arguments.target, &arguments.execution).open(&arguments.checkpoint)?;
+    say_notices(&model, arguments.quiet);
+    let mut session = model.session()?;
+    configure(&mut session, arguments)?;
+    on_interrupt(session.cancel_handle());
+
+    if !arguments.chat {
+        let prompt = match &arguments.prompt {
+            Some(prompt) => prompt.clone(),
+            None => standard_input()?,
+        };
+        return reply(&mut session, Turn::Text(&prompt), arguments, format);
+    }
+    if let Some(system) = &arguments.system {
+        session.system(system);
+    }
+    if let Some(prompt) = &arguments.prompt {
+        return reply(&mut session, Turn::Chat(prompt), arguments, format);
+    }
+    let stdin = std::io::stdin();
+    let asks = stdin.is_terminal();
+    let mut line = String::new();
+    loop {
+        if asks {
+            eprint!("> ");
+        }
+        line.clear();
+        if stdin.lock().read_line(&mut line).map_err(io("standard input"))? == 0 {
+            return Ok(Outcome::Done);
+        }
+        let turn = line.trim();
+        if !turn.is_empty() {
+            reply(&mut session, Turn::Chat(turn), arguments, format)?;
+        }
+    }
+}
+
+enum Turn<'t> {
+    Chat(&'t str),
+    Text(&'t str),
+}
+
+fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Failure> {
+    let sampling = &mut session.options.sampling;
+    if arguments.greedy {
+        sampling.do_sample = false;
+    }
+    if arguments.temperature.is_some()
+        || arguments.top_k.is_some()
+        || arguments.top_p.is_some()
+        || arguments.min_p.is_some()
+    {
+        sampling.do_sample = true;
+    }
+    let set = |field: &mut f32, value: Option<f32>| *field = value.unwrap_or(*field);
+    set(&mut sampling.temperature, arguments.temperature);
+    set(&mut sampling.top_p, arguments.top_p);
+    set(&mut sampling.min_p, arguments.min_p);
+    set(&mut sampling.repetition_penalty, arguments.repetition_penalty);
+    sampling.top_k = arguments.top_k.unwrap_or(sampling.top_k);
+    sampling.seed = arguments.seed;
+    session.options.max_tokens = Some(arguments.max_tokens as usize);
+    session.add_stop_strings(&arguments.stop)?;
+    if arguments.thinking {
+        session.set_template_variable("enable_thinking", true);
+    }
+    Ok(())
+}
+
+/// Streams one reply; the text goes to standard output as it comes, statistics to standard error.
+fn reply(session: &mut Session, turn: Turn<'_>, arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
+    let mut reply = match turn {
+        Turn::Chat(text) => session.chat(text)?,
+        Turn::Text(text) => session.complete(text)?,
+    };
+    let mut ended = None;
+    for event in reply.by_ref() {
+        match (event?, format) {
+            (GenerationEvent::TextDelta { text }, Format::Text) => {
+                write(text.as_bytes())?;
+            }
+            (GenerationEvent::TextDelta { text }, Format::Json) => {
+                write(json_line(&json!({ "text": text }))?.as_bytes())?;
+            }
+            (GenerationEvent::Token { id }, Format::Json) => {
+                write(json_line(&json!({ "token": id }))?.as_bytes())?;
+            }
+            (GenerationEvent::Done { reason, statistics }, _) => ended = Some((reason, statistics)),
+            (GenerationEvent::Token { .. }, Format::Text) => {}
+        }
+    }
+    let Some((reason, statistics)) = ended else { return Ok(Outcome::Done) };
+    if format == Format::Text {
+        write(b"\n")?;
+    } else {
+        write(json_line(&json!({ "done": reason, "statistics": statistics }))?.as_bytes())?;
+    }
+    if !arguments.quiet && format == Format::Text {
+        eprintln!("{}", summary(&reason, &statistics));
+    }
+    Ok(Outcome::Done)
+}
+
+/// `14 prompt tokens (0 reused) at 1234.5 tok/s, first token after 12.3 ms, 64 tokens at 345.6 tok/s, ended by a stop token`
+fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
+    let reason = match reason {
+        DoneReason::StopToken { id } => format!("ended by stop token {id}"),
+        DoneReason::StopText { text } => format!("ended by stop text {text:?}"),
+        DoneReason::MaxTokens => "ended by --max-tokens".to_owned(),
+        DoneReason::ContextFull => "ended because the context is full".to_owned(),
+        DoneReason::Cancelled => "cancelled".to_owned(),
+        DoneReason::Deadline => "ended by the deadline".to_owned(),
+    };
+    format!(
+        "[{} prompt tokens ({} reused) at {:.1} tok/s, first token after {:.1} ms, {} tokens at {:.1} tok/s, {reason}]",
+        statistics.prompt_tokens,
+        statistics.reused_tokens,
+        statistics.prefill_tokens_per_second(),
+        statistics.time_to_first_token.as_secs_f64() * 1e3,
+        statistics.generated_tokens,
+        statistics.decode_tokens_per_second(),
+    )
+}
+
+/// The first interrupt ends the reply, a second one the program.
+fn on_interrupt(handle: CancelHandle) {
+    static HANDLE: OnceLock<CancelHandle> = OnceLock::new();
+    if HANDLE.set(handle).is_err() {
+        return;
+    }
+    let installed = ctrlc::set_handler(|| {
+        static PRESSED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        if PRESSED.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        if let Some(handle) = HANDLE.get() {
+            handle.cancel();
+        }
+    });
+    if let Err(error) = installed {
+        tracing::warn!(%error, "an interrupt will end the program at once");
+    }
+}

@@ -1,0 +1,104 @@
+//! Exit codes and how errors are printed.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use shardwright::{Error, ErrorKind};
+
+use crate::arguments::Format;
+
+/// What a command came to.
+pub enum Outcome {
+    /// It did what it was asked.
+    Done,
+    /// A comparison failed.
+    Different,
+}
+
+/// Why a command failed.
+pub enum Failure {
+    /// The public crate said so.
+    Library(Error),
+    /// Reading or writing around it failed.
+    Io { what: String, source: std::io::Error },
+    /// Whoever reads standard output went away; nothing is to be said.
+    ReaderGone,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Library(error)
+    }
+}
+
+/// A failed read or write of something named.
+pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
+    let what = what.into();
+    move |source| match source.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::ReaderGone,
+        _ => Failure::Io { what, source },
+    }
+}
+
+/// Stable exit codes: 0 done, 1 compared and different, 2 arguments, then one per kind of error.
+const fn code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Argument => 2,
+        ErrorKind::Missing => 3,
+        ErrorKind::Invalid => 4,
+        ErrorKind::Unsupported => 5,
+        ErrorKind::Incompatible => 6,
+        ErrorKind::Planning => 7,
+        ErrorKind::Shim => 8,
+        ErrorKind::Strict => 9,
+        ErrorKind::Context => 10,
+        ErrorKind::Cancelled => 130,
+        _ => 70,
+    }
+}
+
+/// What to try when an error does not know better.
+const fn general_help(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Argument => "`shardwright help` lists commands and arguments",
+        ErrorKind::Missing => "check the path and its permissions",
+        ErrorKind::Invalid => "fetch the file again; it is damaged or not what its name says",
+        ErrorKind::Unsupported => "README.md lists what is supported",
+        ErrorKind::Incompatible => "build it again with this version",
+        ErrorKind::Planning => "`shardwright plan` shows limits and reasons; `--limit NAME=VALUE` overrides a limit",
+        ErrorKind::Shim => "`shardwright shim list` shows what was found; `-v` shows more of what happened",
+        ErrorKind::Strict => "leave `--strict` out to accept the fallback",
+        ErrorKind::Context => "shorten the prompt or raise `--context`",
+        ErrorKind::Cancelled => "run the command again",
+        _ => "run it again with `-vv` and report what it says",
+    }
+}
+
+/// Prints what has to be said and gives the exit code.
+pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
+    let (kind, message, help) = match result {
+        Ok(Outcome::Done) => return ExitCode::SUCCESS,
+        Ok(Outcome::Different) => return ExitCode::from(1),
+        Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
+        Err(Failure::Library(error)) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
+        Err(Failure::Io { what, source }) => (ErrorKind::Missing, format!("{what}: {source}"), None),
+    };
+    let help = help.unwrap_or_else(|| general_help(kind).to_owned());
+    let mut stderr = std::io::stderr().lock();
+    // Nothing can be done when standard error is closed.
+    let _ = match format {
+        Format::Text => writeln!(stderr, "error: {message}\nhelp: {help}"),
+        Format::Json => {
+            let report = serde_json::json!({ "error": { "kind": kind.name(), "message": message, "help": help } });
+            writeln!(stderr, "{report}")
+        }
+    };
+    ExitCode::from(code(kind))
+}
+
+/// Help and version go to standard output with 0, wrong arguments to standard error with 2.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    // Nothing can be done when the stream is closed.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(code(ErrorKind::Argument)) } else { ExitCode::SUCCESS }
+}

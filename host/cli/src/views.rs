@@ -1,0 +1,47 @@
+//! How reports look to a person. Every view has its JSON twin in the report's own serialisation.
+
+mod plan;
+mod shims;
+mod show;
+mod verify;
+
+pub use plan::plan;
+pub use shims::shims;
+pub use show::show;
+pub use verify::{self_test, verify};
+
+use comfy_table::{Table, presets};
+
+/// An empty table in the house style: a line under the header, nothing else.
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header.iter().copied());
+    table
+}
+
+/// Bytes in the largest unit that leaves at least one digit before the point: `14.1 MiB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_are_readable() {
+        for (count, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (14_782_040, "14.1 MiB"), (u64::MAX, "16777216.0 TiB")]
+        {
+            assert_eq!(super::bytes(count), text);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What kind of failure it was, as far as a caller can act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The caller's arguments make no sense.
+    Argument,
+    /// Data from outside is damaged or contradicts itself.
+    Invalid,
+    /// Sound, but not something this version handles.
+    Unsupported,
+    /// Sound and handled, but made for something else: another version, chip or shim.
+    Incompatible,
+    /// A file or a named thing is not there, or cannot be read or written.
+    Missing,
+    /// No plan was found, or every plan was refused.
+    Planning,
+    /// A shim failed while compiling or running.
+    Shim,
+    /// Under `strict`, something would have been done in another way than asked.
+    Strict,
+    /// The prompt and the reply do not fit into the context.
+    Context,
+    /// Cancelled by the caller.
+    Cancelled,
+    /// A fault of this program.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Kebab-case name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Argument => "argument",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Incompatible => "incompatible",
+            ErrorKind::Missing => "missing",
+            ErrorKind::Planning => "planning",
+            ErrorKind::Shim => "shim",
+            ErrorKind::Strict => "strict",
+            ErrorKind::Context => "context",
+            ErrorKind::Cancelled => "cancelled",
+            ErrorKind::Internal => "internal",
+        }
+    }
+}
+
+/// The error of every function of this crate: a kind to act on, a message that names what failed, and what would help.
+///
+/// One word wide, so that results stay small.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    help: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of its own, without a cause.
+    #[cold]
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner { kind, message: message.into(), help: None, source: None }))
+    }
+
+    /// An error that another room raised; its message becomes ours.
+    #[cold]
+    pub(crate) fn from_room(
+        kind: ErrorKind,
+        error: impl StdError + Send + Sync + 'static,
+        help: Option<String>,
+    ) -> Self {
+        let message = error.to_string();
+        Error(Box::new(Inner { kind, message, help, source: Some(Box::new(error)) }))
+    }
+
+    /// The same with something that would help.
+    #[must_use]
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+        self.0.help = Some(help.into());
+        self
+    }
+
+    /// What a caller can act on.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What would help, if that is known: one sentence for a `help:` line.
+    pub fn help(&self) -> Option<&str> {
+        self.0.help.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("message", &self.0.message)
+            .field("help", &self.0.help)
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // The message is the source's own; what lies below it is the next cause.
+        self.0.source.as_ref().and_then(|source| source.source())
+    }
+}

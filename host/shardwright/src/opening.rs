@@ -1,0 +1,494 @@
+//! From a checkpoint directory to loaded shards: read, plan, compile, load.
+
+use std::path::{Path, PathBuf};
+
+use shardwright_build::graph::target::{FlagSchema, FlagType, Limit, Provenance, Target, TargetKind};
+use shardwright_build::graph::{ComponentKind, DType, EntryOptions, Graph, Op, ValueSource, WeightData};
+use shardwright_build::models::Checkpoint;
+use shardwright_build::planning::builtin;
+use shardwright_build::planning::error::{PlannerError, PlannerErrorKind};
+use shardwright_build::planning::profile::{GENERIC, Profile, ProfileRegistry};
+use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
+use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
+use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
+use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
+use shardwright_build::shims::{DeviceKind, ShimInstance, ShimRegistry};
+use shardwright_build::{
+    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelName, Notice, PlanHeading, PlanReport,
+    PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, make_request, report_plan, stored_formats,
+};
+use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
+
+use crate::{Error, ErrorKind, Executor, OpenOptions, Result};
+
+/// Context taken when none is asked for, where the model allows more: long enough for a conversation, small enough for a phone.
+const DEFAULT_CONTEXT: u32 = 4096;
+
+/// Name of the shim that stands in for others under [`Executor::Cpu`].
+const CPU_SHIM: &str = "cpu";
+
+/// A plan that was made and checked, but not carried out.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The plan beside its tables.
+    pub report: PlanReport,
+    /// The request the planner was asked, as canonical JSON.
+    pub request: Vec<u8>,
+}
+
+/// What opening a checkpoint gives.
+pub(crate) struct Built {
+    pub(crate) chain: Chain,
+    pub(crate) report: PlanReport,
+    pub(crate) broken_layer: Option<u32>,
+}
+
+/// Plans without compiling.
+pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> {
+    let checkpoint = Checkpoint::open(checkpoint)?;
+    let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::PlanOnly)?;
+    let planned = preparation.session.plan(&preparation.request)?;
+    let report = preparation.report(&planned, 0, Vec::new());
+    Ok(Planned { report, request: preparation.request.canonical_bytes() })
+}
+
+/// Plans, compiles, revises what is refused, and loads.
+pub(crate) fn build(checkpoint: &Path, options: &OpenOptions) -> Result<Built> {
+    let checkpoint = Checkpoint::open(checkpoint)?;
+    let mut graph = checkpoint.graph().clone();
+    let broken_layer = if options.break_middle_layer { break_middle_layer(&mut graph) } else { None };
+    let preparation = Preparation::new(&checkpoint, &graph, options, Purpose::Run)?;
+
+    let entry_options = EntryOptions { taps: options.taps };
+    let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
+        let Preparation { request, offers, executors, .. } = &preparation;
+        match compile_plan(&graph, request, offers, executors, &planned.plan, entry_options, &mut ()) {
+            Ok(shards) => Ok(Trial::Accepted(shards)),
+            Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
+            Err(error) => Err(error),
+        }
+    })?;
+
+    let mut notices = Vec::new();
+    for shard in &settled.result {
+        notices.extend(rewritten_notice(shard));
+    }
+    let chain = preparation.load(&graph, &settled.result)?;
+    let report = preparation.report(&settled.planned, settled.history.len(), notices);
+    Ok(Built { chain, report, broken_layer })
+}
+
+/// Nodes that run otherwise than the graph has them are said once per shard.
+fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
+    let first = shard.rewritten.first()?;
+    Some(Notice::note(format!(
+        "shard {}: {} operations run in another form than the graph has them, first `{}`: {}",
+        shard.name,
+        shard.rewritten.len(),
+        first.name,
+        first.reason
+    )))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    PlanOnly,
+    Run,
+}
+
+/// Everything up to the question to the planner.
+struct Preparation {
+    profile: Profile,
+    offers: Vec<TargetOffer>,
+    /// One per target; empty when nothing is to be run.
+    executors: Vec<TargetExecutor>,
+    request: Request,
+    session: PlanningSession,
+    notices: Vec<Notice>,
+    emulated_on: Option<String>,
+    threads: Option<u32>,
+    /// Whether another planner than the built-in one was asked for.
+    asked_planner: bool,
+}
+
+impl Preparation {
+    fn new(checkpoint: &Checkpoint, graph: &Graph, options: &OpenOptions, purpose: Purpose) -> Result<Self> {
+        let search = options.search();
+        let mut profiles = ProfileRegistry::new();
+        for directory in &search.profiles {
+            profiles = profiles.with_directory(directory);
+        }
+        let profile = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?.profile;
+        let registry = registry(options);
+
+        let mut notices = Vec::new();
+        let mut targets = targets(&profile);
+        override_limits(&mut targets, &options.limits);
+        let on = options.on;
+        let mut offers = Vec::new();
+        let mut executors = Vec::new();
+        let mut emulated_on = None;
+        for mut summary in targets {
+            let own = open_target(&registry, &summary.target, options)?;
+            complete(&mut summary, own.as_ref(), &profile)?;
+            let judge: Box<dyn Judge> = match &own {
+                Some(own) => Box::new(ShimJudge::new(own.instance.clone(), &own.device)),
+                None => {
+                    notices.push(Notice::note(format!(
+                        "target {}: {}",
+                        summary.target.name,
+                        PrimitiveCount.describe()
+                    )));
+                    Box::new(PrimitiveCount)
+                }
+            };
+            if purpose == Purpose::Run {
+                let (executor, emulated) = executor(&registry, &summary.target, own, on, options)?;
+                if emulated {
+                    emulated_on = Some(Executor::Cpu.name().to_owned());
+                }
+                executors.push(executor);
+            }
+            offers.push(TargetOffer { summary, judge });
+        }
+        if purpose == Purpose::PlanOnly && on == Some(Executor::Cpu) {
+            let foreign = offers.iter().any(|offer| offer.summary.target.kind != TargetKind::Cpu);
+            emulated_on = foreign.then(|| Executor::Cpu.name().to_owned());
+        }
+        let stored = stored_formats(graph);
+        if offers.iter().any(|offer| offer.summary.target.kind == TargetKind::Npu) {
+            notices.push(Notice::note(format!(
+                "weights stay as stored ({stored}): quantised formats cannot be made yet"
+            )));
+        }
+
+        let context = context(graph, options)?;
+        let menu = EntryMenu::usual(graph, context);
+        let goals = Goals {
+            quality_per_mille: None,
+            memory_bytes: None,
+            context: if graph.is_generative() { context } else { 0 },
+            max_prefill_rows: menu.largest_rows(),
+            latency_microseconds: None,
+        };
+        let planner_options = options
+            .planner_options
+            .iter()
+            .map(|(name, value)| PlannerOption { name: name.clone(), value: value.clone() })
+            .collect();
+        let facts = checkpoint.facts();
+        let model = ModelName { name: facts.name.clone(), family: facts.family.to_string() };
+        let request = make_request(graph, &model, &offers, &menu, goals, planner_options)?;
+        Ok(Preparation {
+            profile,
+            offers,
+            executors,
+            request,
+            session: planning_session(options)?,
+            notices,
+            emulated_on,
+            threads: options.threads,
+            asked_planner: options.planner.is_some(),
+        })
+    }
+
+    fn report(&self, planned: &PlannedBy, refused_plans: usize, more: Vec<Notice>) -> PlanReport {
+        let mut notices = self.notices.clone();
+        if let Some(error) = &planned.fallback {
+            notices.push(Notice::fallback(format!("{error}; the built-in planner took over")));
+        }
+        for line in planned.log.iter().filter(|line| matches!(line.level, LogLevel::Warn | LogLevel::Error)) {
+            notices.push(Notice::note(format!("planner: {}", line.message)));
+        }
+        let flags: usize = planned.plan.plan().shards.iter().map(|shard| shard.flags.len()).sum();
+        if self.emulated_on.is_some() && flags > 0 {
+            notices.push(Notice::note(format!("{flags} planned compiler flags reach no compiler here")));
+        }
+        notices.extend(more);
+        let heading = PlanHeading {
+            soc: self.profile.name.clone(),
+            planner: PlannerName {
+                name: planned.by.name.clone(),
+                version: planned.by.version.clone(),
+                built_in: !self.asked_planner || planned.fallback.is_some(),
+            },
+            refused_plans,
+            notices,
+            emulated_on: self.emulated_on.clone(),
+        };
+        report_plan(&self.request, &planned.plan, heading)
+    }
+
+    /// Loads every artefact on the executor of its target and joins them to a chain.
+    fn load(&self, graph: &Graph, shards: &[BuiltShard]) -> Result<Chain> {
+        let mut descriptions = Vec::new();
+        let mut loaded: Vec<Box<dyn ShardExecutor>> = Vec::new();
+        for shard in shards {
+            let executor = &self.executors[shard.target];
+            let options = thread_options(executor.instance.shim().name(), self.threads);
+            let artefact = executor.instance.load(&executor.device, &shard.artefact, &options)?;
+            let description = ShardDescription::of(&shard.name, &artefact).ok_or_else(|| {
+                Error::new(ErrorKind::Shim, format!("shard {} was compiled to nothing that can run", shard.name))
+            })?;
+            descriptions.push(description);
+            loaded.push(Box::new(ShimShard::new(artefact)));
+        }
+        let description = ChainDescription::of(graph, descriptions);
+        Ok(Chain::new(description, loaded, graph.assets.clone())?)
+    }
+}
+
+/// Finds shims where the options say.
+pub(crate) fn registry(options: &OpenOptions) -> ShimRegistry {
+    crate::shims::registry(&options.search())
+}
+
+/// Options of a shim that has threads.
+fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, String)> {
+    match threads {
+        Some(threads) if shim == CPU_SHIM => vec![("threads".to_owned(), threads.to_string())],
+        _ => Vec::new(),
+    }
+}
+
+/// The chip of the profile and, where that is no CPU, this machine's CPU, which takes what the chip does not and what is left when
+/// the chip is lost.
+fn targets(profile: &Profile) -> Vec<TargetSummary> {
+    let target = |name: &str, shim: &str, device: &str, kind| TargetSummary {
+        target: Target { name: name.to_owned(), shim: shim.to_owned(), device: device.to_owned(), kind },
+        limits: Vec::new(),
+        schema: Vec::new(),
+        recommended: Vec::new(),
+    };
+    let chip = match profile.kind {
+        TargetKind::Cpu => target(CPU_SHIM, &profile.shim, CPU_SHIM, TargetKind::Cpu),
+        kind => target(&profile.name, &profile.shim, &profile.name, kind),
+    };
+    let limits = profile.limits.clone();
+    let mut targets = vec![TargetSummary { limits, ..chip }];
+    if profile.kind != TargetKind::Cpu {
+        targets.push(target(CPU_SHIM, CPU_SHIM, CPU_SHIM, TargetKind::Cpu));
+    }
+    targets
+}
+
+/// Adds what the target's own shim says: limits the profile does not have, the schema of its flags. Without the shim the profile's
+/// flags are taken at their word: nobody can check them.
+fn complete(summary: &mut TargetSummary, own: Option<&OwnShim>, profile: &Profile) -> Result<()> {
+    if let Some(own) = own {
+        for limit in own.instance.limits(&own.device)? {
+            if summary.limits.iter().all(|held| held.name != limit.name) {
+                summary.limits.push(limit);
+            }
+        }
+        summary.schema = own.instance.flags(&own.device)?;
+        summary.target.device.clone_from(&own.device);
+    }
+    if summary.target.shim == profile.shim {
+        for flag in &profile.flags {
+            if own.is_none() {
+                summary.schema.push(FlagSchema {
+                    name: flag.name.clone(),
+                    values: FlagType::Text { max_bytes: 256 },
+                    default: None,
+                    description: flag.note.clone(),
+                });
+            }
+            summary.recommended.push(flag.flag());
+        }
+    }
+    Ok(())
+}
+
+struct OwnShim {
+    instance: ShimInstance,
+    device: String,
+    kind: DeviceKind,
+}
+
+/// The target's own shim with its device, where both are there.
+fn open_target(registry: &ShimRegistry, target: &Target, options: &OpenOptions) -> Result<Option<OwnShim>> {
+    if registry.get(&target.shim).is_none() {
+        return Ok(None);
+    }
+    let instance = registry.open(&target.shim, &target.name, &thread_options(&target.shim, options.threads))?;
+    let soc = (target.kind != TargetKind::Cpu).then_some(target.device.as_str());
+    let devices = instance.devices(soc)?;
+    let wanted = |kind: DeviceKind| {
+        devices.iter().find(|device| {
+            device.kind == kind
+                && (device.name == target.device || device.soc.as_deref() == Some(target.device.as_str()))
+        })
+    };
+    // In order of preference: what is really here, what can at least run, what can at least compile.
+    let kinds = match options.on {
+        Some(Executor::Simulator) => [DeviceKind::Simulated, DeviceKind::Present, DeviceKind::Offline],
+        _ => [DeviceKind::Present, DeviceKind::Simulated, DeviceKind::Offline],
+    };
+    let found = kinds.into_iter().find_map(wanted);
+    Ok(found.map(|device| OwnShim { device: device.name.clone(), kind: device.kind, instance: instance.clone() }))
+}
+
+/// What runs a target, and whether it is a stand-in.
+fn executor(
+    registry: &ShimRegistry,
+    target: &Target,
+    own: Option<OwnShim>,
+    on: Option<Executor>,
+    options: &OpenOptions,
+) -> Result<(TargetExecutor, bool)> {
+    if let Some(own) = own {
+        let fits = match on {
+            _ if target.kind == TargetKind::Cpu => own.kind == DeviceKind::Present,
+            None | Some(Executor::Device) => own.kind == DeviceKind::Present,
+            Some(Executor::Simulator) => own.kind == DeviceKind::Simulated,
+            Some(Executor::Cpu) => false,
+        };
+        if fits {
+            return Ok((TargetExecutor { instance: own.instance, device: own.device, is_target: true }, false));
+        }
+    }
+    if on != Some(Executor::Cpu) && target.kind != TargetKind::Cpu {
+        let (what, help) = match on {
+            Some(Executor::Simulator) => {
+                ("no simulator of it was found", "`--on cpu` runs its plan on this machine's CPU; `--on device` needs the chip")
+            }
+            _ => (
+                "the device was not found",
+                "`--on cpu` runs its plan on this machine's CPU, `--on simulator` on the vendor's simulator where a shim has one",
+            ),
+        };
+        return Err(Error::new(
+            ErrorKind::Missing,
+            format!("target {} ({} through shim `{}`): {what}", target.name, target.device, target.shim),
+        )
+        .with_help(help));
+    }
+    let instance = registry.open(CPU_SHIM, &target.name, &thread_options(CPU_SHIM, options.threads)).map_err(|error| {
+        Error::from(error).with_help("`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim")
+    })?;
+    let devices = instance.devices(None)?;
+    let device = devices.iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
+        Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
+    })?;
+    let device = device.name.clone();
+    Ok((TargetExecutor { instance, device, is_target: false }, target.kind != TargetKind::Cpu))
+}
+
+/// A limit of the user replaces the profile's of that name on every accelerator that has it; a new one goes to all accelerators, or
+/// to the CPU where there is none.
+fn override_limits(targets: &mut [TargetSummary], limits: &[(String, u64)]) {
+    let accelerated = targets.iter().any(|target| target.target.kind != TargetKind::Cpu);
+    for (name, value) in limits {
+        for target in targets.iter_mut().filter(|target| !accelerated || target.target.kind != TargetKind::Cpu) {
+            let mut limit = Limit::new(name, *value, Provenance::User);
+            if let Some(position) = target.limits.iter().position(|held| held.name == *name) {
+                let held = target.limits.remove(position);
+                limit.note = format!("instead of {} ({})", held.value, held.provenance);
+            }
+            target.limits.push(limit);
+        }
+    }
+}
+
+fn context(graph: &Graph, options: &OpenOptions) -> Result<u32> {
+    let model = u32::try_from(graph.context).unwrap_or(u32::MAX);
+    match options.context {
+        None => Ok(model.min(DEFAULT_CONTEXT)),
+        Some(context) if context >= 1 && context <= model => Ok(context),
+        Some(context) => {
+            Err(Error::new(ErrorKind::Argument, format!("a context of {context} tokens is not possible"))
+                .with_help(format!("this model takes from 1 to {model}")))
+        }
+    }
+}
+
+/// The planner asked for, with the built-in one behind it.
+fn planning_session(options: &OpenOptions) -> Result<PlanningSession> {
+    let tools = PlannerTools::new(options.cache.clone())?;
+    let session = match &options.planner {
+        None => PlanningSession::new(tools.built_in()?),
+        Some(named) => {
+            let asked = match find_planner(named, &options.search().planners) {
+                Ok(entry) => tools.load(&entry),
+                Err(error) if options.strict => return Err(error),
+                Err(error) => Err(PlannerError {
+                    planner: named.clone(),
+                    version: None,
+                    kind: PlannerErrorKind::MissingFile {
+                        path: PathBuf::from(named),
+                        source: std::io::Error::new(std::io::ErrorKind::NotFound, error.to_string()).into(),
+                    },
+                }),
+            };
+            PlanningSession::with_planner(asked, Some(tools.built_in()?))
+        }
+    };
+    Ok(session.strict(options.strict))
+}
+
+/// A path, or a name in one of the directories.
+pub(crate) fn find_planner(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
+    let path = Path::new(named);
+    if path.exists() || named.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
+        return Ok(PlannerEntry::from_path(path));
+    }
+    let registry = directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
+    Ok(registry.find(named)?)
+}
+
+/// The sandbox with its cache of compiled planners.
+pub(crate) struct PlannerTools {
+    pub(crate) sandbox: Sandbox,
+    cache: Option<CompiledCache>,
+}
+
+impl PlannerTools {
+    pub(crate) fn new(cache: Option<PathBuf>) -> Result<Self> {
+        let cache = cache.or_else(user_cache).map(|directory| CompiledCache::new(directory.join("planners")));
+        Ok(PlannerTools { sandbox: Sandbox::new(EngineKind::Native)?, cache })
+    }
+
+    pub(crate) fn built_in(&self) -> Result<Planner> {
+        Ok(builtin::load(&self.sandbox, self.cache.as_ref())?)
+    }
+
+    pub(crate) fn load(
+        &self,
+        entry: &PlannerEntry,
+    ) -> std::result::Result<Planner, PlannerError> {
+        entry.load(&self.sandbox, self.cache.as_ref(), &[])
+    }
+}
+
+/// `$XDG_CACHE_HOME/shardwright`, else `~/.cache/shardwright`.
+fn user_cache() -> Option<PathBuf> {
+    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
+    let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);
+    let home = || std::env::var_os("HOME").map(PathBuf::from).and_then(absolute).map(|home| home.join(".cache"));
+    given.or_else(home).map(|directory| directory.join("shardwright"))
+}
+
+/// Adds a half to the first norm scale of the layer in the middle; gives that layer.
+fn break_middle_layer(graph: &mut Graph) -> Option<u32> {
+    let middle = graph.layers() / 2;
+    let decoder = graph.component(ComponentKind::Decoder).ok()?;
+    let norm = decoder.nodes.iter().find(|node| node.layer == Some(middle) && matches!(node.op, Op::RmsNorm { .. }))?;
+    let scale = norm.inputs.get(1)?;
+    let ValueSource::Constant(weight) = decoder.values[scale.0 as usize].source else { return None };
+    let weight = graph.weights.get_mut(weight.0 as usize)?;
+    let bytes = weight.data.bytes();
+    let widened: Vec<f32> = match weight.dtype {
+        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        DType::Bf16 => bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        DType::F16 => bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        _ => return None,
+    };
+    weight.data = WeightData::from_vec(widened.iter().flat_map(|value| (value + 0.5).to_le_bytes()).collect());
+    weight.dtype = DType::F32;
+    for component in &mut graph.components {
+        let name = &weight.name;
+        component.values.iter_mut().filter(|value| value.name == *name).for_each(|value| value.dtype = DType::F32);
+    }
+    Some(middle)
+}

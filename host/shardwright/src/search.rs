@@ -1,0 +1,34 @@
+use std::path::PathBuf;
+
+/// Directories in which shims, planners and profiles are looked for, in this order.
+///
+/// Profiles and the planner that the library carries are always there, whatever the directories hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SearchPath {
+    /// Shims: dylibs with their manifests. Loading one runs its code: name only directories whose owner you trust.
+    pub shims: Vec<PathBuf>,
+    /// Planners: `.wasm` components and packs. They run in a sandbox.
+    pub planners: Vec<PathBuf>,
+    /// SoC profiles.
+    pub profiles: Vec<PathBuf>,
+}
+
+impl SearchPath {
+    /// What the variables `SHARDWRIGHT_SHIM_PATH`, `SHARDWRIGHT_PLANNER_PATH` and `SHARDWRIGHT_PROFILE_PATH` list, then `shims`,
+    /// `planners` and `profiles` beside the running program where they exist.
+    pub fn standard() -> Self {
+        let beside = std::env::current_exe().ok().and_then(|program| program.parent().map(PathBuf::from));
+        let list = |variable: &str, folder: &str| {
+            let named = std::env::var_os(variable).unwrap_or_default();
+            let mut found: Vec<PathBuf> =
+                std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
+            found.extend(beside.as_ref().map(|program| program.join(folder)).filter(|path| path.is_dir()));
+            found
+        };
+        SearchPath {
+            shims: list("SHARDWRIGHT_SHIM_PATH", "shims"),
+            planners: list("SHARDWRIGHT_PLANNER_PATH", "planners"),
+            profiles: list("SHARDWRIGHT_PROFILE_PATH", "profiles"),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+use std::sync::Arc;
+use std::time::Instant;
+
+use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
+use shardwright_runtime::{
+    CancelHandle, Generation, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
+};
+
+use crate::model::TextSide;
+use crate::{Error, ErrorKind, Result};
+
+/// A conversation or a text in the making, with the states of its own.
+///
+/// What was run once is not run again: a new turn costs its own tokens only. Use [`Session::cancel_handle`] to end a reply from
+/// another thread; the session stays usable.
+pub struct Session {
+    inner: shardwright_runtime::Session,
+    text: Arc<TextSide>,
+    messages: Vec<Message>,
+    /// How replies are made; change it between replies.
+    pub options: GenerationOptions,
+    /// Variables for the chat template, such as `enable_thinking`; change them between replies.
+    pub template: RenderOptions,
+}
+
+impl Session {
+    pub(crate) fn new(inner: shardwright_runtime::Session, text: Arc<TextSide>) -> Self {
+        let options = GenerationOptions {
+            sampling: text.generation.sampling,
+            stop: shardwright_runtime::text::StopRules::from_generation(&text.generation),
+            max_tokens: None,
+            show_special: false,
+        };
+        let template = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        Session { inner, text, messages: Vec::new(), options, template }
+    }
+
+    /// Adds a system turn. Only before the first user turn do chat templates take one.
+    pub fn system(&mut self, text: impl Into<String>) {
+        self.messages.push(Message::system(text));
+    }
+
+    /// Adds a user turn and starts the reply. The reply becomes a turn of the conversation when it is done or dropped.
+    pub fn chat(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
+        self.messages.push(Message::user(text));
+        let prompt = self.text.render(&self.messages, &self.template).and_then(|rendered| {
+            // The template writes the special tokens itself.
+            Ok(self.text.tokenizer()?.encode(&rendered, false)?)
+        });
+        match prompt.and_then(|ids| self.reply(ids, true)) {
+            Ok(generation) => Ok(Reply { session: self, generation, said: String::new(), chat: true, statistics: None }),
+            Err(error) => {
+                self.messages.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts a continuation of `text`, with the special tokens that the tokenizer puts in front. Earlier text is forgotten, but
+    /// what it has in common with the new one is not run again.
+    pub fn complete(&mut self, text: &str) -> Result<Reply<'_>> {
+        let ids = self.text.tokenizer()?.encode(text, true)?;
+        self.messages.clear();
+        let generation = self.reply(ids, false)?;
+        Ok(Reply { session: self, generation, said: String::new(), chat: false, statistics: None })
+    }
+
+    /// Starts a continuation of token ids.
+    pub fn complete_ids(&mut self, ids: Vec<u32>) -> Result<Reply<'_>> {
+        self.messages.clear();
+        let generation = self.reply(ids, false)?;
+        Ok(Reply { session: self, generation, said: String::new(), chat: false, statistics: None })
+    }
+
+    fn reply(&self, ids: Vec<u32>, chat: bool) -> Result<Generation> {
+        if ids.is_empty() {
+            return Err(Error::new(ErrorKind::Argument, "the prompt is empty and the tokenizer puts nothing in front")
+                .with_help("give a prompt of at least one character"));
+        }
+        let context = self.inner.chain().context();
+        if ids.len() as u64 > context {
+            let what = if chat { "conversation" } else { "prompt" };
+            return Err(Error::new(
+                ErrorKind::Context,
+                format!("the {what} has {} tokens, the context holds {context}", ids.len()),
+            ));
+        }
+        Ok(Generation::new(self.text.tokenizer()?, ids, &self.options)?)
+    }
+
+    /// Texts that end a reply, besides those there are.
+    pub fn add_stop_strings<S: AsRef<str>>(&mut self, strings: &[S]) -> Result<()> {
+        let strings = strings.iter().map(AsRef::as_ref);
+        self.options.stop = self.options.stop.clone().with_strings(strings)?;
+        Ok(())
+    }
+
+    /// Sets a variable for the chat template.
+    pub fn set_template_variable(&mut self, name: &str, value: bool) {
+        self.template = std::mem::take(&mut self.template).with_variable(name, value);
+    }
+
+    /// The turns so far.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Token ids of the history, as far as they were run.
+    pub fn tokens(&self) -> &[u32] {
+        self.inner.tokens()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.inner.clear();
+    }
+
+    /// Ends a reply from another thread.
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.inner.cancel_handle()
+    }
+
+    /// Replies end as done at that time; `None` for no limit.
+    pub fn set_deadline(&mut self, deadline: Option<Instant>) {
+        self.inner.set_deadline(deadline);
+    }
+
+    /// Where every step ran so far, and what was copied between shards.
+    pub fn placement(&self) -> PlacementRecord {
+        self.inner.placement()
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.text.tokenizer()
+    }
+}
+
+/// A reply in the making: an iterator over its events. Dropping it ends the reply.
+pub struct Reply<'s> {
+    session: &'s mut Session,
+    generation: Generation,
+    said: String,
+    chat: bool,
+    statistics: Option<GenerationStatistics>,
+}
+
+impl Reply<'_> {
+    /// Runs to the end and gives the whole text.
+    pub fn text(mut self) -> Result<String> {
+        while let Some(event) = self.next() {
+            event?;
+        }
+        Ok(self.said.clone())
+    }
+
+    /// Counts and times so far.
+    pub fn statistics(&self) -> GenerationStatistics {
+        self.statistics.unwrap_or(*self.generation.statistics())
+    }
+}
+
+impl Iterator for Reply<'_> {
+    type Item = Result<GenerationEvent>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let event = self.generation.next(&mut self.session.inner)?;
+        match &event {
+            Ok(GenerationEvent::TextDelta { text }) => self.said.push_str(text),
+            Ok(GenerationEvent::Done { statistics, .. }) => self.statistics = Some(*statistics),
+            _ => {}
+        }
+        Some(event.map_err(Error::from))
+    }
+}
+
+impl Drop for Reply<'_> {
+    fn drop(&mut self) {
+        if self.chat {
+            self.session.messages.push(Message::assistant(std::mem::take(&mut self.said)));
+        }
+    }
+}
