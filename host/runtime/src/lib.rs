@@ -8,8 +8,10 @@
 //! arithmetic of a model happens in a shim.
 //!
 //! ```no_run
+//! use std::error::Error;
+//!
 //! use shardwright_runtime::{Chain, ChainDescription, ShardExecutor};
-//! # use std::error::Error;
+//!
 //! fn first_token(
 //!     description: ChainDescription,
 //!     shards: Vec<Box<dyn ShardExecutor>>,
