@@ -27,6 +27,14 @@ pub fn folder() -> &'static Path {
     })
 }
 
+/// The program itself.
+///
+/// # Panics
+/// As [`folder`].
+pub fn executable() -> PathBuf {
+    folder().join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
+}
+
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
@@ -60,7 +68,7 @@ pub struct Outcome {
 
 /// A run of the program with these arguments, in the root of the project.
 pub fn shardwright<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Run {
-    let mut command = Command::new(folder().join(format!("shardwright{}", std::env::consts::EXE_SUFFIX)));
+    let mut command = Command::new(executable());
     command.current_dir(tree::root()).args(arguments).stdin(Stdio::null());
     for name in ["SHARDWRIGHT_SHIM_PATH", "SHARDWRIGHT_PLANNER_PATH", "SHARDWRIGHT_PROFILE_PATH"] {
         command.env_remove(name);

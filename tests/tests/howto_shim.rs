@@ -1,0 +1,97 @@
+//! Follows the page for vendors with the C template: copy, compile with the system's C compiler, drop beside its
+//! manifest, be listed, run a model.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::program::shardwright;
+use shardwright_tests::tree;
+
+/// A copy of the template under another name, compiled into `folder`.
+fn copied_shim(name: &str, folder: &Path) {
+    let template = tree::root().join("vendor-shims/template/c");
+    let source = tempfile::tempdir().expect("a temporary folder");
+    for entry in fs::read_dir(&template).expect("the template") {
+        let path = entry.expect("a file of the template").path();
+        let text = fs::read_to_string(&path).expect("text");
+        let file = path.file_name().expect("files have names");
+        fs::write(source.path().join(file), text.replace("template-c", name)).expect("written");
+    }
+    let status = Command::new("cc")
+        .current_dir(source.path())
+        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-I"])
+        .arg(tree::root().join("vendor-shims/abi/include"))
+        .arg("-o")
+        .arg(folder.join(format!("{name}.so")))
+        .args(files(source.path(), "c"))
+        .arg("-lm")
+        .status()
+        .expect("a C compiler");
+    assert!(status.success(), "the copied template does not compile");
+
+    let manifest = files(source.path(), "json").pop().expect("the template has a manifest");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(manifest).expect("read")).expect("JSON");
+    manifest["library"] = format!("{name}.so").into();
+    fs::write(folder.join(format!("{name}.shim.json")), manifest.to_string()).expect("written");
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
+}
+
+fn listed(folder: &Path) -> (Vec<String>, String) {
+    let report = shardwright(["shim", "list", "--shims"]).argument(folder).json();
+    let shims = report["shims"].as_array().expect("a list of shims");
+    let names = shims.iter().filter_map(|shim| shim["name"].as_str().map(str::to_owned)).collect();
+    (names, report.to_string())
+}
+
+#[test]
+fn a_copied_template_is_listed_until_it_is_taken_away() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    copied_shim("acme", folder.path());
+    let (names, report) = listed(folder.path());
+    assert!(names.iter().any(|name| name == "acme"), "{report}");
+
+    fs::remove_file(folder.path().join("acme.so")).expect("removed");
+    let (names, report) = listed(folder.path());
+    assert!(!names.iter().any(|name| name == "acme"), "{report}");
+    assert!(report.contains("acme.so"), "a manifest without its library is reported: {report}");
+}
+
+#[test]
+fn a_hash_that_does_not_fit_is_a_reason_not_to_load() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    copied_shim("acme", folder.path());
+    let path = folder.path().join("acme.shim.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+    manifest["sha256"] = "0".repeat(64).into();
+    fs::write(&path, manifest.to_string()).expect("written");
+    let (names, report) = listed(folder.path());
+    assert!(!names.iter().any(|name| name == "acme"), "{report}");
+    assert!(report.contains("hash") || report.contains("sha256"), "{report}");
+}
+
+/// The shim says of itself that it is for one thread and plain loops; the chip is one that nobody makes.
+#[test]
+fn a_profile_that_names_the_copied_shim_runs_a_model_on_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    copied_shim("acme", folder.path());
+    let profile = r#"{
+        "schema": 1, "name": "acme-one", "title": "Acme One", "vendor": "Acme", "shim": "acme", "kind": "npu",
+        "limits": [{"name": "ops", "value": 400, "provenance": "declared", "note": ""}]
+    }"#;
+    fs::write(folder.path().join("acme-one.json"), profile).expect("written");
+    let verify = || {
+        shardwright(["verify", TEXT_FIXTURES[3], "--soc", "acme-one", "--on", "cpu", "--shims"])
+            .argument(folder.path())
+            .argument("--profiles")
+            .argument(folder.path())
+    };
+    verify().succeeds();
+}
