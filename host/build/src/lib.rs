@@ -25,5 +25,5 @@ pub use shim_judge::ShimJudge;
 
 pub use {
     shardwright_graph as graph, shardwright_models as models, shardwright_planning as planning,
-    shardwright_shims as shims,
+    shardwright_reference as reference, shardwright_shims as shims,
 };

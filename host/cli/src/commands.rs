@@ -4,14 +4,15 @@ mod embed;
 mod run;
 
 use std::io::Write;
+use std::path::Path;
 
 use clap::CommandFactory;
 use serde::Serialize;
 use shardwright::{Executor, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath};
 
 use crate::arguments::{
-    Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format, PlaceArguments, PlanArguments,
-    PlannerCommand, ShimCommand, TargetArguments, VerifyArguments,
+    Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format, PlaceArguments,
+    PlanArguments, PlannerCommand, ShimCommand, TargetArguments, VerifyArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -57,12 +58,15 @@ fn plan(arguments: &PlanArguments, format: Format) -> Result<Outcome, Failure> {
 fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution);
     let goldens = arguments.golden.as_deref().unwrap_or(&arguments.checkpoint);
+    let busy = views::Busy::new("comparing");
     let passed = if arguments.self_test {
         let report = shardwright::self_test(&arguments.checkpoint, goldens, &options)?;
+        drop(busy);
         print(format, &report, views::self_test)?;
         report.passed
     } else {
         let report = shardwright::verify(&arguments.checkpoint, goldens, &options)?;
+        drop(busy);
         print(format, &report, views::verify)?;
         report.passed
     };
@@ -125,7 +129,11 @@ fn search_path(places: &PlaceArguments) -> SearchPath {
 }
 
 /// Prints a report for people or as one JSON document.
-fn print<R: Serialize>(format: Format, report: &R, view: impl FnOnce(&R) -> String) -> Result<Outcome, Failure> {
+fn print<R: Serialize>(
+    format: Format,
+    report: &R,
+    view: impl FnOnce(&R) -> String,
+) -> Result<Outcome, Failure> {
     let text = match format {
         Format::Text => view(report),
         Format::Json => json(report)?,
@@ -135,7 +143,8 @@ fn print<R: Serialize>(format: Format, report: &R, view: impl FnOnce(&R) -> Stri
 
 /// One line of JSON.
 fn json(report: &impl Serialize) -> Result<String, Failure> {
-    let mut text = serde_json::to_string(report).map_err(std::io::Error::other).map_err(io("report as JSON"))?;
+    let mut text =
+        serde_json::to_string(report).map_err(std::io::Error::other).map_err(io("report as JSON"))?;
     text.push('\n');
     Ok(text)
 }
@@ -152,6 +161,16 @@ fn standard_input() -> Result<String, Failure> {
     std::io::read_to_string(std::io::stdin().lock()).map_err(io("standard input"))
 }
 
+/// Plans, compiles and loads.
+fn open(
+    target: &TargetArguments,
+    execution: &ExecutionArguments,
+    checkpoint: &Path,
+) -> Result<Model, Failure> {
+    let _busy = views::Busy::new("planning, compiling and loading");
+    Ok(open_options(target, execution).open(checkpoint)?)
+}
+
 /// Says on standard error what must not be kept silent before a model's output.
 fn say_notices(model: &Model, quiet: bool) {
     let plan = model.plan();
@@ -159,6 +178,10 @@ fn say_notices(model: &Model, quiet: bool) {
         eprintln!("*emulated on {executor}*");
     }
     for notice in plan.notices.iter().filter(|notice| !quiet || notice.kind == NoticeKind::Fallback) {
-        eprintln!("{}: {}", if notice.kind == NoticeKind::Fallback { "fallback" } else { "note" }, notice.text);
+        eprintln!(
+            "{}: {}",
+            if notice.kind == NoticeKind::Fallback { "fallback" } else { "note" },
+            notice.text
+        );
     }
 }

@@ -65,7 +65,9 @@ const fn general_help(kind: ErrorKind) -> &'static str {
         ErrorKind::Invalid => "fetch the file again; it is damaged or not what its name says",
         ErrorKind::Unsupported => "README.md lists what is supported",
         ErrorKind::Incompatible => "build it again with this version",
-        ErrorKind::Planning => "`shardwright plan` shows limits and reasons; `--limit NAME=VALUE` overrides a limit",
+        ErrorKind::Planning => {
+            "`shardwright plan` shows limits and reasons; `--limit NAME=VALUE` overrides a limit"
+        }
         ErrorKind::Shim => "`shardwright shim list` shows what was found; `-v` shows more of what happened",
         ErrorKind::Strict => "leave `--strict` out to accept the fallback",
         ErrorKind::Context => "shorten the prompt or raise `--context`",
@@ -89,7 +91,8 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
     let _ = match format {
         Format::Text => writeln!(stderr, "error: {message}\nhelp: {help}"),
         Format::Json => {
-            let report = serde_json::json!({ "error": { "kind": kind.name(), "message": message, "help": help } });
+            let report =
+                serde_json::json!({ "error": { "kind": kind.name(), "message": message, "help": help } });
             writeln!(stderr, "{report}")
         }
     };

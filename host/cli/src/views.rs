@@ -34,13 +34,58 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// `0-3, 5`
+fn ranges(numbers: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for &number in numbers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => parts.push((number, number)),
+        }
+    }
+    let part =
+        |(first, last): (u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    parts.into_iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+/// What is going on, on standard error, where that is a terminal; gone when dropped.
+pub struct Busy(indicatif::ProgressBar);
+
+impl Busy {
+    /// Shows that `what` takes its time.
+    pub fn new(what: &'static str) -> Self {
+        let bar = indicatif::ProgressBar::new_spinner().with_message(what);
+        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+        Busy(bar)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
-    fn bytes_are_readable() {
-        for (count, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (14_782_040, "14.1 MiB"), (u64::MAX, "16777216.0 TiB")]
+    fn neighbours_become_ranges() {
+        for (numbers, text) in
+            [(&[0, 1, 2, 5][..], "0-2, 5"), (&[], ""), (&[7], "7"), (&[1, 3, 5], "1, 3, 5")]
         {
+            assert_eq!(super::ranges(numbers), text);
+        }
+    }
+
+    #[test]
+    fn bytes_are_readable() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (14_782_040, "14.1 MiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
             assert_eq!(super::bytes(count), text);
         }
     }

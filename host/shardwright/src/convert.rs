@@ -40,7 +40,9 @@ impl From<TextError> for Error {
     fn from(error: TextError) -> Self {
         let kind = match &error {
             TextError::Read { .. } => ErrorKind::Missing,
-            TextError::UnsupportedTokenizer { .. } | TextError::UnsupportedTemplate { .. } => ErrorKind::Unsupported,
+            TextError::UnsupportedTokenizer { .. } | TextError::UnsupportedTemplate { .. } => {
+                ErrorKind::Unsupported
+            }
             TextError::InvalidStopString { .. }
             | TextError::InvalidSampling { .. }
             | TextError::NotUtf8 { .. }

@@ -58,7 +58,9 @@ impl Model {
     pub fn embed(&self, text: &str, options: &EmbedOptions) -> Result<Vec<f32>> {
         if self.inner.chain.is_generative() {
             return Err(Error::new(ErrorKind::Unsupported, "this model generates text and cannot embed")
-                .with_help("`shardwright run` generates; embed with an embedding model such as EmbeddingGemma"));
+                .with_help(
+                    "`shardwright run` generates; embed with an embedding model such as EmbeddingGemma",
+                ));
         }
         let mut prompt = match &options.prompt_name {
             Some(name) => sentence_prompt(&self.inner.directory, name)?,

@@ -14,8 +14,9 @@ use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, 
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
 use shardwright_build::shims::{DeviceKind, ShimInstance, ShimRegistry};
 use shardwright_build::{
-    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelName, Notice, PlanHeading, PlanReport,
-    PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, make_request, report_plan, stored_formats,
+    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelName, Notice, PlanHeading,
+    PlanReport, PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, make_request, report_plan,
+    stored_formats,
 };
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
 
@@ -228,7 +229,10 @@ impl Preparation {
             let options = thread_options(executor.instance.shim().name(), self.threads);
             let artefact = executor.instance.load(&executor.device, &shard.artefact, &options)?;
             let description = ShardDescription::of(&shard.name, &artefact).ok_or_else(|| {
-                Error::new(ErrorKind::Shim, format!("shard {} was compiled to nothing that can run", shard.name))
+                Error::new(
+                    ErrorKind::Shim,
+                    format!("shard {} was compiled to nothing that can run", shard.name),
+                )
             })?;
             descriptions.push(description);
             loaded.push(Box::new(ShimShard::new(artefact)));
@@ -311,7 +315,8 @@ fn open_target(registry: &ShimRegistry, target: &Target, options: &OpenOptions) 
     if registry.get(&target.shim).is_none() {
         return Ok(None);
     }
-    let instance = registry.open(&target.shim, &target.name, &thread_options(&target.shim, options.threads))?;
+    let instance =
+        registry.open(&target.shim, &target.name, &thread_options(&target.shim, options.threads))?;
     let soc = (target.kind != TargetKind::Cpu).then_some(target.device.as_str());
     let devices = instance.devices(soc)?;
     let wanted = |kind: DeviceKind| {
@@ -326,7 +331,11 @@ fn open_target(registry: &ShimRegistry, target: &Target, options: &OpenOptions) 
         _ => [DeviceKind::Present, DeviceKind::Simulated, DeviceKind::Offline],
     };
     let found = kinds.into_iter().find_map(wanted);
-    Ok(found.map(|device| OwnShim { device: device.name.clone(), kind: device.kind, instance: instance.clone() }))
+    Ok(found.map(|device| OwnShim {
+        device: device.name.clone(),
+        kind: device.kind,
+        instance: instance.clone(),
+    }))
 }
 
 /// What runs a target, and whether it is a stand-in.
@@ -345,14 +354,18 @@ fn executor(
             Some(Executor::Cpu) => false,
         };
         if fits {
-            return Ok((TargetExecutor { instance: own.instance, device: own.device, is_target: true }, false));
+            return Ok((
+                TargetExecutor { instance: own.instance, device: own.device, is_target: true },
+                false,
+            ));
         }
     }
     if on != Some(Executor::Cpu) && target.kind != TargetKind::Cpu {
         let (what, help) = match on {
-            Some(Executor::Simulator) => {
-                ("no simulator of it was found", "`--on cpu` runs its plan on this machine's CPU; `--on device` needs the chip")
-            }
+            Some(Executor::Simulator) => (
+                "no simulator of it was found",
+                "`--on cpu` runs its plan on this machine's CPU; `--on device` needs the chip",
+            ),
             _ => (
                 "the device was not found",
                 "`--on cpu` runs its plan on this machine's CPU, `--on simulator` on the vendor's simulator where a shim has one",
@@ -380,7 +393,9 @@ fn executor(
 fn override_limits(targets: &mut [TargetSummary], limits: &[(String, u64)]) {
     let accelerated = targets.iter().any(|target| target.target.kind != TargetKind::Cpu);
     for (name, value) in limits {
-        for target in targets.iter_mut().filter(|target| !accelerated || target.target.kind != TargetKind::Cpu) {
+        for target in
+            targets.iter_mut().filter(|target| !accelerated || target.target.kind != TargetKind::Cpu)
+        {
             let mut limit = Limit::new(name, *value, Provenance::User);
             if let Some(position) = target.limits.iter().position(|held| held.name == *name) {
                 let held = target.limits.remove(position);
@@ -433,7 +448,8 @@ pub(crate) fn find_planner(named: &str, directories: &[PathBuf]) -> Result<Plann
     if path.exists() || named.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
         return Ok(PlannerEntry::from_path(path));
     }
-    let registry = directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
+    let registry =
+        directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
     Ok(registry.find(named)?)
 }
 
@@ -453,10 +469,7 @@ impl PlannerTools {
         Ok(builtin::load(&self.sandbox, self.cache.as_ref())?)
     }
 
-    pub(crate) fn load(
-        &self,
-        entry: &PlannerEntry,
-    ) -> std::result::Result<Planner, PlannerError> {
+    pub(crate) fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
         entry.load(&self.sandbox, self.cache.as_ref(), &[])
     }
 }
@@ -465,7 +478,8 @@ impl PlannerTools {
 fn user_cache() -> Option<PathBuf> {
     let absolute = |path: PathBuf| path.is_absolute().then_some(path);
     let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);
-    let home = || std::env::var_os("HOME").map(PathBuf::from).and_then(absolute).map(|home| home.join(".cache"));
+    let home =
+        || std::env::var_os("HOME").map(PathBuf::from).and_then(absolute).map(|home| home.join(".cache"));
     given.or_else(home).map(|directory| directory.join("shardwright"))
 }
 
@@ -473,22 +487,34 @@ fn user_cache() -> Option<PathBuf> {
 fn break_middle_layer(graph: &mut Graph) -> Option<u32> {
     let middle = graph.layers() / 2;
     let decoder = graph.component(ComponentKind::Decoder).ok()?;
-    let norm = decoder.nodes.iter().find(|node| node.layer == Some(middle) && matches!(node.op, Op::RmsNorm { .. }))?;
+    let norm = decoder
+        .nodes
+        .iter()
+        .find(|node| node.layer == Some(middle) && matches!(node.op, Op::RmsNorm { .. }))?;
     let scale = norm.inputs.get(1)?;
     let ValueSource::Constant(weight) = decoder.values[scale.0 as usize].source else { return None };
     let weight = graph.weights.get_mut(weight.0 as usize)?;
     let bytes = weight.data.bytes();
     let widened: Vec<f32> = match weight.dtype {
         DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        DType::Bf16 => bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        DType::F16 => bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        DType::Bf16 => {
+            bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        }
+        DType::F16 => {
+            bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        }
         _ => return None,
     };
-    weight.data = WeightData::from_vec(widened.iter().flat_map(|value| (value + 0.5).to_le_bytes()).collect());
+    weight.data =
+        WeightData::from_vec(widened.iter().flat_map(|value| (value + 0.5).to_le_bytes()).collect());
     weight.dtype = DType::F32;
     for component in &mut graph.components {
         let name = &weight.name;
-        component.values.iter_mut().filter(|value| value.name == *name).for_each(|value| value.dtype = DType::F32);
+        component
+            .values
+            .iter_mut()
+            .filter(|value| value.name == *name)
+            .for_each(|value| value.dtype = DType::F32);
     }
     Some(middle)
 }

@@ -102,7 +102,10 @@ fn read_request(path: &Path) -> Result<Request> {
     let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
     let length = std::fs::metadata(path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
     if length > REQUEST_BYTES_MAX {
-        return Err(fault(ErrorKind::Invalid, &format!("{length} bytes, at most {REQUEST_BYTES_MAX} are read")));
+        return Err(fault(
+            ErrorKind::Invalid,
+            &format!("{length} bytes, at most {REQUEST_BYTES_MAX} are read"),
+        ));
     }
     let bytes = std::fs::read(path).map_err(|error| fault(ErrorKind::Missing, &error))?;
     serde_json::from_slice(&bytes).map_err(|error| {

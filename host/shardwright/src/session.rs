@@ -48,7 +48,9 @@ impl Session {
             Ok(self.text.tokenizer()?.encode(&rendered, false)?)
         });
         match prompt.and_then(|ids| self.reply(ids, true)) {
-            Ok(generation) => Ok(Reply { session: self, generation, said: String::new(), chat: true, statistics: None }),
+            Ok(generation) => {
+                Ok(Reply { session: self, generation, said: String::new(), chat: true, statistics: None })
+            }
             Err(error) => {
                 self.messages.pop();
                 Err(error)
@@ -74,8 +76,11 @@ impl Session {
 
     fn reply(&self, ids: Vec<u32>, chat: bool) -> Result<Generation> {
         if ids.is_empty() {
-            return Err(Error::new(ErrorKind::Argument, "the prompt is empty and the tokenizer puts nothing in front")
-                .with_help("give a prompt of at least one character"));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "the prompt is empty and the tokenizer puts nothing in front",
+            )
+            .with_help("give a prompt of at least one character"));
         }
         let context = self.inner.chain().context();
         if ids.len() as u64 > context {

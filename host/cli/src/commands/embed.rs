@@ -1,7 +1,7 @@
 use serde::Serialize;
-use shardwright::{EmbedOptions, Model};
+use shardwright::EmbedOptions;
 
-use super::{json, open_options, standard_input, write};
+use super::{json, open, say_notices, standard_input, write};
 use crate::arguments::{EmbedArguments, Format};
 use crate::outcome::{Failure, Outcome};
 
@@ -13,9 +13,10 @@ struct Embedding<'a> {
 
 /// One vector per text: as JSON a document per line, as text the numbers of a vector on a line.
 pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Failure> {
-    let model: Model = open_options(&arguments.target, &arguments.execution).open(&arguments.checkpoint)?;
-    super::say_notices(&model, false);
-    let options = EmbedOptions { prompt_name: arguments.prompt_name.clone(), dimensions: arguments.dimensions };
+    let model = open(&arguments.target, &arguments.execution, &arguments.checkpoint)?;
+    say_notices(&model, false);
+    let options =
+        EmbedOptions { prompt_name: arguments.prompt_name.clone(), dimensions: arguments.dimensions };
     let read;
     let texts: Vec<&str> = if arguments.texts.is_empty() {
         read = standard_input()?;

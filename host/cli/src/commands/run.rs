@@ -4,13 +4,13 @@ use std::sync::OnceLock;
 use serde_json::json;
 use shardwright::{CancelHandle, DoneReason, GenerationEvent, GenerationStatistics, Session};
 
-use super::{json as json_line, open_options, say_notices, standard_input, write};
+use super::{json as json_line, open, say_notices, standard_input, write};
 use crate::arguments::{Format, RunArguments};
 use crate::outcome::{Failure, Outcome, io};
 
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
-    let model = open_options(&arguments.target, &arguments.execution).open(&arguments.checkpoint)?;
+    let model = open(&arguments.target, &arguments.execution, &arguments.checkpoint)?;
     say_notices(&model, arguments.quiet);
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
@@ -80,7 +80,12 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
 }
 
 /// Streams one reply; the text goes to standard output as it comes, statistics to standard error.
-fn reply(session: &mut Session, turn: Turn<'_>, arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
+fn reply(
+    session: &mut Session,
+    turn: Turn<'_>,
+    arguments: &RunArguments,
+    format: Format,
+) -> Result<Outcome, Failure> {
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
         Turn::Text(text) => session.complete(text)?,

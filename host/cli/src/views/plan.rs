@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use shardwright::{NoticeKind, PlanReport, ReasonReport};
 
-use super::{bytes, table};
+use super::{bytes, ranges, table};
 
 /// The plan as a table with its limits and reasons.
 pub fn plan(report: &PlanReport) -> String {
@@ -28,7 +28,18 @@ pub fn plan(report: &PlanReport) -> String {
         let _ = writeln!(text, "{kind}: {}", notice.text);
     }
 
-    let mut shards = table(&["shard", "component", "layers", "target", "ops", "weights", "states", "formats", "entries", "build"]);
+    let mut shards = table(&[
+        "shard",
+        "component",
+        "layers",
+        "target",
+        "ops",
+        "weights",
+        "states",
+        "formats",
+        "entries",
+        "build",
+    ]);
     for shard in &report.shards {
         let entries: Vec<String> =
             shard.entries.iter().filter(|entry| entry.ops > 0).map(|entry| entry.entry.to_string()).collect();
@@ -61,29 +72,68 @@ pub fn plan(report: &PlanReport) -> String {
         let _ = writeln!(text, "\n{limits}");
     }
 
-    let mut flags = table(&["shard", "flag", "value"]);
-    for shard in &report.shards {
-        for flag in &shard.flags {
-            flags.add_row([shard.index.to_string(), flag.name.clone(), flag.value.clone()]);
+    let flags = grouped(
+        report
+            .shards
+            .iter()
+            .enumerate()
+            .flat_map(|(index, shard)| shard.flags.iter().map(move |flag| (index, flag.to_string()))),
+    );
+    if !flags.is_empty() {
+        let _ = writeln!(text, "\nflags");
+        for (shards, flag) in &flags {
+            let _ = writeln!(text, "  {shards}: {flag}");
         }
     }
-    if !flags.is_empty() {
-        let _ = writeln!(text, "\n{flags}");
-    }
 
-    let mut reasons = String::new();
-    let mut reason = |place: &str, reason: &ReasonReport| {
-        let _ = writeln!(reasons, "  {place}{}: {} ({})", reason.choice, reason.because, reason.cause);
-    };
-    report.reasons.iter().for_each(|entry| reason("", entry));
-    for shard in &report.shards {
-        shard.reasons.iter().for_each(|entry| reason(&format!("shard {}: ", shard.index), entry));
-    }
-    if !reasons.is_empty() {
-        let _ = write!(text, "\nreasons\n{reasons}");
+    let sentence =
+        |reason: &ReasonReport| format!("{}: {} ({})", reason.choice, reason.because, reason.cause);
+    let reasons = grouped(
+        report
+            .shards
+            .iter()
+            .enumerate()
+            .flat_map(|(index, shard)| shard.reasons.iter().map(move |reason| (index, sentence(reason)))),
+    );
+    if !report.reasons.is_empty() || !reasons.is_empty() {
+        let _ = writeln!(text, "\nreasons");
+        for reason in &report.reasons {
+            let _ = writeln!(text, "  {}", sentence(reason));
+        }
+        for (shards, reason) in &reasons {
+            let _ = writeln!(text, "  {shards}: {reason}");
+        }
     }
     if !report.fallback.is_empty() {
         let _ = writeln!(text, "\nif a target is lost: {}", report.fallback.join(", then "));
     }
     text
+}
+
+/// Equal sentences of several shards once, with the shards they hold for, in the order of the first of them.
+fn grouped(sentences: impl Iterator<Item = (usize, String)>) -> Vec<(String, String)> {
+    let mut groups: Vec<(Vec<u32>, String)> = Vec::new();
+    for (shard, sentence) in sentences {
+        match groups.iter_mut().find(|(_, held)| *held == sentence) {
+            Some((shards, _)) => shards.push(shard as u32),
+            None => groups.push((vec![shard as u32], sentence)),
+        }
+    }
+    let named = |(shards, sentence): (Vec<u32>, String)| {
+        let what = if shards.len() == 1 { "shard" } else { "shards" };
+        (format!("{what} {}", ranges(&shards)), sentence)
+    };
+    groups.into_iter().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_holds_for_several_shards_is_said_once() {
+        let sentences =
+            [(0, "a"), (0, "b"), (1, "a"), (3, "a"), (3, "c")].map(|(shard, text)| (shard, text.to_owned()));
+        let wanted = [("shards 0-1, 3", "a"), ("shard 0", "b"), ("shard 3", "c")];
+        let grouped = super::grouped(sentences.into_iter());
+        assert!(grouped.iter().map(|(shards, text)| (shards.as_str(), text.as_str())).eq(wanted));
+    }
 }

@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use shardwright::ShowReport;
 
-use super::{bytes, table};
+use super::{bytes, ranges, table};
 
 /// Components, layer kinds, tables and sizes of a checkpoint.
 pub fn show(report: &ShowReport) -> String {
@@ -36,13 +36,22 @@ pub fn show(report: &ShowReport) -> String {
         let _ = writeln!(text, "{}", remarks.join(", "));
     }
     if facts.unused_tensors > 0 {
-        let _ = writeln!(text, "{} tensors ({}) are not used", facts.unused_tensors, bytes(facts.unused_bytes));
+        let _ =
+            writeln!(text, "{} tensors ({}) are not used", facts.unused_tensors, bytes(facts.unused_bytes));
     }
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }
 
-    let mut components = table(&["component", "layers", "ops", "primitive ops", "prefill ops", "weights", "multiply-adds/token"]);
+    let mut components = table(&[
+        "component",
+        "layers",
+        "ops",
+        "primitive ops",
+        "prefill ops",
+        "weights",
+        "multiply-adds/token",
+    ]);
     for component in &report.components {
         components.add_row([
             component.name.clone(),
@@ -70,34 +79,21 @@ pub fn show(report: &ShowReport) -> String {
 
     let mut assets = table(&["gathered table", "rows", "width", "size"]);
     for asset in &report.assets {
-        assets.add_row([asset.name.clone(), asset.entries.to_string(), asset.width.to_string(), bytes(asset.bytes)]);
+        assets.add_row([
+            asset.name.clone(),
+            asset.entries.to_string(),
+            asset.width.to_string(),
+            bytes(asset.bytes),
+        ]);
     }
     let _ = writeln!(text, "\n{assets}");
     if report.state_bytes > 0 {
-        let _ = writeln!(text, "\nstates at a context of {}: {} (f32)", report.context, bytes(report.state_bytes));
+        let _ = writeln!(
+            text,
+            "\nstates at a context of {}: {} (f32)",
+            report.context,
+            bytes(report.state_bytes)
+        );
     }
     text
-}
-
-/// `0-3, 5`
-fn ranges(layers: &[u32]) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for &layer in layers {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == layer => *last = layer,
-            _ => parts.push((layer, layer)),
-        }
-    }
-    let part = |(first, last): (u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
-    parts.into_iter().map(part).collect::<Vec<_>>().join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn neighbours_become_ranges() {
-        for (layers, text) in [(&[0, 1, 2, 5][..], "0-2, 5"), (&[], ""), (&[7], "7"), (&[1, 3, 5], "1, 3, 5")] {
-            assert_eq!(super::ranges(layers), text);
-        }
-    }
 }

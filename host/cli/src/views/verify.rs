@@ -41,7 +41,8 @@ pub fn verify(report: &VerifyReport) -> String {
 
 /// Both verifications and whether the broken layer was named.
 pub fn self_test(report: &SelfTestReport) -> String {
-    let named = report.broken.first_divergent_layer.map_or_else(|| "none".to_owned(), |layer| layer.to_string());
+    let named =
+        report.broken.first_divergent_layer.map_or_else(|| "none".to_owned(), |layer| layer.to_string());
     format!(
         "intact\n{}\nwith one norm scale of layer {} changed\n{}\nself-test {}: layer {} was broken, layer {named} was named\n",
         verify(&report.intact),

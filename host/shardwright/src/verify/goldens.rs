@@ -33,8 +33,6 @@ impl Floats {
 #[derive(Clone, Debug)]
 pub(crate) struct Golden {
     pub(crate) ids: Vec<u32>,
-    /// Whether pictures or sound stand in the prompt, which only the towers could provide.
-    pub(crate) has_soft_tokens: bool,
     pub(crate) hidden: Option<Floats>,
     pub(crate) final_norm: Option<Floats>,
     pub(crate) per_layer: Option<Floats>,
@@ -92,7 +90,8 @@ impl File {
         if view.dtype() != Dtype::F32 || view.shape().is_empty() {
             return Err(self.fault(name, "is not an array of f32"));
         }
-        let values = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let values =
+            view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         Ok(Some(Floats { shape: view.shape().to_vec(), values }))
     }
 
@@ -120,9 +119,9 @@ pub(crate) fn read_goldens(directory: &Path) -> Result<Vec<Golden>> {
     while let Some(ids) = file.ids(&tensors, &format!("p{}.input_ids", goldens.len()))? {
         let name = |what: &str| format!("p{}.{what}", goldens.len());
         let floats = |what: &str| file.floats(&tensors, &name(what));
-        let logits_start = file.integers(&tensors, &name("logits_start"))?.and_then(|(_, v)| v.first().copied());
+        let logits_start =
+            file.integers(&tensors, &name("logits_start"))?.and_then(|(_, v)| v.first().copied());
         let golden = Golden {
-            has_soft_tokens: ["pixel_values", "waveform"].iter().any(|what| tensors.tensor(&name(what)).is_ok()),
             hidden: floats("hidden")?,
             final_norm: floats("final_norm")?,
             per_layer: floats("per_layer")?,
@@ -143,8 +142,14 @@ pub(crate) fn read_goldens(directory: &Path) -> Result<Vec<Golden>> {
         if rows.iter().any(misfit) {
             return Err(file.fault(&name("input_ids"), "and the arrays of its prompt differ in length"));
         }
-        if golden.logits.as_ref().is_some_and(|l| l.shape.len() != 2 || l.shape[0] + golden.logits_start != tokens) {
-            return Err(file.fault(&name("logits"), "does not reach from logits_start to the end of the prompt"));
+        if golden
+            .logits
+            .as_ref()
+            .is_some_and(|l| l.shape.len() != 2 || l.shape[0] + golden.logits_start != tokens)
+        {
+            return Err(
+                file.fault(&name("logits"), "does not reach from logits_start to the end of the prompt")
+            );
         }
         goldens.push(golden);
     }
@@ -177,7 +182,8 @@ pub(crate) fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
         .map_err(|_| file.fault("input_ids", "holds a number that is no token id"))?;
 
     let path = directory.join("eval.json");
-    let invalid = |what: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()));
+    let invalid =
+        |what: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()));
     let text = std::fs::read(&path).map_err(|error| invalid(&error))?;
     let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| invalid(&error))?;
     let nll = json
@@ -212,7 +218,9 @@ pub(crate) fn read_list<T: serde::de::DeserializeOwned>(directory: &Path, name: 
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let invalid = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, format!("{}: {error}", path.display()));
+    let invalid = |error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Invalid, format!("{}: {error}", path.display()))
+    };
     let text = std::fs::read(&path).map_err(|error| invalid(&error))?;
     serde_json::from_slice(&text).map_err(|error| invalid(&error))
 }

@@ -5,22 +5,25 @@ mod report;
 
 use std::path::Path;
 
+use shardwright_build::models::Checkpoint;
+use shardwright_build::reference::{Arrangement, ReferenceError, ReferenceModel};
 use shardwright_runtime::text::{Message, RenderOptions, TemplateValue, messages_from_json};
 use shardwright_runtime::{Session, StepView};
 
 pub use report::{Comparison, VerifyReport, tolerance};
 
-use self::goldens::{ChatGolden, Evaluation, Golden, TokenizerGolden};
+use self::goldens::{ChatGolden, Evaluation, Floats, Golden, TokenizerGolden};
 use self::report::Tally;
 use crate::{Error, ErrorKind, Model, OpenOptions, Result};
 
 /// Compares what `checkpoint` gives, opened with `options`, with the recorded outputs in `goldens`: hidden states of every layer,
 /// logits, greedy tokens, tokenizer, chat template, sentence vectors, and the evaluation rows.
 ///
-/// A difference is not an error: it is in the report, with the first layer that differs.
+/// Where no hidden states were recorded, those of the plain reference evaluator on the same checkpoint stand in for them. A
+/// difference is not an error: it is in the report, with the first layer that differs.
 pub fn verify(checkpoint: &Path, goldens: &Path, options: &OpenOptions) -> Result<VerifyReport> {
     let model = options.clone().taps(true).open(checkpoint)?;
-    Verification::new(&model)?.run(goldens)
+    Verification::new(&model, checkpoint)?.run(goldens)
 }
 
 /// What [`self_test`] found.
@@ -43,7 +46,7 @@ pub fn self_test(checkpoint: &Path, goldens: &Path, options: &OpenOptions) -> Re
     let broken_layer = model.broken_layer().ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale that could be broken")
     })?;
-    let broken = Verification::new(&model)?.run(goldens)?;
+    let broken = Verification::new(&model, checkpoint)?.run(goldens)?;
     let passed = intact.passed && !broken.passed && broken.first_divergent_layer == Some(broken_layer);
     Ok(SelfTestReport { intact, broken_layer, broken, passed })
 }
@@ -54,10 +57,12 @@ struct Verification<'m> {
     tally: Tally,
     first_divergent_layer: Option<u32>,
     skipped: Vec<String>,
+    /// The checkpoint as it lies there, whatever the model was made of.
+    intact: Checkpoint,
 }
 
 impl<'m> Verification<'m> {
-    fn new(model: &'m Model) -> Result<Self> {
+    fn new(model: &'m Model, checkpoint: &Path) -> Result<Self> {
         let session = model.chain().session()?;
         Ok(Verification {
             model,
@@ -65,16 +70,21 @@ impl<'m> Verification<'m> {
             tally: Tally::default(),
             first_divergent_layer: None,
             skipped: Vec::new(),
+            intact: Checkpoint::open(checkpoint)?,
         })
     }
 
     fn run(mut self, directory: &Path) -> Result<VerifyReport> {
         for (index, golden) in goldens::read_goldens(directory)?.iter().enumerate() {
             let prompt = format!("p{index}");
-            if golden.has_soft_tokens {
-                self.skipped.push(format!("{prompt}: its prompt holds pictures or sound, which need the towers"));
+            if self.has_soft_tokens(golden) {
+                self.skipped
+                    .push(format!("{prompt}: its prompt holds pictures or sound, which need the towers"));
             } else if self.model.chain().is_generative() {
-                self.generative(&prompt, golden)?;
+                match &golden.hidden {
+                    Some(_) => self.generative(&prompt, golden)?,
+                    None => self.generative(&prompt, &self.with_reference_hidden(golden)?)?,
+                }
             } else {
                 self.encoder(&prompt, golden)?;
             }
@@ -100,9 +110,38 @@ impl<'m> Verification<'m> {
         })
     }
 
+    /// Whether the prompt holds placeholders, whose rows only the towers could provide.
+    fn has_soft_tokens(&self, golden: &Golden) -> bool {
+        let assets = &self.intact.graph().assets;
+        golden.ids.iter().any(|&id| assets.iter().any(|asset| asset.row_of(id) != id))
+    }
+
+    /// The same with the hidden states of the reference evaluator.
+    fn with_reference_hidden(&self, golden: &Golden) -> Result<Golden> {
+        let fault = |error: ReferenceError| {
+            let help = error.help().map(|help| help.to_string());
+            Error::from_room(ErrorKind::Internal, error, help)
+        };
+        let arrangement = Arrangement::whole(golden.ids.len() as u64);
+        let reference = ReferenceModel::new(self.intact.graph(), arrangement).map_err(fault)?;
+        let layers = reference.trace(&golden.ids).map_err(fault)?.hidden;
+        let width = self.intact.graph().hidden as usize;
+        Ok(Golden {
+            hidden: Some(Floats {
+                shape: vec![layers.len(), golden.ids.len(), width],
+                values: layers.iter().flat_map(|layer| layer.floats().into_owned()).collect(),
+            }),
+            ..golden.clone()
+        })
+    }
+
     fn generative(&mut self, prompt: &str, golden: &Golden) -> Result<()> {
-        let mut comparer =
-            StepComparer { tally: &mut self.tally, divergent: &mut self.first_divergent_layer, prompt, golden };
+        let mut comparer = StepComparer {
+            tally: &mut self.tally,
+            divergent: &mut self.first_divergent_layer,
+            prompt,
+            golden,
+        };
         self.session.clear();
         self.session.score(&golden.ids, &mut |view| comparer.step(view))?;
 
@@ -117,7 +156,13 @@ impl<'m> Verification<'m> {
             if let Some(recorded) = &golden.step_top_logits
                 && let Some(best) = got
             {
-                self.tally.arrays("step logits", tolerance::LOGITS, &place, &[logits[best as usize]], &recorded.part(step)[..1]);
+                self.tally.arrays(
+                    "step logits",
+                    tolerance::LOGITS,
+                    &place,
+                    &[logits[best as usize]],
+                    &recorded.part(step)[..1],
+                );
             }
             if step + 1 == golden.greedy.len() {
                 if let Some(last) = &golden.last_logits {
@@ -132,8 +177,12 @@ impl<'m> Verification<'m> {
     }
 
     fn encoder(&mut self, prompt: &str, golden: &Golden) -> Result<()> {
-        let mut comparer =
-            StepComparer { tally: &mut self.tally, divergent: &mut self.first_divergent_layer, prompt, golden };
+        let mut comparer = StepComparer {
+            tally: &mut self.tally,
+            divergent: &mut self.first_divergent_layer,
+            prompt,
+            golden,
+        };
         let embedding = self.session.encode_with(&golden.ids, &mut |view| comparer.step(view))?;
         if let Some(recorded) = &golden.embedding {
             self.tally.arrays("embedding", tolerance::EMBEDDING, prompt, &embedding, &recorded.values);
@@ -175,18 +224,26 @@ impl<'m> Verification<'m> {
         }
         let list: Vec<ChatGolden> = goldens::read_list(directory, "chat_goldens.json")?;
         for (index, golden) in list.iter().enumerate() {
-            let messages: Vec<Message> = messages_from_json(&golden.messages.to_string(), "chat_goldens.json")?;
+            let messages: Vec<Message> =
+                messages_from_json(&golden.messages.to_string(), "chat_goldens.json")?;
             let mut options = RenderOptions::default();
             for (name, value) in &golden.kw {
                 if name == "add_generation_prompt" {
                     options.add_generation_prompt = value.as_bool().unwrap_or(false);
                 } else {
-                    options = options.with_variable(name, TemplateValue::from_json(&value.to_string(), "chat_goldens.json")?);
+                    options = options.with_variable(
+                        name,
+                        TemplateValue::from_json(&value.to_string(), "chat_goldens.json")?,
+                    );
                 }
             }
             let rendered = self.model.render(&messages, &options)?;
             let ids = tokenizer.encode(&rendered, false)?;
-            self.tally.equal("chat", &format!("conversation {index}"), rendered == golden.rendered && ids == golden.ids);
+            self.tally.equal(
+                "chat",
+                &format!("conversation {index}"),
+                rendered == golden.rendered && ids == golden.ids,
+            );
         }
         Ok(())
     }

@@ -83,7 +83,14 @@ impl Tally {
     }
 
     /// Compares two arrays; returns their largest difference. Arrays of different length differ without bound.
-    pub(crate) fn arrays(&mut self, what: &str, tolerance: f64, place: &str, got: &[f32], wanted: &[f32]) -> f64 {
+    pub(crate) fn arrays(
+        &mut self,
+        what: &str,
+        tolerance: f64,
+        place: &str,
+        got: &[f32],
+        wanted: &[f32],
+    ) -> f64 {
         let worst = if got.len() == wanted.len() {
             got.iter().zip(wanted).map(|(a, b)| difference(*a, *b)).fold(0.0, f64::max)
         } else {
@@ -144,8 +151,10 @@ mod tests {
         tally.equal("greedy", "p0 token 4", false);
         tally.equal("greedy", "p0 token 5", false);
         let comparisons = tally.finish();
-        let summary: Vec<_> =
-            comparisons.iter().map(|c| (c.what.as_str(), c.compared, c.worst, c.place.as_str(), c.passed)).collect();
+        let summary: Vec<_> = comparisons
+            .iter()
+            .map(|c| (c.what.as_str(), c.compared, c.worst, c.place.as_str(), c.passed))
+            .collect();
         assert_eq!(
             summary,
             [
