@@ -37,7 +37,6 @@
 //!
 //! let request = shardwright_planner::testing::RequestBuilder::decoder(4).build();
 //! assert_eq!(Frugal::make_plan(&request).unwrap().shards.len(), 3); // embed, decoder, head
-//! # fn main() {}
 //! ```
 //!
 //! Determinism: compare integers only, iterate sorted or in the order of the request, keep no global state. The same

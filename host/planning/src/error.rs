@@ -136,8 +136,8 @@ pub enum PlannerErrorKind {
         /// The limit.
         limit: Duration,
     },
-    /// This build has no compiler, so it runs packs only.
-    #[error("a `.wasm` planner needs the compiler, which this build does not have")]
+    /// A host without a compiler runs packs only.
+    #[error("a `.wasm` planner needs a compiler, and this host runs packs only")]
     NoCompiler,
     /// It ran out of fuel: an endless loop, or far too much work.
     #[error("used up its {fuel} units of fuel in `{function}`")]
@@ -199,7 +199,7 @@ pub enum PlannerErrorKind {
     },
     /// Its plan is wrong.
     #[error("its plan does not hold: {0}")]
-    Plan(#[from] PlanFault),
+    Plan(#[from] Box<PlanFault>),
     /// `revise` returned a plan that was tried before.
     #[error("returned the plan of attempt {attempt} again")]
     RepeatedPlan {
@@ -208,7 +208,7 @@ pub enum PlannerErrorKind {
     },
     /// The request itself is wrong; no planner was asked.
     #[error("the request is not sound: {0}")]
-    Request(#[from] RequestFault),
+    Request(#[from] Box<RequestFault>),
     /// The pack it came in was not accepted.
     #[error("{0}")]
     Pack(#[from] crate::pack::PackError),

@@ -10,7 +10,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ed25519_dalek::{Signature, Signer, Verifier};
+use ed25519_dalek::Signature;
+#[cfg(feature = "compiler")]
+use ed25519_dalek::Signer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -115,7 +117,7 @@ pub struct KeyError;
 
 /// The public half of a signing key; written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PublicKey(ed25519_dalek::VerifyingKey);
+pub struct PublicKey([u8; 32]);
 
 /// The secret half. Whoever has it can run code in every host that trusts it.
 pub struct SecretKey(ed25519_dalek::SigningKey);
@@ -135,7 +137,7 @@ impl SecretKey {
 
     /// The key hosts are told to trust.
     pub fn public(&self) -> PublicKey {
-        PublicKey(self.0.verifying_key())
+        PublicKey(self.0.verifying_key().to_bytes())
     }
 
     /// The seed as 64 hexadecimal digits, to be kept secret.
@@ -160,7 +162,7 @@ impl fmt::Debug for SecretKey {
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&crate::hex(self.0.as_bytes()))
+        formatter.write_str(&crate::hex(&self.0))
     }
 }
 
@@ -175,7 +177,9 @@ impl FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
         let bytes = unhex(text).ok_or(KeyError)?;
-        ed25519_dalek::VerifyingKey::from_bytes(&bytes).map(Self).map_err(|_| KeyError)
+        // Whether it is a point of the curve is found here rather than at the first pack.
+        ed25519_dalek::VerifyingKey::from_bytes(&bytes).map_err(|_| KeyError)?;
+        Ok(Self(bytes))
     }
 }
 
@@ -315,7 +319,9 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
         return Err(PackError::UntrustedKey { key });
     }
     let signature = Signature::from_bytes(&signature);
-    key.0.verify(parts.signed, &signature).map_err(|_| PackError::Altered { key })?;
+    let verified = ed25519_dalek::VerifyingKey::from_bytes(&key.0)
+        .and_then(|verifier| verifier.verify_strict(parts.signed, &signature));
+    verified.map_err(|_| PackError::Altered { key })?;
     let digests = [
         (crate::hex(&Sha256::digest(parts.wasm)), &parts.manifest.wasm_sha256),
         (crate::hex(&Sha256::digest(parts.code)), &parts.manifest.code_sha256),

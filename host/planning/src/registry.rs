@@ -180,13 +180,12 @@ impl PlannerEntry {
     ) -> Result<Planner, PlannerError> {
         match self.file {
             PlannerFile::Wasm => sandbox.load_file(&self.path, cache),
-            PlannerFile::Pack => self.open_pack(trusted),
+            PlannerFile::Pack => self.open(trusted),
         }
     }
 
-    /// Load it without a compiler: packs only.
-    #[cfg(not(feature = "compiler"))]
-    pub fn load(&self, trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
+    /// Open it without compiling anything, as a host without a compiler must: packs only.
+    pub fn open(&self, trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
         match self.file {
             PlannerFile::Wasm => Err(self.error(PlannerErrorKind::NoCompiler)),
             PlannerFile::Pack => self.open_pack(trusted),

@@ -242,7 +242,8 @@ fn check_interface(engine: &Engine, component: &Component) -> Result<(), Planner
             ComponentItem::Type(_) => true,
             _ => false,
         };
-        if !same_line(import, LOG_INTERFACE) && !(types_only && import.starts_with("shardwright:planner/")) {
+        let ours = types_only && import.starts_with("shardwright:planner/");
+        if !ours && !same_line(import, LOG_INTERFACE) {
             return Err(PlannerErrorKind::ForbiddenImport {
                 import: import.to_owned(),
                 allowed: LOG_INTERFACE.to_owned(),
@@ -349,7 +350,9 @@ impl Planner {
     ) -> Answer {
         let (result, log) = self.call(function, call);
         let plan = result.map_err(|kind| self.error(kind)).and_then(|plan| match plan {
-            Ok(plan) => Plan::try_from(plan).map_err(|fault| self.error(PlannerErrorKind::Plan(fault))),
+            Ok(plan) => {
+                Plan::try_from(plan).map_err(|fault| self.error(PlannerErrorKind::Plan(Box::new(fault))))
+            }
             Err(refusal) => Err(self.error(refused(refusal))),
         });
         Answer { plan, log }

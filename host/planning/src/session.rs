@@ -82,7 +82,11 @@ impl PlanningSession {
     ) -> Result<Planned, PlannerError> {
         if let Err(fault) = request.validate() {
             let planner = "none".to_owned();
-            return Err(PlannerError { planner, version: None, kind: PlannerErrorKind::Request(fault) });
+            return Err(PlannerError {
+                planner,
+                version: None,
+                kind: PlannerErrorKind::Request(Box::new(fault)),
+            });
         }
         let mut fallback = None;
         if let Some(asked) = &self.asked {
@@ -125,7 +129,7 @@ fn ask(
     if let Some(position) = history.iter().position(|attempt| attempt.plan.builds_same(&plan)) {
         return Err(planner.error(PlannerErrorKind::RepeatedPlan { attempt: position + 1 }));
     }
-    check(plan, request).map_err(|fault| planner.error(PlannerErrorKind::Plan(fault)))
+    check(plan, request).map_err(|fault| planner.error(PlannerErrorKind::Plan(Box::new(fault))))
 }
 
 /// Ask `planner` for a plan; if it fails, or failed to load, use `builtin` and say so in [`Planned::fallback`], or fail

@@ -81,7 +81,7 @@ fn a_runtime_only_host_runs_packs_and_nothing_else() {
         ("stale.pack", &stale, &trusted, "compiled under wasmtime 47.0.0"),
         ("stranger.pack", &bytes, &stranger, "not a trusted key"),
         ("garbage.pack", b"nothing of the kind", &trusted, "not a planner pack"),
-        ("planner.wasm", builtin::WASM, &trusted, "needs the compiler"),
+        ("planner.wasm", builtin::WASM, &trusted, "needs a compiler"),
     ] {
         let output = run(&file(name, bytes), key);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -147,9 +147,9 @@ fn log_lines_come_back_with_the_answer() {
 fn requests() -> Vec<shardwright_planning::request::Request> {
     let mut shared = request(12);
     if let shardwright_planning::request::Body::Layers(layers) = &mut shared.model.components[1].body {
-        for reader in 6..12 {
-            layers[reader].donor = Some(4 + reader as u32 % 2);
-            layers[reader].writes_state = false;
+        for (layer, donor) in layers.iter_mut().skip(6).zip([4, 5].into_iter().cycle()) {
+            layer.donor = Some(donor);
+            layer.writes_state = false;
         }
     }
     vec![

@@ -273,6 +273,7 @@ fn planners_dropped_into_a_directory_are_found_and_gone_when_removed() {
     assert_eq!(entry, PlannerEntry { name: "even".to_owned(), path: path.clone(), file: PlannerFile::Wasm });
     let planner = entry.load(&sandbox(), None, &[]).unwrap();
     assert_eq!(planner.description().name, "even");
+    assert!(matches!(entry.open(&[]).unwrap_err().kind, Kind::NoCompiler));
     assert!(registry.find("odd").unwrap_err().help().unwrap().contains("even"));
 
     let copy = directory.path().join("even.pack");

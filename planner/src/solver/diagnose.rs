@@ -13,7 +13,8 @@ pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
         }
     }
     let mut relaxed = Relaxed::default();
-    let steps: [(fn(&mut Relaxed), RefusalKind, &str); 5] = [
+    type Relax = fn(&mut Relaxed);
+    let steps: [(Relax, RefusalKind, &str); 5] = [
         (
             |relaxed| relaxed.forbidden = true,
             RefusalKind::Exhausted,

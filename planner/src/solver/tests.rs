@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::RequestBuilder;
-use crate::{Body, Component, Sensitivity, TargetKind, WeightRole};
+use crate::{Body, Sensitivity, TargetKind, WeightRole};
 
 /// One shard of a candidate: component, first and end unit, target, formats.
 type Piece = (usize, usize, usize, u32, u32);
@@ -19,7 +19,7 @@ fn candidates(request: &Request) -> Vec<Vec<Piece>> {
         let units = unit_kinds(component).len();
         let mut next = vec![];
         for chain in chains {
-            extend(request, component, index, units, 0, chain, &mut next);
+            extend(request, index, units, 0, chain, &mut next);
         }
         chains = next;
     }
@@ -28,7 +28,6 @@ fn candidates(request: &Request) -> Vec<Vec<Piece>> {
 
 fn extend(
     request: &Request,
-    component: &Component,
     index: usize,
     units: usize,
     first: usize,
@@ -50,7 +49,7 @@ fn extend(
                     u32::try_from(target).unwrap(),
                     u32::try_from(formats).unwrap(),
                 ));
-                extend(request, component, index, units, end, chain, all);
+                extend(request, index, units, end, chain, all);
             }
         }
     }
@@ -129,9 +128,9 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
         }
         if let Body::Layers(layers) = &component.body {
             let place = &request.targets[target as usize];
-            for layer in first..end {
-                homes.insert(layer, (&place.shim, &place.device));
-                if let Some(donor) = layers[layer].donor
+            for (position, layer) in layers.iter().enumerate().take(end).skip(first) {
+                homes.insert(position, (&place.shim, &place.device));
+                if let Some(donor) = layer.donor
                     && homes[&(donor as usize)] != (&place.shim, &place.device)
                 {
                     return None;

@@ -30,7 +30,7 @@ fn run() -> Result<String, Box<dyn std::error::Error>> {
         return Err("usage: runtime-only PACK KEY REQUEST.json".into());
     };
     let request: Request = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
-    let planner = PlannerEntry::from_path(pack).load(&[key.parse()?]);
+    let planner = PlannerEntry::from_path(pack).open(&[key.parse()?]);
     let planned = PlanningSession::with_planner(planner, None).plan(&request)?;
     Ok(String::from_utf8(planned.plan.plan().canonical_bytes())?)
 }
