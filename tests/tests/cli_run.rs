@@ -6,7 +6,7 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURE
 use shardwright_tests::program::shardwright;
 
 /// What the demo of the README asks for.
-const DEMO_TARGET: [&str; 4] = ["--soc", "mt6989", "--limit", "ops=150"];
+const DEMO_TARGET: [&str; 4] = ["--soc", "mt6989", "--limit", "ops=400"];
 
 #[test]
 fn the_demo_answers_on_standard_output_alone() {
@@ -56,7 +56,7 @@ fn the_plan_says_where_its_limits_come_from() {
 #[test]
 fn every_view_has_a_json_twin() {
     for arguments in [
-        &["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=150"][..],
+        &["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=400"][..],
         &["show", DEMO_MODEL],
         &["show", EMBEDDING_FIXTURE],
         &["verify", TEXT_FIXTURES[3]],

@@ -23,7 +23,7 @@ fn the_demo_model_agrees_with_its_goldens_and_its_evaluation() {
 #[test]
 fn fixtures_agree_when_cut_for_a_phone() {
     for fixture in TEXT_FIXTURES {
-        shardwright(["verify", fixture, "--soc", "mt6989", "--on", "cpu", "--limit", "ops=150"]).succeeds();
+        shardwright(["verify", fixture, "--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]).succeeds();
     }
 }
 

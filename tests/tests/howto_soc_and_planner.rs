@@ -47,7 +47,7 @@ fn a_profile_dropped_into_a_folder_is_a_chip() {
     assert_eq!(whole["soc"], "fictional");
     assert_eq!(plan("f 9000").json(), whole, "an alias is the same chip");
 
-    drop_profile(folder.path(), 150);
+    drop_profile(folder.path(), 400);
     let cut = plan("fictional").json();
     assert!(layered_shards(&cut) > layered_shards(&whole), "the limit of the file decides: {cut}");
     assert!(cut["limits"].to_string().contains("declared"), "{cut}");

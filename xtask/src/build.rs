@@ -8,16 +8,23 @@ use crate::error::Error;
 use crate::workspace::{self, Package, Profile, Workspace};
 use crate::{process, shims};
 
+/// Members that a test builds by itself, because they are about fewer features than the workspace has together.
+pub const BUILT_BY_TESTS: [&str; 2] = ["--exclude", "shardwright-planning-runtime-only"];
+
 /// Builds everything with one profile. Returns the program's path.
 ///
 /// The whole workspace in one command, although the program needs only a part: cargo unites the features of the
 /// packages it is given, so building a part first and all of it for the tests later would compile some dependencies
 /// twice.
 pub fn everything(workspace: &Workspace, profile: Profile) -> Result<PathBuf, Error> {
-    process::run(workspace.cargo().args(["build", "--workspace"]).args(profile.flags()))?;
+    process::run(
+        workspace.cargo().args(["build", "--workspace"]).args(BUILT_BY_TESTS).args(profile.flags()),
+    )?;
     lay_out_shims(workspace, profile)?;
     lay_out_planners(workspace, profile)?;
-    lay_out_profiles(workspace, profile)?;
+    // The profiles that come with the program are inside it; the folder is for others.
+    let profiles = workspace.output(profile).join("profiles");
+    std::fs::create_dir_all(&profiles).map_err(|source| Error::File { path: profiles, source })?;
     Ok(workspace.program(profile))
 }
 
@@ -27,7 +34,7 @@ fn lay_out_shims(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
         laid_out.extend(shims::lay_out(workspace, package, profile)?);
     }
     laid_out.extend(shims::compile_c(workspace, &workspace.root.join("vendor-shims/template/c"), profile)?);
-    workspace::keep_only(&workspace.output(profile).join("shims"), &laid_out)
+    workspace::settle(&workspace.output(profile).join("shims"), &laid_out)
 }
 
 /// What a planner's package name begins with; the rest names the file.
@@ -42,7 +49,7 @@ fn lay_out_planners(workspace: &Workspace, profile: Profile) -> Result<(), Error
         workspace::replace(&path, &planner(workspace, package, profile)?)?;
         laid_out.push(path);
     }
-    workspace::keep_only(&folder, &laid_out)
+    workspace::settle(&folder, &laid_out)
 }
 
 /// Builds one planner into a component, with the program the workspace has for that.
@@ -59,18 +66,4 @@ fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result
             .arg(&built),
     )?;
     workspace::read(&built)
-}
-
-fn lay_out_profiles(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
-    let folder = workspace.output(profile).join("profiles");
-    let mut laid_out = Vec::new();
-    for source in workspace::files_of(&workspace.root.join("plugins/profiles"))? {
-        // All but the page that says how to add one.
-        if source.is_file() && source.extension().is_none_or(|extension| extension != "md") {
-            let path = folder.join(source.file_name().unwrap_or_default());
-            workspace::replace(&path, &workspace::read(&source)?)?;
-            laid_out.push(path);
-        }
-    }
-    workspace::keep_only(&folder, &laid_out)
 }

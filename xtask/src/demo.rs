@@ -8,7 +8,7 @@ use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
 
 /// What the demo asks for: a limit low enough that the eight layers of the demo model need three shards.
-const DEMO_LIMIT: &str = "ops=150";
+const DEMO_LIMIT: &str = "ops=400";
 
 /// A question the demo model answers well.
 const DEMO_PROMPT: &str = "What does bug mean?";

@@ -47,7 +47,7 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
     build::everything(workspace, Profile::Dev)?;
 
     let mut command = workspace.cargo();
-    command.args(["test", "--workspace", "--no-fail-fast"]);
+    command.args(["test", "--workspace", "--no-fail-fast"]).args(build::BUILT_BY_TESTS);
     command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
     let colour = io::stdout().is_terminal();
     if !filters.is_empty() || colour {

@@ -187,15 +187,24 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     fs::rename(&beside, path).map_err(failed)
 }
 
-/// Removes what an earlier build left in a folder and this one did not make: a planner or shim deleted from the tree
-/// must not live on beside the program.
-pub fn keep_only(folder: &Path, kept: &[PathBuf]) -> Result<(), Error> {
-    for path in files_of(folder)? {
-        if !kept.contains(&path) && path.is_file() {
-            fs::remove_file(&path).map_err(|source| Error::File { path, source })?;
-        }
+/// Names, one per line, of the files in a folder that a build laid out: the others there are the user's.
+const LAID_OUT: &str = ".laid-out";
+
+/// Notes which files this build laid out in a folder, and removes those an earlier build laid out and this one did
+/// not: a planner or shim deleted from the tree must not live on beside the program. What somebody else dropped there
+/// stays.
+pub fn settle(folder: &Path, laid_out: &[PathBuf]) -> Result<(), Error> {
+    let name_of = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
+    let names: Vec<_> = laid_out.iter().filter_map(name_of).collect();
+    let list = folder.join(LAID_OUT);
+    let earlier = fs::read_to_string(&list).unwrap_or_default();
+    // A name, not a path: whatever the list says, nothing outside the folder is removed.
+    let gone =
+        earlier.lines().filter(|name| !name.contains(['/', '\\']) && !names.iter().any(|new| new == name));
+    for path in gone.map(|name| folder.join(name)).filter(|path| path.is_file()) {
+        fs::remove_file(&path).map_err(|source| Error::File { path, source })?;
     }
-    Ok(())
+    replace(&list, (names.join("\n") + "\n").as_bytes())
 }
 
 #[cfg(test)]
@@ -221,8 +230,11 @@ mod tests {
         assert_eq!(fs::metadata(&kept).and_then(|metadata| metadata.modified()).expect("a time"), written);
         replace(&kept, b"three").expect("replaced");
         assert_eq!(read(&kept).expect("there"), b"three");
-        keep_only(folder.path(), std::slice::from_ref(&kept)).expect("cleared");
-        assert_eq!(files_of(folder.path()).expect("a folder"), [kept]);
+        settle(folder.path(), &[kept.clone(), left.clone()]).expect("settled");
+        let dropped = folder.path().join("dropped by somebody");
+        replace(&dropped, b"theirs").expect("written");
+        settle(folder.path(), std::slice::from_ref(&kept)).expect("settled");
+        assert_eq!(files_of(folder.path()).expect("a folder"), [folder.path().join(LAID_OUT), dropped, kept]);
         assert!(matches!(read(&left), Err(Error::File { .. })));
     }
 
