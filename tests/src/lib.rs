@@ -8,6 +8,7 @@
 //!
 //! The test files under `tests/` say in their first lines what they hold the house to.
 
+pub mod chain;
 pub mod checkpoints;
 pub mod measure;
 pub mod program;

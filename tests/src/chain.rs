@@ -1,0 +1,348 @@
+//! Chains of shards on real shims, cut by hand: what lies between a graph and a session, without a planner.
+//!
+//! [`Bench`] walks the way of the program: a request from the graph, a plan, the check, the build, loaded shards, a
+//! chain. Only the plan is written here, one [`Cut`] at a time. Every step that a test does not ask about panics when it
+//! fails.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use shardwright_build::{BuiltShard, EntryMenu, Executor, ModelName, ShimJudge, TargetOffer};
+use shardwright_graph::target::{Encoding, EntryName, Target, TargetKind};
+use shardwright_graph::{EntryKind, EntryOptions, Graph};
+use shardwright_models::Checkpoint;
+use shardwright_planning::check::{CheckedPlan, PlanFault, check};
+use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
+use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
+use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription, ShardExecutor, ShimShard};
+use shardwright_shims::{ShimInstance, ShimRegistry};
+use shardwright_test_checkpoints::Spec;
+
+use crate::tree;
+
+/// The shims that lie beside the program, the CPU shim among them: those of `SHARDWRIGHT_BIN_DIR` (`cargo xtask test` sets
+/// it), else the CPU shim and the C example, built now.
+///
+/// # Panics
+/// If the CPU shim is not there or is refused.
+pub fn shims() -> &'static ShimRegistry {
+    static SHIMS: OnceLock<ShimRegistry> = OnceLock::new();
+    SHIMS.get_or_init(|| {
+        let registry = match std::env::var_os("SHARDWRIGHT_BIN_DIR") {
+            Some(folder) => ShimRegistry::builder().directory(PathBuf::from(folder).join("shims")).build(),
+            None => built_now(),
+        };
+        assert!(registry.get("cpu").is_some(), "no CPU shim: {:?}", registry.skipped());
+        registry
+    })
+}
+
+fn built_now() -> ShimRegistry {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    build_cpu_shim(folder.path());
+    build_c_example(folder.path());
+    // A library that is loaded no longer needs its file.
+    ShimRegistry::builder().directory(folder.path()).build()
+}
+
+/// Has cargo build the library into this program's own target folder. What it depends on was built with this program,
+/// so that takes a moment at most; it sees to it that the library is not older than its source.
+fn build_cpu_shim(folder: &Path) {
+    let this = std::env::current_exe().expect("the test program's own path");
+    // <target>/<profile>/deps/<this>
+    let profile = this.ancestors().nth(2).expect("deps lies in the profile's folder");
+    let target = profile.parent().expect("the profile's folder lies in the target's");
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.current_dir(tree::root()).args(["build", "--quiet", "--package", "shardwright-shim-cpu"]);
+    build.arg("--target-dir").arg(target);
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo starts").success(), "the CPU shim does not build");
+    let library =
+        format!("{}shardwright_shim_cpu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    std::fs::copy(profile.join(&library), folder.join(&library)).expect("the library was built");
+    copy_manifest("vendor-shims/cpu", "libshardwright_shim_cpu", folder);
+}
+
+fn build_c_example(folder: &Path) {
+    let source = tree::root().join("vendor-shims/template/c");
+    let mut compile = Command::new("cc");
+    compile
+        .args(["-std=c11", "-O2", "-fPIC", "-shared", "-I"])
+        .arg(tree::root().join("vendor-shims/abi/include"));
+    compile.arg("-o").arg(folder.join("template_c.so"));
+    for entry in std::fs::read_dir(&source).expect("the C example's folder") {
+        let path = entry.expect("a file of the C example").path();
+        if path.extension().is_some_and(|extension| extension == "c") {
+            compile.arg(path);
+        }
+    }
+    match compile.arg("-lm").status() {
+        Ok(status) => assert!(status.success(), "the C example does not build"),
+        // Whoever needs it says that it is missing.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) => panic!("cc: {error}"),
+    }
+    copy_manifest("vendor-shims/template/c", "template_c", folder);
+}
+
+/// A manifest lies beside its library and is called after it.
+fn copy_manifest(source: &str, library: &str, folder: &Path) {
+    let name = format!("{library}.shim.json");
+    std::fs::copy(tree::root().join(source).join(&name), folder.join(&name)).expect("a shim has a manifest");
+}
+
+/// The graph of a committed checkpoint; the folder is relative to the root.
+///
+/// # Panics
+/// If it cannot be read.
+pub fn committed(folder: &str) -> Graph {
+    let checkpoint = Checkpoint::open(tree::root().join(folder));
+    checkpoint.unwrap_or_else(|error| panic!("{folder}: {error}")).into_graph()
+}
+
+/// The graph of a checkpoint made to order.
+///
+/// # Panics
+/// If it cannot be written and read back.
+pub fn made(spec: &Spec) -> Graph {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    spec.write(folder.path()).expect("written");
+    // Mapped files outlive their names.
+    Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{spec:?}: {error}")).into_graph()
+}
+
+/// `count` tokens in an order without a pattern, the same ones every time.
+pub fn tokens(graph: &Graph, count: usize) -> Vec<u32> {
+    let vocabulary = graph.assets[0].entries();
+    let mut state = 0x9e37_79b9_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % vocabulary
+    };
+    (0..count).map(|_| next() as u32).collect()
+}
+
+/// A menu of prefill and decode entries.
+pub fn menu(context: u32, prefill: &[u32], decode: &[u32]) -> EntryMenu {
+    let of =
+        |kind, rows: &[u32]| rows.iter().map(|&rows| EntryName { kind, rows, context }).collect::<Vec<_>>();
+    EntryMenu { context, entries: [of(EntryKind::Prefill, prefill), of(EntryKind::Decode, decode)].concat() }
+}
+
+/// A menu of one encode entry.
+pub fn encode_menu(rows: u32) -> EntryMenu {
+    EntryMenu { context: rows, entries: vec![EntryName { kind: EntryKind::Encode, rows, context: 0 }] }
+}
+
+/// An opened shim.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The shim.
+    pub shim: &'static str,
+    /// What this opening of it is called.
+    pub name: &'static str,
+    /// Threads; 0 for what the shim does of its own accord.
+    pub threads: u32,
+}
+
+impl Opened {
+    /// The CPU shim under a name, on one thread.
+    pub fn cpu(name: &'static str) -> Self {
+        Opened { shim: "cpu", name, threads: 1 }
+    }
+}
+
+/// A plan in short: where the decoder is cut, and what runs where. Numbers count the bench's instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Layers before which the decoder is cut, ascending.
+    pub before: Vec<u32>,
+    /// Where all but the decoder runs.
+    pub around: usize,
+    /// Where each decoder shard runs; the last stands for those that follow. Empty: like all the rest.
+    pub decoders: Vec<usize>,
+}
+
+impl Cut {
+    /// The decoder cut before these layers, all on the first instance.
+    pub fn before(layers: &[u32]) -> Self {
+        Cut { before: layers.to_vec(), ..Cut::default() }
+    }
+}
+
+/// A graph, the instances it may run on, and the request that follows from both.
+pub struct Bench<'g> {
+    graph: &'g Graph,
+    executors: Vec<Executor>,
+    offers: Vec<TargetOffer>,
+    request: Request,
+}
+
+impl<'g> Bench<'g> {
+    /// Opens the instances and fills the request.
+    ///
+    /// # Panics
+    /// If a shim is not there or refuses.
+    pub fn new(graph: &'g Graph, menu: &EntryMenu, instances: &[Opened]) -> Self {
+        let executors: Vec<Executor> = instances.iter().map(open).collect();
+        let offers: Vec<TargetOffer> = executors.iter().map(offer).collect();
+        let goals = Goals {
+            quality_per_mille: None,
+            memory_bytes: None,
+            // Encoders hold no positions.
+            context: if graph.is_generative() { menu.context } else { 0 },
+            max_prefill_rows: menu.largest_rows(),
+            latency_microseconds: None,
+        };
+        let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
+        let request = shardwright_build::make_request(graph, &model, &offers, menu, goals, Vec::new())
+            .unwrap_or_else(|error| panic!("the request: {error}"));
+        request.validate().unwrap_or_else(|fault| panic!("the request: {fault}"));
+        Bench { graph, executors, offers, request }
+    }
+
+    /// The bench of one CPU instance.
+    pub fn cpu(graph: &'g Graph, menu: &EntryMenu, threads: u32) -> Self {
+        Bench::new(graph, menu, &[Opened { threads, ..Opened::cpu("cpu") }])
+    }
+
+    /// Layers before which the decoder can be cut.
+    pub fn cuts(&self) -> std::ops::Range<u32> {
+        1..self.graph.layers()
+    }
+
+    /// The plan of a cut, with every entry point a shard can have.
+    pub fn plan(&self, cut: &Cut) -> Plan {
+        let mut shards = Vec::new();
+        for (index, component) in self.request.model.components.iter().enumerate() {
+            let layers = component.layer_count();
+            let ends = match layers {
+                0 => vec![0],
+                _ => cut.before.iter().copied().chain([layers]).collect(),
+            };
+            let mut first = 0;
+            for (number, end) in ends.into_iter().enumerate() {
+                let target = match layers {
+                    0 => cut.around,
+                    _ => *cut.decoders.get(number).or(cut.decoders.last()).unwrap_or(&cut.around),
+                };
+                shards.push(self.shard(index as u32, first, end, target as u32));
+                first = end;
+            }
+        }
+        Plan { shards, fallback: Vec::new(), reasons: Vec::new() }
+    }
+
+    fn shard(&self, component: u32, first: u32, end: u32, target: u32) -> Shard {
+        let part = &self.request.model.components[component as usize];
+        let kinds = part.kinds(first, end).unwrap_or_default();
+        let prefills =
+            kinds.iter().any(|&kind| self.request.kinds[kind as usize].prefill != PrefillPart::None);
+        let takes = |entry: &&EntryName| prefills || entry.kind != EntryKind::Prefill;
+        let plain = |names: &[String]| {
+            let boundary = |name: &String| Boundary { name: name.clone(), encoding: Encoding::F32 };
+            names.iter().map(boundary).collect()
+        };
+        Shard {
+            component,
+            first,
+            end,
+            target,
+            formats: 0,
+            context: self.request.goals.context,
+            entries: self.request.entries.iter().filter(takes).copied().collect(),
+            inputs: plain(&part.inputs),
+            outputs: plain(&part.outputs),
+            flags: Vec::new(),
+            build: BuildTime::Ahead,
+        }
+    }
+
+    /// The check of a cut's plan.
+    ///
+    /// # Errors
+    /// With what is wrong with the plan.
+    pub fn check(&self, cut: &Cut) -> Result<CheckedPlan, PlanFault> {
+        check(self.plan(cut), &self.request)
+    }
+
+    /// Compiles a cut's shards.
+    ///
+    /// # Panics
+    /// If the plan is refused or a shim refuses.
+    pub fn build(&self, cut: &Cut) -> Vec<BuiltShard> {
+        let plan = self.check(cut).unwrap_or_else(|fault| panic!("{cut:?}: {fault}"));
+        let options = EntryOptions::default();
+        shardwright_build::compile_plan(
+            self.graph,
+            &self.request,
+            &self.offers,
+            &self.executors,
+            &plan,
+            options,
+            &mut (),
+        )
+        .unwrap_or_else(|error| panic!("{cut:?}: {error}"))
+    }
+
+    /// Loads built shards, each on the instance of the same place in `instances`, and makes a chain of them.
+    ///
+    /// # Errors
+    /// With why they make none.
+    ///
+    /// # Panics
+    /// If a shim refuses its own artefact.
+    pub fn assemble(&self, built: &[BuiltShard], instances: &[usize]) -> Result<Chain, ChainError> {
+        let (mut shards, mut executors) = (Vec::new(), Vec::<Box<dyn ShardExecutor>>::new());
+        for (shard, &instance) in built.iter().zip(instances) {
+            let executor = &self.executors[instance];
+            let loaded = executor.instance.load(&executor.device, &shard.artefact, &[]);
+            let loaded = loaded.unwrap_or_else(|error| panic!("{}: {error}", shard.name));
+            shards.push(ShardDescription::of(&shard.name, &loaded).expect("an artefact has entries"));
+            executors.push(Box::new(ShimShard::new(loaded)));
+        }
+        Chain::new(ChainDescription::of(self.graph, shards), executors, self.graph.assets.clone())
+    }
+
+    /// Plans, checks, builds, loads.
+    ///
+    /// # Panics
+    /// If any of that fails.
+    pub fn chain(&self, cut: &Cut) -> Chain {
+        let built = self.build(cut);
+        let instances: Vec<usize> = built.iter().map(|shard| shard.target).collect();
+        self.assemble(&built, &instances).unwrap_or_else(|error| panic!("{cut:?}: {error}"))
+    }
+}
+
+fn open(opened: &Opened) -> Executor {
+    let options = match opened.threads {
+        0 => Vec::new(),
+        threads => vec![("threads".to_owned(), threads.to_string())],
+    };
+    let instance = shims().open(opened.shim, opened.name, &options);
+    let instance: ShimInstance = instance.unwrap_or_else(|error| panic!("{}: {error}", opened.shim));
+    let devices = instance.devices(None).unwrap_or_else(|error| panic!("{}: {error}", opened.shim));
+    let device = devices.first().expect("a shim that runs here has a device").name.clone();
+    Executor { instance, device, is_target: true }
+}
+
+fn offer(executor: &Executor) -> TargetOffer {
+    let Executor { instance, device, .. } = executor;
+    let refused = |error| panic!("{}: {error}", instance.name());
+    let summary = TargetSummary {
+        target: Target {
+            name: instance.name().to_owned(),
+            shim: instance.name().to_owned(),
+            device: device.clone(),
+            kind: TargetKind::Cpu,
+        },
+        limits: instance.limits(device).unwrap_or_else(refused),
+        schema: instance.flags(device).unwrap_or_else(|error| panic!("{}: {error}", instance.name())),
+        recommended: Vec::new(),
+    };
+    TargetOffer { summary, judge: Box::new(ShimJudge::new(instance.clone(), device)) }
+}
