@@ -198,7 +198,7 @@ fn component_kind(request: &Request, shard: &Shard) -> Result<ComponentKind, Bui
         .components
         .get(shard.component as usize)
         .and_then(|component| ComponentKind::from_name(&component.name))
-        .ok_or_else(|| BuildError::Graph(GraphError::NoComponent(ComponentKind::Decoder)))
+        .ok_or(BuildError::Graph(GraphError::NoComponent(ComponentKind::Decoder)))
 }
 
 /// The encodings of the boundary ports that are not plain f32.

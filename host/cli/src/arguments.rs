@@ -63,6 +63,9 @@ pub struct PlaceArguments {
     /// A further directory of SoC profiles (may be repeated).
     #[arg(long, value_name = "DIR")]
     pub profiles: Vec<PathBuf>,
+    /// A public key whose planner packs are accepted (may be repeated).
+    #[arg(long = "trust", value_name = "KEY")]
+    pub trusted_keys: Vec<String>,
 }
 
 /// What is planned for.

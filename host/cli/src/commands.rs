@@ -30,7 +30,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
             print(format, &shardwright::list_shims(&search_path(places)), views::shims)
         }
         Command::Planner(PlannerCommand::Check { planner, request, places }) => {
-            let report = shardwright::check_planner(planner, request.as_deref(), &search_path(places))?;
+            let search = search_path(places);
+            let report =
+                shardwright::check_planner(planner, request.as_deref(), &search, &places.trusted_keys)?;
             print(format, &report, planner_view)
         }
         Command::Planner(PlannerCommand::Pack { planner, key, output }) => {
@@ -99,6 +101,9 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     }
     if let Some(planner) = &target.planner {
         options = options.planner(planner);
+    }
+    for key in &target.places.trusted_keys {
+        options = options.trust_key(key);
     }
     for (name, value) in &target.planner_options {
         options = options.planner_option(name, value);

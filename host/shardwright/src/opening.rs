@@ -7,6 +7,7 @@ use shardwright_build::graph::{ComponentKind, DType, EntryOptions, Graph, Op, Va
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::builtin;
 use shardwright_build::planning::error::{PlannerError, PlannerErrorKind};
+use shardwright_build::planning::pack::PublicKey;
 use shardwright_build::planning::profile::{GENERIC, Profile, ProfileRegistry};
 use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
@@ -131,7 +132,7 @@ impl Preparation {
         let mut emulated_on = None;
         for mut summary in targets {
             let own = open_target(&registry, &summary.target, options)?;
-            complete(&mut summary, own.as_ref(), &profile)?;
+            notices.extend(complete(&mut summary, own.as_ref(), &profile)?);
             let judge: Box<dyn Judge> = match &own {
                 Some(own) => Box::new(ShimJudge::new(own.instance.clone(), &own.device)),
                 None => {
@@ -276,9 +277,10 @@ fn targets(profile: &Profile) -> Vec<TargetSummary> {
     targets
 }
 
-/// Adds what the target's own shim says: limits the profile does not have, the schema of its flags. Without the shim the profile's
-/// flags are taken at their word: nobody can check them.
-fn complete(summary: &mut TargetSummary, own: Option<&OwnShim>, profile: &Profile) -> Result<()> {
+/// Adds what the target's own shim says: limits the profile does not have, the schema of its flags. Flags of the profile that the
+/// shim does not know are left out, and that is said. Without the shim they are taken at their word: nobody can check them.
+fn complete(summary: &mut TargetSummary, own: Option<&OwnShim>, profile: &Profile) -> Result<Vec<Notice>> {
+    let mut notices = Vec::new();
     if let Some(own) = own {
         for limit in own.instance.limits(&own.device)? {
             if summary.limits.iter().all(|held| held.name != limit.name) {
@@ -297,11 +299,19 @@ fn complete(summary: &mut TargetSummary, own: Option<&OwnShim>, profile: &Profil
                     default: None,
                     description: flag.note.clone(),
                 });
+            } else if !summary.schema.iter().any(|known| known.name == flag.name) {
+                notices.push(Notice::note(format!(
+                    "flag {} of profile {} is left out: shim `{}` does not know it",
+                    flag.flag(),
+                    profile.name,
+                    summary.target.shim
+                )));
+                continue;
             }
             summary.recommended.push(flag.flag());
         }
     }
-    Ok(())
+    Ok(notices)
 }
 
 struct OwnShim {
@@ -420,7 +430,7 @@ fn context(graph: &Graph, options: &OpenOptions) -> Result<u32> {
 
 /// The planner asked for, with the built-in one behind it.
 fn planning_session(options: &OpenOptions) -> Result<PlanningSession> {
-    let tools = PlannerTools::new(options.cache.clone())?;
+    let tools = PlannerTools::new(options.cache.clone(), &options.trusted_keys)?;
     let session = match &options.planner {
         None => PlanningSession::new(tools.built_in()?),
         Some(named) => {
@@ -457,12 +467,23 @@ pub(crate) fn find_planner(named: &str, directories: &[PathBuf]) -> Result<Plann
 pub(crate) struct PlannerTools {
     pub(crate) sandbox: Sandbox,
     cache: Option<CompiledCache>,
+    trusted: Vec<PublicKey>,
 }
 
 impl PlannerTools {
-    pub(crate) fn new(cache: Option<PathBuf>) -> Result<Self> {
+    pub(crate) fn new(cache: Option<PathBuf>, trusted: &[String]) -> Result<Self> {
+        let key = |key: &String| {
+            key.parse().map_err(|error| {
+                Error::from_room(
+                    ErrorKind::Argument,
+                    error,
+                    Some("`planner pack` prints the public key".to_owned()),
+                )
+            })
+        };
+        let trusted = trusted.iter().map(key).collect::<Result<_>>()?;
         let cache = cache.or_else(user_cache).map(|directory| CompiledCache::new(directory.join("planners")));
-        Ok(PlannerTools { sandbox: Sandbox::new(EngineKind::Native)?, cache })
+        Ok(PlannerTools { sandbox: Sandbox::new(EngineKind::Native)?, cache, trusted })
     }
 
     pub(crate) fn built_in(&self) -> Result<Planner> {
@@ -470,7 +491,7 @@ impl PlannerTools {
     }
 
     pub(crate) fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
-        entry.load(&self.sandbox, self.cache.as_ref(), &[])
+        entry.load(&self.sandbox, self.cache.as_ref(), &self.trusted)
     }
 }
 

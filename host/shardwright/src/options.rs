@@ -31,6 +31,7 @@ pub struct OpenOptions {
     pub(crate) on: Option<Executor>,
     pub(crate) limits: Vec<(String, u64)>,
     pub(crate) planner: Option<String>,
+    pub(crate) trusted_keys: Vec<String>,
     pub(crate) planner_options: Vec<(String, String)>,
     pub(crate) context: Option<u32>,
     pub(crate) strict: bool,
@@ -73,6 +74,13 @@ impl OpenOptions {
     #[must_use]
     pub fn planner(mut self, planner: impl Into<String>) -> Self {
         self.planner = Some(planner.into());
+        self
+    }
+
+    /// A public key (hexadecimal) whose planner packs are accepted. Default: none.
+    #[must_use]
+    pub fn trust_key(mut self, key: impl Into<String>) -> Self {
+        self.trusted_keys.push(key.into());
         self
     }
 

@@ -42,9 +42,14 @@ pub struct PlannerOptionReport {
 
 /// Loads a planner under all the sandbox's rules and, given a recorded request, asks it twice and checks its plan.
 ///
-/// Errors: whatever the sandbox refuses, a plan that does not hold, or two answers that differ.
-pub fn check_planner(planner: &str, request: Option<&Path>, search: &SearchPath) -> Result<PlannerReport> {
-    let tools = PlannerTools::new(None)?;
+/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: whatever the sandbox refuses, a plan that does not hold, or two answers that differ.
+pub fn check_planner(
+    planner: &str,
+    request: Option<&Path>,
+    search: &SearchPath,
+    trusted_keys: &[String],
+) -> Result<PlannerReport> {
+    let tools = PlannerTools::new(None, trusted_keys)?;
     let planner = tools.load(&find_planner(planner, &search.planners)?)?;
     let Some(path) = request else { return Ok(report(&planner, &[], None)) };
     let request = read_request(path)?;
@@ -69,7 +74,7 @@ pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<Planner
     let seed: SecretKey = seed.trim().parse().map_err(|error| {
         Error::from_room(ErrorKind::Argument, error, Some("64 hexadecimal digits are a key".to_owned()))
     })?;
-    let tools = PlannerTools::new(None)?;
+    let tools = PlannerTools::new(None, &[])?;
     let loaded = tools.load(&find_planner(&planner.display().to_string(), &[])?)?;
     let wasm = std::fs::read(planner).map_err(|error| missing(planner, error))?;
     let packed = pack::write(&planner.display().to_string(), &wasm, &seed)?;

@@ -154,7 +154,7 @@ pub struct Reply<'s> {
 impl Reply<'_> {
     /// Runs to the end and gives the whole text.
     pub fn text(mut self) -> Result<String> {
-        while let Some(event) = self.next() {
+        for event in self.by_ref() {
             event?;
         }
         Ok(self.said.clone())
