@@ -35,6 +35,18 @@ pub fn executable() -> PathBuf {
     folder().join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
 }
 
+/// Where the program looks for shims, planners and profiles, for tests that use its library.
+///
+/// # Panics
+/// As [`folder`].
+pub fn search_path() -> shardwright::SearchPath {
+    shardwright::SearchPath {
+        shims: vec![folder().join("shims")],
+        planners: vec![folder().join("planners")],
+        profiles: vec![folder().join("profiles")],
+    }
+}
+
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

@@ -206,8 +206,17 @@ fn prompts_that_cannot_be_run_are_refused() {
 
 #[test]
 fn a_limit_nothing_meets_is_a_planning_failure_with_its_reason() {
-    let (_, stderr) = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=3"]).refuses();
+    let (_, stderr) = shardwright(["plan", DEMO_MODEL, "--limit", "ops=1"]).refuses();
     assert!(stderr.contains("ops"), "{stderr}");
+}
+
+/// A limit so low that nothing fits on the chip: its work goes to the CPU, which is a fallback.
+#[test]
+fn a_plan_that_leaves_the_chip_is_said_and_refused_under_strict() {
+    let plan = || shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=3"]);
+    let report = plan().json();
+    assert!(report["notices"].to_string().contains("fallback"), "{report}");
+    plan().argument("--strict").refuses();
 }
 
 #[test]
@@ -266,7 +275,7 @@ fn libraries_that_are_no_shims_are_listed_with_the_reason() {
 fn different_failures_have_different_exit_codes() {
     let missing = shardwright(["run", "no/such/checkpoint", "--prompt", "x"]).refuses().0;
     let argument = shardwright(["run", DEMO_MODEL, "--limit", "ops"]).outcome().code;
-    let planning = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=3"]).refuses().0;
+    let planning = shardwright(["plan", DEMO_MODEL, "--limit", "ops=1"]).refuses().0;
     let invalid = {
         let copy = Copy::of(FIXTURE).with("model.safetensors", "");
         shardwright(["show"]).argument(copy.path()).refuses().0

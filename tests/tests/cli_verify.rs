@@ -23,7 +23,11 @@ fn the_demo_model_agrees_with_its_goldens_and_its_evaluation() {
 #[test]
 fn fixtures_agree_when_cut_for_a_phone() {
     for fixture in TEXT_FIXTURES {
-        shardwright(["verify", fixture, "--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]).succeeds();
+        let report =
+            shardwright(["verify", fixture, "--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]).json();
+        assert_eq!(report["passed"], true, "{report}");
+        assert_eq!(report["emulated_on"], "cpu", "{report}");
+        assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
     }
 }
 

@@ -77,21 +77,27 @@ fn a_hash_that_does_not_fit_is_a_reason_not_to_load() {
     assert!(report.contains("hash") || report.contains("sha256"), "{report}");
 }
 
-/// The shim says of itself that it is for one thread and plain loops; the chip is one that nobody makes.
+/// The chip is one that nobody makes; the copied shim serves it, and what it computes is right.
 #[test]
 fn a_profile_that_names_the_copied_shim_runs_a_model_on_it() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    copied_shim("acme", folder.path());
+    let (shims, profiles) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    copied_shim("acme", shims.path());
     let profile = r#"{
-        "schema": 1, "name": "acme-one", "title": "Acme One", "vendor": "Acme", "shim": "acme", "kind": "npu",
-        "limits": [{"name": "ops", "value": 400, "provenance": "declared", "note": ""}]
+        "schema": 1, "name": "acme-one", "title": "Acme One", "vendor": "Acme", "shim": "acme", "kind": "cpu",
+        "limits": [{"name": "ops", "value": 60, "provenance": "declared", "note": ""}]
     }"#;
-    fs::write(folder.path().join("acme-one.json"), profile).expect("written");
-    let verify = || {
-        shardwright(["verify", TEXT_FIXTURES[3], "--soc", "acme-one", "--on", "cpu", "--shims"])
-            .argument(folder.path())
+    fs::write(profiles.path().join("acme-one.json"), profile).expect("written");
+    let command = |name: &str| {
+        shardwright([name, TEXT_FIXTURES[3], "--soc", "acme-one", "--strict", "--shims"])
+            .argument(shims.path())
             .argument("--profiles")
-            .argument(folder.path())
+            .argument(profiles.path())
     };
-    verify().succeeds();
+    let report = command("verify").json();
+    assert_eq!(report["passed"], true, "{report}");
+    assert!(report["emulated_on"].is_null(), "it runs on the copied shim itself: {report}");
+
+    fs::remove_file(shims.path().join("acme.so")).expect("removed");
+    let (_, stderr) = command("verify").refuses();
+    assert!(stderr.contains("acme"), "{stderr}");
 }
