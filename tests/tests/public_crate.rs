@@ -1,0 +1,187 @@
+//! The public crate as an application uses it: open, session, stream, on the CPU shim.
+
+use shardwright::{
+    DoneReason, EmbedOptions, Error, ErrorKind, Executor, GenerationEvent, Model, OpenOptions, Reply, Session,
+};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::program::search_path;
+use shardwright_tests::tree;
+
+fn options() -> OpenOptions {
+    OpenOptions::new().search_path(search_path()).threads(2)
+}
+
+fn open(checkpoint: &str, options: &OpenOptions) -> Model {
+    options.open(tree::root().join(checkpoint)).unwrap_or_else(|error| panic!("{checkpoint}: {error}"))
+}
+
+fn greedy(model: &Model) -> Session {
+    let mut session = model.session().expect("a session");
+    session.options.sampling.do_sample = false;
+    session
+}
+
+fn ended(reply: Reply<'_>) -> (String, DoneReason) {
+    let mut said = String::new();
+    for event in reply {
+        match event.expect("an event") {
+            GenerationEvent::TextDelta { text } => said += &text,
+            GenerationEvent::Done { reason, .. } => return (said, reason),
+            GenerationEvent::Token { .. } => {}
+        }
+    }
+    panic!("a reply without an end: {said}");
+}
+
+fn kind<T>(result: Result<T, Error>) -> (ErrorKind, String) {
+    match result {
+        Ok(_) => panic!("expected an error"),
+        Err(error) => (error.kind(), error.to_string()),
+    }
+}
+
+#[test]
+fn everything_can_move_between_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<Model>();
+    is_send::<Session>();
+    is_send::<Reply<'_>>();
+    is_send::<Error>();
+    is_send::<OpenOptions>();
+}
+
+#[test]
+fn a_conversation_runs_every_token_once() {
+    let model = open(DEMO_MODEL, &options());
+    let mut session = greedy(&model);
+    let answer = session.chat("What is politics?").expect("a reply").text().expect("text");
+    assert!(answer.starts_with("A strife of interests"), "{answer}");
+    let held = session.tokens().len();
+    let mut reply = session.chat("Define happiness.").expect("a reply");
+    for event in reply.by_ref() {
+        event.expect("an event");
+    }
+    let statistics = reply.statistics();
+    drop(reply);
+    assert!(statistics.reused_tokens >= held - 1, "{statistics:?} of {held}");
+    assert_eq!(statistics.reused_tokens + statistics.run_tokens, statistics.prompt_tokens);
+    let roles: Vec<&str> = session.messages().iter().map(|message| message.role.as_str()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
+    session.clear();
+    assert!(session.tokens().is_empty() && session.messages().is_empty());
+}
+
+#[test]
+fn a_reply_ends_where_it_is_told_to() {
+    let model = open(DEMO_MODEL, &options());
+    let mut session = greedy(&model);
+    session.options.max_tokens = Some(3);
+    assert_eq!(ended(session.chat("What is politics?").expect("a reply")).1, DoneReason::MaxTokens);
+
+    let mut session = greedy(&model);
+    session.add_stop_strings(&[" contest"]).expect("a stop string");
+    let (said, reason) = ended(session.chat("What is politics?").expect("a reply"));
+    assert_eq!(reason, DoneReason::StopText { text: " contest".to_owned() });
+    assert_eq!(said, "A strife of interests masquerading as a");
+
+    let mut session = greedy(&model);
+    session.cancel_handle().cancel();
+    assert_eq!(ended(session.chat("What is politics?").expect("a reply")).1, DoneReason::Cancelled);
+    session.clear();
+    let (said, _) = ended(session.chat("What is politics?").expect("a reply"));
+    assert!(said.ends_with("for private advantage."), "{said}");
+}
+
+#[test]
+fn two_targets_in_one_chain_say_the_same_and_count_what_crosses() {
+    let plain =
+        greedy(&open(DEMO_MODEL, &options())).complete("And it came to pass").map(short).expect("a reply");
+    let apart = options()
+        .soc("mt6989")
+        .on(Executor::Cpu)
+        .limit("ops", 400)
+        .planner_option("place.embed", "cpu")
+        .planner_option("place.per-layer-input", "cpu")
+        .planner_option("place.head", "cpu");
+    let model = open(DEMO_MODEL, &apart);
+    assert_eq!(model.plan().emulated_on.as_deref(), Some("cpu"));
+    let mut session = greedy(&model);
+    let text = session.complete("And it came to pass").map(short).expect("a reply");
+    assert_eq!(text, plain);
+    let placement = session.placement();
+    let mut instances: Vec<&str> =
+        placement.shards.iter().map(|shard| shard.place.instance.as_str()).collect();
+    instances.dedup();
+    assert_eq!(instances, ["cpu", "mt6989", "cpu"]);
+    let copied = |from: &str, to: &str| {
+        let crossing =
+            placement.boundaries.iter().filter(|b| b.from.starts_with(from) && b.to.starts_with(to));
+        crossing.map(|boundary| boundary.bytes_copied).sum::<u64>()
+    };
+    assert!(copied("embed", "decoder") > 0 && copied("decoder", "head") > 0, "{placement:?}");
+    assert_eq!(copied("decoder", "decoder"), 0, "neighbours on one device share their buffers");
+}
+
+/// The first tokens of a continuation.
+fn short(reply: Reply<'_>) -> String {
+    let text = reply.take(40).filter_map(|event| match event.expect("an event") {
+        GenerationEvent::TextDelta { text } => Some(text),
+        _ => None,
+    });
+    text.collect()
+}
+
+#[test]
+fn sentence_vectors_have_unit_length_and_prefixes() {
+    let model = open(EMBEDDING_FIXTURE, &options());
+    let norm = |vector: &[f32]| vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    let whole = model.embed("a text", &EmbedOptions::default()).expect("a vector");
+    let named = EmbedOptions { prompt_name: Some("query".to_owned()), dimensions: Some(16) };
+    let part = model.embed("a text", &named).expect("a vector");
+    assert_eq!((whole.len(), part.len()), (64, 16));
+    assert!((norm(&whole) - 1.0).abs() < 1e-5 && (norm(&part) - 1.0).abs() < 1e-5);
+
+    let unnamed = EmbedOptions { prompt_name: Some("poem".to_owned()), dimensions: None };
+    let (kind_of, message) = kind(model.embed("a text", &unnamed));
+    assert!(kind_of == ErrorKind::Argument && message.contains("poem"), "{message}");
+    let none = EmbedOptions { prompt_name: None, dimensions: Some(0) };
+    assert_eq!(kind(model.embed("a text", &none)).0, ErrorKind::Argument);
+    assert_eq!(
+        kind(model.session().and_then(|mut session| session.chat("x").map(|_| ()))).0,
+        ErrorKind::Unsupported
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_kind() {
+    let demo = tree::root().join(DEMO_MODEL);
+    let cases: Vec<(&str, ErrorKind, Result<Model, Error>)> = vec![
+        ("no directory", ErrorKind::Missing, options().open("no/such/checkpoint")),
+        ("a context beyond the model", ErrorKind::Argument, options().context(1 << 20).open(&demo)),
+        ("no context", ErrorKind::Argument, options().context(0).open(&demo)),
+        ("no such chip", ErrorKind::Missing, options().soc("abacus").open(&demo)),
+        ("a chip that is not here", ErrorKind::Missing, options().soc("mt6989").open(&demo)),
+        ("a limit nothing meets", ErrorKind::Planning, options().limit("ops", 1).open(&demo)),
+        (
+            "no such planner, strictly",
+            ErrorKind::Missing,
+            options().planner("oracle").strict(true).open(&demo),
+        ),
+        ("a key that is none", ErrorKind::Argument, options().trust_key("xyz").open(&demo)),
+        (
+            "no shims",
+            ErrorKind::Missing,
+            OpenOptions::new().search_path(shardwright::SearchPath::default()).open(&demo),
+        ),
+    ];
+    for (what, wanted, result) in cases {
+        let (found, message) = kind(result);
+        assert_eq!(found, wanted, "{what}: {message}");
+    }
+    let model = open(DEMO_MODEL, &options().context(16));
+    let mut session = greedy(&model);
+    let (found, message) = kind(session.complete(&"word ".repeat(64)).map(|_| ()));
+    assert!(found == ErrorKind::Context && message.contains("16"), "{message}");
+    assert_eq!(kind(model.embed("a text", &EmbedOptions::default())).0, ErrorKind::Unsupported);
+    assert_eq!(ended(session.complete("And").expect("a reply")).1, DoneReason::ContextFull);
+}
