@@ -7,6 +7,7 @@ use shardwright_build::graph::{ComponentKind, DType, EntryOptions, Graph, Op, Va
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::builtin;
 use shardwright_build::planning::error::{PlannerError, PlannerErrorKind};
+use shardwright_build::planning::feedback::Attempt;
 use shardwright_build::planning::pack::PublicKey;
 use shardwright_build::planning::profile::{GENERIC, Profile, ProfileRegistry};
 use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
@@ -71,13 +72,22 @@ pub(crate) fn build(checkpoint: &Path, options: &OpenOptions) -> Result<Built> {
         }
     })?;
 
-    let mut notices = Vec::new();
+    let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
     for shard in &settled.result {
         notices.extend(rewritten_notice(shard));
     }
     let chain = preparation.load(&graph, &settled.result)?;
     let report = preparation.report(&settled.planned, settled.history.len(), notices);
     Ok(Built { chain, report, broken_layer })
+}
+
+/// That the plan which runs is not the first one is said, with the last refusal.
+fn revised_notice(history: &[Attempt]) -> Option<Notice> {
+    let last =
+        history.last()?.feedback.first().map_or("no reason given", |feedback| feedback.message.as_str());
+    let plans =
+        if history.len() == 1 { "1 plan was".to_owned() } else { format!("{} plans were", history.len()) };
+    Some(Notice::note(format!("{plans} refused and revised; last: {last}")))
 }
 
 /// Nodes that run otherwise than the graph has them are said once per shard.

@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "program.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -279,6 +280,14 @@ static sw_error *put_entry(words *w, const sw_work_order *order, const sw_entry 
 }
 
 sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {
+#ifdef SW_TEMPLATE_OPS_LIMIT
+    for (uint64_t i = 0; i < order->entry_count; i++) {
+        const uint64_t nodes = order->entries[i]->node_count, most = SW_TEMPLATE_OPS_LIMIT;
+        if (nodes <= most) continue;
+        return fail_over_limit("ops", nodes, most, "%" PRIu64 " nodes in `%.60s`, more than the %" PRIu64 " this shim takes",
+                               nodes, order->entries[i]->name, most);
+    }
+#endif
     words w = {0};
     sw_error *error = NULL;
     put(&w, order->entry_count);

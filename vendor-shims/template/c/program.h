@@ -8,6 +8,18 @@
 #include "kernels.h"
 #include "shim.h"
 
+/* What a build may set, so that one engine can stand for chips with manners of their own:
+ *
+ *   -DSW_TEMPLATE_NAME='"acme"'    the name told by `describe`; the manifest must say the same
+ *   -DSW_TEMPLATE_SOC='"acme-1"'   the SoC its device is said to be; not defined: none
+ *   -DSW_TEMPLATE_OPS_LIMIT=120    `compile` refuses an entry of more nodes; not defined: no such limit.
+ *                                  `limits` keeps silent about it, as vendors' compilers do: a planner has to learn it
+ *                                  from the refusal
+ */
+#ifndef SW_TEMPLATE_NAME
+#define SW_TEMPLATE_NAME "template-c"
+#endif
+
 /* Most nodes, tensors and ports of an entry; also told as the limit `ops`. */
 #define NODE_LIMIT 65536u
 
@@ -52,6 +64,8 @@ const char *refusal(const sw_entry *e, const sw_node *n, char *reason, uint64_t 
 /* error.c */
 sw_error *fail(uint32_t error_class, const char *format, ...);
 sw_error *fail_with(uint32_t error_class, const char *key, const char *value, const char *format, ...);
+/* A resource limit exceeded, with the details `limit`, `value` and `max` that a planner learns from. */
+sw_error *fail_over_limit(const char *limit, uint64_t value, uint64_t max, const char *format, ...);
 void free_error(sw_error *error);
 
 /* program.c */

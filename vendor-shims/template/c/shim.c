@@ -21,7 +21,7 @@ static sw_error *check_device(const char *device) {
 static sw_error *describe(const sw_description_sink *sink) {
     const sw_description description = {
         .size = sizeof description,
-        .name = "template-c",
+        .name = SW_TEMPLATE_NAME,
         .vendor = "Shardwright",
         .version = "0.1.0",
     };
@@ -37,7 +37,7 @@ static sw_error *open_shim(const sw_host *host, const sw_option *const *options,
     sw_shim *opened = calloc(1, sizeof *opened);
     if (!opened) return fail(SW_ERROR_RESOURCE_LIMIT, "no memory for an instance");
     opened->host = host;
-    if (host && host->log) host->log(host->log_context, SW_LOG_DEBUG, "template-c: opened");
+    if (host && host->log) host->log(host->log_context, SW_LOG_DEBUG, SW_TEMPLATE_NAME ": opened");
     *shim = opened;
     return NULL;
 }
@@ -46,10 +46,17 @@ static void close_shim(sw_shim *shim) { free(shim); }
 
 static sw_error *devices(sw_shim *shim, const char *soc, const sw_device_sink *sink) {
     (void)shim;
+#ifdef SW_TEMPLATE_SOC
+    if (soc && strcmp(soc, SW_TEMPLATE_SOC) != 0) return NULL;
+#else
     if (soc) return NULL; /* nothing is compiled offline */
+#endif
     const sw_device device = {
         .size = sizeof device,
         .name = DEVICE,
+#ifdef SW_TEMPLATE_SOC
+        .soc = SW_TEMPLATE_SOC,
+#endif
         .detail = "one thread, plain loops",
         .kind = SW_DEVICE_PRESENT,
         .memory_kinds = SW_MEMORY_HOST,

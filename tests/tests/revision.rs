@@ -1,0 +1,148 @@
+//! A compiler has limits that nobody wrote down. The C example, built with a limit it does not announce, stands for one:
+//! what it refuses is planned anew from the refusal alone, says so, and then computes what it should.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::program::{self, Run, shardwright};
+use shardwright_tests::tree;
+use tempfile::TempDir;
+
+/// Layers that share keys and values, and per-layer inputs: the fixture that is hardest to cut.
+const CHECKPOINT: &str = TEXT_FIXTURES[1];
+
+/// A folder with the shim `stingy`, which takes entries of at most `ops` nodes and keeps silent about it, and the
+/// profile of the chip `tightchip` that it serves.
+fn tight_chip(ops: u32) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    compile_shim(folder.path(), ops);
+    let template = tree::root().join("vendor-shims/template/c/template_c.shim.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(template).expect("read")).expect("JSON");
+    manifest["name"] = "stingy".into();
+    manifest["library"] = "stingy.so".into();
+    fs::write(folder.path().join("stingy.shim.json"), manifest.to_string()).expect("written");
+    let profile = r#"{"schema": 1, "name": "tightchip", "title": "Tight", "vendor": "Nobody", "shim": "stingy", "kind": "npu"}"#;
+    fs::create_dir(folder.path().join("profiles")).expect("made");
+    fs::write(folder.path().join("profiles/tightchip.json"), profile).expect("written");
+    folder
+}
+
+fn compile_shim(folder: &Path, ops: u32) {
+    let source = tree::root().join("vendor-shims/template/c");
+    let mut compile = Command::new("cc");
+    compile
+        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
+        .args(["-DSW_TEMPLATE_NAME=\"stingy\"", "-DSW_TEMPLATE_SOC=\"tightchip\""])
+        .arg(format!("-DSW_TEMPLATE_OPS_LIMIT={ops}"))
+        .arg("-I")
+        .arg(tree::root().join("vendor-shims/abi/include"));
+    for entry in fs::read_dir(source).expect("the template") {
+        let path = entry.expect("a file of the template").path();
+        if path.extension().is_some_and(|extension| extension == "c") {
+            compile.arg(path);
+        }
+    }
+    let status = compile.arg("-o").arg(folder.join("stingy.so")).arg("-lm").status().expect("a C compiler");
+    assert!(status.success(), "the template does not compile with a limit");
+}
+
+fn on_the_chip(command: &str, chip: &TempDir) -> Run {
+    shardwright([command, CHECKPOINT, "--soc", "tightchip", "--shims"])
+        .argument(chip.path())
+        .argument("--profiles")
+        .argument(chip.path().join("profiles"))
+}
+
+fn decoder_shards_on<'plan>(plan: &'plan Value, target: &str) -> Vec<&'plan Value> {
+    let shards = plan["shards"].as_array().expect("a list of shards").iter();
+    shards.filter(|shard| shard["component"] == "decoder" && shard["target"] == target).collect()
+}
+
+/// The notice about plans that were refused.
+fn revised(report: &Value) -> Option<&str> {
+    let notices = report["notices"].as_array().expect("a list of notices").iter();
+    notices.filter_map(Value::as_str).find(|text| text.contains("refused and revised"))
+}
+
+#[test]
+fn a_refused_plan_is_revised_and_then_right() {
+    const OPS: u32 = 120;
+    let chip = tight_chip(OPS);
+
+    // Nothing tells of the limit before a shard is compiled.
+    let plan = on_the_chip("plan", &chip).json();
+    let whole = decoder_shards_on(&plan, "tightchip");
+    assert_eq!(whole.len(), 1, "{plan}");
+    assert!(whole[0]["ops"].as_u64() > Some(u64::from(OPS)), "{plan}");
+    let limits = plan["limits"].as_array().expect("a list of limits");
+    assert!(limits.iter().all(|limit| limit["value"] != OPS), "{plan}");
+
+    let report = on_the_chip("verify", &chip).argument("--strict").json();
+    assert_eq!(report["passed"], true, "{report}");
+    assert!(report["emulated_on"].is_null(), "it runs on the shim itself: {report}");
+    assert!(report["decoder_shards"].as_u64() >= Some(3), "292 operations by 120: {report}");
+    let said = revised(&report).unwrap_or_else(|| panic!("no word of the refusal: {report}"));
+    assert!(said.starts_with("1 plan was refused"), "the maximum was told, one revision is enough: {said}");
+    assert!(said.contains("decoder.0-10") && said.contains("more than the 120"), "{said}");
+}
+
+#[test]
+fn a_revised_chain_says_what_the_cpu_says() {
+    let chip = tight_chip(120);
+    let answer =
+        |run: Run| run.arguments(["--greedy", "--max-tokens", "12", "--prompt", "hello world"]).outcome();
+    let revised = answer(on_the_chip("run", &chip));
+    assert_eq!(revised.code, Some(0), "{}", revised.stderr);
+    let note = revised.stderr.lines().find(|line| line.contains("refused and revised"));
+    assert!(note.is_some_and(|line| line.starts_with("note: 1 plan was")), "{}", revised.stderr);
+
+    let plain = answer(shardwright(["run", CHECKPOINT]));
+    assert_eq!(plain.code, Some(0), "{}", plain.stderr);
+    assert!(!plain.stderr.contains("refused"), "{}", plain.stderr);
+    assert_eq!(revised.stdout, plain.stdout);
+}
+
+/// What was learned holds for one build; the same limit said beforehand makes the first plan a good one.
+#[test]
+fn a_limit_told_beforehand_needs_no_refusal() {
+    let chip = tight_chip(120);
+    let told = |run: Run| run.arguments(["--limit", "ops=120"]);
+    let plan = told(on_the_chip("plan", &chip)).json();
+    assert!(decoder_shards_on(&plan, "tightchip").len() >= 3, "{plan}");
+    let report = told(on_the_chip("verify", &chip)).json();
+    assert_eq!(report["passed"], true, "{report}");
+    assert_eq!(revised(&report), None, "{report}");
+}
+
+/// A layer has more nodes than this: no cut helps, and the decoder goes where it fits.
+#[test]
+fn what_no_cut_makes_small_enough_runs_elsewhere() {
+    let chip = tight_chip(12);
+    let report = on_the_chip("verify", &chip).json();
+    assert_eq!(report["passed"], true, "{report}");
+    assert_eq!(report["decoder_shards"], 1, "{report}");
+    assert!(revised(&report).is_some(), "{report}");
+}
+
+/// The example planner does not learn from refusals. Its second answer is its first, so the built-in one takes over,
+/// with the refusal in hand; strictly, there is no second planner.
+#[test]
+fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
+    let chip = tight_chip(120);
+    let verify = || {
+        on_the_chip("verify", &chip)
+            .argument("--planner")
+            .argument(program::folder().join("planners/even.wasm"))
+            .arguments(["--planner-option", "pieces=1"])
+    };
+    let report = verify().json();
+    assert_eq!(report["passed"], true, "{report}");
+    assert!(report["notices"].to_string().contains("the built-in planner took over"), "{report}");
+    assert!(revised(&report).is_some(), "{report}");
+
+    let (_, stderr) = verify().argument("--strict").refuses();
+    assert!(stderr.contains("even"), "{stderr}");
+}
