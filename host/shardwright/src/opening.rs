@@ -16,9 +16,9 @@ use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, 
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
 use shardwright_build::shims::{DeviceKind, ShimInstance, ShimRegistry};
 use shardwright_build::{
-    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelName, Notice, PlanHeading,
-    PlanReport, PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, make_request, report_plan,
-    stored_formats,
+    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelName, Notice, NoticeKind,
+    PlanHeading, PlanReport, PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, make_request,
+    report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
 
@@ -51,7 +51,7 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> 
     let checkpoint = Checkpoint::open(checkpoint)?;
     let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::PlanOnly)?;
     let planned = preparation.session.plan(&preparation.request)?;
-    let report = preparation.report(&planned, 0, Vec::new());
+    let report = preparation.report(&planned, 0, Vec::new())?;
     Ok(Planned { report, request: preparation.request.canonical_bytes() })
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn build(checkpoint: &Path, options: &OpenOptions) -> Result<Built> {
         notices.extend(rewritten_notice(shard));
     }
     let chain = preparation.load(&graph, &settled.result)?;
-    let report = preparation.report(&settled.planned, settled.history.len(), notices);
+    let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
     Ok(Built { chain, report, broken_layer })
 }
 
@@ -119,6 +119,7 @@ struct Preparation {
     notices: Vec<Notice>,
     emulated_on: Option<String>,
     threads: Option<u32>,
+    strict: bool,
     /// Whether another planner than the built-in one was asked for.
     asked_planner: bool,
 }
@@ -200,11 +201,13 @@ impl Preparation {
             notices,
             emulated_on,
             threads: options.threads,
+            strict: options.strict,
             asked_planner: options.planner.is_some(),
         })
     }
 
-    fn report(&self, planned: &PlannedBy, refused_plans: usize, more: Vec<Notice>) -> PlanReport {
+    /// The plan with everything that must be said of it; under `strict` a fallback is an error instead.
+    fn report(&self, planned: &PlannedBy, refused_plans: usize, more: Vec<Notice>) -> Result<PlanReport> {
         let mut notices = self.notices.clone();
         if let Some(error) = &planned.fallback {
             notices.push(Notice::fallback(format!("{error}; the built-in planner took over")));
@@ -216,7 +219,13 @@ impl Preparation {
         if self.emulated_on.is_some() && flags > 0 {
             notices.push(Notice::note(format!("{flags} planned compiler flags reach no compiler here")));
         }
+        notices.extend(self.left_the_chip(planned));
         notices.extend(more);
+        if self.strict
+            && let Some(fallback) = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback)
+        {
+            return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
+        }
         let heading = PlanHeading {
             soc: self.profile.name.clone(),
             planner: PlannerName {
@@ -228,7 +237,35 @@ impl Preparation {
             notices,
             emulated_on: self.emulated_on.clone(),
         };
-        report_plan(&self.request, &planned.plan, heading)
+        Ok(report_plan(&self.request, &planned.plan, heading))
+    }
+
+    /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the CPU.
+    fn left_the_chip(&self, planned: &PlannedBy) -> Vec<Notice> {
+        let target = |index: u32| &self.request.targets[index as usize].target;
+        if self.profile.kind == TargetKind::Cpu {
+            return Vec::new();
+        }
+        let plan = planned.plan.plan();
+        let mut notices = Vec::new();
+        for (index, shard) in plan.shards.iter().enumerate() {
+            let name = shard_name(&self.request, shard);
+            let component = &self.request.model.components[shard.component as usize].name;
+            let wanted = format!("place.{component}");
+            let asked =
+                self.request.options.iter().any(|option| option.name == wanted && option.value == CPU_SHIM);
+            if target(shard.target).kind != TargetKind::Cpu || asked {
+                continue;
+            }
+            let mut reasons = plan.reasons.iter().filter(|reason| reason.shard == Some(index as u32));
+            let why = reasons.find(|reason| reason.choice.starts_with("target"));
+            let why = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
+            notices.push(Notice::fallback(format!(
+                "{name} runs on the CPU, not on {}: {why}",
+                self.profile.name
+            )));
+        }
+        notices
     }
 
     /// Loads every artefact on the executor of its target and joins them to a chain.
