@@ -288,6 +288,13 @@ fn planners_dropped_into_a_directory_are_found_and_gone_when_removed() {
     std::fs::write(&path, "").unwrap();
     let not_a_directory = PlannerRegistry::new().with_directory(&path);
     assert!(matches!(not_a_directory.list().unwrap_err(), RegistryError::Directory { .. }));
+
+    let crowd = tempfile::tempdir().unwrap();
+    for number in 0..4097 {
+        std::fs::write(crowd.path().join(number.to_string()), "").unwrap();
+    }
+    let crowded = PlannerRegistry::new().with_directory(crowd.path());
+    assert!(matches!(crowded.list().unwrap_err(), RegistryError::TooManyFiles { .. }));
 }
 
 fn key(seed: u8) -> SecretKey {

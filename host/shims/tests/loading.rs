@@ -168,6 +168,7 @@ fn of_two_shims_with_one_name_the_first_stays() {
     assert_eq!(registry.shims().len(), 1);
     assert_eq!(registry.shims()[0].path(), shims.library("faulty"));
     let error = &registry.skipped()[0].error;
+    assert!(matches!(error, LoadError::DuplicateName { .. }), "{error}");
     assert_eq!(error.reason(), "duplicate-name");
     assert!(error.to_string().contains("second"), "{error}");
 }
