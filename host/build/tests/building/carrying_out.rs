@@ -1,0 +1,219 @@
+//! Carrying plans out on the C example: what is built, and every way it can end otherwise.
+
+use std::cell::Cell;
+use std::process::Command;
+
+use shardwright_build::graph::target::{ErrorClass, Flag, FlagSchema, FlagType};
+use shardwright_build::graph::{EntryOptions, Graph, GraphError};
+use shardwright_build::planning::check::CheckedPlan;
+use shardwright_build::planning::feedback::Feedback;
+use shardwright_build::planning::request::Request;
+use shardwright_build::shims::{ShimRegistry, Watch, WorkOrderError};
+use shardwright_build::{
+    BuildError, BuiltShard, EntryMenu, Executor, PrimitiveCount, ShimJudge, TargetOffer, compile_plan,
+};
+use tempfile::TempDir;
+
+use crate::common::{checked, fixture, offer, plan, request, root};
+
+/// The C example under its own name, taking entries of at most so many nodes.
+fn executor(most_ops: Option<u32>) -> (TempDir, Executor) {
+    let folder = tempfile::tempdir().unwrap();
+    let source = root().join("vendor-shims/template/c");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c11", "-O1", "-fPIC", "-shared", "-I"]).arg(root().join("vendor-shims/abi/include"));
+    compile.args(most_ops.map(|most| format!("-DSW_TEMPLATE_OPS_LIMIT={most}")));
+    compile.args(["shim.c", "error.c", "program.c", "kernels.c"].map(|file| source.join(file)));
+    compile.arg("-o").arg(folder.path().join("template_c.so")).arg("-lm");
+    assert!(compile.status().expect("a C compiler is needed for this test").success());
+    let manifest = "template_c.shim.json";
+    std::fs::copy(source.join(manifest), folder.path().join(manifest)).unwrap();
+    let registry = ShimRegistry::builder().directory(folder.path()).build();
+    let instance = registry.open("template-c", "chip", &[]).unwrap();
+    (folder, Executor { instance, device: "cpu".to_owned(), is_target: true })
+}
+
+/// A model, and a shim to build it for.
+struct Site {
+    graph: Graph,
+    offers: Vec<TargetOffer>,
+    executors: Vec<Executor>,
+    request: Request,
+    _folder: TempDir,
+}
+
+impl Site {
+    /// The shim answers for itself.
+    fn new(name: &str, most_ops: Option<u32>) -> Self {
+        let (folder, executor) = executor(most_ops);
+        let judge = ShimJudge::new(executor.instance.clone(), executor.device.clone());
+        Site::with(fixture(name), vec![offer("chip", judge)], executor, folder)
+    }
+
+    /// The cost table is of primitives, as where the shim is not at hand when a plan is made.
+    fn planned_without_shim(name: &str) -> Self {
+        let (folder, executor) = executor(None);
+        Site::with(fixture(name), vec![offer("chip", PrimitiveCount)], executor, folder)
+    }
+
+    fn with(graph: Graph, offers: Vec<TargetOffer>, executor: Executor, folder: TempDir) -> Self {
+        let request = request(&graph, &offers, &EntryMenu::usual(&graph, 64));
+        Site { graph, offers, executors: vec![executor], request, _folder: folder }
+    }
+
+    fn plan(&self, cuts: &[u32]) -> CheckedPlan {
+        checked(&self.request, plan(&self.request, cuts))
+    }
+
+    fn build(&self, plan: &CheckedPlan, watch: &mut dyn Watch) -> Result<Vec<BuiltShard>, BuildError> {
+        let Site { graph, request, offers, executors, .. } = self;
+        compile_plan(graph, request, offers, executors, plan, EntryOptions::default(), watch)
+    }
+
+    fn fails(&self, plan: &CheckedPlan) -> BuildError {
+        self.build(plan, &mut ()).expect_err("the plan cannot be carried out")
+    }
+}
+
+fn detail<'f>(feedback: &'f Feedback, name: &str) -> Option<&'f str> {
+    feedback.details.iter().find(|detail| detail.name == name).map(|detail| detail.value.as_str())
+}
+
+#[test]
+fn shards_are_built_in_the_order_of_the_plan() {
+    let site = Site::new("gemma3_text", None);
+    let built = site.build(&site.plan(&[2, 5]), &mut ()).unwrap();
+    let names: Vec<_> = built.iter().map(|shard| shard.name.as_str()).collect();
+    assert_eq!(names, ["embed", "decoder.0-2", "decoder.2-5", "decoder.5-7", "head"]);
+    let layers: Vec<_> = built.iter().map(|shard| shard.layers).collect();
+    assert_eq!(layers, [(0, 0), (0, 2), (2, 5), (5, 7), (0, 0)]);
+    assert!(built.iter().all(|shard| shard.target == 0 && shard.rewritten.is_empty()), "{built:?}");
+}
+
+#[test]
+fn a_compiler_that_refuses_gives_feedback() {
+    let site = Site::new("gemma3_text", Some(100));
+    let error = site.fails(&site.plan(&[]));
+    let BuildError::Refused(feedback) = &error else { panic!("{error:?}") };
+    assert_eq!(feedback.shard, Some(1), "the decoder is the second shard");
+    assert_eq!(feedback.class, Some(ErrorClass::ResourceLimit));
+    assert_eq!(detail(feedback, "limit"), Some("ops"));
+    assert_eq!(detail(feedback, "max"), Some("100"));
+    let value: u64 = detail(feedback, "value").unwrap().parse().unwrap();
+    let most = site.plan(&[]).cost(1).unwrap().ops;
+    assert!(value > 100 && value <= most, "{value} of at most {most}");
+    assert!(error.to_string().contains("decoder.0-7"), "{error}");
+    assert!(error.help().is_some());
+
+    let halves = site.build(&site.plan(&[3]), &mut ()).unwrap();
+    assert_eq!(halves.len(), 4, "what the refusal asks for is taken");
+}
+
+/// The table was of primitives; the shim, when it comes to compiling, does not have one of them.
+#[test]
+fn an_operation_the_shim_lacks_is_named() {
+    let site = Site::planned_without_shim("gemma4_text");
+    let error = site.fails(&site.plan(&[]));
+    let BuildError::Refused(feedback) = &error else { panic!("{error:?}") };
+    assert_eq!((feedback.shard, feedback.class), (Some(1), Some(ErrorClass::UnsupportedOp)));
+    assert_eq!(detail(feedback, "op"), Some("transpose"));
+    assert!(detail(feedback, "node").is_some() && detail(feedback, "reason").is_some(), "{feedback:?}");
+    assert!(error.to_string().contains("per-layer-input"), "{error}");
+}
+
+#[test]
+fn a_graph_that_is_not_what_the_table_promised_is_not_built() {
+    let mut site = Site::new("gemma3_text", None);
+    let plan = site.plan(&[]);
+    site.offers = vec![offer("chip", PrimitiveCount)];
+    let error = site.fails(&plan);
+    let BuildError::Promise { shard, promised, found, .. } = &error else { panic!("{error:?}") };
+    assert!(found > promised, "{shard}: decomposed it is more");
+    assert!(error.help().is_some());
+}
+
+#[test]
+fn a_plan_of_another_model_is_not_built() {
+    let mut site = Site::new("gemma3_text", None);
+    let plan = site.plan(&[4]);
+    // The same architecture, so that what comes before the missing layer fits.
+    site.graph.components.iter_mut().for_each(|component| {
+        component.layers = component.layers.min(6);
+    });
+    let error = site.fails(&plan);
+    assert!(
+        matches!(error, BuildError::Graph(GraphError::LayerRange { start: 4, end: 7, layers: 6, .. })),
+        "{error:?}"
+    );
+
+    let mut site = Site::new("gemma3_text", None);
+    let plan = site.plan(&[]);
+    site.request.model.components[0].name = "vision".to_owned();
+    assert!(matches!(site.fails(&plan), BuildError::Graph(GraphError::NoComponent(_))));
+}
+
+/// A planner may give a flag any text the schema takes; not every text can be given to a compiler.
+#[test]
+fn a_flag_that_cannot_be_written_down_is_an_error() {
+    let mut site = Site::new("gemma3_text", None);
+    site.request.targets[0].schema = vec![FlagSchema {
+        name: "note".to_owned(),
+        values: FlagType::Text { max_bytes: 64 },
+        default: None,
+        description: String::new(),
+    }];
+    let mut flagged = plan(&site.request, &[]);
+    flagged.shards[0].flags = vec![Flag { name: "note".to_owned(), value: "a\0b".to_owned() }];
+    let flagged = checked(&site.request, flagged);
+    let error = site.fails(&flagged);
+    assert!(matches!(error, BuildError::WorkOrder(WorkOrderError::Order(_))), "{error:?}");
+    assert!(error.to_string().contains("note") && error.help().is_some(), "{error}");
+
+    // A stand-in is not the compiler the flag is for: nothing of it is written.
+    site.executors[0].is_target = false;
+    site.build(&flagged, &mut ()).unwrap();
+}
+
+#[test]
+fn a_shim_that_fails_otherwise_ends_the_build() {
+    let mut site = Site::new("gemma3_text", None);
+    site.executors[0].device = "elsewhere".to_owned();
+    let error = site.fails(&site.plan(&[]));
+    let BuildError::Shim(shim) = &error else { panic!("{error:?}") };
+    assert_eq!(shim.class(), Some(ErrorClass::InvalidArgument));
+    assert!(error.to_string().contains("elsewhere"), "{error}");
+}
+
+/// Says stop when asked for the nth time.
+struct Impatient {
+    patience: Cell<u32>,
+}
+
+impl Watch for Impatient {
+    fn cancelled(&self) -> bool {
+        let left = self.patience.get();
+        self.patience.set(left.saturating_sub(1));
+        left == 0
+    }
+}
+
+#[test]
+fn a_build_can_be_stopped_between_shards_and_within_one() {
+    let site = Site::new("gemma3_text", None);
+    let plan = site.plan(&[3]);
+    let mut finished = false;
+    for patience in 0..2000 {
+        match site.build(&plan, &mut Impatient { patience: Cell::new(patience) }) {
+            Err(BuildError::Cancelled) => assert!(!finished),
+            Err(error) => panic!("asked {patience} times: {error:?}"),
+            Ok(built) => {
+                assert_eq!(built.len(), 4);
+                assert!(patience > 4, "it was asked within shards too");
+                finished = true;
+                break;
+            }
+        }
+    }
+    assert!(finished);
+    assert!(BuildError::Cancelled.help().is_none());
+}

@@ -1,0 +1,107 @@
+//! Checkpoints, requests and plans without a planner.
+
+use std::path::{Path, PathBuf};
+
+use shardwright_build::graph::target::{Encoding, EntryKind, EntryName, Target, TargetKind};
+use shardwright_build::graph::{Graph, GraphError};
+use shardwright_build::models::Checkpoint;
+use shardwright_build::planning::check::{CheckedPlan, check};
+use shardwright_build::planning::plan::{Boundary, BuildTime, Plan, Shard};
+use shardwright_build::planning::request::{Goals, PrefillPart, Request, TargetSummary};
+use shardwright_build::{EntryMenu, Judge, ModelName, TargetOffer, make_request};
+use shardwright_test_checkpoints::Spec;
+
+/// The committed fixtures that generate text.
+pub const TEXT_FIXTURES: [&str; 4] = ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3"];
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The graph of a committed fixture.
+pub fn fixture(name: &str) -> Graph {
+    let checkpoint = Checkpoint::open(root().join("tests/fixtures").join(name));
+    checkpoint.unwrap_or_else(|error| panic!("{name}: {error}")).into_graph()
+}
+
+/// The graph of a checkpoint made to order.
+pub fn made(spec: &Spec) -> Graph {
+    let folder = tempfile::tempdir().unwrap();
+    spec.write(folder.path()).unwrap();
+    // Mapped files outlive their names.
+    Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{spec:?}: {error}")).into_graph()
+}
+
+/// A target with a judge, without limits and flags.
+pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
+    let target = Target {
+        name: name.to_owned(),
+        shim: name.to_owned(),
+        device: "cpu".to_owned(),
+        kind: TargetKind::Npu,
+    };
+    let summary = TargetSummary { target, limits: Vec::new(), schema: Vec::new(), recommended: Vec::new() };
+    TargetOffer { summary, judge: Box::new(judge) }
+}
+
+pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Result<Request, GraphError> {
+    let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned() };
+    let goals = Goals {
+        quality_per_mille: None,
+        memory_bytes: None,
+        context: if graph.is_generative() { menu.context } else { 0 },
+        max_prefill_rows: menu.largest_rows(),
+        latency_microseconds: None,
+    };
+    make_request(graph, &model, offers, menu, goals, Vec::new())
+}
+
+/// The request, which is a sound one.
+pub fn request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Request {
+    let request = try_request(graph, offers, menu).unwrap();
+    request.validate().unwrap_or_else(|fault| panic!("{}: {fault}", graph.name));
+    request
+}
+
+/// The plan that cuts the decoder before these layers, all on the first target.
+pub fn plan(request: &Request, cuts: &[u32]) -> Plan {
+    let mut shards = Vec::new();
+    for (index, component) in request.model.components.iter().enumerate() {
+        let layers = component.layer_count();
+        let ends = if layers == 0 { vec![0] } else { cuts.iter().copied().chain([layers]).collect() };
+        let mut first = 0;
+        for end in ends {
+            shards.push(shard(request, index, first, end));
+            first = end;
+        }
+    }
+    Plan { shards, fallback: Vec::new(), reasons: Vec::new() }
+}
+
+fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
+    let component = &request.model.components[index];
+    let kinds = component.kinds(first, end).unwrap_or_default();
+    let prefills = kinds.iter().any(|&kind| request.kinds[kind as usize].prefill != PrefillPart::None);
+    let takes = |entry: &&EntryName| prefills || entry.kind != EntryKind::Prefill;
+    let plain = |names: &[String]| {
+        names.iter().map(|name| Boundary { name: name.clone(), encoding: Encoding::F32 }).collect()
+    };
+    Shard {
+        component: index as u32,
+        first,
+        end,
+        target: 0,
+        formats: 0,
+        context: request.goals.context,
+        entries: request.entries.iter().filter(takes).copied().collect(),
+        inputs: plain(&component.inputs),
+        outputs: plain(&component.outputs),
+        flags: Vec::new(),
+        build: BuildTime::Ahead,
+    }
+}
+
+/// The plan, held against its request.
+pub fn checked(request: &Request, plan: Plan) -> CheckedPlan {
+    check(plan, request).unwrap_or_else(|fault| panic!("{fault}"))
+}

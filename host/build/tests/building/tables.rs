@@ -1,0 +1,243 @@
+//! The question to a planner: what it may add up, and what it is told of each layer.
+
+use shardwright_build::graph::target::{EntryKind, EntryName, FormatTuple, Legality, TimeCost, WeightFormat};
+use shardwright_build::graph::{
+    ComponentKind, DType, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
+};
+use shardwright_build::planning::request::{Component, PrefillPart, Request};
+use shardwright_build::{EntryMenu, Judge, PrimitiveCount, stored_formats};
+use shardwright_test_checkpoints::{Fill, Spec};
+
+use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};
+
+/// A menu small enough to instantiate every shard at every entry.
+fn menu(context: u32) -> EntryMenu {
+    let name = |kind, rows| EntryName { kind, rows, context };
+    let entries = vec![name(EntryKind::Prefill, 8), name(EntryKind::Prefill, 3), name(EntryKind::Decode, 1)];
+    EntryMenu { context, entries }
+}
+
+fn decoder(request: &Request) -> &Component {
+    request.model.components.iter().find(|component| component.layer_count() > 0).unwrap()
+}
+
+/// What the rows of layers `first..end` sum to at an entry: operations, weight bytes, state bytes.
+fn added_up(request: &Request, first: u32, end: u32, entry: EntryName) -> (u64, u64, u64) {
+    let kinds = decoder(request).kinds(first, end).unwrap();
+    kinds.iter().fold((0, 0, 0), |sum, &kind| {
+        let mut rows = request.costs.iter().filter(|row| row.kind == kind && row.entry == entry);
+        let row = rows.next().unwrap();
+        assert!(rows.next().is_none(), "one row per kind, target, formats and entry");
+        assert_eq!(row.legality, Legality::Legal);
+        (sum.0 + row.ops, sum.1 + row.weight_bytes, sum.2 + row.state_bytes)
+    })
+}
+
+/// A planner adds rows; a compiler sees the shard. Both must come to the same for every range of layers, not only
+/// for the ranges some plan has.
+#[test]
+fn every_range_of_layers_costs_what_its_rows_add_up_to() {
+    for name in TEXT_FIXTURES {
+        let graph = fixture(name);
+        let menu = menu(64);
+        let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu);
+        for first in 0..graph.layers() {
+            for end in first + 1..=graph.layers() {
+                for &entry in &menu.entries {
+                    let point = menu.point(entry);
+                    let shard = graph
+                        .entry(ComponentKind::Decoder, first..end, point, EntryOptions::default())
+                        .unwrap();
+                    let found = shard.map_or((0, 0, 0), |shard| {
+                        let legal = PrimitiveCount.legalise(&graph, &shard).unwrap().graph;
+                        (legal.nodes.len() as u64, legal.weight_bytes(), legal.written_state_bytes())
+                    });
+                    let promised = added_up(&request, first, end, entry);
+                    assert_eq!(promised, found, "{name}, layers {first}..{end} at {entry}");
+                }
+            }
+        }
+    }
+}
+
+/// What each layer does in prefill: all of it, only its keys and values, or nothing.
+fn parts(graph: &Graph) -> String {
+    let request = request(graph, &[offer("chip", PrimitiveCount)], &EntryMenu::usual(graph, 64));
+    let component = decoder(&request);
+    let kinds = component.kinds(0, component.layer_count()).unwrap();
+    let part = |kind: u32| match request.kinds[kind as usize].prefill {
+        PrefillPart::Full => 'F',
+        PrefillPart::StatesOnly => 'S',
+        PrefillPart::None => '-',
+    };
+    kinds.into_iter().map(part).collect()
+}
+
+#[test]
+fn prefill_ends_at_the_last_state_that_is_written() {
+    for (name, expected) in [
+        ("gemma3_text", "FFFFFFS"),
+        ("gemma4_text", "FFFFFS----"),
+        ("gemma4_mm", "FFFS--"),
+        ("qwen3", "FFFFFS"),
+    ] {
+        assert_eq!(parts(&fixture(name)), expected, "{name}");
+    }
+    // The real shape of the model that shares most: 15 of 35 layers write states.
+    assert_eq!(parts(&made(&Spec::e2b())), format!("{}S{}", "F".repeat(14), "-".repeat(20)));
+    let alone = Spec { layers: "F".to_owned(), ..Spec::qwen3() };
+    assert_eq!(parts(&made(&alone)), "S");
+}
+
+#[test]
+fn components_around_the_decoder_have_a_kind_each() {
+    let graph = fixture("gemma4_text");
+    let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu(64));
+    let whole = |name: &str| request.kinds.iter().find(|kind| kind.name == name).unwrap().prefill;
+    assert_eq!(whole("embed"), PrefillPart::Full);
+    assert_eq!(whole("per-layer-input"), PrefillPart::Full);
+    assert_eq!(whole("head"), PrefillPart::None, "no logit is wanted in prefill");
+    let names: Vec<_> = request.model.components.iter().map(|part| part.name.as_str()).collect();
+    assert_eq!(names, ["embed", "per-layer-input", "decoder", "head"]);
+    let ports = |index: usize| {
+        let component = &request.model.components[index];
+        (component.inputs.join(" "), component.outputs.join(" "))
+    };
+    let port = |inputs: &str, outputs: &str| (inputs.to_owned(), outputs.to_owned());
+    assert_eq!(ports(0), port("", "hidden"));
+    assert_eq!(ports(1), port("hidden", "per-layer"));
+    assert_eq!(ports(2), port("hidden per-layer", "hidden"));
+    assert_eq!(ports(3), port("hidden", "logits"));
+}
+
+#[test]
+fn readers_know_their_donors() {
+    let graph = fixture("gemma4_text");
+    let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu(64));
+    let shardwright_build::planning::request::Body::Layers(layers) = &decoder(&request).body else {
+        panic!("the decoder has layers")
+    };
+    for (layer, told) in layers.iter().enumerate() {
+        assert_eq!(told.writes_state, layer < 6, "layer {layer}");
+        // Of the layers that write: 4 is the last sliding one, 5 the last full one.
+        let donor = (layer >= 6).then_some(if layer == 9 { 5 } else { 4 });
+        assert_eq!(told.donor, donor, "layer {layer}");
+    }
+    assert!(request.kinds.len() < graph.layers() as usize + 3, "layers of a kind share one");
+}
+
+/// Every number of rows is at most the context, no entry is there twice, and the request is sound, down to one token.
+#[test]
+fn menus_of_small_contexts_are_small() {
+    let graph = fixture("gemma4_text");
+    for (context, expected) in [
+        (0, "prefill_1@1 decode_1@1"),
+        (1, "prefill_1@1 decode_1@1"),
+        (2, "prefill_2@2 decode_1@2 decode_2@2"),
+        (16, "prefill_16@16 decode_1@16 decode_16@16"),
+        (17, "prefill_17@17 prefill_16@17 decode_1@17 decode_16@17"),
+        (2048, "prefill_128@2048 prefill_16@2048 decode_1@2048 decode_16@2048"),
+    ] {
+        let menu = EntryMenu::usual(&graph, context);
+        let names: Vec<_> = menu.entries.iter().map(ToString::to_string).collect();
+        assert_eq!(names.join(" "), expected);
+        assert_eq!(menu.context, context.max(1));
+        let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu);
+        checked(&request, plan(&request, &[3]));
+    }
+    let encoder = fixture("embeddinggemma");
+    let menu = EntryMenu::usual(&encoder, 32);
+    assert_eq!(menu.entries.len(), 1);
+    assert_eq!((menu.entries[0].kind, menu.largest_rows()), (EntryKind::Encode, 32));
+    let request = request(&encoder, &[offer("chip", PrimitiveCount)], &menu);
+    checked(&request, plan(&request, &[]));
+}
+
+#[test]
+fn formats_are_named_after_what_most_bytes_are_stored_in() {
+    for (name, expected) in [
+        ("gemma3_text", WeightFormat::F32),
+        ("gemma4_text", WeightFormat::Bf16),
+        ("qwen3", WeightFormat::Bf16),
+        ("embeddinggemma", WeightFormat::F32),
+    ] {
+        assert_eq!(stored_formats(&fixture(name)).weights, expected, "{name}");
+    }
+    let half = Spec { dtype: "F16", fill: Fill::Sparse, ..Spec::gemma3() };
+    assert_eq!(stored_formats(&made(&half)).weights, WeightFormat::F16);
+
+    // One large weight outweighs many small ones.
+    let mut mixed = fixture("gemma4_text");
+    let total: u64 = mixed.weights.iter().map(|weight| weight.bytes()).sum();
+    let first = &mut mixed.weights[0];
+    first.dtype = DType::F32;
+    first.shape = vec![total, 1];
+    first.data = WeightData::from_vec(vec![0; 4 * total as usize]);
+    assert_eq!(stored_formats(&mixed).weights, WeightFormat::F32);
+    mixed.weights.clear();
+    assert_eq!(stored_formats(&mixed).weights, WeightFormat::F32, "nothing is stored: any name will do");
+}
+
+/// Refuses formats, or every graph, or estimates.
+struct Moody {
+    takes: bool,
+    legal: bool,
+}
+
+impl Judge for Moody {
+    fn legalise(&self, graph: &Graph, entry: &EntryGraph) -> Result<Legalised, String> {
+        if self.legal { PrimitiveCount.legalise(graph, entry) } else { Err("not today".to_owned()) }
+    }
+
+    fn estimate(&self, _graph: &Graph, entry: &EntryGraph) -> Option<(TimeCost, u64)> {
+        let provenance = shardwright_build::graph::target::Provenance::Probed;
+        Some((TimeCost { microseconds: entry.nodes.len() as u64, provenance }, 2))
+    }
+
+    fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
+        if self.takes { Ok(()) } else { Err("not in this format".to_owned()) }
+    }
+
+    fn describe(&self) -> String {
+        "moody".to_owned()
+    }
+}
+
+#[test]
+fn what_a_judge_says_stands_in_the_rows() {
+    let graph = fixture("qwen3");
+    let menu = menu(64);
+    let offers = [
+        offer("formats", Moody { takes: false, legal: true }),
+        offer("graphs", Moody { takes: true, legal: false }),
+        offer("timed", Moody { takes: true, legal: true }),
+        offer("plain", PrimitiveCount),
+    ];
+    let request = request(&graph, &offers, &menu);
+    assert_eq!(request.costs.len(), request.kinds.len() * offers.len() * menu.entries.len());
+    for row in &request.costs {
+        let part = request.kinds[row.kind as usize].prefill;
+        let takes_part = row.entry.kind != EntryKind::Prefill || part != PrefillPart::None;
+        match row.target {
+            0 => assert_eq!(row.legality, Legality::Illegal("not in this format".to_owned())),
+            _ if !takes_part => {
+                assert_eq!((&row.legality, row.ops, row.time), (&Legality::Legal, 0, None));
+            }
+            1 => assert_eq!(row.legality, Legality::Illegal("not today".to_owned())),
+            2 => {
+                assert_eq!(row.time.unwrap().microseconds, row.ops);
+                assert_eq!(row.uncosted_ops, 2);
+            }
+            _ => assert_eq!((row.time, row.uncosted_ops), (None, 0)),
+        }
+    }
+}
+
+#[test]
+fn a_menu_the_graph_cannot_have_is_an_error() {
+    let graph = fixture("qwen3");
+    let encode = EntryName { kind: EntryKind::Encode, rows: 4, context: 0 };
+    let menu = EntryMenu { context: 4, entries: vec![encode] };
+    let error = try_request(&graph, &[offer("chip", PrimitiveCount)], &menu).unwrap_err();
+    assert!(!error.to_string().is_empty());
+}
