@@ -17,7 +17,7 @@ fn main() {
     println!("planning (demo model, {} bytes of request)", planned.request.len());
     row("checkpoint folder to checked plan", timed(5, || options.plan(&checkpoint).expect("plans")));
     let mut plans = Vec::new();
-    for kind in [EngineKind::Cranelift, EngineKind::Pulley] {
+    for kind in [EngineKind::Native, EngineKind::Pulley] {
         let name = kind.name();
         let sandbox = Sandbox::new(kind).expect("a sandbox");
         let cold = timed(3, || {
