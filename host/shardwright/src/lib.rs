@@ -29,10 +29,9 @@
 
 #![forbid(unsafe_code)]
 
+mod convert;
 mod error;
 
-#[cfg(feature = "build")]
-mod convert;
 #[cfg(feature = "build")]
 mod model;
 #[cfg(feature = "build")]

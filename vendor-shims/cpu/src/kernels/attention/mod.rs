@@ -3,7 +3,7 @@
 //! Keys are visited in the order of their positions, from the first visible one, so a result depends on the visible keys
 //! and nothing else: not on the capacity of the state, where a ring wraps, what lies in other slots, rows, threads or blocks.
 //!
-//! * score: `q·k` in sixteen lanes over the head, summed as [`Simd::reduce_add`]; times the scale; capped;
+//! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`; times the scale; capped;
 //! * weight: `exp(score − largest)`, 0 below e⁻⁶⁴; their sum in sixteen lanes, key i in lane i mod 16;
 //! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the sum at the end.
 
