@@ -24,8 +24,8 @@ fn main() {
     threads.extend((cores > 1).then_some(cores));
     let mut texts = Vec::new();
     for &threads in &threads {
-        texts.push(speeds(threads, "one shard", &[]));
-        texts.push(speeds(threads, "cut by ops=400", &[("ops", 400)]));
+        texts.push(speeds(threads, "whole decoder", "generic", &[]));
+        texts.push(speeds(threads, "decoder cut by ops=400", "mt6989", &[("ops", 400)]));
     }
     assert!(texts.windows(2).all(|pair| pair[0] == pair[1]), "cuts and threads must not change the text");
 
@@ -37,12 +37,9 @@ fn main() {
 }
 
 /// Prints the speeds of one way to run the model and returns the text it gave.
-fn speeds(threads: u32, name: &str, limits: &[(&str, u64)]) -> String {
-    let mut options = OpenOptions::new()
-        .soc("generic")
-        .on(Executor::Cpu)
-        .threads(threads)
-        .search_path(program::search_path());
+fn speeds(threads: u32, name: &str, soc: &str, limits: &[(&str, u64)]) -> String {
+    let mut options =
+        OpenOptions::new().soc(soc).on(Executor::Cpu).threads(threads).search_path(program::search_path());
     for (limit, value) in limits {
         options = options.limit(*limit, *value);
     }
@@ -67,7 +64,7 @@ fn speeds(threads: u32, name: &str, limits: &[(&str, u64)]) -> String {
         prefill.push(statistics.prefill_tokens_per_second());
         decode.push(statistics.decode_tokens_per_second());
     }
-    let way = format!("{threads} threads, {shards} shards ({name})");
+    let way = format!("threads {threads}, {shards} shards ({name})");
     row(&format!("prefill, {way}"), rates(&mut prefill));
     row(&format!("decode, {way}"), rates(&mut decode));
     text

@@ -8,18 +8,39 @@ use crate::error::Error;
 use crate::workspace::{self, Package, Profile, Workspace};
 use crate::{process, shims};
 
-/// Members that a test builds by itself, because they are about fewer features than the workspace has together.
-pub const BUILT_BY_TESTS: [&str; 2] = ["--exclude", "shardwright-planning-runtime-only"];
+/// How much of the workspace is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The program, shims and planners: what a user needs.
+    Program,
+    /// All members. Cargo unites features over what one command builds, so a program built alone first and with the
+    /// tests later would compile its dependencies twice: whoever tests or measures afterwards builds everything.
+    Workspace,
+}
 
-/// Builds everything with one profile. Returns the program's path.
-///
-/// The whole workspace in one command, although the program needs only a part: cargo unites the features of the
-/// packages it is given, so building a part first and all of it for the tests later would compile some dependencies
-/// twice.
-pub fn everything(workspace: &Workspace, profile: Profile) -> Result<PathBuf, Error> {
-    process::run(
-        workspace.cargo().args(["build", "--workspace"]).args(BUILT_BY_TESTS).args(profile.flags()),
-    )?;
+/// What selects all members. The excluded one is built by a test: it is about fewer features than the workspace has
+/// together.
+pub const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "shardwright-planning-runtime-only"];
+
+/// The program, and the one that makes planners into components.
+const PROGRAMS: [&str; 4] = ["--package", "shardwright-cli", "--package", "shardwright-planner-build"];
+
+/// Builds with one profile and lays everything out beside the program. Returns the program's path.
+pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<PathBuf, Error> {
+    let mut command = workspace.cargo();
+    command.arg("build").args(profile.flags());
+    match scope {
+        Scope::Workspace => {
+            command.args(WORKSPACE);
+        }
+        Scope::Program => {
+            command.args(PROGRAMS);
+            for shim in workspace.packages_under("vendor-shims").filter(|package| package.library.is_some()) {
+                command.args(["--package", &shim.name]);
+            }
+        }
+    }
+    process::run(&mut command)?;
     lay_out_shims(workspace, profile)?;
     lay_out_planners(workspace, profile)?;
     // The profiles that come with the program are inside it; the folder is for others.

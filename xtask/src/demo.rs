@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::Command;
 
+use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
@@ -16,17 +17,17 @@ const DEMO_PROMPT: &str = "What does bug mean?";
 /// Builds with the release profile and runs `shardwright` with the arguments, in the caller's folder.
 pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
     setup::prepare(workspace)?;
-    build::everything(workspace, Profile::Release)?;
-    process::run(Command::new(workspace.program(Profile::Release)).args(arguments))
+    let program = build::build(workspace, Profile::Release, Scope::Program)?;
+    process::run(Command::new(program).args(arguments))
 }
 
 /// Plans the demo model for a phone whose compiler takes few operations at a time, then lets it answer a question,
 /// cut in the same way, on the CPU.
 pub fn demo(workspace: &Workspace) -> Result<(), Error> {
     setup::prepare(workspace)?;
-    build::everything(workspace, Profile::Dev)?;
+    let program = build::build(workspace, Profile::Dev, Scope::Workspace)?;
     let shardwright = || {
-        let mut command = Command::new(workspace.program(Profile::Dev));
+        let mut command = Command::new(&program);
         command.current_dir(&workspace.root);
         command
     };

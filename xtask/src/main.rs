@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::build::Scope;
 use crate::cli::{Arguments, Command};
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
@@ -45,7 +46,9 @@ fn dispatch(arguments: Arguments) -> Result<(), Error> {
         Command::Setup => setup::prepare(&workspace),
         Command::Build { release } => {
             setup::prepare(&workspace)?;
-            build::everything(&workspace, Profile::of_release_flag(release)).map(|_| ())
+            // What the demo and the tests share, or what a user runs.
+            let scope = if release { Scope::Program } else { Scope::Workspace };
+            build::build(&workspace, Profile::of_release_flag(release), scope).map(|_| ())
         }
         Command::Run { arguments } => demo::run(&workspace, &arguments),
         Command::Demo => demo::demo(&workspace),

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
+use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
@@ -44,10 +45,10 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
             skipped.push(line);
         }
     }
-    build::everything(workspace, Profile::Dev)?;
+    build::build(workspace, Profile::Dev, Scope::Workspace)?;
 
     let mut command = workspace.cargo();
-    command.args(["test", "--workspace", "--no-fail-fast"]).args(build::BUILT_BY_TESTS);
+    command.args(["test", "--no-fail-fast"]).args(build::WORKSPACE);
     command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
     let colour = io::stdout().is_terminal();
     if !filters.is_empty() || colour {
