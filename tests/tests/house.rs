@@ -60,7 +60,7 @@ const HOW_TO_PAGES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn the_how_to_pages_are_numbered_lists_whose_files_exist() {
+fn the_how_to_pages_are_numbered_lists() {
     let mut wrong = Vec::new();
     for (page, what) in HOW_TO_PAGES {
         let Ok(text) = fs::read_to_string(tree::root().join(page)) else {
@@ -71,15 +71,46 @@ fn the_how_to_pages_are_numbered_lists_whose_files_exist() {
         if steps < 3 {
             wrong.push(format!("{page}: {steps} numbered steps"));
         }
-        let folder = Path::new(page).parent().unwrap_or(Path::new(""));
+    }
+    assert_none("how-to pages", &wrong);
+}
+
+/// A page of a model, written with it: the paths on it are those of its making.
+const FOREIGN_PAGES: &str = "demo-model";
+
+#[test]
+fn what_a_page_names_exists() {
+    let mut wrong = Vec::new();
+    for page in files() {
+        let is_page = page.extension().is_some_and(|extension| extension == "md");
+        if !is_page || page.starts_with(FOREIGN_PAGES) {
+            continue;
+        }
+        let text = tree::read(&page);
+        let folder = page.parent().unwrap_or(Path::new(""));
+        // A page may name files from the root, from where it lies, or from its room or the room's sources.
+        let room = room_of(&page);
+        let bases = [PathBuf::new(), folder.to_owned(), room.clone(), room.join("src")];
         for named in paths_named_in(&text) {
-            let exists = |base: &Path| tree::root().join(base).join(&named).exists();
-            if !exists(Path::new("")) && !exists(folder) {
-                wrong.push(format!("{page} names `{named}`, which does not exist"));
+            if !bases.iter().any(|base| tree::root().join(base).join(&named).exists()) {
+                wrong.push(format!("{}: `{named}` does not exist", page.display()));
+            }
+        }
+        for link in links_in(&text) {
+            if !tree::root().join(folder).join(link).exists() {
+                wrong.push(format!("{}: the link to {link} leads nowhere", page.display()));
             }
         }
     }
-    assert_none("how-to pages", &wrong);
+    assert_none("pages", &wrong);
+}
+
+/// The files a page links to; links into the net and within the page are left out.
+fn links_in(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter_map(|link| {
+        let file = link.split('#').next().unwrap_or_default();
+        (!file.is_empty() && !file.contains("://")).then_some(file)
+    })
 }
 
 /// `3. Do something`
@@ -268,6 +299,9 @@ fn the_scans_read_what_they_should() {
     let text = "Copy `vendor-shims/template/c` to `my-shim/x.c`, see `host/graph/src/op.rs`; `Op::Linear`, \
                 `cargo run a/b`, `target/debug/shims`, `plugins/<name>/x`, `a / b`.\n```\n`x/y`\n```\n";
     assert_eq!(paths_named_in(text), ["vendor-shims/template/c", "host/graph/src/op.rs"]);
+
+    let links: Vec<_> = links_in("[a](b/c.md), [d](https://e), [f](#g), [h](i#j)").collect();
+    assert_eq!(links, ["b/c.md", "i"]);
 
     assert!(has_reason("// SAFETY: checked\nlet a =\n    unsafe { f() };", 2));
     assert!(!has_reason("let a = unsafe { f() };\n// SAFETY: late", 0));
