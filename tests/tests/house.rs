@@ -151,6 +151,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/template/", "the exported symbol"),
     ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
     ("host/models/", "mapping checkpoint files"),
+    ("host/bundle/", "mapping the files of a bundle"),
     ("host/runtime/", "mapping the tables that rows are gathered from"),
     ("host/planning/", "deserialising a planner pack whose signature was verified"),
     ("planner/", "the exports wit-bindgen generates"),
