@@ -48,6 +48,7 @@ named!(ActivationFormat {
     Fp32 = "f32",
     Fp16 = "f16",
     A16 = "a16",
+    A16Symmetric = "a16-symmetric",
     A8Dynamic = "a8-dynamic",
 });
 named!(StateFormat {

@@ -1,10 +1,9 @@
 //! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
 
-use std::collections::BTreeMap;
-
 use shardwright_graph::target::{Encoding, ErrorClass};
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, Graph, GraphError, LegaliseError, Role, legalise,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, GraphError, LegaliseError, PortSide, Ranges,
+    Role, legalise_encoded,
 };
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::feedback::{Detail, Feedback};
@@ -148,12 +147,16 @@ pub fn compile_plan(
                     found,
                 });
             }
-            let legal =
-                legalise(&plain, |shown| executor.instance.check(&executor.device, shown, &graph.weights))
-                    .map_err(|error| match error {
-                        LegaliseError::Check(error) => refused(error),
-                        other => unsupported(index, &name, &other),
-                    })?;
+            let ranges = Ranges::new();
+            let encodings = Encodings {
+                ports: ports(&plain, shard),
+                ..Encodings::of(&request.formats[shard.formats as usize], &ranges)
+            };
+            let check = |shown: &EntryGraph| executor.instance.check(&executor.device, shown, &graph.weights);
+            let legal = legalise_encoded(&plain, &encodings, check).map_err(|error| match error {
+                LegaliseError::Check(error) => refused(error),
+                other => unsupported(index, &name, &other),
+            })?;
             let note =
                 |(name, reason): (String, String)| Rewritten { entry: entry.to_string(), name, reason };
             rewritten.extend(legal.decomposed.into_iter().map(note));
@@ -163,9 +166,6 @@ pub fn compile_plan(
                     .into_iter()
                     .map(|(state, reason)| note((graph.states[state.0 as usize].name.clone(), reason))),
             );
-            for (port, encoding) in encodings(&legal.graph, shard) {
-                order = order.encoding(port, encoding);
-            }
             order = order.entry(&legal.graph)?;
         }
         if executor.is_target {
@@ -201,15 +201,15 @@ fn component_kind(request: &Request, shard: &Shard) -> Result<ComponentKind, Bui
         .ok_or(BuildError::Graph(GraphError::NoComponent(ComponentKind::Decoder)))
 }
 
-/// The encodings of the boundary ports that are not plain f32.
-fn encodings(entry: &EntryGraph, shard: &Shard) -> BTreeMap<String, Encoding> {
-    let mut found = BTreeMap::new();
-    let sides = [(&entry.inputs, &shard.inputs), (&entry.outputs, &shard.outputs)];
-    for (ports, boundaries) in sides {
-        for (tensor, role) in ports.iter().filter(|(_, role)| !matches!(role, Role::State { .. })) {
-            let boundary = boundaries.iter().find(|boundary| boundary.name == role.name());
-            if let Some(boundary) = boundary.filter(|boundary| boundary.encoding != Encoding::F32) {
-                found.insert(entry.tensor(*tensor).name.clone(), boundary.encoding);
+/// The ports whose encoding the plan fixes.
+fn ports(entry: &EntryGraph, shard: &Shard) -> Vec<(PortSide, Role, Encoding)> {
+    let mut found = Vec::new();
+    let sides =
+        [(PortSide::Input, &entry.inputs, &shard.inputs), (PortSide::Output, &entry.outputs, &shard.outputs)];
+    for (side, ports, boundaries) in sides {
+        for (_, role) in ports.iter().filter(|(_, role)| !matches!(role, Role::State { .. })) {
+            if let Some(boundary) = boundaries.iter().find(|boundary| boundary.name == role.name()) {
+                found.push((side, role.clone(), boundary.encoding));
             }
         }
     }

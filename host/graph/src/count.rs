@@ -1,4 +1,4 @@
-use crate::{DType, EntryGraph, Op};
+use crate::{EntryGraph, Op, Role};
 
 impl EntryGraph {
     /// Multiply-adds of one run over all rows: matrix products and attention, where the work is; elementwise operations are not counted.
@@ -12,7 +12,7 @@ impl EntryGraph {
         let shape = |index: usize| self.tensor(node.inputs[index]).shape.as_slice();
         let elements = |index: usize| self.tensor(node.inputs[index]).elements();
         match &node.op {
-            Op::Linear => elements(0).saturating_mul(shape(1)[0]),
+            Op::Linear | Op::DynamicLinear => elements(0).saturating_mul(shape(1)[0]),
             Op::Attention(_) => elements(0).saturating_mul(shape(1)[0]).saturating_mul(2),
             Op::MatMul { .. } => {
                 let inner = shape(0)[shape(0).len() - 1];
@@ -22,7 +22,7 @@ impl EntryGraph {
         }
     }
 
-    /// Bytes of the constants it reads, as stored, each once.
+    /// Bytes of the constants it reads, as stored, each once; scales not counted.
     pub fn weight_bytes(&self) -> u64 {
         let mut seen = std::collections::HashSet::new();
         self.constants()
@@ -36,7 +36,11 @@ impl EntryGraph {
         self.states
             .iter()
             .filter(|port| port.written)
-            .map(|port| port.capacity.saturating_mul(port.state.width).saturating_mul(DType::F32.bytes()))
+            .map(|port| {
+                let role = Role::State { state: port.id };
+                let element = self.input(&role).map_or(4, |tensor| self.tensor(tensor).dtype.bytes());
+                port.capacity.saturating_mul(port.state.width).saturating_mul(element)
+            })
             .fold(0, u64::saturating_add)
     }
 }

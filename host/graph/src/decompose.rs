@@ -85,7 +85,7 @@ impl Rewrite {
         if let Some(tensor) = self.graph.input(&role) {
             return tensor;
         }
-        self.graph.tensors.push(Tensor { name, shape, dtype, weight: None });
+        self.graph.tensors.push(Tensor::plain(name, shape, dtype));
         let tensor = TensorId(self.graph.tensors.len() as u32 - 1);
         self.graph.inputs.push((tensor, role));
         tensor
@@ -103,10 +103,24 @@ impl Rewrite {
             inputs.iter().map(|&input| self.graph.tensor(input).shape.as_slice()).collect();
         let shape =
             infer_shape(&op, &shapes).unwrap_or_else(|reason| panic!("decomposition of {name}: {reason}"));
-        self.graph.tensors.push(Tensor { name: name.clone(), shape, dtype: DType::F32, weight: None });
+        self.graph.tensors.push(Tensor::plain(name.clone(), shape, DType::F32));
         let output = TensorId(self.graph.tensors.len() as u32 - 1);
         self.graph.nodes.push(EntryNode { name, op, inputs: inputs.to_vec(), output, layer: self.layer });
         output
+    }
+
+    /// `[state ‖ new rows]`, named after the state and not counted as a step: the steps of an attention have one name each, whoever
+    /// writes its states, so what is known of them (ranges) serves every form.
+    pub(crate) fn joined(&mut self, before: TensorId, rows: TensorId) -> TensorId {
+        let steps = self.steps;
+        let joined = self.step(Op::Concat { axis: 0 }, &[before, rows]);
+        self.steps = steps;
+        let name = format!("{}.joined", self.graph.tensor(before).name);
+        if let Some(node) = self.graph.nodes.last_mut() {
+            node.name.clone_from(&name);
+        }
+        self.graph.tensors[joined.0 as usize].name = name;
+        joined
     }
 
     /// Makes the last step write the replaced node's output.
@@ -122,6 +136,21 @@ impl Rewrite {
         match &node.op {
             Op::Linear => {
                 let product = self.step(Op::MatMul { transpose_b: true }, &node.inputs[..2]);
+                if let Some(&bias) = node.inputs.get(2) {
+                    self.step(Op::Add, &[product, bias]);
+                }
+            }
+            Op::DynamicLinear => {
+                let negative = self.step(Op::Neg, &[x]);
+                let axis = self.shape(x).len() as u32 - 1;
+                let both = self.step(Op::Concat { axis }, &[x, negative]);
+                let largest = self.step(Op::ReduceMax, &[both]);
+                let largest = self.step(Op::MaxScalar { value: 1e-30 }, &[largest]);
+                let scale = self.step(Op::MulScalar { value: 1.0 / 127.0 }, &[largest]);
+                let steps = self.step(Op::Div, &[x, scale]);
+                let steps = self.step(Op::Round, &[steps]);
+                let product = self.step(Op::MatMul { transpose_b: true }, &[steps, node.inputs[1]]);
+                let product = self.step(Op::Mul, &[product, scale]);
                 if let Some(&bias) = node.inputs.get(2) {
                     self.step(Op::Add, &[product, bias]);
                 }

@@ -25,11 +25,15 @@ pub enum DType {
     U8 = 8,
     /// Signed 64 bit.
     I64 = 9,
+    /// Signed 4 bit, weights only; see [`DType::packed_bytes`].
+    I4 = 10,
+    /// Signed 2 bit, weights only; see [`DType::packed_bytes`].
+    I2 = 11,
 }
 
 impl DType {
     /// Every type, in number order.
-    pub const ALL: [DType; 9] = [
+    pub const ALL: [DType; 11] = [
         DType::F32,
         DType::F16,
         DType::Bf16,
@@ -39,15 +43,50 @@ impl DType {
         DType::I8,
         DType::U8,
         DType::I64,
+        DType::I4,
+        DType::I2,
     ];
 
-    /// Bytes of one element.
-    pub const fn bytes(self) -> u64 {
+    /// Bits of one element.
+    pub const fn bits(self) -> u64 {
         match self {
-            DType::I64 => 8,
-            DType::F32 | DType::I32 => 4,
-            DType::F16 | DType::Bf16 | DType::I16 | DType::U16 => 2,
-            DType::I8 | DType::U8 => 1,
+            DType::I64 => 64,
+            DType::F32 | DType::I32 => 32,
+            DType::F16 | DType::Bf16 | DType::I16 | DType::U16 => 16,
+            DType::I8 | DType::U8 => 8,
+            DType::I4 => 4,
+            DType::I2 => 2,
+        }
+    }
+
+    /// Bytes of one element; for packed types of the byte that holds it, so multiply extents with [`DType::packed_bytes`] there.
+    pub const fn bytes(self) -> u64 {
+        self.bits().div_ceil(8)
+    }
+
+    /// Whether several elements share a byte. Only weights are stored so: two's complement, low bits first, every row (the
+    /// last axis) padded with zero bits to a whole byte.
+    pub const fn is_packed(self) -> bool {
+        self.bits() < 8
+    }
+
+    /// Size of a dense row-major tensor; `None` where it does not fit 64 bits.
+    pub fn packed_bytes(self, shape: &[u64]) -> Option<u64> {
+        let Some((last, outer)) = shape.split_last() else { return Some(self.bytes()) };
+        let row = last.checked_mul(self.bits())?.div_ceil(8);
+        outer.iter().try_fold(row, |bytes, &extent| bytes.checked_mul(extent))
+    }
+
+    /// Smallest and largest stored value of the integer types an encoded tensor may have; `None` for floats and indices.
+    pub const fn raw_range(self) -> Option<(i32, i32)> {
+        match self {
+            DType::I16 => Some((i16::MIN as i32, i16::MAX as i32)),
+            DType::U16 => Some((0, u16::MAX as i32)),
+            DType::I8 => Some((i8::MIN as i32, i8::MAX as i32)),
+            DType::U8 => Some((0, u8::MAX as i32)),
+            DType::I4 => Some((-8, 7)),
+            DType::I2 => Some((-2, 1)),
+            _ => None,
         }
     }
 
@@ -73,6 +112,8 @@ impl DType {
             DType::I8 => "i8",
             DType::U8 => "u8",
             DType::I64 => "i64",
+            DType::I4 => "i4",
+            DType::I2 => "i2",
         }
     }
 }

@@ -1,6 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{ComponentKind, DType, GraphError, Op, Role, State, StateId, WeightId};
+use crate::target::Encoding;
+use crate::{Affine, ComponentKind, DType, GraphError, Op, Role, State, StateId, WeightId};
 
 /// The three kinds of entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,12 +79,20 @@ pub struct Tensor {
     pub shape: Vec<u64>,
     /// Element type.
     pub dtype: DType,
+    /// For encoded activations: what the stored integers stand for. Constants carry theirs with the weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affine: Option<Affine>,
     /// For constants: the weight of the graph (after work-order assembly: of the work order) it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<WeightId>,
 }
 
 impl Tensor {
+    /// A tensor of plain elements that is no constant.
+    pub fn plain(name: impl Into<String>, shape: Vec<u64>, dtype: DType) -> Self {
+        Tensor { name: name.into(), shape, dtype, affine: None, weight: None }
+    }
+
     /// Number of elements; saturates.
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1_u64, |product, &extent| product.saturating_mul(extent))
@@ -91,7 +100,17 @@ impl Tensor {
 
     /// Dense size in bytes; saturates.
     pub fn bytes(&self) -> u64 {
-        self.elements().saturating_mul(self.dtype.bytes())
+        self.dtype.packed_bytes(&self.shape).unwrap_or(u64::MAX)
+    }
+
+    /// Whether it holds positions or slots rather than values.
+    pub fn is_index(&self) -> bool {
+        matches!(self.dtype, DType::I32 | DType::I64)
+    }
+
+    /// How its values are stored, as far as floats and encoded integers go; `None` for indices and packed weights.
+    pub fn encoding(&self) -> Option<Encoding> {
+        Encoding::of(self.dtype, self.affine)
     }
 }
 

@@ -14,6 +14,14 @@ pub enum GraphError {
         /// Bytes there.
         available: usize,
     },
+    /// A weight whose size in some format does not fit the machine.
+    #[error("weight `{weight}` {shape:?} is too large to be stored")]
+    WeightTooLarge {
+        /// Its name.
+        weight: String,
+        /// Its shape.
+        shape: Vec<u64>,
+    },
     /// An operation was given shapes it is not defined for.
     #[error("node `{node}` ({op}): {reason}")]
     Shape {

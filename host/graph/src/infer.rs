@@ -24,7 +24,7 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
     }
     let last = |shape: &[u64]| shape[shape.len() - 1];
     match op {
-        Op::Linear => {
+        Op::Linear | Op::DynamicLinear => {
             arity(2, 3)?;
             let (x, w) = (inputs[0], inputs[1]);
             if x.len() < 2 || w.len() != 2 || last(x) != w[1] {
@@ -107,7 +107,9 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
         | Op::Tanh
         | Op::Sqrt
         | Op::Rsqrt
-        | Op::Reciprocal => {
+        | Op::Reciprocal
+        | Op::Round
+        | Op::Convert => {
             arity(1, 1)?;
             Ok(inputs[0].to_vec())
         }

@@ -218,7 +218,7 @@ impl<'g> Instantiation<'g> {
     }
 
     fn add_tensor(&mut self, name: String, shape: Vec<u64>, dtype: DType) -> TensorId {
-        self.entry.tensors.push(Tensor { name, shape, dtype, weight: None });
+        self.entry.tensors.push(Tensor::plain(name, shape, dtype));
         TensorId(self.entry.tensors.len() as u32 - 1)
     }
 
@@ -267,7 +267,9 @@ impl<'g> Instantiation<'g> {
                 }
                 ValueSource::Input(role) => self.add_input(&value.name, shape, value.dtype, role.clone()),
                 ValueSource::Constant(weight) => {
-                    let tensor = self.add_tensor(value.name.clone(), shape, value.dtype);
+                    // The weight's own type: it may have been changed since the component was built.
+                    let dtype = self.graph.weight(*weight).dtype;
+                    let tensor = self.add_tensor(value.name.clone(), shape, dtype);
                     self.entry.tensors[tensor.0 as usize].weight = Some(*weight);
                     tensor
                 }

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::decompose::{Rewrite, decompose_where};
-use crate::{EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId};
+use crate::{
+    EncodeError, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, dynamic_activations,
+    encode,
+};
 
 /// What a shim says of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,9 @@ pub enum LegaliseError<E> {
         /// Verdicts given.
         given: usize,
     },
+    /// The graph cannot be encoded as the formats say.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
     /// A primitive was refused.
     #[error("{}{op} `{node}` is refused even as a primitive: {reason}", layer.map(|layer| format!("layer {layer}: ")).unwrap_or_default())]
     Refused {
@@ -81,6 +87,7 @@ impl<E> LegaliseError<E> {
     pub fn help(&self) -> Option<&'static str> {
         match self {
             LegaliseError::Check(_) => None,
+            LegaliseError::Encode(error) => error.help(),
             LegaliseError::VerdictCount { .. } => {
                 Some("a shim gives one verdict per node, in the order of the nodes")
             }
@@ -99,38 +106,63 @@ impl<E> LegaliseError<E> {
 /// removes at least one semantic node, so it ends.
 pub fn legalise<E>(
     entry: &EntryGraph,
+    check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
+) -> Result<Legalised, LegaliseError<E>> {
+    legalise_shown(entry, |graph| Ok(graph.clone()), check)
+}
+
+/// [`legalise`] of a graph in f32 that is encoded before it is shown: the shim sees, and the result is, the encoded graph.
+///
+/// Encoding follows each round, since the steps of a decomposed operation need encodings of their own. A conversion at a port that
+/// is refused ends it like any primitive.
+pub fn legalise_encoded<E>(
+    entry: &EntryGraph,
+    encodings: &Encodings<'_>,
+    check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
+) -> Result<Legalised, LegaliseError<E>> {
+    let entry = dynamic_activations(entry, encodings.activations);
+    legalise_shown(&entry, |graph| encode(graph, encodings), check)
+}
+
+fn legalise_shown<E>(
+    entry: &EntryGraph,
+    show: impl Fn(&EntryGraph) -> Result<EntryGraph, EncodeError>,
     mut check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
 ) -> Result<Legalised, LegaliseError<E>> {
     let mut legal =
         Legalised { graph: entry.clone(), decomposed: BTreeMap::new(), by_runtime: BTreeMap::new() };
     loop {
-        let verdicts = check(&legal.graph).map_err(LegaliseError::Check)?;
-        if verdicts.len() != legal.graph.nodes.len() {
-            return Err(LegaliseError::VerdictCount {
-                asked: legal.graph.nodes.len(),
-                given: verdicts.len(),
-            });
+        let shown = show(&legal.graph)?;
+        let verdicts = check(&shown).map_err(LegaliseError::Check)?;
+        if verdicts.len() != shown.nodes.len() {
+            return Err(LegaliseError::VerdictCount { asked: shown.nodes.len(), given: verdicts.len() });
         }
+        let place: HashMap<&str, usize> =
+            legal.graph.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect();
         let mut refused = HashMap::new();
         let mut updates = Vec::new();
-        for (index, (node, verdict)) in legal.graph.nodes.iter().zip(&verdicts).enumerate() {
+        for (node, verdict) in shown.nodes.iter().zip(&verdicts) {
             if verdict.accepted {
                 continue;
             }
-            if node.op == Op::StateUpdate {
-                updates.push((index, verdict.reason.clone()));
-            } else if node.op.is_semantic() {
-                refused.insert(index, verdict.reason.clone());
-            } else {
-                return Err(LegaliseError::Refused {
-                    node: node.name.clone(),
-                    op: node.op.name(),
-                    layer: node.layer,
-                    reason: verdict.reason.clone(),
-                });
+            // Showing adds conversions and nothing else.
+            match place.get(node.name.as_str()) {
+                Some(&index) if node.op == Op::StateUpdate => updates.push((index, verdict.reason.clone())),
+                Some(&index) if node.op.is_semantic() => {
+                    refused.insert(index, verdict.reason.clone());
+                }
+                _ => {
+                    return Err(LegaliseError::Refused {
+                        node: node.name.clone(),
+                        op: node.op.name(),
+                        layer: node.layer,
+                        reason: verdict.reason.clone(),
+                    });
+                }
             }
         }
         if updates.is_empty() && refused.is_empty() {
+            legal.graph = shown;
             return Ok(legal);
         }
         // State updates first, while the attention that reads them is still semantic.
@@ -228,9 +260,7 @@ fn update_by_runtime(
                 let mut inputs = node.inputs.clone();
                 for input in &mut inputs[1..3] {
                     if let Some(&(before, rows)) = replaced.get(input) {
-                        *input = *joined
-                            .entry(*input)
-                            .or_insert_with(|| rewrite.step(Op::Concat { axis: 0 }, &[before, rows]));
+                        *input = *joined.entry(*input).or_insert_with(|| rewrite.joined(before, rows));
                     }
                 }
                 rewrite.attention(&inputs, attention, Keys::StateAndRows { capacity });

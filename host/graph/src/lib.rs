@@ -15,13 +15,16 @@ mod component;
 mod count;
 mod decompose;
 mod dtype;
+mod encode;
 mod entry;
 mod error;
+mod formats;
 mod infer;
 mod instantiate;
 mod layer_kind;
 mod legalise;
 mod op;
+mod quantisation;
 mod role;
 mod state;
 pub mod target;
@@ -32,13 +35,19 @@ pub use builder::ComponentBuilder;
 pub use component::{Component, ComponentKind, Dim, Graph, Node, NodeId, Value, ValueId, ValueSource};
 pub use decompose::{decompose_all, decompose_where};
 pub use dtype::DType;
+pub use encode::{
+    EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, dynamic_activations, encode,
+    hidden_key, range_key, state_key,
+};
 pub use entry::{EntryGraph, EntryKind, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
 pub use error::GraphError;
+pub use formats::ConstantFormat;
 pub use infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 pub use instantiate::EntryOptions;
 pub use layer_kind::{LayerKinds, layer_kinds};
-pub use legalise::{LegaliseError, Legalised, Verdict, legalise};
+pub use legalise::{LegaliseError, Legalised, Verdict, legalise, legalise_encoded};
 pub use op::{Attention, Attribute, AttributeValue, KeySource, Op, Rope};
+pub use quantisation::{Affine, Granularity, WeightQuantisation, scale_count};
 pub use role::{INVISIBLE, Keys, Mask, Role, Rotary};
 pub use state::{State, StateId, StateKind};
 pub use validate::ValidateError;

@@ -54,7 +54,10 @@ pub struct Attention {
 /// An operation. The first group is semantic and has a decomposition; the second is primitive.
 ///
 /// Numbers ([`Op::number`]) are part of the shim contract: never renumbered, only appended.
-/// All arithmetic is f32 unless a tensor's quantisation says otherwise; reductions are over the last axis.
+/// Reductions are over the last axis. Every operation means the same whatever its tensors' encodings: operands are decoded to
+/// f32, the result is computed as in the float graph and encoded once (see [`Affine`](crate::Affine)). Two exceptions: operations that only move
+/// values ([`Op::is_movement`]) move the stored ones, and products of two integer operands ([`Op::Linear`], [`Op::MatMul`]) sum the products of
+/// `stored − zero point` exactly, for block formats block by block in their order, before the scales are multiplied in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "op")]
 pub enum Op {
@@ -89,6 +92,10 @@ pub enum Op {
     StateUpdate,
     /// `x / max(‖x‖₂, 1e-12)` over the last axis.
     L2Normalize,
+    /// [`Op::Linear`] with an integer weight, whose `x` is quantised to 8 bit at run time, row by row:
+    /// `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32; then `y = s · scale · Σ q·w`, the sum exact
+    /// (+ bias).
+    DynamicLinear,
 
     /// Elementwise with NumPy broadcasting.
     Add,
@@ -160,6 +167,10 @@ pub enum Op {
         /// The axis.
         axis: u32,
     },
+    /// To the nearest integer, ties to even.
+    Round,
+    /// The same values in the encoding of the result.
+    Convert,
 }
 
 /// Value of an attribute as it crosses the shim contract.
@@ -198,6 +209,7 @@ impl Op {
             Op::Softmax => 8,
             Op::StateUpdate => 9,
             Op::L2Normalize => 10,
+            Op::DynamicLinear => 11,
             Op::Add => 64,
             Op::Sub => 65,
             Op::Mul => 66,
@@ -219,6 +231,8 @@ impl Op {
             Op::Slice { .. } => 82,
             Op::Concat { .. } => 83,
             Op::MaxScalar { .. } => 84,
+            Op::Round => 85,
+            Op::Convert => 86,
         }
     }
 
@@ -240,6 +254,7 @@ impl Op {
             Op::Softmax => "softmax",
             Op::StateUpdate => "state-update",
             Op::L2Normalize => "l2-normalize",
+            Op::DynamicLinear => "dynamic-linear",
             Op::Add => "add",
             Op::Sub => "sub",
             Op::Mul => "mul",
@@ -261,7 +276,21 @@ impl Op {
             Op::Transpose { .. } => "transpose",
             Op::Slice { .. } => "slice",
             Op::Concat { .. } => "concat",
+            Op::Round => "round",
+            Op::Convert => "convert",
         }
+    }
+
+    /// Whether it only moves stored values: operands and result have one encoding, and nothing is decoded.
+    pub const fn is_movement(&self) -> bool {
+        matches!(
+            self,
+            Op::Reshape { .. }
+                | Op::Transpose { .. }
+                | Op::Slice { .. }
+                | Op::Concat { .. }
+                | Op::StateUpdate
+        )
     }
 
     /// Whether a decomposition exists.
@@ -324,6 +353,9 @@ impl Op {
             | Op::Softmax
             | Op::StateUpdate
             | Op::L2Normalize
+            | Op::DynamicLinear
+            | Op::Round
+            | Op::Convert
             | Op::Add
             | Op::Sub
             | Op::Mul

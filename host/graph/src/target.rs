@@ -327,6 +327,8 @@ names! {
         F16 = "f16",
         /// Unsigned 16 bit, affine, calibrated.
         A16 = "a16",
+        /// Signed 16 bit, zero point 0, calibrated.
+        A16Symmetric = "a16-symmetric",
         /// 8 bit, scale found at run time per row.
         A8Dynamic = "a8-dynamic",
     }

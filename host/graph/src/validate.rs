@@ -221,10 +221,13 @@ impl<'g> Check<'g> {
                 return Err(fault(format!("more than {ELEMENT_LIMIT} elements in {:?}", tensor.shape)));
             }
             if tensor.weight.is_some() {
-                if !tensor.dtype.is_float() {
+                let possible = tensor.dtype.is_float() || tensor.dtype.raw_range().is_some();
+                if !possible || tensor.affine.is_some() {
                     return Err(fault(format!("a constant of type {} is not supported", tensor.dtype)));
                 }
                 *maker = Maker::Constant;
+            } else if tensor.encoding().is_none() && !tensor.is_index() {
+                return Err(fault(format!("{} with {:?} is no encoding", tensor.dtype, tensor.affine)));
             }
         }
         Ok(())
@@ -302,8 +305,8 @@ impl<'g> Check<'g> {
             if gives != output.shape {
                 return Err(fault(format!("declared {:?}, gives {gives:?}", output.shape)));
             }
-            if output.dtype != DType::F32 {
-                return Err(fault(format!("gives f32, declared {}", output.dtype)));
+            if output.encoding().is_none() {
+                return Err(fault(format!("gives values, declared {}", output.dtype)));
             }
             self.operands_fit(node).map_err(fault)?;
             self.make(node.output, &output.name, Maker::Node(index))?;
@@ -409,7 +412,7 @@ impl<'g> Check<'g> {
     ) -> Result<&'g str, ValidateError> {
         self.known(tensor, || format!("port `{}`", role.name()))?;
         let tensor = self.graph.tensor(tensor);
-        let (wanted, dtype) = self.role_shape(role).map_err(&fault)?;
+        let (wanted, is_index) = self.role_shape(role).map_err(&fault)?;
         let fits = match &wanted {
             Some(wanted) => {
                 wanted.len() == tensor.shape.len()
@@ -428,23 +431,24 @@ impl<'g> Check<'g> {
                 .collect();
             return Err(fault(format!("{:?} is not [{}]", tensor.shape, wanted.join(", "))));
         }
-        if tensor.dtype != dtype {
-            return Err(fault(format!("is {} and should be {dtype}", tensor.dtype)));
+        if is_index != (tensor.dtype == DType::I32) {
+            let wanted = if is_index { "i32" } else { "of values" };
+            return Err(fault(format!("is {} and should be {wanted}", tensor.dtype)));
         }
         Ok(&tensor.name)
     }
 
-    /// Shape and type a role prescribes: `None` for any shape, and for any extent.
+    /// Shape a role prescribes (`None` for any shape, and for any extent), and whether it holds indices.
     #[expect(clippy::type_complexity, reason = "read in one place, three lines above")]
-    fn role_shape(&self, role: &Role) -> Result<(Option<Vec<Option<u64>>>, DType), String> {
+    fn role_shape(&self, role: &Role) -> Result<(Option<Vec<Option<u64>>>, bool), String> {
         let rows = Some(self.graph.point.rows);
         let shape = match role {
-            Role::Positions => return Ok((Some(vec![rows]), DType::I32)),
+            Role::Positions => return Ok((Some(vec![rows]), true)),
             Role::Slots { capacity } => {
                 if !(1..=EXTENT_LIMIT).contains(capacity) {
                     return Err(format!("a state of {capacity} rows is not possible"));
                 }
-                return Ok((Some(vec![rows]), DType::I32));
+                return Ok((Some(vec![rows]), true));
             }
             Role::RotaryCos(rope) | Role::RotarySin(rope) => {
                 rope_is_possible(rope)?;
@@ -475,7 +479,7 @@ impl<'g> Check<'g> {
             Role::Embedding => vec![None],
             Role::Tap { name } => {
                 name_is_good("tap", name, &mut HashSet::new()).map_err(|error| error.to_string())?;
-                return Ok((None, DType::F32));
+                return Ok((None, false));
             }
             Role::State { state } | Role::StateRows { state } => {
                 let port = self.graph.states.iter().find(|port| port.id == *state);
@@ -484,7 +488,7 @@ impl<'g> Check<'g> {
                 vec![if whole { Some(port.capacity) } else { rows }, Some(port.state.width)]
             }
         };
-        Ok((Some(shape), DType::F32))
+        Ok((Some(shape), false))
     }
 
     fn role_of(&self, tensor: TensorId) -> Option<&'g Role> {
@@ -502,9 +506,25 @@ impl<'g> Check<'g> {
             Op::StateUpdate => node.inputs.split_at(2),
             _ => (node.inputs.as_slice(), [].as_slice()),
         };
-        if let Some(input) = floats.iter().find(|input| !self.graph.tensor(**input).dtype.is_float()) {
+        let result = self.graph.tensor(node.output);
+        for (index, input) in floats.iter().enumerate() {
             let tensor = self.graph.tensor(*input);
-            return Err(format!("operand `{}` is {}", tensor.name, tensor.dtype));
+            if tensor.is_index() {
+                return Err(format!("operand `{}` is {}", tensor.name, tensor.dtype));
+            }
+            // A constant's scale lies with the weight, so only plain ones can be compared.
+            let plain = tensor.weight.is_none() || tensor.dtype.is_float();
+            if node.op.is_movement()
+                && !(plain && (tensor.dtype, tensor.affine) == (result.dtype, result.affine))
+            {
+                return Err(format!("moves `{}` into another encoding", tensor.name));
+            }
+            if node.op == Op::DynamicLinear
+                && index == 1
+                && (tensor.weight.is_none() || tensor.dtype.is_float())
+            {
+                return Err(format!("weight `{}` is no integer constant", tensor.name));
+            }
         }
         let is_positions = |tensor: &TensorId| self.role_of(*tensor) == Some(&Role::Positions);
         match &node.op {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DType, GraphError};
+use crate::{DType, GraphError, WeightQuantisation};
 
 /// Index of a weight within its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -51,9 +51,24 @@ impl WeightData {
         WeightData { source: Arc::new(bytes), offset: 0, length }
     }
 
-    /// The bytes, little-endian, row-major.
+    /// A length without bytes: a weight that is counted and checked before it is made.
+    pub fn planned(length: usize) -> Self {
+        WeightData { source: Arc::new(Vec::new()), offset: 0, length }
+    }
+
+    /// The bytes, little-endian, row-major; empty for planned ones.
     pub fn bytes(&self) -> &[u8] {
-        &self.source.bytes()[self.offset..self.offset + self.length]
+        self.source.bytes().get(self.offset..self.offset + self.length).unwrap_or_default()
+    }
+
+    /// Bytes it has, or will have when it is planned.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the bytes are there.
+    pub fn is_present(&self) -> bool {
+        self.bytes().len() == self.length
     }
 }
 
@@ -74,14 +89,17 @@ pub struct Weight {
     pub shape: Vec<u64>,
     /// Stored type.
     pub dtype: DType,
-    /// Stored bytes: exactly the product of `shape` times the element size.
+    /// Stored bytes: exactly [`DType::packed_bytes`] of `shape`.
     pub data: WeightData,
+    /// How stored integers stand for values; `None` for floats.
+    pub quantisation: Option<WeightQuantisation>,
 }
 
 impl Weight {
-    /// Stored size in bytes.
+    /// Stored size in bytes, scales included.
     pub fn bytes(&self) -> u64 {
-        self.data.length as u64
+        let scales = self.quantisation.as_ref().map_or(0, |quantisation| quantisation.scales.length);
+        (self.data.length + scales) as u64
     }
 }
 

@@ -142,7 +142,7 @@ impl TensorStore {
             copied(file, tensor, dtype, &mut self.unaligned_budget)?
         };
         self.used.insert(name.to_owned());
-        Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data })
+        Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data, quantisation: None })
     }
 
     /// The tensors that were not asked for, by name.

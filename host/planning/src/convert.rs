@@ -62,6 +62,7 @@ same_cases!(guest_activations, host_activations, own::ActivationFormat, wit::Act
     F32 = Fp32,
     F16 = Fp16,
     A16 = A16,
+    A16Symmetric = A16Symmetric,
     A8Dynamic = A8Dynamic,
 });
 same_cases!(guest_states, host_states, own::StateFormat, wit::StateFormat {

@@ -11,7 +11,14 @@ use shardwright_reference::{Array, Bindings, Evaluator, States, Weights, widen};
 fn weight(shape: &[u64], values: &[f32]) -> Weight {
     let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let data = WeightData::from_vec(bytes);
-    Weight { name: "w".to_owned(), part: "test", shape: shape.to_vec(), dtype: DType::F32, data }
+    Weight {
+        name: "w".to_owned(),
+        part: "test",
+        shape: shape.to_vec(),
+        dtype: DType::F32,
+        data,
+        quantisation: None,
+    }
 }
 
 /// What `op` gives for constants, with as many rows as its first operand has.
@@ -31,7 +38,7 @@ fn of_weights(op: Op, weights: &[Weight]) -> Vec<f32> {
     let shapes: Vec<&[u64]> = weights.iter().map(|weight| weight.shape.as_slice()).collect();
     let shape = infer_shape(&op, &shapes).unwrap();
     let output = TensorId(tensors.len() as u32);
-    tensors.push(Tensor { name: "result".to_owned(), shape, dtype: DType::F32, weight: None });
+    tensors.push(Tensor { name: "result".to_owned(), shape, dtype: DType::F32, affine: None, weight: None });
     let inputs = (0..weights.len() as u32).map(TensorId).collect();
     let tap = Role::Tap { name: "result".to_owned() };
     let entry = EntryGraph {
@@ -187,6 +194,7 @@ fn stored_types_widen_exactly() {
         shape: vec![5],
         dtype,
         data: WeightData::from_vec(bytes),
+        quantisation: None,
     };
     let cases = [
         (stored(DType::F16, half(&values)), values.map(|v| f16::from_f32(v).to_f32())),
@@ -217,8 +225,13 @@ fn stored_types_widen_exactly() {
 fn attention_entry(attention: Attention, rows: u64, kind: StateKind, context: u64) -> EntryGraph {
     let state = State { name: "k".to_owned(), layer: 0, width: 2, kind };
     let capacity = state.capacity(context, rows);
-    let tensor =
-        |name: &str, shape: Vec<u64>, dtype| Tensor { name: name.to_owned(), shape, dtype, weight: None };
+    let tensor = |name: &str, shape: Vec<u64>, dtype| Tensor {
+        name: name.to_owned(),
+        shape,
+        dtype,
+        affine: None,
+        weight: None,
+    };
     let node = |name: &str, op, inputs: &[u32], output| EntryNode {
         name: name.to_owned(),
         op,
@@ -351,9 +364,15 @@ fn rope_turns_pairs_by_position() {
         layers: (0, 0),
         point: EntryPoint { kind: EntryKind::Decode, rows: 2, context: 8, largest_rows: 2 },
         tensors: vec![
-            Tensor { name: "x".to_owned(), shape: vec![2, 8], dtype: DType::F32, weight: None },
-            Tensor { name: "positions".to_owned(), shape: vec![2], dtype: DType::I32, weight: None },
-            Tensor { name: "y".to_owned(), shape: vec![2, 8], dtype: DType::F32, weight: None },
+            Tensor { name: "x".to_owned(), shape: vec![2, 8], dtype: DType::F32, affine: None, weight: None },
+            Tensor {
+                name: "positions".to_owned(),
+                shape: vec![2],
+                dtype: DType::I32,
+                affine: None,
+                weight: None,
+            },
+            Tensor { name: "y".to_owned(), shape: vec![2, 8], dtype: DType::F32, affine: None, weight: None },
         ],
         nodes: vec![EntryNode {
             name: "rope".to_owned(),

@@ -116,6 +116,7 @@ fn table(dtype: DType) -> Asset {
             shape: vec![4, 2],
             dtype,
             data: WeightData::from_vec(bytes),
+            quantisation: None,
         },
         redirect: vec![(3, 1), (900, 2)],
     }

@@ -174,6 +174,7 @@ mod tests {
                 shape: vec![3, 2],
                 dtype,
                 data: WeightData::from_vec(bytes),
+                quantisation: None,
             },
             redirect: vec![(9, 0)],
         };
@@ -202,6 +203,7 @@ mod tests {
                 shape: vec![24, 4],
                 dtype: DType::F32,
                 data: WeightData::from_vec(bytes),
+                quantisation: None,
             },
             redirect: vec![(23, 0)],
         };

@@ -29,7 +29,7 @@ impl Storage {
 
     /// Whether it holds real numbers; each of these is converted to each.
     pub const fn is_numeric(&self) -> bool {
-        !matches!(self.dtype, DType::I32 | DType::I64)
+        !matches!(self.dtype, DType::I32 | DType::I64 | DType::I4 | DType::I2)
     }
 
     /// Whether scale and zero point fit the type.
@@ -117,7 +117,7 @@ pub(crate) fn widen(from: Storage, source: &[u8], values: &mut [f32]) {
         DType::U16 => each(source, values, |bytes| real(u16::from_le_bytes(bytes).into())),
         DType::I8 => each(source, values, |bytes| real(i8::from_le_bytes(bytes).into())),
         DType::U8 => each(source, values, |bytes: [u8; 1]| real(bytes[0].into())),
-        DType::I32 | DType::I64 => {}
+        DType::I32 | DType::I64 | DType::I4 | DType::I2 => {}
     }
 }
 
@@ -127,13 +127,16 @@ pub(crate) fn narrow(to: Storage, values: &[f32], target: &mut [u8]) {
     let raw = |value: f32, low: f32, high: f32| ((value / scale).round_ties_even() + zero).clamp(low, high);
     match to.dtype {
         DType::F32 => put(values, target, f32::to_le_bytes),
-        DType::F16 => put(values, target, |value| f16::from_f32(value).to_le_bytes()),
+        // Saturating, as the graph defines it: an infinity would turn masked scores into NaN.
+        DType::F16 => put(values, target, |value| {
+            f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_le_bytes()
+        }),
         DType::Bf16 => put(values, target, |value| bf16::from_f32(value).to_le_bytes()),
         DType::I16 => put(values, target, |value| (raw(value, -32768.0, 32767.0) as i16).to_le_bytes()),
         DType::U16 => put(values, target, |value| (raw(value, 0.0, 65535.0) as u16).to_le_bytes()),
         DType::I8 => put(values, target, |value| (raw(value, -128.0, 127.0) as i8).to_le_bytes()),
         DType::U8 => put(values, target, |value| [raw(value, 0.0, 255.0) as u8]),
-        DType::I32 | DType::I64 => {}
+        DType::I32 | DType::I64 | DType::I4 | DType::I2 => {}
     }
 }
 

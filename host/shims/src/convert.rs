@@ -90,6 +90,7 @@ mod tests {
             (Op::Softmax, raw::SW_OP_SOFTMAX),
             (Op::StateUpdate, raw::SW_OP_STATE_UPDATE),
             (Op::L2Normalize, raw::SW_OP_L2_NORMALIZE),
+            (Op::DynamicLinear, raw::SW_OP_DYNAMIC_LINEAR),
             (Op::Add, raw::SW_OP_ADD),
             (Op::Sub, raw::SW_OP_SUB),
             (Op::Mul, raw::SW_OP_MUL),
@@ -111,6 +112,8 @@ mod tests {
             (Op::Slice { axis: 0, start: 0, end: 1 }, raw::SW_OP_SLICE),
             (Op::Concat { axis: 0 }, raw::SW_OP_CONCAT),
             (Op::MaxScalar { value: 0.0 }, raw::SW_OP_MAX_SCALAR),
+            (Op::Round, raw::SW_OP_ROUND),
+            (Op::Convert, raw::SW_OP_CONVERT),
         ];
         for (op, number) in cases {
             assert_eq!(op.number(), number, "{}", op.name());
@@ -155,6 +158,8 @@ mod tests {
             (DType::I8, raw::SW_DTYPE_I8),
             (DType::U8, raw::SW_DTYPE_U8),
             (DType::I64, raw::SW_DTYPE_I64),
+            (DType::I4, raw::SW_DTYPE_I4),
+            (DType::I2, raw::SW_DTYPE_I2),
         ];
         assert_eq!(dtypes.map(|(found, _)| found), DType::ALL);
         for (found, number) in dtypes {

@@ -1,6 +1,6 @@
 //! What an entry point binds, told apart from how it computes: the part of a graph that outlives compilation.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::target::Encoding;
@@ -41,7 +41,7 @@ pub struct Port {
     pub shape: Vec<u64>,
     /// Element type of the tensor in the graph.
     pub dtype: DType,
-    /// How it is written in memory when that is not plain `dtype`.
+    /// What its integers stand for; `None` for plain floats and indices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
 }
@@ -75,8 +75,8 @@ pub(crate) fn port_name(entry: &EntryGraph, tensor: TensorId, role: &Role) -> Op
 }
 
 impl EntryInterface {
-    /// The interface of a graph whose boundaries are encoded as named; ports that are not named are plain.
-    pub fn of(entry: &EntryGraph, encodings: &BTreeMap<String, Encoding>) -> Result<EntryInterface, String> {
+    /// The interface of a graph.
+    pub fn of(entry: &EntryGraph) -> Result<EntryInterface, String> {
         let mut ports: Vec<Port> = Vec::with_capacity(entry.inputs.len() + entry.outputs.len());
         let written = |role: &Role| entry.outputs.iter().any(|(_, held)| held == role);
         let inputs = entry.inputs.iter().map(|port| (port, true));
@@ -94,12 +94,12 @@ impl EntryInterface {
             };
             let tensor = entry.tensor(*tensor);
             ports.push(Port {
-                encoding: encodings.get(&name).copied(),
                 name,
                 direction,
                 role: role.clone(),
                 shape: tensor.shape.clone(),
                 dtype: tensor.dtype,
+                encoding: tensor.affine.and_then(|_| tensor.encoding()),
             });
         }
         let mut seen = HashSet::new();
@@ -146,6 +146,7 @@ mod tests {
                 name: format!("t{index}"),
                 shape: vec![4, 2],
                 dtype: DType::F32,
+                affine: None,
                 weight: None,
             });
             let list = if index < inputs.len() { &mut entry.inputs } else { &mut entry.outputs };
@@ -166,7 +167,7 @@ mod tests {
             (state, rows, &[("layer.0.k", Direction::StateRead), ("layer.0.k.rows", Direction::Output)]),
         ];
         for (inputs, outputs, expected) in cases {
-            let interface = EntryInterface::of(&entry(inputs, outputs), &BTreeMap::new()).unwrap();
+            let interface = EntryInterface::of(&entry(inputs, outputs)).unwrap();
             let found: Vec<_> =
                 interface.ports.iter().map(|port| (port.name.as_str(), port.direction)).collect();
             assert_eq!(found, expected);
@@ -176,14 +177,14 @@ mod tests {
     #[test]
     fn ports_are_named_after_tensors_and_must_differ() {
         let interface =
-            EntryInterface::of(&entry(&[Role::Positions], &[Role::Hidden]), &BTreeMap::new()).unwrap();
+            EntryInterface::of(&entry(&[Role::Positions], &[Role::Hidden])).unwrap();
         assert_eq!(interface.port("t0").unwrap().role, Role::Positions);
         assert!(interface.port("t1").unwrap().direction.is_written());
         let unknown = entry(&[Role::State { state: StateId(0) }], &[]);
-        assert!(EntryInterface::of(&unknown, &BTreeMap::new()).is_err());
+        assert!(EntryInterface::of(&unknown).is_err());
         let mut twice = entry(&[Role::Positions], &[Role::Hidden]);
         twice.tensors[1].name = "t0".to_owned();
-        let error = EntryInterface::of(&twice, &BTreeMap::new()).unwrap_err();
+        let error = EntryInterface::of(&twice).unwrap_err();
         assert!(error.contains("`t0`"), "{error}");
     }
 }

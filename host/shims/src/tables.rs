@@ -6,8 +6,9 @@ use std::ffi::{CString, c_char, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 
-use shardwright_graph::target::Encoding;
-use shardwright_graph::{AttributeValue, DType, EntryGraph, Role, TensorId, Weight};
+use shardwright_graph::{
+    Affine, AttributeValue, DType, EntryGraph, Granularity, Role, TensorId, Weight, scale_count,
+};
 use shardwright_shim_abi::raw::*;
 
 use crate::convert;
@@ -62,6 +63,15 @@ struct ShownWeight<'a> {
     shape: &'a [u64],
     data: *const u8,
     length: u64,
+    quantisation: Option<ShownQuantisation>,
+}
+
+/// How a weight is quantised, as the tables show it.
+struct ShownQuantisation {
+    granularity: Granularity,
+    scale_dtype: DType,
+    scales: *const u8,
+    zero_point: i32,
 }
 
 /// One entry graph as C tables, for `check` and `estimate`. Weights have no bytes.
@@ -89,12 +99,18 @@ impl EntryTables {
                         dtype: weight.dtype,
                         shape: &weight.shape,
                         data: ptr::null(),
-                        length: weight.bytes(),
+                        length: weight.data.length() as u64,
+                        quantisation: weight.quantisation.as_ref().map(|held| ShownQuantisation {
+                            granularity: held.granularity,
+                            scale_dtype: held.scale_dtype,
+                            scales: ptr::null(),
+                            zero_point: held.zero_point,
+                        }),
                     },
                 )?);
             }
         }
-        let entry = show_entry(&mut arena, entry, &shown, &BTreeMap::new())?;
+        let entry = show_entry(&mut arena, entry, &shown)?;
         Ok(EntryTables { _arena: arena, entry })
     }
 
@@ -128,6 +144,12 @@ impl<'a> WorkOrderTables<'a> {
                     shape: &weight.shape,
                     data: if bytes.is_empty() { ptr::null() } else { bytes.as_ptr() },
                     length: bytes.len() as u64,
+                    quantisation: weight.quantisation.as_ref().map(|held| ShownQuantisation {
+                        granularity: held.scales,
+                        scale_dtype: held.scale_dtype,
+                        scales: order.scale_bytes(index).as_ptr(),
+                        zero_point: held.zero_point,
+                    }),
                 },
             )?;
             shown.insert(index as u32, pointer);
@@ -135,7 +157,7 @@ impl<'a> WorkOrderTables<'a> {
         let entries = head
             .entries
             .iter()
-            .map(|entry| show_entry(&mut arena, entry, &shown, &head.encodings))
+            .map(|entry| show_entry(&mut arena, entry, &shown))
             .collect::<Result<Vec<_>, _>>()?;
         let flags = options(&mut arena, head.flags.iter().map(|flag| (&flag.name, &flag.value)))?;
         let options = options(&mut arena, head.options.iter())?;
@@ -209,16 +231,63 @@ fn show_weight(arena: &mut Arena, weight: &ShownWeight<'_>) -> Result<*const SwW
         dtype: weight.dtype.number(),
         rank: weight.shape.len() as u32,
         shape: arena.array(weight.shape.to_vec()),
-        quantisation: ptr::null(),
+        quantisation: match &weight.quantisation {
+            Some(held) => show_quantisation(arena, weight, held),
+            None => ptr::null(),
+        },
     };
     Ok(arena.keep(table))
+}
+
+fn show_quantisation(
+    arena: &mut Arena,
+    weight: &ShownWeight<'_>,
+    held: &ShownQuantisation,
+) -> *const SwQuantisation {
+    // Scales of blocks change along the last axis, those of channels along the first.
+    let (kind, axis, block) = match held.granularity {
+        Granularity::PerTensor => (SW_QUANTISATION_PER_TENSOR, 0, 0),
+        Granularity::PerChannel => (SW_QUANTISATION_PER_CHANNEL, 0, 0),
+        Granularity::PerBlock { size } => {
+            (SW_QUANTISATION_PER_BLOCK, weight.shape.len().saturating_sub(1) as u32, u64::from(size))
+        }
+    };
+    let zero_points = if held.zero_point == 0 { Vec::new() } else { vec![held.zero_point] };
+    let table = SwQuantisation {
+        size: size_of::<SwQuantisation>() as u64,
+        kind,
+        axis,
+        block,
+        scale_dtype: held.scale_dtype.number(),
+        bits: weight.dtype.bits() as u32,
+        scales: held.scales.cast::<c_void>(),
+        scale_count: scale_count(held.granularity, weight.shape).unwrap_or(0),
+        zero_point_count: zero_points.len() as u64,
+        zero_points: arena.array(zero_points),
+    };
+    arena.keep(table)
+}
+
+fn show_affine(arena: &mut Arena, dtype: DType, affine: Affine) -> *const SwQuantisation {
+    let table = SwQuantisation {
+        size: size_of::<SwQuantisation>() as u64,
+        kind: SW_QUANTISATION_PER_TENSOR,
+        axis: 0,
+        block: 0,
+        scale_dtype: SW_DTYPE_F32,
+        bits: dtype.bits() as u32,
+        scales: arena.array(vec![affine.scale.get()]).cast::<c_void>(),
+        scale_count: 1,
+        zero_points: arena.array(vec![affine.zero_point]),
+        zero_point_count: 1,
+    };
+    arena.keep(table)
 }
 
 fn show_entry(
     arena: &mut Arena,
     entry: &EntryGraph,
     weights: &BTreeMap<u32, *const SwWeight>,
-    encodings: &BTreeMap<String, Encoding>,
 ) -> Result<*const SwEntry, WorkOrderError> {
     let mut tensors = Vec::with_capacity(entry.tensors.len());
     for tensor in &entry.tensors {
@@ -228,7 +297,7 @@ fn show_entry(
             dtype: tensor.dtype.number(),
             rank: tensor.shape.len() as u32,
             shape: arena.array(tensor.shape.clone()),
-            quantisation: ptr::null(),
+            quantisation: tensor.affine.map_or(ptr::null(), |affine| show_affine(arena, tensor.dtype, affine)),
         };
         tensors.push(arena.keep(table));
     }
@@ -284,8 +353,8 @@ fn show_entry(
         };
         nodes.push(arena.keep(table));
     }
-    let inputs = show_ports(arena, entry, &entry.inputs, encodings)?;
-    let outputs = show_ports(arena, entry, &entry.outputs, encodings)?;
+    let inputs = show_ports(arena, entry, &entry.inputs)?;
+    let outputs = show_ports(arena, entry, &entry.outputs)?;
     let mut constants = Vec::new();
     for (tensor, weight) in entry.constants() {
         let weight = weights.get(&weight.0).copied().ok_or_else(|| WorkOrderError::Graph {
@@ -321,7 +390,6 @@ fn show_ports(
     arena: &mut Arena,
     entry: &EntryGraph,
     ports: &[(TensorId, Role)],
-    encodings: &BTreeMap<String, Encoding>,
 ) -> Result<Vec<*const SwPort>, WorkOrderError> {
     let mut shown = Vec::with_capacity(ports.len());
     for (tensor, role) in ports {
@@ -329,13 +397,9 @@ fn show_ports(
             entry: entry.point.name(),
             reason: format!("a port of role `{}` names no tensor or state", role.name()),
         })?;
-        let (dtype, scale, zero_point) = match encodings.get(&name) {
-            Some(encoding) => (
-                convert::element_number(encoding.element),
-                f64::from(encoding.scale.get()),
-                i64::from(encoding.zero_point),
-            ),
-            None => (entry.tensor(*tensor).dtype.number(), 1.0, 0),
+        let (scale, zero_point) = match entry.tensor(*tensor).affine {
+            Some(affine) => (f64::from(affine.scale.get()), i64::from(affine.zero_point)),
+            None => (1.0, 0),
         };
         let table = SwPort {
             size: size_of::<SwPort>() as u64,
@@ -343,7 +407,7 @@ fn show_ports(
             role: role.number(),
             name: arena.text(&name)?,
             index: role_detail(role),
-            dtype,
+            dtype: entry.tensor(*tensor).dtype.number(),
             reserved: 0,
             scale,
             zero_point,

@@ -8,7 +8,7 @@
 //!        24  length of the file         8
 //!        32  SHA-256 of all that follows 32   its hex is the name
 //!        64  JSON head, then zeros to the next page
-//!            each weight in the head's order, each starting on a page, zeros between
+//!            each weight in the head's order, then its scales, each starting on a page, zeros between
 //! ```
 //!
 //! The bytes are canonical: one head has one spelling, and a reader refuses any other.
@@ -17,8 +17,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Encoding, Flag};
-use shardwright_graph::{DType, EntryGraph, Op, Weight, WeightId, infer_shape};
+use shardwright_graph::target::Flag;
+use shardwright_graph::{
+    DType, EntryGraph, Granularity, Op, Weight, WeightId, infer_shape, scale_count,
+};
 
 use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer, hexadecimal};
 use crate::interface::EntryInterface;
@@ -40,7 +42,7 @@ const WEIGHT_LIMIT: usize = 1 << 17;
 /// Tensors, and nodes, of an entry.
 const NODE_LIMIT: usize = 1 << 20;
 
-/// Flags, options and boundary encodings.
+/// Flags and options.
 const PAIR_LIMIT: usize = 1 << 12;
 
 /// Bytes of a name.
@@ -103,8 +105,33 @@ pub struct OrderWeight {
     pub dtype: DType,
     /// Extents.
     pub shape: Vec<u64>,
-    /// Stored bytes.
+    /// Stored bytes, without scales.
     pub length: u64,
+    /// How its integers stand for values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantisation: Option<OrderQuantisation>,
+}
+
+/// How a listed weight is quantised; its scales follow its bytes, on the next page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrderQuantisation {
+    /// Which values share a scale.
+    pub scales: Granularity,
+    /// Type of the scales.
+    pub scale_dtype: DType,
+    /// Stored value that stands for zero.
+    pub zero_point: i32,
+}
+
+impl OrderWeight {
+    /// Bytes of its scales; `None` where the shape has none of that granularity.
+    fn scale_bytes(&self) -> Option<u64> {
+        match self.quantisation {
+            None => Some(0),
+            Some(held) => scale_count(held.scales, &self.shape)?.checked_mul(held.scale_dtype.bytes()),
+        }
+    }
 }
 
 /// The JSON head.
@@ -115,8 +142,6 @@ pub struct WorkOrderHead {
     pub entries: Vec<EntryGraph>,
     /// Weights the entries use, in order of first use.
     pub weights: Vec<OrderWeight>,
-    /// Ports that are not written in their tensor's own type, by port name.
-    pub encodings: BTreeMap<String, Encoding>,
     /// For the vendor's compiler.
     pub flags: Vec<Flag>,
     /// For the shim.
@@ -128,8 +153,8 @@ pub struct WorkOrderHead {
 pub struct WorkOrder {
     container: Container,
     head: WorkOrderHead,
-    /// Offset of each weight in the file.
-    offsets: Vec<u64>,
+    /// Where each weight lies in the file, and its scales.
+    places: Vec<[Section; 2]>,
 }
 
 impl WorkOrder {
@@ -148,7 +173,7 @@ impl WorkOrder {
             return Err(container.head_error("not in canonical spelling").into());
         }
         head.check()?;
-        let (offsets, end) = layout(container.content(), &head.weights)
+        let (places, end) = layout(container.content(), &head.weights)
             .ok_or_else(|| container.head_error("the weights do not fit a file"))?;
         let end = if head.weights.is_empty() { container.content() } else { end };
         if end != container.map.len() as u64 {
@@ -156,15 +181,16 @@ impl WorkOrder {
                 .head_error(format!("the weights end at {end}, the file at {}", container.map.len()))
                 .into());
         }
-        let order = WorkOrder { container, head, offsets };
+        let order = WorkOrder { container, head, places };
         order.check_padding()?;
         Ok(order)
     }
 
     fn check_padding(&self) -> Result<(), WorkOrderError> {
         let head_end = crate::container::PREFIX + self.container.head().len() as u64;
-        let ends = self.offsets.iter().zip(&self.head.weights).map(|(offset, weight)| offset + weight.length);
-        let starts = self.offsets.iter().copied().chain([self.container.map.len() as u64]);
+        let ends = self.places.iter().flatten().map(|section| section.offset + section.length);
+        let starts = self.places.iter().flatten().map(|section| section.offset);
+        let starts = starts.chain([self.container.map.len() as u64]);
         for (from, to) in std::iter::once(head_end).chain(ends).zip(starts) {
             let clean = self
                 .container
@@ -197,10 +223,17 @@ impl WorkOrder {
 
     /// The bytes of a weight, page-aligned; empty for an index that is not there.
     pub fn weight_bytes(&self, index: usize) -> &[u8] {
-        match (self.offsets.get(index), self.head.weights.get(index)) {
-            (Some(&offset), Some(weight)) => self.container.range(offset, weight.length).unwrap_or_default(),
-            _ => &[],
-        }
+        self.section(index, 0)
+    }
+
+    /// The scales of a weight, page-aligned; empty for floats and for an index that is not there.
+    pub fn scale_bytes(&self, index: usize) -> &[u8] {
+        self.section(index, 1)
+    }
+
+    fn section(&self, index: usize, which: usize) -> &[u8] {
+        let section = self.places.get(index).map(|sections| sections[which]);
+        section.and_then(|section| self.container.range(section.offset, section.length)).unwrap_or_default()
     }
 
     /// The interfaces of its entries, as an artefact records them.
@@ -209,21 +242,30 @@ impl WorkOrder {
     }
 }
 
-/// Offsets of weights that start at `content`, and the end of the last.
-fn layout(content: u64, weights: &[OrderWeight]) -> Option<(Vec<u64>, u64)> {
+/// A range of the file.
+#[derive(Clone, Copy, Debug)]
+struct Section {
+    offset: u64,
+    length: u64,
+}
+
+/// Sections of weights that start at `content`, and the end of the last. An empty section lies at the end of the one before.
+fn layout(content: u64, weights: &[OrderWeight]) -> Option<(Vec<[Section; 2]>, u64)> {
     let mut end = content;
-    let mut offsets = Vec::with_capacity(weights.len());
+    let mut places = Vec::with_capacity(weights.len());
     for weight in weights {
-        let offset = end.checked_next_multiple_of(PAGE)?;
-        offsets.push(offset);
-        end = offset.checked_add(weight.length)?;
+        let mut place = |length: u64| {
+            let offset = if length == 0 { end } else { end.checked_next_multiple_of(PAGE)? };
+            end = offset.checked_add(length)?;
+            Some(Section { offset, length })
+        };
+        places.push([place(weight.length)?, place(weight.scale_bytes()?)?]);
     }
-    Some((offsets, end))
+    Some((places, end))
 }
 
 fn bytes_of(shape: &[u64], dtype: DType) -> Option<u64> {
-    let bytes = shape.iter().try_fold(dtype.bytes(), |product, &extent| product.checked_mul(extent))?;
-    (bytes <= BYTES_LIMIT).then_some(bytes)
+    dtype.packed_bytes(shape).filter(|&bytes| bytes <= BYTES_LIMIT)
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), String> {
@@ -243,7 +285,7 @@ impl WorkOrderHead {
         self.entries
             .iter()
             .map(|entry| {
-                EntryInterface::of(entry, &self.encodings)
+                EntryInterface::of(entry)
                     .map_err(|reason| WorkOrderError::Graph { entry: entry.point.name(), reason })
             })
             .collect()
@@ -260,14 +302,7 @@ impl WorkOrderHead {
                 return Err(WorkOrderError::Order(format!("two entries are named `{name}`")));
             }
         }
-        let interfaces = self.interfaces()?;
-        for port in self.encodings.keys() {
-            if !interfaces.iter().any(|interface| interface.port(port).is_some()) {
-                return Err(WorkOrderError::Order(format!(
-                    "an encoding names the port `{port}`, which is not there"
-                )));
-            }
-        }
+        self.interfaces()?;
         let mut used = vec![false; self.weights.len()];
         for (_, weight) in self.entries.iter().flat_map(EntryGraph::constants) {
             used[weight.0 as usize] = true;
@@ -284,23 +319,18 @@ impl WorkOrderHead {
         }
         cap("entries", self.entries.len(), ENTRY_LIMIT)?;
         cap("weights", self.weights.len(), WEIGHT_LIMIT)?;
-        cap("encodings", self.encodings.len(), PAIR_LIMIT)?;
         cap("flags", self.flags.len(), PAIR_LIMIT)?;
         cap("options", self.options.len(), PAIR_LIMIT)?;
         for weight in &self.weights {
             check_name("weight name", &weight.name)?;
             check_name("weight part", &weight.part)?;
             cap("axes of a weight", weight.shape.len(), shardwright_graph::RANK_LIMIT)?;
+            check_quantisation(weight)?;
             if bytes_of(&weight.shape, weight.dtype) != Some(weight.length) {
                 return Err(format!(
                     "weight `{}` {:?} of {} has {} bytes",
                     weight.name, weight.shape, weight.dtype, weight.length
                 ));
-            }
-        }
-        for (port, encoding) in &self.encodings {
-            if !encoding.is_consistent() {
-                return Err(format!("the encoding of `{port}` contradicts itself"));
             }
         }
         let pairs = self.flags.iter().map(|flag| (&flag.name, &flag.value)).chain(&self.options);
@@ -314,6 +344,21 @@ impl WorkOrderHead {
         }
         Ok(())
     }
+}
+
+/// Integers have scales, floats have none, and the scales are of a type and number that can be.
+fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
+    let possible = match weight.quantisation {
+        None => weight.dtype.is_float(),
+        Some(held) => {
+            let zero_fits = weight.dtype.raw_range().is_some_and(|(low, high)| (low..=high).contains(&held.zero_point));
+            zero_fits
+                && matches!(held.scale_dtype, DType::F32 | DType::F16)
+                && weight.scale_bytes().is_some_and(|bytes| bytes <= BYTES_LIMIT)
+        }
+    };
+    let told = || format!("weight `{}` of {} is quantised as {:?}", weight.name, weight.dtype, weight.quantisation);
+    if possible { Ok(()) } else { Err(told()) }
 }
 
 /// Everything the tables and a compiler rely on: indices, order of nodes, sizes, and that every operation is given and gives
@@ -334,6 +379,9 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
         cap("axes of a tensor", tensor.shape.len(), shardwright_graph::RANK_LIMIT)?;
         if bytes_of(&tensor.shape, tensor.dtype).is_none() {
             return Err(format!("tensor `{}` {:?} is too large", tensor.name, tensor.shape));
+        }
+        if tensor.weight.is_none() && tensor.encoding().is_none() && !tensor.is_index() {
+            return Err(format!("tensor `{}` of {} contradicts its quantisation", tensor.name, tensor.dtype));
         }
         if !names.insert(tensor.name.as_str()) {
             return Err(format!("two tensors are named `{}`", tensor.name));
@@ -455,7 +503,6 @@ impl<'w> WorkOrderBuilder<'w> {
             head: WorkOrderHead {
                 entries: Vec::new(),
                 weights: Vec::new(),
-                encodings: BTreeMap::new(),
                 flags: Vec::new(),
                 options: BTreeMap::new(),
             },
@@ -480,19 +527,18 @@ impl<'w> WorkOrderBuilder<'w> {
                     part: weight.part.to_owned(),
                     dtype: weight.dtype,
                     shape: weight.shape.clone(),
-                    length: weight.bytes(),
+                    length: weight.data.length() as u64,
+                    quantisation: weight.quantisation.as_ref().map(|held| OrderQuantisation {
+                        scales: held.granularity,
+                        scale_dtype: held.scale_dtype,
+                        zero_point: held.zero_point,
+                    }),
                 });
             }
             tensor.weight = Some(renumbered);
         }
         self.head.entries.push(entry);
         Ok(self)
-    }
-
-    /// Fixes how a port is written, in every entry that has it.
-    pub fn encoding(mut self, port: impl Into<String>, encoding: Encoding) -> Self {
-        self.head.encodings.insert(port.into(), encoding);
-        self
     }
 
     /// Adds a flag for the vendor's compiler.
@@ -534,11 +580,17 @@ impl<'w> WorkOrderBuilder<'w> {
         let mut writer = Writer::start(directory, MAGIC, Some(&head))?;
         writer.align().map_err(|error| writer.error(error))?;
         for id in &self.used {
-            let bytes = self.weights[id.0 as usize].data.bytes();
-            writer
-                .align()
-                .and_then(|()| bytes.chunks(1 << 20).try_for_each(|chunk| writer.write(chunk)))
-                .map_err(|error| writer.error(error))?;
+            let weight = &self.weights[id.0 as usize];
+            let scales = weight.quantisation.as_ref().map(|held| &held.scales);
+            for data in std::iter::once(&weight.data).chain(scales).filter(|data| data.length() > 0) {
+                if !data.is_present() {
+                    return Err(WorkOrderError::Order(format!("weight `{}` was planned and not made", weight.name)));
+                }
+                writer
+                    .align()
+                    .and_then(|()| data.bytes().chunks(1 << 20).try_for_each(|chunk| writer.write(chunk)))
+                    .map_err(|error| writer.error(error))?;
+            }
         }
         Ok(writer)
     }

@@ -69,6 +69,9 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_DTYPE_I8 7u
 #define SW_DTYPE_U8 8u
 #define SW_DTYPE_I64 9u
+/* Weights only: packed low bits first, two's complement, every row (last axis) padded to a whole byte. */
+#define SW_DTYPE_I4 10u
+#define SW_DTYPE_I2 11u
 
 /* Operations: semantic from 1, primitive from 64. Meaning and attributes: vendor-shims/README.md. */
 #define SW_OP_LINEAR 1u
@@ -81,6 +84,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_OP_SOFTMAX 8u
 #define SW_OP_STATE_UPDATE 9u
 #define SW_OP_L2_NORMALIZE 10u
+#define SW_OP_DYNAMIC_LINEAR 11u
 #define SW_OP_ADD 64u
 #define SW_OP_SUB 65u
 #define SW_OP_MUL 66u
@@ -102,6 +106,8 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_OP_SLICE 82u
 #define SW_OP_CONCAT 83u
 #define SW_OP_MAX_SCALAR 84u
+#define SW_OP_ROUND 85u
+#define SW_OP_CONVERT 86u
 
 /* Roles of inputs and outputs: step inputs from 1, boundaries from 16, states from 32. */
 #define SW_ROLE_POSITIONS 1u
@@ -458,7 +464,7 @@ typedef struct sw_quantisation {
     uint64_t block;            /* PER_BLOCK: elements per scale */
     uint32_t scale_dtype;      /* SW_DTYPE_… of scales */
     uint32_t bits;             /* stored bits per value: 4 and 2 are packed, low bits first */
-    const void *scales;        /* [host, call, never null but in check and estimate] dense, row-major */
+    const void *scales;        /* [host, call, null: check and estimate of a weight not made yet] dense, row-major */
     uint64_t scale_count;
     const int32_t *zero_points; /* [host, call, null: all 0] */
     uint64_t zero_point_count;

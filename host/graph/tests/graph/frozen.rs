@@ -53,6 +53,9 @@ pub(crate) fn every_op() -> Vec<Op> {
         Op::Slice { axis: 1, start: 2, end: 3 },
         Op::Concat { axis: 2 },
         Op::MaxScalar { value: 1e-12 },
+        Op::DynamicLinear,
+        Op::Round,
+        Op::Convert,
     ]
 }
 
@@ -187,6 +190,8 @@ fn element_types_keep_numbers_names_and_sizes() {
         (7, "i8", 1),
         (8, "u8", 1),
         (9, "i64", 8),
+        (10, "i4", 1),
+        (11, "i2", 1),
     ];
     let found: Vec<(u32, &str, u64)> =
         DType::ALL.iter().map(|dtype| (dtype.number(), dtype.name(), dtype.bytes())).collect();

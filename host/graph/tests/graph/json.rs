@@ -20,6 +20,7 @@ fn holding(ops: Vec<Op>) -> EntryGraph {
         name: format!("tensor \"{index}\" ▁"),
         shape: vec![u64::MAX, index as u64],
         dtype: DType::ALL[index % DType::ALL.len()],
+        affine: None,
         weight: index.is_multiple_of(3).then_some(WeightId(index as u32)),
     };
     let node = |(index, op): (usize, Op)| EntryNode {

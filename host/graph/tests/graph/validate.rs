@@ -1,10 +1,11 @@
 use proptest::prelude::*;
+use shardwright_graph::target::ScaleBits;
 use shardwright_graph::validate::{
     ELEMENT_LIMIT, EXTENT_LIMIT, LAYER_LIMIT, NAME_LIMIT, NODE_LIMIT, PORT_LIMIT, STATE_LIMIT, TENSOR_LIMIT,
 };
 use shardwright_graph::{
-    ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryOptions, KeySource, Op, Role, StateId,
-    Tensor, TensorId, ValidateError, Verdict, WeightId, decompose_all, legalise,
+    Affine, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryOptions, KeySource, Op, Role,
+    StateId, Tensor, TensorId, ValidateError, Verdict, WeightId, decompose_all, legalise,
 };
 
 use crate::support::{Recipe, point, toy};
@@ -289,14 +290,39 @@ fn operations_that_do_not_fit_are_refused() {
             refused!(ValidateError::Node { op: "linear", .. }),
         ),
         (
-            "a result that is not f32",
-            |graph| tensor(graph, "layer.0.q").dtype = DType::F16,
-            refused!(ValidateError::Node { reason, .. } if reason.contains("f16")),
+            "a result of indices",
+            |graph| tensor(graph, "layer.0.q").dtype = DType::I32,
+            refused!(ValidateError::Node { reason, .. } if reason.contains("i32")),
         ),
         (
-            "an integer constant",
-            |graph| tensor(graph, "layers.0.q.weight").dtype = DType::I8,
-            refused!(ValidateError::Tensor { reason, .. } if reason.contains("i8")),
+            "integers without a scale",
+            |graph| tensor(graph, "layer.0.q").dtype = DType::U16,
+            refused!(ValidateError::Tensor { reason, .. } if reason.contains("no encoding")),
+        ),
+        (
+            "floats with a scale",
+            |graph| {
+                tensor(graph, "layer.0.q").affine = Some(Affine { scale: ScaleBits::ONE, zero_point: 0 });
+            },
+            refused!(ValidateError::Tensor { reason, .. } if reason.contains("no encoding")),
+        ),
+        (
+            "rows of another encoding than their state",
+            |graph| tensor(graph, "layer.0.v").dtype = DType::F16,
+            refused!(ValidateError::Node { op: "state-update", reason, .. } if reason.contains("another encoding")),
+        ),
+        (
+            "a constant of indices",
+            |graph| tensor(graph, "layers.0.q.weight").dtype = DType::I32,
+            refused!(ValidateError::Tensor { reason, .. } if reason.contains("i32")),
+        ),
+        (
+            "rows quantised against a float weight",
+            |graph| {
+                let node = graph.nodes.iter_mut().find(|node| node.op == Op::Linear).unwrap();
+                node.op = Op::DynamicLinear;
+            },
+            refused!(ValidateError::Node { op: "dynamic-linear", .. }),
         ),
         (
             "an integer operand of arithmetic",
@@ -586,6 +612,7 @@ fn what_is_accepted_can_be_decomposed() {
             name: name.to_owned(),
             shape: shape.to_vec(),
             dtype: DType::F32,
+            affine: None,
             weight: None,
         };
         let mut constant = tensor("x");

@@ -142,7 +142,14 @@ impl Maker {
                 _ => bytes.extend(value.to_le_bytes()),
             }
         }
-        Weight { name, part, shape: shape.to_vec(), dtype: self.dtype, data: WeightData::from_vec(bytes) }
+        Weight {
+            name,
+            part,
+            shape: shape.to_vec(),
+            dtype: self.dtype,
+            data: WeightData::from_vec(bytes),
+            quantisation: None,
+        }
     }
 
     fn push(&mut self, weight: Weight) -> WeightId {

@@ -22,6 +22,7 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
     let x = inputs[0];
     match op {
         Op::Linear => product::linear(x, inputs[1], inputs.get(2).copied()),
+        Op::DynamicLinear => product::linear(&product::quantised_rows(x), inputs[1], inputs.get(2).copied()),
         Op::RmsNorm { width, eps, weight_offset } => {
             norm::rms_norm(x, inputs.get(1).copied(), *width as usize, *eps, *weight_offset)
         }
@@ -42,6 +43,8 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
         Op::AddScalar { value } => elementwise::unary(x, |x| x + value),
         Op::MulScalar { value } => elementwise::unary(x, |x| x * value),
         Op::MaxScalar { value } => elementwise::unary(x, |x| x.max(*value)),
+        Op::Round => elementwise::unary(x, f32::round_ties_even),
+        Op::Convert => x.clone(),
         Op::Neg => elementwise::unary(x, |x| -x),
         Op::Exp => elementwise::unary(x, |x| f64::from(x).exp() as f32),
         Op::Tanh => elementwise::unary(x, |x| f64::from(x).tanh() as f32),

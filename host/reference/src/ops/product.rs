@@ -29,6 +29,18 @@ pub(crate) fn linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
     Array::made(&shape, y.into_iter().map(|y| y as f32).collect())
 }
 
+/// Every row as `s · q`, where `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32.
+pub(crate) fn quantised_rows(x: &Array) -> Array {
+    let width = x.shape().last().copied().unwrap_or(1).max(1);
+    let mut values = x.floats().into_owned();
+    for row in values.chunks_mut(width) {
+        let largest = row.iter().fold(1e-30_f32, |largest, value| largest.max(value.abs()));
+        let scale = largest * (1.0 / 127.0);
+        row.iter_mut().for_each(|value| *value = (*value / scale).round_ties_even() * scale);
+    }
+    Array::made(x.shape(), values)
+}
+
 /// `a [.., M, K] · b [.., K, N]`, or `b [.., N, K]` with `transpose_b`; leading axes broadcast.
 pub(crate) fn mat_mul(a: &Array, b: &Array, transpose_b: bool, shape: &[usize]) -> Array {
     let (batch, tail) = shape.split_at(shape.len() - 2);

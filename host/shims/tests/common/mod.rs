@@ -103,6 +103,7 @@ pub fn weight(name: &str, part: &'static str, shape: &[u64], values: &[f32]) -> 
         shape: shape.to_vec(),
         dtype: DType::F32,
         data: WeightData::from_vec(f32_bytes(values)),
+        quantisation: None,
     }
 }
 
@@ -134,7 +135,7 @@ impl Builder {
     }
 
     pub fn tensor(&mut self, name: &str, shape: &[u64], dtype: DType) -> TensorId {
-        self.entry.tensors.push(Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, weight: None });
+        self.entry.tensors.push(Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, affine: None, weight: None });
         TensorId(self.entry.tensors.len() as u32 - 1)
     }
 

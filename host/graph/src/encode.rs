@@ -1,0 +1,388 @@
+//! Giving every tensor of an entry graph its encoding.
+//!
+//! The graph that a model family builds is in f32. Which formats its activations and states take is the plan's choice; what a stored
+//! integer stands for follows from ranges that calibration found. This pass joins the two: it changes types, never the
+//! operations, but for the conversions it inserts where a port is encoded otherwise than the shard's inside.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::target::{ActivationFormat, Encoding, FormatTuple, StateFormat};
+use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Tensor, TensorId};
+
+/// How far below the lowest visible score an invisible one must lie: exp(−24) is 4e-11, far below the step of a 16-bit probability.
+const INVISIBLE_DISTANCE: f32 = 24.0;
+
+/// The values a tensor was seen to take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    /// Smallest, masked values left out.
+    pub low: f32,
+    /// Largest.
+    pub high: f32,
+    /// Whether masked values (see [`INVISIBLE`]) were seen besides: the encoding leaves room below `low` for them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub masked: bool,
+}
+
+impl Range {
+    /// Whether a value is a masked one, which no range counts.
+    pub fn is_masked(value: f32) -> bool {
+        value <= INVISIBLE / 2.0
+    }
+
+    /// The range that covers both.
+    #[must_use]
+    pub fn union(self, other: Range) -> Range {
+        Range {
+            low: self.low.min(other.low),
+            high: self.high.max(other.high),
+            masked: self.masked || other.masked,
+        }
+    }
+
+    /// Both ends, with room for masked values where there were some.
+    pub fn ends(self) -> (f32, f32) {
+        (if self.masked { self.low - INVISIBLE_DISTANCE } else { self.low }, self.high)
+    }
+}
+
+/// Ranges by [`range_key`].
+pub type Ranges = BTreeMap<String, Range>;
+
+/// Under which name the range of a tensor is kept: `decoder/layer.3.q-projection`. Equal in every entry point and form of a model, and for
+/// the two sides of a cut: the residual stream that enters layer n is `hidden@n`, wherever it was made.
+pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
+    let role = entry.inputs.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role);
+    match role {
+        Some(Role::Hidden) => match entry.component {
+            ComponentKind::Decoder => hidden_key(entry.layers.0),
+            ComponentKind::Head | ComponentKind::Pooling => LAST_HIDDEN.to_owned(),
+            _ => hidden_key(0),
+        },
+        Some(Role::PerLayer { .. }) => PER_LAYER.to_owned(),
+        Some(Role::Gathered { asset }) => format!("gathered@{}", asset.0),
+        _ => format!("{}/{}", entry.component, entry.tensor(tensor).name),
+    }
+}
+
+/// [`range_key`] of the residual stream that enters a layer.
+pub fn hidden_key(layer: u32) -> String {
+    format!("hidden@{layer}")
+}
+
+/// [`range_key`] of the residual stream after the last layer.
+pub const LAST_HIDDEN: &str = "hidden@last";
+
+/// [`range_key`] of the per-layer inputs, those of all layers together.
+pub const PER_LAYER: &str = "per-layer";
+
+/// How a shard's tensors are to be encoded.
+#[derive(Clone, Debug)]
+pub struct Encodings<'a> {
+    /// Of activations inside the shard.
+    pub activations: ActivationFormat,
+    /// Of states.
+    pub states: StateFormat,
+    /// What calibration found; needed for static integers alone.
+    pub ranges: &'a Ranges,
+    /// Of ports, as the plan fixes them. A port that is not named takes the encoding of the inside.
+    pub ports: Vec<(PortSide, Role, Encoding)>,
+}
+
+/// A side of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortSide {
+    /// What it reads.
+    Input,
+    /// What it gives.
+    Output,
+}
+
+impl<'a> Encodings<'a> {
+    /// Of a format tuple, ports as the inside.
+    pub fn of(formats: &FormatTuple, ranges: &'a Ranges) -> Self {
+        Encodings { activations: formats.activations, states: formats.states, ranges, ports: Vec::new() }
+    }
+
+    fn port(&self, side: PortSide, role: &Role) -> Option<Encoding> {
+        let same = |held: &Role| held == role;
+        self.ports.iter().find(|(at, held, _)| *at == side && same(held)).map(|(_, _, encoding)| *encoding)
+    }
+}
+
+/// Why a graph cannot be encoded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// Calibration did not see the tensor.
+    #[error("no range of `{key}` is known, which 16-bit and 8-bit integers need")]
+    NoRange {
+        /// The [`range_key`].
+        key: String,
+    },
+    /// The graph was encoded before.
+    #[error("tensor `{tensor}` is {dtype} already")]
+    Encoded {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: crate::DType,
+    },
+}
+
+impl EncodeError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            EncodeError::NoRange { .. } => {
+                Some("calibrate this checkpoint again, on text that uses the whole model")
+            }
+            EncodeError::Encoded { .. } => Some("encode the graph as the model gives it, once"),
+        }
+    }
+}
+
+/// Linear operations over integer weights quantise their rows at run time, where the format of activations says so.
+pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
+    let mut graph = entry.clone();
+    if activations == ActivationFormat::A8Dynamic {
+        for node in graph.nodes.iter_mut().filter(|node| node.op == Op::Linear) {
+            let weight = &entry.tensors[node.inputs[1].0 as usize];
+            if weight.weight.is_some() && weight.dtype.raw_range().is_some() {
+                node.op = Op::DynamicLinear;
+            }
+        }
+    }
+    graph
+}
+
+/// The graph with every activation and state encoded.
+///
+/// Tensors that only move into each other ([`Op::is_movement`]) share one encoding; those a state moves into take the state's.
+pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGraph, EncodeError> {
+    if let Some(tensor) = entry.tensors.iter().find(|tensor| tensor.affine.is_some()) {
+        return Err(EncodeError::Encoded { tensor: tensor.name.clone(), dtype: tensor.dtype });
+    }
+    let classes = Classes::of(entry);
+    let inside = Inside { entry, encodings, classes: &classes };
+    let mut graph = entry.clone();
+    let mut known: BTreeMap<usize, Encoding> = BTreeMap::new();
+    for (index, tensor) in entry.tensors.iter().enumerate() {
+        if tensor.weight.is_some() || tensor.is_index() {
+            continue;
+        }
+        let class = classes.class(index);
+        let encoding = match known.get(&class) {
+            Some(encoding) => *encoding,
+            None => *known.entry(class).or_insert(inside.encoding(class)?),
+        };
+        graph.tensors[index].dtype = encoding.dtype();
+        graph.tensors[index].affine = encoding.affine();
+    }
+    convert_ports(&mut graph, encodings);
+    Ok(graph)
+}
+
+/// Tensors that must share an encoding.
+struct Classes {
+    /// Per tensor the class: the index of one of its members.
+    of: Vec<usize>,
+    /// Per class its members.
+    members: BTreeMap<usize, Vec<usize>>,
+}
+
+impl Classes {
+    fn of(entry: &EntryGraph) -> Classes {
+        let mut parent: Vec<usize> = (0..entry.tensors.len()).collect();
+        fn root(parent: &mut [usize], mut at: usize) -> usize {
+            while parent[at] != at {
+                parent[at] = parent[parent[at]];
+                at = parent[at];
+            }
+            at
+        }
+        for node in entry.nodes.iter().filter(|node| node.op.is_movement()) {
+            for input in &node.inputs {
+                let tensor = entry.tensor(*input);
+                if tensor.weight.is_none() && !tensor.is_index() {
+                    let (a, b) =
+                        (root(&mut parent, input.0 as usize), root(&mut parent, node.output.0 as usize));
+                    parent[a.max(b)] = a.min(b);
+                }
+            }
+        }
+        let of: Vec<usize> = (0..parent.len()).map(|index| root(&mut parent, index)).collect();
+        let mut members: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, &class) in of.iter().enumerate() {
+            members.entry(class).or_default().push(index);
+        }
+        Classes { of, members }
+    }
+
+    fn class(&self, tensor: usize) -> usize {
+        self.of[tensor]
+    }
+}
+
+struct Inside<'a> {
+    entry: &'a EntryGraph,
+    encodings: &'a Encodings<'a>,
+    classes: &'a Classes,
+}
+
+impl Inside<'_> {
+    fn encoding(&self, class: usize) -> Result<Encoding, EncodeError> {
+        if let Some(key) = self.state_key(class) {
+            let (low, high) = match self.encodings.states {
+                StateFormat::F32 => return Ok(Encoding::F32),
+                StateFormat::F16 => return Ok(Encoding::F16),
+                StateFormat::A16 | StateFormat::A8 => self.range(&key)?.ends(),
+            };
+            let bits = if self.encodings.states == StateFormat::A8 { 8 } else { 16 };
+            return Ok(Encoding::affine_over(low, high, bits));
+        }
+        let symmetric = match self.encodings.activations {
+            ActivationFormat::F32 | ActivationFormat::A8Dynamic => return Ok(Encoding::F32),
+            ActivationFormat::F16 => return Ok(Encoding::F16),
+            ActivationFormat::A16 => false,
+            ActivationFormat::A16Symmetric => true,
+        };
+        let (low, high) = self.ends(class)?;
+        Ok(if symmetric {
+            Encoding::symmetric_over(low, high, 16)
+        } else {
+            Encoding::affine_over(low, high, 16)
+        })
+    }
+
+    fn members(&self, class: usize) -> impl Iterator<Item = TensorId> + '_ {
+        self.classes.members.get(&class).into_iter().flatten().map(|&index| TensorId(index as u32))
+    }
+
+    fn range(&self, key: &str) -> Result<Range, EncodeError> {
+        self.encodings.ranges.get(key).copied().ok_or_else(|| EncodeError::NoRange { key: key.to_owned() })
+    }
+
+    /// The range key of the state that moves into a class. The state's own range decides alone, since other shards that read it see
+    /// other members.
+    fn state_key(&self, class: usize) -> Option<String> {
+        let ports = self.entry.inputs.iter().chain(&self.entry.outputs);
+        let state = ports.filter(|(tensor, _)| self.classes.class(tensor.0 as usize) == class).find_map(
+            |(_, role)| match role {
+                Role::State { state } | Role::StateRows { state } => Some(*state),
+                _ => None,
+            },
+        )?;
+        let port = self.entry.states.iter().find(|port| port.id == state)?;
+        Some(state_key(&port.state.name))
+    }
+
+    /// What a class must cover: what the step input it is always covers, else what calibration saw of its members.
+    fn ends(&self, class: usize) -> Result<(f32, f32), EncodeError> {
+        for (tensor, role) in &self.entry.inputs {
+            if self.classes.class(tensor.0 as usize) != class {
+                continue;
+            }
+            match role {
+                Role::RotaryCos(_) | Role::RotarySin(_) => return Ok((-1.0, 1.0)),
+                Role::Pooling => return Ok((0.0, 1.0)),
+                Role::Mask(_) => return self.mask_ends(*tensor),
+                // Fixed on both sides of a cut by the same key, whatever else the class holds.
+                Role::Hidden | Role::PerLayer { .. } => {
+                    return self.range(&range_key(self.entry, *tensor)).map(Range::ends);
+                }
+                _ => {}
+            }
+        }
+        let seen = self
+            .members(class)
+            .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
+            .reduce(Range::union);
+        match seen {
+            Some(range) => Ok(range.ends()),
+            None => Err(EncodeError::NoRange { key: range_key(self.entry, TensorId(class as u32)) }),
+        }
+    }
+
+    /// A mask reaches so far down that any score becomes one below the lowest visible.
+    fn mask_ends(&self, mask: TensorId) -> Result<(f32, f32), EncodeError> {
+        let mut width = 0.0_f32;
+        for node in self.entry.nodes.iter().filter(|node| node.inputs.contains(&mask)) {
+            for other in node.inputs.iter().filter(|input| **input != mask) {
+                let key = range_key(self.entry, *other);
+                let scores = self
+                    .members(self.classes.class(other.0 as usize))
+                    .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
+                    .reduce(Range::union)
+                    .ok_or(EncodeError::NoRange { key })?;
+                width = width.max(scores.high - scores.low);
+            }
+        }
+        Ok((-width - INVISIBLE_DISTANCE, 0.0))
+    }
+}
+
+/// [`range_key`] of a state.
+pub fn state_key(state: &str) -> String {
+    format!("{}/state.{state}", ComponentKind::Decoder)
+}
+
+/// Puts a conversion between each port that is encoded otherwise than the inside, and the inside.
+fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
+    let mut first = Vec::new();
+    for index in 0..graph.inputs.len() {
+        let (port, role) = graph.inputs[index].clone();
+        let Some(wanted) = encodings.port(PortSide::Input, &role) else { continue };
+        if Some(wanted) == graph.tensor(port).encoding() {
+            continue;
+        }
+        let inside = converted(graph, port);
+        for node in &mut graph.nodes {
+            node.inputs.iter_mut().filter(|input| **input == port).for_each(|input| *input = inside);
+        }
+        let layer = (graph.component == ComponentKind::Decoder).then_some(graph.layers.0);
+        first.push(EntryNode {
+            name: graph.tensor(inside).name.clone(),
+            op: Op::Convert,
+            inputs: vec![port],
+            output: inside,
+            layer,
+        });
+        set(&mut graph.tensors[port.0 as usize], wanted);
+    }
+    graph.nodes.splice(0..0, first);
+    for index in 0..graph.outputs.len() {
+        let (inside, role) = graph.outputs[index].clone();
+        let Some(wanted) = encodings.port(PortSide::Output, &role) else { continue };
+        if Some(wanted) == graph.tensor(inside).encoding() {
+            continue;
+        }
+        let port = converted(graph, inside);
+        let layer = (graph.component == ComponentKind::Decoder).then_some(graph.layers.1.saturating_sub(1));
+        graph.nodes.push(EntryNode {
+            name: graph.tensor(port).name.clone(),
+            op: Op::Convert,
+            inputs: vec![inside],
+            output: port,
+            layer,
+        });
+        set(&mut graph.tensors[port.0 as usize], wanted);
+        graph.outputs[index].0 = port;
+    }
+}
+
+fn set(tensor: &mut Tensor, encoding: Encoding) {
+    tensor.dtype = encoding.dtype();
+    tensor.affine = encoding.affine();
+}
+
+/// A tensor like `like`, encoded the same.
+fn converted(graph: &mut EntryGraph, like: TensorId) -> TensorId {
+    let mut tensor = graph.tensor(like).clone();
+    tensor.name.push_str(".converted");
+    graph.tensors.push(tensor);
+    TensorId(graph.tensors.len() as u32 - 1)
+}

@@ -1,0 +1,103 @@
+//! Which format each constant of a model takes under a format tuple.
+
+use crate::target::{ActivationFormat, FormatTuple, WeightFormat, WeightRole};
+use crate::{
+    DType, Granularity, Graph, GraphError, Op, ValueSource, Weight, WeightData, WeightId, WeightQuantisation,
+};
+
+impl WeightRole {
+    /// The role of a [`Weight::part`].
+    pub fn of_part(part: &str) -> WeightRole {
+        match part {
+            "q" | "k" | "v" => WeightRole::AttentionInput,
+            "o" => WeightRole::AttentionOutput,
+            "gate" | "up" => WeightRole::MlpInput,
+            "down" => WeightRole::MlpOutput,
+            "head" => WeightRole::Head,
+            part if part.starts_with("per-layer") => WeightRole::PerLayer,
+            _ => WeightRole::Other,
+        }
+    }
+}
+
+/// What becomes of a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConstantFormat {
+    /// Kept as stored.
+    Stored,
+    /// A matrix in one of the weight formats.
+    Matrix(WeightFormat),
+    /// Encoded like an activation: `U16` per tensor with a zero point. Norm scales and the like, where activations are 16-bit integers.
+    Activation,
+}
+
+impl Graph {
+    /// Which weights are matrices of a product, by [`WeightId`]: weight formats apply to these alone.
+    pub fn matrices(&self) -> Vec<bool> {
+        let mut matrices = vec![false; self.weights.len()];
+        for component in &self.components {
+            for node in
+                component.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear))
+            {
+                let value = node.inputs.get(1).and_then(|input| component.values.get(input.0 as usize));
+                if let Some(ValueSource::Constant(WeightId(id))) = value.map(|value| &value.source) {
+                    matrices[*id as usize] = true;
+                }
+            }
+        }
+        matrices
+    }
+
+    /// What becomes of each weight under `formats`, by [`WeightId`].
+    ///
+    /// A matrix takes the format of its role; one that is stored in it already stays as it is. Other constants follow the activations:
+    /// encoded where those are static integers, `f16` where those are, else as stored.
+    pub fn constant_formats(&self, formats: &FormatTuple) -> Vec<ConstantFormat> {
+        let matrices = self.matrices();
+        let of = |(weight, is_matrix): (&Weight, &bool)| {
+            let format = match (is_matrix, formats.activations) {
+                (true, _) => formats.weight(WeightRole::of_part(weight.part)),
+                (false, ActivationFormat::A16 | ActivationFormat::A16Symmetric) => {
+                    return ConstantFormat::Activation;
+                }
+                (false, ActivationFormat::F16) => WeightFormat::F16,
+                (false, ActivationFormat::F32 | ActivationFormat::A8Dynamic) => {
+                    return ConstantFormat::Stored;
+                }
+            };
+            match WeightFormat::of(weight) == Some(format) {
+                true => ConstantFormat::Stored,
+                false => ConstantFormat::Matrix(format),
+            }
+        };
+        self.weights.iter().zip(&matrices).map(of).collect()
+    }
+
+    /// This model with its constants in `formats`, counted but not made: what planning and `check` look at.
+    pub fn planned(&self, formats: &FormatTuple) -> Result<Graph, GraphError> {
+        let mut graph = self.clone();
+        for (weight, format) in graph.weights.iter_mut().zip(self.constant_formats(formats)) {
+            *weight = match format {
+                ConstantFormat::Stored => continue,
+                ConstantFormat::Matrix(format) => weight.planned(format)?,
+                ConstantFormat::Activation => planned_constant(weight)?,
+            };
+        }
+        Ok(graph)
+    }
+}
+
+/// Counted, not made; the zero point follows when it is.
+fn planned_constant(weight: &Weight) -> Result<Weight, GraphError> {
+    let float = weight.planned(WeightFormat::F16)?;
+    Ok(Weight {
+        dtype: DType::U16,
+        quantisation: Some(WeightQuantisation {
+            granularity: Granularity::PerTensor,
+            scale_dtype: DType::F32,
+            scales: WeightData::planned(4),
+            zero_point: 0,
+        }),
+        ..float
+    })
+}

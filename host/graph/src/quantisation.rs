@@ -1,0 +1,461 @@
+//! How stored integers stand for values: of activations (affine, one scale a tensor) and of weights (symmetric as a rule, scales per
+//! tensor, per output channel or per block), and the one exact way back.
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use crate::target::{ElementType, Encoding, ScaleBits, WeightFormat};
+use crate::{DType, GraphError, Weight, WeightData};
+
+/// What the stored integers of an activation stand for: value = (stored − zero point) · scale, one f32 multiplication.
+///
+/// The other way: stored = clamp(round(value / scale) + zero point), the division in f32, ties to even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Affine {
+    /// Value of one step.
+    pub scale: ScaleBits,
+    /// Stored value that stands for zero.
+    pub zero_point: i32,
+}
+
+impl Encoding {
+    /// The encoding of a tensor with that type and quantisation; `None` for indices, packed weights, integers without a scale and
+    /// floats with one.
+    pub fn of(dtype: DType, affine: Option<Affine>) -> Option<Encoding> {
+        let element = match dtype {
+            DType::F32 => ElementType::F32,
+            DType::F16 => ElementType::F16,
+            DType::Bf16 => ElementType::Bf16,
+            DType::U16 => ElementType::U16,
+            DType::I16 => ElementType::I16,
+            DType::U8 => ElementType::U8,
+            DType::I8 => ElementType::I8,
+            DType::I32 | DType::I64 | DType::I4 | DType::I2 => return None,
+        };
+        let encoding = match affine {
+            None if element.is_float() => Encoding { element, scale: ScaleBits::ONE, zero_point: 0 },
+            Some(Affine { scale, zero_point }) if !element.is_float() => {
+                Encoding { element, scale, zero_point }
+            }
+            _ => return None,
+        };
+        encoding.is_consistent().then_some(encoding)
+    }
+
+    /// The tensor type of it.
+    pub const fn dtype(&self) -> DType {
+        match self.element {
+            ElementType::F32 => DType::F32,
+            ElementType::F16 => DType::F16,
+            ElementType::Bf16 => DType::Bf16,
+            ElementType::U16 => DType::U16,
+            ElementType::I16 => DType::I16,
+            ElementType::U8 => DType::U8,
+            ElementType::I8 => DType::I8,
+        }
+    }
+
+    /// The quantisation of it; `None` for floats.
+    pub const fn affine(&self) -> Option<Affine> {
+        match self.element.is_float() {
+            true => None,
+            false => Some(Affine { scale: self.scale, zero_point: self.zero_point }),
+        }
+    }
+
+    /// The stored integer for a value; for integer encodings. Values outside the range clamp, NaN gives the stored 0 clamped to the range.
+    pub fn raw(&self, value: f32) -> i32 {
+        let (low, high) = self.element.raw_range().unwrap_or((i32::MIN, i32::MAX));
+        let raw = (value / self.scale.get()).round_ties_even() + self.zero_point as f32;
+        (raw.clamp(low as f32, high as f32) as i32).clamp(low, high)
+    }
+
+    /// The value of a stored integer; for integer encodings.
+    pub fn value(&self, raw: i32) -> f32 {
+        (i64::from(raw) - i64::from(self.zero_point)) as f32 * self.scale.get()
+    }
+
+    /// The nearest value it can hold: what a tensor of this encoding makes of `value`. `f16` saturates like the integers do.
+    pub fn nearest(&self, value: f32) -> f32 {
+        match self.element {
+            ElementType::F32 => value,
+            // Saturating: an infinity would turn masked scores and overflown values into NaN.
+            ElementType::F16 => f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_f32(),
+            ElementType::Bf16 => bf16::from_f32(value).to_f32(),
+            _ => self.value(self.raw(value)),
+        }
+    }
+
+    /// The unsigned encoding with a zero point that covers `low..=high` and zero; `bits` is 8 or 16.
+    pub fn affine_over(low: f32, high: f32, bits: u32) -> Encoding {
+        let (element, steps) = if bits == 8 {
+            (ElementType::U8, f32::from(u8::MAX))
+        } else {
+            (ElementType::U16, f32::from(u16::MAX))
+        };
+        let (low, high) = (low.min(0.0), high.max(0.0));
+        let scale = scale_of((f64::from(high) - f64::from(low)) / f64::from(steps));
+        let zero_point = (-low / scale.get()).round_ties_even().clamp(0.0, steps) as i32;
+        Encoding { element, scale, zero_point }
+    }
+
+    /// The signed encoding without a zero point that covers `low..=high`; `bits` is 8 or 16.
+    pub fn symmetric_over(low: f32, high: f32, bits: u32) -> Encoding {
+        let (element, steps) = if bits == 8 {
+            (ElementType::I8, f32::from(i8::MAX))
+        } else {
+            (ElementType::I16, f32::from(i16::MAX))
+        };
+        let scale = scale_of(f64::from(low.abs().max(high.abs())) / f64::from(steps));
+        Encoding { element, scale, zero_point: 0 }
+    }
+}
+
+/// A legal scale near `scale`: constant zero tensors, and ranges beyond what f32 holds, get one too.
+fn scale_of(scale: f64) -> ScaleBits {
+    let scale = if scale.is_finite() { (scale as f32).clamp(1e-30, 1e37) } else { 1.0 };
+    ScaleBits::new(scale).unwrap_or(ScaleBits::ONE)
+}
+
+/// Which values of a weight share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "granularity")]
+pub enum Granularity {
+    /// All of them.
+    PerTensor,
+    /// Those of one output channel: index 0 of the shape (of a gathered table: a row).
+    PerChannel,
+    /// So many consecutive ones of the last axis; the last block of a row may be shorter.
+    PerBlock {
+        /// Values per scale.
+        size: u32,
+    },
+}
+
+/// How the stored integers of a weight stand for values: value = (stored − zero point) · scale, one f32 multiplication.
+///
+/// Our own quantiser is symmetric (W8 −127..=127, W4 −7..=7, W2 −1..=1, zero point 0); constants encoded like activations (`U16`, per
+/// tensor) have a zero point. Readers take the whole range of the type.
+#[derive(Clone, Debug)]
+pub struct WeightQuantisation {
+    /// Which values share a scale.
+    pub granularity: Granularity,
+    /// Type of the scales: [`DType::F32`] or [`DType::F16`].
+    pub scale_dtype: DType,
+    /// Little-endian, row-major: one, one a channel, or `[rows, blocks of a row]`. Finite.
+    pub scales: WeightData,
+    /// Stored value that stands for zero.
+    pub zero_point: i32,
+}
+
+/// Number of scales of a weight of that shape.
+pub fn scale_count(granularity: Granularity, shape: &[u64]) -> Option<u64> {
+    match granularity {
+        Granularity::PerTensor => Some(1),
+        Granularity::PerChannel => shape.first().copied(),
+        Granularity::PerBlock { size: 0 } => None,
+        Granularity::PerBlock { size } => {
+            let (last, outer) = shape.split_last()?;
+            outer.iter().try_fold(last.div_ceil(u64::from(size)), |count, &extent| count.checked_mul(extent))
+        }
+    }
+}
+
+impl WeightFormat {
+    /// Stored type, granularity and scale type; granularity `None` for floats.
+    pub const fn layout(self) -> (DType, Option<(Granularity, DType)>) {
+        const CHANNEL: Option<(Granularity, DType)> = Some((Granularity::PerChannel, DType::F32));
+        const TENSOR: Option<(Granularity, DType)> = Some((Granularity::PerTensor, DType::F32));
+        match self {
+            WeightFormat::F32 => (DType::F32, None),
+            WeightFormat::F16 => (DType::F16, None),
+            WeightFormat::Bf16 => (DType::Bf16, None),
+            WeightFormat::W8PerChannel => (DType::I8, CHANNEL),
+            WeightFormat::W8PerTensor => (DType::I8, TENSOR),
+            WeightFormat::W4PerChannel => (DType::I4, CHANNEL),
+            WeightFormat::W4PerTensor => (DType::I4, TENSOR),
+            WeightFormat::W4Block32 => (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F16))),
+            WeightFormat::W2PerChannel => (DType::I2, CHANNEL),
+        }
+    }
+
+    /// Whether values are integers with scales.
+    pub const fn is_quantised(self) -> bool {
+        self.layout().1.is_some()
+    }
+
+    /// The format a weight is stored in, if it is one of the list.
+    pub fn of(weight: &Weight) -> Option<WeightFormat> {
+        let held = weight.quantisation.as_ref().map(|held| (held.granularity, held.scale_dtype));
+        WeightFormat::ALL.iter().copied().find(|format| format.layout() == (weight.dtype, held))
+    }
+}
+
+impl Weight {
+    /// This weight in another format, counted but not made: its data are [`WeightData::planned`].
+    pub fn planned(&self, format: WeightFormat) -> Result<Weight, GraphError> {
+        let too_large =
+            || GraphError::WeightTooLarge { weight: self.name.clone(), shape: self.shape.clone() };
+        let planned = |bytes: Option<u64>| {
+            bytes.and_then(|bytes| usize::try_from(bytes).ok()).map(WeightData::planned).ok_or_else(too_large)
+        };
+        let (dtype, scales) = format.layout();
+        let quantisation = match scales {
+            None => None,
+            Some((granularity, scale_dtype)) => Some(WeightQuantisation {
+                granularity,
+                scale_dtype,
+                scales: planned(
+                    scale_count(granularity, &self.shape)
+                        .and_then(|count| count.checked_mul(scale_dtype.bytes())),
+                )?,
+                zero_point: 0,
+            }),
+        };
+        Ok(Weight {
+            name: self.name.clone(),
+            part: self.part,
+            shape: self.shape.clone(),
+            dtype,
+            data: planned(dtype.packed_bytes(&self.shape))?,
+            quantisation,
+        })
+    }
+
+    /// Values of one row.
+    pub fn row_width(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1) as usize
+    }
+
+    /// Rows: the product of all axes but the last.
+    pub fn rows(&self) -> usize {
+        let outer = &self.shape[..self.shape.len().saturating_sub(1)];
+        outer.iter().product::<u64>() as usize
+    }
+
+    /// The values of one row (one line of the last axis), decoded exactly; the definition of what a stored weight means.
+    ///
+    /// `into` has [`Weight::row_width`] places. Bytes that are not there (planned data, a short file) leave it as it was, and `false` is
+    /// given.
+    pub fn decode_row(&self, row: usize, into: &mut [f32]) -> bool {
+        let Some(line) = self.line(row) else { return false };
+        match self.dtype {
+            DType::F32 => fill(into, line.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
+            DType::F16 => fill(into, line.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())),
+            DType::Bf16 => {
+                fill(into, line.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()))
+            }
+            _ => {
+                let Some(quantisation) = &self.quantisation else { return false };
+                let zero = i64::from(quantisation.zero_point);
+                for (index, (into, raw)) in into.iter_mut().zip(RawValues::new(self.dtype, line)).enumerate()
+                {
+                    let Some(scale) = self.scale(row, index) else { return false };
+                    *into = (i64::from(raw) - zero) as f32 * scale;
+                }
+            }
+        }
+        true
+    }
+
+    /// The stored integers of one row; `None` for floats and where bytes are missing.
+    pub fn raw_row(&self, row: usize) -> Option<impl Iterator<Item = i32> + '_> {
+        self.quantisation.as_ref()?;
+        Some(RawValues::new(self.dtype, self.line(row)?).take(self.row_width()))
+    }
+
+    /// The scale of a value by row and index within the row; `None` for floats and where bytes are missing.
+    pub fn scale(&self, row: usize, index: usize) -> Option<f32> {
+        let quantisation = self.quantisation.as_ref()?;
+        let at = match quantisation.granularity {
+            Granularity::PerTensor => 0,
+            // The first axis: of a matrix each row is a channel.
+            Granularity::PerChannel if self.shape.len() == 1 => index,
+            Granularity::PerChannel => {
+                row / (self.rows() / self.shape.first().map_or(1, |&n| n as usize)).max(1)
+            }
+            Granularity::PerBlock { size } => {
+                let size = size.max(1) as usize;
+                row * self.row_width().div_ceil(size) + index / size
+            }
+        };
+        let bytes = quantisation.scales.bytes();
+        match quantisation.scale_dtype {
+            DType::F16 => bytes.as_chunks::<2>().0.get(at).map(|b| f16::from_le_bytes(*b).to_f32()),
+            _ => bytes.as_chunks::<4>().0.get(at).map(|b| f32::from_le_bytes(*b)),
+        }
+    }
+
+    fn line(&self, row: usize) -> Option<&[u8]> {
+        let bytes = (self.row_width() as u64 * self.dtype.bits()).div_ceil(8) as usize;
+        let start = row.checked_mul(bytes)?;
+        self.data.bytes().get(start..start.checked_add(bytes)?)
+    }
+}
+
+fn fill(into: &mut [f32], values: impl Iterator<Item = f32>) {
+    into.iter_mut().zip(values).for_each(|(into, value)| *into = value);
+}
+
+/// Stored integers of a line, low bits first, sign extended (`U8` and `U16` are not).
+struct RawValues<'a> {
+    dtype: DType,
+    line: &'a [u8],
+    next: usize,
+}
+
+impl<'a> RawValues<'a> {
+    fn new(dtype: DType, line: &'a [u8]) -> Self {
+        RawValues { dtype, line, next: 0 }
+    }
+}
+
+impl Iterator for RawValues<'_> {
+    type Item = i32;
+
+    fn next(&mut self) -> Option<i32> {
+        let at = self.next;
+        self.next += 1;
+        let pair = |at: usize| Some([*self.line.get(2 * at)?, *self.line.get(2 * at + 1)?]);
+        Some(match self.dtype {
+            DType::I8 => i32::from(*self.line.get(at)? as i8),
+            DType::U8 => i32::from(*self.line.get(at)?),
+            DType::I16 => i32::from(i16::from_le_bytes(pair(at)?)),
+            DType::U16 => i32::from(u16::from_le_bytes(pair(at)?)),
+            // Shifted to the top and back, which extends the sign.
+            DType::I4 => i32::from((*self.line.get(at / 2)? << (4 - 4 * (at % 2))) as i8 >> 4),
+            DType::I2 => i32::from((*self.line.get(at / 4)? << (6 - 2 * (at % 4))) as i8 >> 6),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weight(dtype: DType, shape: &[u64], data: Vec<u8>, held: Option<WeightQuantisation>) -> Weight {
+        Weight {
+            name: "w".to_owned(),
+            part: "q",
+            shape: shape.to_vec(),
+            dtype,
+            data: WeightData::from_vec(data),
+            quantisation: held,
+        }
+    }
+
+    fn scales(
+        granularity: Granularity,
+        scale_dtype: DType,
+        values: &[f32],
+        zero_point: i32,
+    ) -> Option<WeightQuantisation> {
+        let bytes = values.iter().flat_map(|&value| match scale_dtype {
+            DType::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
+            _ => value.to_le_bytes().to_vec(),
+        });
+        let scales = WeightData::from_vec(bytes.collect());
+        Some(WeightQuantisation { granularity, scale_dtype, scales, zero_point })
+    }
+
+    fn rows(weight: &Weight) -> Vec<Vec<f32>> {
+        let mut rows = vec![vec![f32::NAN; weight.row_width()]; weight.rows()];
+        for (index, row) in rows.iter_mut().enumerate() {
+            assert!(weight.decode_row(index, row));
+        }
+        rows
+    }
+
+    #[test]
+    fn packed_rows_are_low_bits_first_and_padded_to_a_byte() {
+        // 1, −2, 7 | −8, 0, −1, each row two bytes.
+        let held = scales(Granularity::PerChannel, DType::F32, &[0.5, 2.0], 0);
+        let four = weight(DType::I4, &[2, 3], vec![0xe1, 0x07, 0x08, 0x0f], held);
+        assert_eq!(rows(&four), [[0.5, -1.0, 3.5], [-16.0, 0.0, -2.0]]);
+        assert_eq!(four.raw_row(1).unwrap().collect::<Vec<_>>(), [-8, 0, -1]);
+        assert_eq!(DType::I4.packed_bytes(&[2, 3]), Some(4));
+        // 0, 1, −2, −1 | 1
+        let held = scales(Granularity::PerTensor, DType::F32, &[3.0], 0);
+        let two = weight(DType::I2, &[1, 5], vec![0b1110_0100, 0b01], held);
+        assert_eq!(rows(&two), [[0.0, 3.0, -6.0, -3.0, 3.0]]);
+        assert_eq!(DType::I2.packed_bytes(&[3, 5]), Some(6));
+        assert_eq!(DType::I2.packed_bytes(&[u64::MAX, 5]), None);
+    }
+
+    #[test]
+    fn blocks_end_at_the_end_of_a_row() {
+        let held = scales(Granularity::PerBlock { size: 2 }, DType::F16, &[1.0, 10.0, 100.0, 1000.0], 0);
+        let weight = weight(DType::I8, &[2, 3], vec![1, 2, 3, 0xff, 5, 6], held);
+        assert_eq!(rows(&weight), [[1.0, 2.0, 30.0], [-100.0, 500.0, 6000.0]]);
+        assert_eq!(scale_count(Granularity::PerBlock { size: 2 }, &[2, 3]), Some(4));
+        assert_eq!(scale_count(Granularity::PerBlock { size: 0 }, &[2, 3]), None);
+    }
+
+    #[test]
+    fn constants_like_activations_have_a_zero_point() {
+        let held = scales(Granularity::PerTensor, DType::F32, &[0.25], 4);
+        let weight = weight(DType::U16, &[3], vec![4, 0, 0, 0, 0xff, 0xff], held);
+        assert_eq!(rows(&weight), [[0.0, -1.0, (65535.0 - 4.0) * 0.25]]);
+    }
+
+    #[test]
+    fn missing_bytes_are_no_values() {
+        let planned =
+            weight(DType::F32, &[2, 3], vec![0; 24], None).planned(WeightFormat::W4Block32).unwrap();
+        assert_eq!(planned.bytes(), 4 + 2 * 2);
+        assert!(!planned.data.is_present() && planned.data.bytes().is_empty());
+        assert!(!planned.decode_row(0, &mut [0.0; 3]) && planned.scale(0, 0).is_none());
+        assert!(!weight(DType::F32, &[2, 3], vec![0; 24], None).decode_row(2, &mut [0.0; 3]));
+        assert!(weight(DType::I8, &[1, 3], vec![0; 3], None).raw_row(0).is_none());
+        let huge = weight(DType::F32, &[1 << 40, 1 << 40], vec![], None).planned(WeightFormat::F16);
+        assert!(matches!(huge, Err(GraphError::WeightTooLarge { .. })));
+    }
+
+    #[test]
+    fn every_format_is_found_again_by_its_layout() {
+        let float = weight(DType::F32, &[4, 64], vec![0; 1024], None);
+        for &format in WeightFormat::ALL {
+            let planned = float.planned(format).unwrap();
+            assert_eq!(WeightFormat::of(&planned), Some(format));
+            assert_eq!(format.is_quantised(), planned.quantisation.is_some());
+        }
+    }
+
+    #[test]
+    fn encodings_cover_their_range_and_hold_zero_exactly() {
+        for (low, high) in [(-3.0, 5.0), (0.5, 2.0), (-2.0, -1.0), (0.0, 0.0), (-1e-35, 1e-35), (-3e38, 3e38)]
+        {
+            for bits in [8, 16] {
+                for encoding in
+                    [Encoding::affine_over(low, high, bits), Encoding::symmetric_over(low, high, bits)]
+                {
+                    assert!(encoding.is_consistent(), "{encoding}");
+                    assert_eq!(encoding.nearest(0.0), 0.0, "{encoding}");
+                    let step = encoding.scale.get();
+                    for value in [low, high, (low + high) / 2.0] {
+                        let error = (f64::from(encoding.nearest(value)) - f64::from(value)).abs();
+                        assert!(error <= f64::from(step) * 0.51 + 1e-29, "{value} in {encoding}: {error}");
+                    }
+                }
+            }
+        }
+        let encoding = Encoding::affine_over(-1.0, 1.0, 8);
+        assert_eq!((encoding.raw(f32::NAN), encoding.raw(-9e9), encoding.raw(9e9)), (0, 0, 255));
+        assert_eq!(Encoding::F16.nearest(1.0 / 3.0), f16::from_f32(1.0 / 3.0).to_f32());
+    }
+
+    #[test]
+    fn a_type_and_its_quantisation_belong_together() {
+        let affine = Some(Affine { scale: ScaleBits::ONE, zero_point: 300 });
+        assert!(Encoding::of(DType::U16, affine).is_some());
+        assert_eq!(Encoding::of(DType::U8, affine), None);
+        assert_eq!(Encoding::of(DType::F32, affine), None);
+        assert_eq!(Encoding::of(DType::U16, None), None);
+        assert_eq!(Encoding::of(DType::I32, None), None);
+        let encoding = Encoding::of(DType::U16, affine).unwrap();
+        assert_eq!((encoding.dtype(), encoding.affine()), (DType::U16, affine));
+        assert_eq!(Encoding::F32.affine(), None);
+    }
+}
