@@ -3,5 +3,183 @@
 //! **Job.** The format of a bundle: writing one piece by piece so that an interrupted build resumes, opening one
 //! whatever it holds, proving every byte of it, and telling by its first bytes what any file of ours is.
 //!
-//! **Not its job.** It knows no checkpoint, no planner and no shim: artefacts, plans and texts are files to it whose
+//! **Not its job.** It knows no checkpoint, no planner and no shim: artefacts, plans and texts are files to it, whose
 //! bytes it keeps and proves. It takes no decision about what belongs into a bundle.
+//!
+//! # The format
+//!
+//! ```text
+//! DIR/bundle.json      one line of JSON, every byte of it covered by the SHA-256 near its beginning:
+//!                      {"shardwright-bundle":1,"sha256":"<64 digits>","manifest":{ … }}⏎
+//! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
+//! ```
+//!
+//! The manifest has one spelling: members in the order of [`Manifest`], no blanks. A reader refuses any other, unknown
+//! members, and anything beyond its caps. It names every file by hash and length, so its own hash ([`Bundle::sha256`]) stands for the whole
+//! bundle: equal inputs give equal bytes, in every file and in the manifest. Nothing outside `DIR` is named, and nothing in it is
+//! reached through a link.
+//!
+//! # When bytes are proved
+//!
+//! | call | manifest | files |
+//! |---|---|---|
+//! | [`Bundle::open`] | every byte | there, regular, in their length |
+//! | [`Bundle::read`], [`Bundle::text`] | | every byte |
+//! | [`Bundle::map`], [`Bundle::assets`] | | up to [`SMALL_FILE_BYTES`] every byte, longer ones with [`Verify::Everything`] |
+//! | [`Bundle::path`] | | there, regular, in its length: whoever opens it verifies it (artefacts carry a hash of their own) |
+//! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
+//!
+//! # Writing one, and reading it back
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//!
+//! use shardwright_bundle::{
+//!     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, PlannerIdentity,
+//!     ShardEntry, ShimIdentity, Structure, TextFile, Verify,
+//! };
+//! use shardwright_graph::target::{FormatTuple, Target, TargetKind};
+//! use shardwright_graph::{Asset, ComponentKind, DType, Weight, WeightData};
+//!
+//! fn compile(directory: &std::path::Path, table: &Asset) -> Result<Bundle, BundleError> {
+//!     let mut writer = BundleWriter::create(directory)?;
+//!     let assets = vec![writer.add_asset(table)?];
+//!
+//!     // What is dear to make is made under a key, so that an interrupted build need not make it again.
+//!     let work_order = Digest::of(b"the bytes of the work order");
+//!     let key = format!("artefact {work_order} by cpu 0.1.0");
+//!     let artefact = match writer.recall(&key) {
+//!         Some(artefact) => artefact,
+//!         None => {
+//!             let compiled = writer.staging()?.join("compiled.swa");
+//!             std::fs::write(&compiled, b"what a shim's compile streamed").unwrap();
+//!             let artefact = writer.adopt(&compiled)?;
+//!             writer.remember(&key, artefact)?;
+//!             artefact
+//!         }
+//!     };
+//!     let shard = ShardEntry {
+//!         name: "embed".to_owned(),
+//!         component: ComponentKind::Embed,
+//!         layers: (0, 0),
+//!         target: Target {
+//!             name: "cpu".to_owned(),
+//!             shim: "cpu".to_owned(),
+//!             device: "cpu".to_owned(),
+//!             kind: TargetKind::Cpu,
+//!         },
+//!         compiled_by: ShimIdentity {
+//!             shim: "cpu".to_owned(),
+//!             version: "0.1.0".to_owned(),
+//!             device: "cpu".to_owned(),
+//!         },
+//!         formats: FormatTuple::F32,
+//!         entries: vec!["decode_1@512".parse().unwrap()],
+//!         artefact,
+//!         head: writer.add_bytes(b"the shim's own head")?,
+//!         work_order,
+//!         flags: Vec::new(),
+//!         rewritten: Vec::new(),
+//!         placements: Vec::new(),
+//!     };
+//!     let chain = ChainEntry {
+//!         name: "primary".to_owned(),
+//!         emulated_on: None,
+//!         request: writer.add_bytes(b"{\"the\":\"request\"}")?,
+//!         plan: writer.add_bytes(b"{\"the\":\"plan\"}")?,
+//!         report: None,
+//!         shards: vec![shard],
+//!     };
+//!     let texts = BTreeMap::from([(TextFile::GenerationConfig, writer.add_bytes(b"{\"eos_token_id\":1}")?)]);
+//!     writer.finish(&Manifest {
+//!         program: "shardwright 0.1.0".to_owned(),
+//!         model: ModelIdentity {
+//!             name: "demo".to_owned(),
+//!             family: "gemma4".to_owned(),
+//!             checkpoint: Digest::of(b"settings and headers of the checkpoint"),
+//!             calibration: None,
+//!         },
+//!         soc: "generic".to_owned(),
+//!         planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
+//!         options: BTreeMap::from([("context".to_owned(), "512".to_owned())]),
+//!         // Of a real model: `Structure::of(&graph)`.
+//!         structure: Structure {
+//!             hidden: 2,
+//!             vocabulary: 3,
+//!             context: 512,
+//!             per_layer_width: 0,
+//!             layers: 0,
+//!             components: vec![ComponentKind::Embed],
+//!             states: Vec::new(),
+//!         },
+//!         assets,
+//!         texts,
+//!         chains: vec![chain],
+//!         verifications: Vec::new(),
+//!         notices: Vec::new(),
+//!     })
+//! }
+//!
+//! # let parent = tempfile::tempdir().unwrap();
+//! # let directory = parent.path().join("demo.bundle");
+//! let table = Asset {
+//!     name: "embedding".to_owned(),
+//!     table: Weight {
+//!         name: "embed_tokens.weight".to_owned(),
+//!         part: "embedding",
+//!         shape: vec![3, 2],
+//!         dtype: DType::F32,
+//!         data: WeightData::from_vec(vec![0; 24]),
+//!         quantisation: None,
+//!     },
+//!     redirect: Vec::new(),
+//! };
+//! let identity = compile(&directory, &table)?.sha256();
+//!
+//! // On the phone: no checkpoint, no planner, no compiler.
+//! let bundle = Bundle::open(&directory)?;
+//! assert_eq!(bundle.sha256(), identity);
+//! let tables = bundle.assets(Verify::Small)?;
+//! assert_eq!(tables[0].table.data.bytes(), table.table.data.bytes());
+//! assert_eq!(bundle.text(TextFile::GenerationConfig)?.as_deref(), Some(&b"{\"eos_token_id\":1}"[..]));
+//! for shard in &bundle.manifest().chains[0].shards {
+//!     let head = bundle.read(&shard.head)?;
+//!     let artefact = bundle.path(&shard.artefact)?;
+//!     println!("{} by {}: {} bytes of head, {}", shard.name, shard.compiled_by.shim, head.len(), artefact.display());
+//! }
+//! bundle.verify_all(|_| ())?;
+//! # Ok::<(), BundleError>(())
+//! ```
+//!
+//! A result that comes later, such as a verification, is added by a writer on the same directory that takes
+//! [`BundleWriter::previous`], adds its file and finishes with the longer manifest.
+//!
+//! Reading order: [`Manifest`], [`BundleWriter`], [`Bundle`], [`inspect()`], [`identify()`].
+
+mod bundle;
+mod digest;
+mod envelope;
+mod error;
+mod file;
+mod identify;
+mod inspect;
+mod journal;
+mod layout;
+mod manifest;
+mod writer;
+
+pub use bundle::{Bundle, Progress, SMALL_FILE_BYTES, Stray, Verify};
+pub use digest::{Digest, DigestError};
+pub use error::BundleError;
+pub use file::MappedFile;
+pub use identify::{Kind, identify};
+pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
+pub use manifest::{
+    AssetEntry, AssetQuantisation, BundleNotice, BundleNoticeKind, ChainEntry, FileReference, FlagEntry,
+    Manifest, ModelIdentity, NAME_BYTES_MAX, NodePlacement, PlannerIdentity, Rewrite, RewriteEntry,
+    ShardEntry, ShimIdentity, Structure, TEXT_BYTES_MAX, TextFile, Verification,
+};
+pub use writer::BundleWriter;
+
+/// Version of the format that is written, and the only one that is read.
+pub const FORMAT_VERSION: u32 = 1;

@@ -1,0 +1,295 @@
+//! Reading a bundle.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use memmap2::Mmap;
+use serde::{Deserialize, Serialize};
+use shardwright_graph::{Asset, GraphError, Weight, WeightData, WeightQuantisation};
+
+use crate::file::MappedFile;
+use crate::layout::Layout;
+use crate::manifest::{self, AssetEntry, FileReference, MANIFEST_BYTES, Manifest, TextFile};
+use crate::{BundleError, Digest, file};
+
+/// Files up to this length are hashed whenever they are mapped: a fraction of a second. Longer ones only where
+/// [`Verify::Everything`] asks for it.
+pub const SMALL_FILE_BYTES: u64 = 64 << 20;
+
+/// Most bytes that [`Bundle::read`] brings into memory.
+const READ_BYTES: u64 = 256 << 20;
+
+/// How closely a file is looked at before it is used. Its kind and length are compared always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Files up to [`SMALL_FILE_BYTES`] are hashed, longer ones are taken at their length: a phone that starts a model of
+    /// 4 GB would otherwise read all of it first. A byte changed in a long file is then found by [`Bundle::verify_all`] only.
+    #[default]
+    Small,
+    /// Every byte is hashed.
+    Everything,
+}
+
+/// A complete bundle whose manifest was checked in full, and whose files are all there in their length.
+///
+/// Content is verified when it is used: [`Bundle::read`] always, [`Bundle::map`] as asked, [`Bundle::verify_all`] everything.
+#[derive(Debug)]
+pub struct Bundle {
+    layout: Layout,
+    manifest: Manifest,
+    sha256: Digest,
+    /// Every file, with the fields that name it.
+    uses: BTreeMap<FileReference, Vec<String>>,
+    /// What is mapped at present, and whether its bytes were hashed: two users of a file share the mapping and the work.
+    mapped: Mutex<HashMap<Digest, (Weak<Mmap>, bool)>>,
+}
+
+impl Bundle {
+    /// Opens the bundle in `directory`.
+    ///
+    /// Costs the manifest and one look at each file, no matter how long they are. Whatever lies there, it ends in a bundle
+    /// or an error, within a small multiple of 16 MiB of memory.
+    pub fn open(directory: impl AsRef<Path>) -> Result<Bundle, BundleError> {
+        let layout = Layout::of(directory.as_ref());
+        let (manifest, sha256) = read_manifest(&layout)?;
+        let uses = uses_of(&manifest);
+        for (reference, used_as) in &uses {
+            check_file(&layout, *reference, used_as, false)?;
+        }
+        Ok(Bundle { layout, manifest, sha256, uses, mapped: Mutex::default() })
+    }
+
+    /// Where it lies.
+    pub fn directory(&self) -> &Path {
+        &self.layout.directory
+    }
+
+    /// What it says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The hash in the manifest, which covers the hash of every file: the identity of the bundle.
+    pub fn sha256(&self) -> Digest {
+        self.sha256
+    }
+
+    /// Where a file of this bundle lies, for another room that opens and verifies it itself. Its kind and length were compared just now.
+    pub fn path(&self, reference: &FileReference) -> Result<PathBuf, BundleError> {
+        self.check(reference, false)?;
+        Ok(self.layout.file(reference.sha256))
+    }
+
+    /// The bytes of a file of at most 256 MiB. They are always verified.
+    pub fn read(&self, reference: &FileReference) -> Result<Vec<u8>, BundleError> {
+        let opened = self.check(reference, false)?;
+        let path = self.layout.file(reference.sha256);
+        let bytes = file::read_capped(&path, opened, READ_BYTES)?;
+        file::expect_hash(&path, reference.sha256, Digest::of(&bytes))?;
+        Ok(bytes)
+    }
+
+    /// Maps a file. While a mapping of it is alive it is shared, and not hashed twice.
+    pub fn map(&self, reference: &FileReference, verify: Verify) -> Result<MappedFile, BundleError> {
+        let wanted = verify == Verify::Everything || reference.bytes <= SMALL_FILE_BYTES;
+        let path = self.layout.file(reference.sha256);
+        // Nothing under the lock can leave the map half-changed.
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive =
+            mapped.get(&reference.sha256).and_then(|(map, verified)| Some((map.upgrade()?, *verified)));
+        let (map, verified) = match alive {
+            Some((map, verified)) if map.len() as u64 == reference.bytes => (MappedFile(map), verified),
+            _ => (MappedFile::new(&path, &self.check(reference, false)?, reference.bytes)?, false),
+        };
+        if wanted && !verified {
+            file::expect_hash(&path, reference.sha256, Digest::of(&map))?;
+        }
+        mapped.insert(reference.sha256, (Arc::downgrade(&map.0), verified || wanted));
+        Ok(map)
+    }
+
+    /// A file of the text side, verified; `None` if the checkpoint had none.
+    pub fn text(&self, text: TextFile) -> Result<Option<Vec<u8>>, BundleError> {
+        self.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
+    }
+
+    /// The gathered tables, mapped, in the order of their ids.
+    pub fn assets(&self, verify: Verify) -> Result<Vec<Asset>, BundleError> {
+        self.manifest.assets.iter().map(|entry| self.asset(entry, verify)).collect()
+    }
+
+    fn asset(&self, entry: &AssetEntry, verify: Verify) -> Result<Asset, BundleError> {
+        let data = |reference: &FileReference| -> Result<WeightData, BundleError> {
+            let map = self.map(reference, verify)?;
+            let length = map.len();
+            WeightData::new(Arc::new(map), 0, length).map_err(|error| self.impossible(entry, &error))
+        };
+        let quantisation = match &entry.quantisation {
+            None => None,
+            Some(held) => Some(WeightQuantisation {
+                granularity: held.granularity,
+                scale_dtype: held.scale_dtype,
+                scales: data(&held.scales)?,
+                zero_point: held.zero_point,
+            }),
+        };
+        Ok(Asset {
+            name: entry.name.clone(),
+            table: Weight {
+                name: entry.name.clone(),
+                part: "embedding",
+                shape: vec![entry.entries, entry.width],
+                dtype: entry.dtype,
+                data: data(&entry.table)?,
+                quantisation,
+            },
+            redirect: entry.redirect.clone(),
+        })
+    }
+
+    fn impossible(&self, entry: &AssetEntry, error: &GraphError) -> BundleError {
+        let field = format!("table `{}`", entry.name);
+        BundleError::Invalid { path: self.layout.manifest(), field, reason: error.to_string() }
+    }
+
+    /// Hashes every file; the first that differs is the error. `progress` hears of every file before it is read.
+    pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<(), BundleError> {
+        let total = self.total_bytes();
+        let mut done = 0;
+        for (reference, used_as) in &self.uses {
+            progress(Progress { file: *reference, done, total });
+            check_file(&self.layout, *reference, used_as, true)?;
+            done += reference.bytes;
+        }
+        Ok(())
+    }
+
+    /// Bytes of all files, each content counted once; the manifest is not counted.
+    pub fn total_bytes(&self) -> u64 {
+        self.uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// What lies in the directory and is no part of the bundle. It is never read, and does no harm beyond its size.
+    pub fn unreferenced(&self) -> Result<Vec<Stray>, BundleError> {
+        unreferenced(&self.layout, &self.manifest)
+    }
+
+    fn check(&self, reference: &FileReference, content: bool) -> Result<fs::File, BundleError> {
+        let Some(used_as) = self.uses.get(reference) else {
+            let FileReference { sha256, bytes } = *reference;
+            let (directory, used_as) = (self.layout.directory.clone(), "asked for".to_owned());
+            return Err(BundleError::Reference { directory, used_as, sha256, bytes });
+        };
+        check_file(&self.layout, *reference, used_as, content)
+    }
+}
+
+/// How far [`Bundle::verify_all`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The file read next.
+    pub file: FileReference,
+    /// Bytes read before it.
+    pub done: u64,
+    /// Bytes there are.
+    pub total: u64,
+}
+
+/// Something in a bundle's directory that is no part of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stray {
+    /// Path within the directory, with `/`; unprintable parts replaced.
+    pub name: String,
+    /// Its length; 0 for what is no regular file.
+    pub bytes: u64,
+    /// Whether it is a regular file.
+    pub is_file: bool,
+}
+
+/// Every file with the fields that name it.
+pub(crate) fn uses_of(manifest: &Manifest) -> BTreeMap<FileReference, Vec<String>> {
+    let mut uses: BTreeMap<FileReference, Vec<String>> = BTreeMap::new();
+    for (used_as, reference) in manifest.references() {
+        uses.entry(reference).or_default().push(used_as);
+    }
+    uses
+}
+
+/// Reads and checks the manifest.
+pub(crate) fn read_manifest(layout: &Layout) -> Result<(Manifest, Digest), BundleError> {
+    let path = layout.manifest();
+    let not_found = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let (held, _) = match file::open(&path) {
+        Err(BundleError::Io { source, .. }) if not_found(&source) => {
+            let directory = layout.directory.clone();
+            // A directory that is not there is another mistake than one without a bundle.
+            fs::metadata(&directory).map_err(BundleError::io(&directory))?;
+            let unfinished = fs::symlink_metadata(layout.journal()).is_ok();
+            return Err(BundleError::NoManifest { directory, unfinished });
+        }
+        opened => opened?,
+    };
+    let bytes = file::read_capped(&path, held, MANIFEST_BYTES)?;
+    manifest::parse(&path, &bytes)
+}
+
+/// Looks at a file of the manifest.
+pub(crate) fn check_file(
+    layout: &Layout,
+    reference: FileReference,
+    used_as: &[String],
+    content: bool,
+) -> Result<fs::File, BundleError> {
+    let path = layout.file(reference.sha256);
+    // Were the folder a link, its files would be somebody else's.
+    let checked = match file::expect_directory(&layout.files()) {
+        Ok(()) => file::check(&path, (reference.sha256, reference.bytes), content),
+        Err(error) => Err(error),
+    };
+    checked.map_err(|error| match error {
+        BundleError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            BundleError::Missing { path, used_as: used_as.first().cloned().unwrap_or_default() }
+        }
+        error => error,
+    })
+}
+
+/// What lies in the folder of files without being one of `kept`; sorted by name.
+pub(crate) fn strays(layout: &Layout, kept: &HashSet<Digest>) -> Result<Vec<Stray>, BundleError> {
+    list(&layout.files(), |name| name.parse().is_ok_and(|sha256| kept.contains(&sha256)))
+}
+
+/// The same for the whole directory.
+pub(crate) fn unreferenced(layout: &Layout, manifest: &Manifest) -> Result<Vec<Stray>, BundleError> {
+    let kept = manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
+    let mut found = list(&layout.directory, Layout::is_part)?;
+    let inside = strays(layout, &kept)?;
+    found.extend(inside.into_iter().map(|stray| Stray { name: Layout::within_files(&stray.name), ..stray }));
+    found.sort();
+    Ok(found)
+}
+
+fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>, BundleError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))? {
+        let entry = entry.map_err(BundleError::io(directory))?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(&is_kept) {
+            continue;
+        }
+        let metadata = match entry.metadata() {
+            Ok(metadata) => metadata,
+            // Removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(BundleError::io(&entry.path())(error)),
+        };
+        let is_file = metadata.is_file();
+        let name = name.to_string_lossy().into_owned();
+        found.push(Stray { name, bytes: if is_file { metadata.len() } else { 0 }, is_file });
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,148 @@
+use std::fmt;
+use std::io::{self, Read};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
+
+/// Bytes read at once where a file is hashed or copied: long enough that the system call does not count.
+pub(crate) const CHUNK: usize = 1 << 20;
+
+/// A SHA-256; written as 64 lower-case hexadecimal digits and in no other way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+/// Text that is no SHA-256 in lower-case hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a SHA-256: expected 64 digits of 0-9 and a-f")]
+pub struct DigestError;
+
+impl DigestError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        Some("`sha256sum` prints this form")
+    }
+}
+
+impl Digest {
+    /// Of bytes.
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(Sha256::digest(bytes).into())
+    }
+
+    /// From the 32 bytes that another room computed.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
+        Digest(bytes)
+    }
+
+    /// The 32 bytes.
+    pub const fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Of everything a reader gives, and how many bytes that were.
+    pub(crate) fn of_reader(mut reader: impl Read) -> io::Result<(Digest, u64)> {
+        let mut hasher = Hasher::default();
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            match reader.read(&mut chunk) {
+                Ok(0) => return Ok(hasher.finish()),
+                Ok(count) => hasher.update(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// A hash in the making.
+#[derive(Default)]
+pub(crate) struct Hasher {
+    sum: Sha256,
+    bytes: u64,
+}
+
+impl Hasher {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.sum.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn finish(self) -> (Digest, u64) {
+        (Digest(self.sum.finalize().into()), self.bytes)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Ok(byte - b'0'),
+            b'a'..=b'f' => Ok(byte - b'a' + 10),
+            _ => Err(DigestError),
+        };
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if pairs.len() != 32 || !rest.is_empty() {
+            return Err(DigestError);
+        }
+        let mut bytes = [0; 32];
+        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+            *byte = digit(*high)? << 4 | digit(*low)?;
+        }
+        Ok(Digest(bytes))
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_has_one_spelling() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(Digest::of(b"").to_string(), empty);
+        assert_eq!(empty.parse::<Digest>().unwrap(), Digest::of(b""));
+        assert_eq!(Digest::from_bytes(*Digest::of(b"").bytes()), Digest::of(b""));
+        for wrong in
+            [&empty.to_uppercase(), &empty[1..], &format!("{empty}0"), &format!("{}é", &empty[2..]), ""]
+        {
+            let error: DigestError = wrong.parse::<Digest>().unwrap_err();
+            assert!(error.help().is_some());
+        }
+    }
+
+    #[test]
+    fn a_stream_has_the_digest_of_its_bytes() {
+        let bytes: Vec<u8> = (0..3 * CHUNK as u32 + 7).map(|index| (index % 251) as u8).collect();
+        assert_eq!(Digest::of_reader(&bytes[..]).unwrap(), (Digest::of(&bytes), bytes.len() as u64));
+    }
+}

@@ -1,0 +1,148 @@
+//! The bytes of `bundle.json`: one line of JSON whose first members have fixed places.
+//!
+//! ```text
+//! {"shardwright-bundle":1,"sha256":"<64 digits>","manifest":{ … }}⏎
+//! ```
+//!
+//! The SHA-256 covers every byte of the file but its own 64 digits.
+
+use crate::digest::Hasher;
+use crate::{Digest, FORMAT_VERSION};
+
+/// How every version of the format begins.
+pub(crate) const MAGIC: &[u8] = b"{\"shardwright-bundle\":";
+const HASH: &[u8] = b",\"sha256\":\"";
+const BODY: &[u8] = b"\",\"manifest\":";
+const END: &[u8] = b"}\n";
+
+/// Digits of a SHA-256.
+const DIGITS: usize = 64;
+
+/// What is wrong with the envelope.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Magic { offset: usize },
+    Version(u32),
+    Hash { expected: Digest, found: Digest },
+}
+
+/// What stands before the hash.
+fn opening() -> Vec<u8> {
+    [MAGIC, FORMAT_VERSION.to_string().as_bytes(), HASH].concat()
+}
+
+fn hash(before: &[u8], after: &[u8]) -> Digest {
+    let mut hasher = Hasher::default();
+    hasher.update(before);
+    hasher.update(after);
+    hasher.finish().0
+}
+
+/// The file of a manifest in canonical JSON, and its hash.
+pub(crate) fn seal(json: &[u8]) -> (Vec<u8>, Digest) {
+    let mut bytes = opening();
+    let after = [BODY, json, END].concat();
+    let sum = hash(&bytes, &after);
+    bytes.extend_from_slice(sum.to_string().as_bytes());
+    bytes.extend_from_slice(&after);
+    (bytes, sum)
+}
+
+/// The JSON within a file, where it begins, and the hash, which was checked.
+pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
+    let differs = |start: usize, expected: &[u8]| -> Result<(), Fault> {
+        let found = bytes.get(start..).unwrap_or_default();
+        let equal = expected.iter().zip(found).take_while(|(one, other)| one == other).count();
+        if equal == expected.len() { Ok(()) } else { Err(Fault::Magic { offset: start + equal }) }
+    };
+    differs(0, MAGIC)?;
+    // At most as many digits as a u32 has; a number written otherwise is no version.
+    let digits = bytes[MAGIC.len()..].iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
+    let version = std::str::from_utf8(&bytes[MAGIC.len()..MAGIC.len() + digits]).unwrap_or_default();
+    let number: u32 = version.parse().map_err(|_| Fault::Magic { offset: MAGIC.len() })?;
+    if number.to_string() != version {
+        return Err(Fault::Magic { offset: MAGIC.len() });
+    }
+    if number != FORMAT_VERSION {
+        return Err(Fault::Version(number));
+    }
+    let opening = opening();
+    differs(0, &opening)?;
+    let start = opening.len();
+    let expected = bytes
+        .get(start..start + DIGITS)
+        .and_then(|digits| std::str::from_utf8(digits).ok())
+        .and_then(|digits| digits.parse::<Digest>().ok())
+        .ok_or(Fault::Magic { offset: start })?;
+    let after = &bytes[start + DIGITS..];
+    let found = hash(&opening, after);
+    if expected != found {
+        return Err(Fault::Hash { expected, found });
+    }
+    // What follows was written by somebody who knows the form, yet it may still have another.
+    differs(start + DIGITS, BODY)?;
+    let json = start + DIGITS + BODY.len();
+    let end = bytes.len().checked_sub(END.len()).filter(|end| *end >= json && bytes[*end..] == *END);
+    let end = end.ok_or(Fault::Magic { offset: bytes.len() })?;
+    Ok((&bytes[json..end], json, expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_is_unsealed_and_is_json_itself() {
+        for json in ["{}", "{\"a\":[1,2]}", "\"}\\n\""] {
+            let (bytes, sum) = seal(json.as_bytes());
+            let (found, offset, hash) = unseal(&bytes).unwrap();
+            assert_eq!((found, hash), (json.as_bytes(), sum));
+            assert_eq!(&bytes[offset..offset + json.len()], json.as_bytes());
+            let whole: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(whole["shardwright-bundle"], 1);
+            assert_eq!(whole["sha256"], sum.to_string());
+        }
+    }
+
+    #[test]
+    fn every_changed_bit_and_every_cut_is_refused() {
+        let (bytes, _) = seal(b"{\"name\":\"demo\"}");
+        for offset in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[offset] ^= 1 << bit;
+                assert!(unseal(&changed).is_err(), "bit {bit} of byte {offset}");
+            }
+            assert!(unseal(&bytes[..offset]).is_err(), "cut at {offset}");
+        }
+        assert!(unseal(&[&bytes[..], b" "].concat()).is_err());
+    }
+
+    #[test]
+    fn other_versions_and_other_files_are_told_apart() {
+        let text = |version: &str| [MAGIC, version.as_bytes(), HASH].concat();
+        let version = MAGIC.len();
+        for (bytes, fault) in [
+            (text("2"), Fault::Version(2)),
+            (text("4294967295"), Fault::Version(u32::MAX)),
+            (text("4294967296"), Fault::Magic { offset: version }),
+            (text("01"), Fault::Magic { offset: version }),
+            (text("-1"), Fault::Magic { offset: version }),
+            (text(""), Fault::Magic { offset: version }),
+            (b"{\"shard".to_vec(), Fault::Magic { offset: 7 }),
+            (Vec::new(), Fault::Magic { offset: 0 }),
+        ] {
+            assert_eq!(unseal(&bytes), Err(fault), "{}", String::from_utf8_lossy(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_right_hash_over_the_wrong_form_is_refused() {
+        for after in [&b"\",\"manifest\":{}"[..], b"\",\"manifest\":", b"\",\"other\":{}}\n", b""] {
+            let opening = opening();
+            let digits = hash(&opening, after).to_string();
+            let bytes = [&opening, digits.as_bytes(), after].concat();
+            assert!(matches!(unseal(&bytes), Err(Fault::Magic { .. })), "{}", String::from_utf8_lossy(after));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{Digest, FORMAT_VERSION};
+
+/// The first thing found to be wrong with a bundle, or with making one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// The system refused.
+    #[error("`{}`: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// A directory without a manifest.
+    #[error("`{}` is not a bundle: it has no `bundle.json`{}", directory.display(), if *.unfinished { "; it is one that was not finished" } else { "" })]
+    NoManifest {
+        /// The directory.
+        directory: PathBuf,
+        /// Whether somebody began to write one.
+        unfinished: bool,
+    },
+    /// A `bundle.json` that is not ours.
+    #[error("`{}` is not the manifest of a bundle: wrong first bytes at offset {offset}", path.display())]
+    Magic {
+        /// The file.
+        path: PathBuf,
+        /// Where it stops looking like one.
+        offset: u64,
+    },
+    /// A manifest of a version this host does not read.
+    #[error("`{}` is version {version} of the format, this host reads {FORMAT_VERSION}", path.display())]
+    Version {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The bytes are not those that were written.
+    #[error("`{}` is damaged: SHA-256 {found}, expected {expected}", path.display())]
+    Hash {
+        /// The file.
+        path: PathBuf,
+        /// As the manifest says; of the manifest, as its own first line says.
+        expected: Digest,
+        /// Of the bytes.
+        found: Digest,
+    },
+    /// A file is shorter or longer than the manifest says.
+    #[error("`{}` has {found} bytes, expected {expected}", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// According to the manifest.
+        expected: u64,
+        /// Of the file.
+        found: u64,
+    },
+    /// A file that the manifest names is not there.
+    #[error("`{}`, which is {used_as}, is missing", path.display())]
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+        /// The field of the manifest that names it.
+        used_as: String,
+    },
+    /// Something lies where a regular file or directory should.
+    #[error("`{}` is {found}, expected {expected}", path.display())]
+    Kind {
+        /// What was looked at.
+        path: PathBuf,
+        /// What should be there.
+        expected: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// The manifest is no JSON of this form.
+    #[error("`{}` at offset {offset}: {reason}", path.display())]
+    Syntax {
+        /// The manifest.
+        path: PathBuf,
+        /// Where it was noticed.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The manifest says the right things in another spelling than the one there is.
+    #[error("`{}` at offset {offset}: not in canonical spelling", path.display())]
+    Spelling {
+        /// The manifest.
+        path: PathBuf,
+        /// First byte that differs.
+        offset: u64,
+    },
+    /// A field contradicts itself or another.
+    #[error("`{}`: {field}: {reason}", path.display())]
+    Invalid {
+        /// The manifest.
+        path: PathBuf,
+        /// `chains[0].shards[2].name`
+        field: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Something is longer than this host reads or writes.
+    #[error("`{}`: {field}: {value}, at most {limit}", path.display())]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// Of what.
+        field: String,
+        /// The value.
+        value: u64,
+        /// The cap.
+        limit: u64,
+    },
+    /// A file that is not one of this bundle.
+    #[error("{used_as}: the bundle `{}` has no file {sha256} of {bytes} bytes", directory.display())]
+    Reference {
+        /// The bundle.
+        directory: PathBuf,
+        /// The field that names it, or who asked.
+        used_as: String,
+        /// Its hash.
+        sha256: Digest,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The directory to write to holds something else.
+    #[error("`{}` is neither empty nor a bundle: it holds `{found}`", directory.display())]
+    Occupied {
+        /// The directory.
+        directory: PathBuf,
+        /// One thing in it.
+        found: String,
+    },
+    /// Another process writes there.
+    #[error("`{}` is being written by another process", directory.display())]
+    Busy {
+        /// The directory.
+        directory: PathBuf,
+    },
+}
+
+impl BundleError {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> BundleError {
+        let path = path.to_owned();
+        |source| BundleError::Io { path, source }
+    }
+
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            BundleError::Io { .. } => Some("check the path, the permissions and the free space"),
+            BundleError::NoManifest { unfinished: true, .. } => {
+                Some("run the same `shardwright compile` again: it goes on where it stopped")
+            }
+            BundleError::NoManifest { .. } => {
+                Some("`shardwright compile <checkpoint> -o DIR` makes a bundle")
+            }
+            BundleError::Magic { .. } => Some("check which directory this is"),
+            BundleError::Version { .. } => {
+                Some("compile it again with this release, or run it with the release that made it")
+            }
+            BundleError::Hash { .. } | BundleError::Length { .. } | BundleError::Missing { .. } => {
+                Some("copy the bundle again from its source, or compile it again into the same directory")
+            }
+            BundleError::Kind { .. } => Some("a bundle holds plain files only; copy it again without links"),
+            BundleError::Syntax { .. }
+            | BundleError::Spelling { .. }
+            | BundleError::Invalid { .. }
+            | BundleError::Limit { .. } => {
+                Some("the bundle was not written by this program; compile it again")
+            }
+            BundleError::Reference { .. } => Some("report this: a file was asked for that was never added"),
+            BundleError::Occupied { .. } => Some("name a directory that is empty or does not exist yet"),
+            BundleError::Busy { .. } => Some("wait until the other one is done, or name another directory"),
+        }
+    }
+
+    /// Whether the bytes on disk are at fault, so that copying or compiling again would mend it.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            BundleError::Hash { .. }
+                | BundleError::Length { .. }
+                | BundleError::Missing { .. }
+                | BundleError::Kind { .. }
+                | BundleError::Syntax { .. }
+                | BundleError::Spelling { .. }
+                | BundleError::Invalid { .. }
+        )
+    }
+}

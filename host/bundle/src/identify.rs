@@ -1,0 +1,112 @@
+//! What a path is, by its first bytes; nothing but a bundle is parsed here, and that not either.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+use crate::{BundleError, envelope, file};
+
+/// What a file or directory is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A directory with a bundle, or the manifest in it.
+    Bundle,
+    /// A directory that a bundle was begun in.
+    UnfinishedBundle,
+    /// What a shim's compile gave.
+    Artefact,
+    /// What a shim's compile was given.
+    WorkOrder,
+    /// A planner that was compiled and signed.
+    PlannerPack,
+    /// A planner as it is built: a WebAssembly component or module.
+    Planner,
+    /// A directory with a model as it is published.
+    Checkpoint,
+    /// None of these.
+    Unknown,
+}
+
+impl Kind {
+    /// Kebab-case name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Bundle => "bundle",
+            Kind::UnfinishedBundle => "unfinished-bundle",
+            Kind::Artefact => "artefact",
+            Kind::WorkOrder => "work-order",
+            Kind::PlannerPack => "planner-pack",
+            Kind::Planner => "planner",
+            Kind::Checkpoint => "checkpoint",
+            Kind::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The first bytes of each kind of file, as its own room has them.
+const MAGICS: &[(&[u8], Kind)] = &[
+    (envelope::MAGIC, Kind::Bundle),
+    (b"SWARTEF\0", Kind::Artefact),
+    (b"SWORDER\0", Kind::WorkOrder),
+    (b"SWPACK\0", Kind::PlannerPack),
+    (b"\0asm", Kind::Planner),
+];
+
+/// The longest of them.
+const LONGEST: u64 = 32;
+
+/// Tells what lies at `path`. Links are followed: it is the reader's own path. An error if nothing is there or it cannot be
+/// looked at; pipes and devices are unknown and not opened.
+pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
+    let path = path.as_ref();
+    let path = &path.canonicalize().map_err(BundleError::io(path))?;
+    let metadata = fs::metadata(path).map_err(BundleError::io(path))?;
+    if metadata.is_dir() {
+        return Ok(identify_directory(path));
+    }
+    if !metadata.is_file() {
+        return Ok(Kind::Unknown);
+    }
+    let begin = file::begin_of(path, LONGEST)?;
+    let known = MAGICS.iter().find(|(magic, _)| begin.starts_with(magic));
+    Ok(known.map_or(Kind::Unknown, |(_, kind)| *kind))
+}
+
+fn identify_directory(directory: &Path) -> Kind {
+    let layout = Layout::of(directory);
+    let exists = |path: &Path| fs::symlink_metadata(path).is_ok();
+    if exists(&layout.manifest()) {
+        let ours =
+            file::begin_of(&layout.manifest(), LONGEST).is_ok_and(|begin| begin.starts_with(envelope::MAGIC));
+        return if ours { Kind::Bundle } else { Kind::Unknown };
+    }
+    if exists(&layout.journal()) {
+        return Kind::UnfinishedBundle;
+    }
+    if directory.join("config.json").is_file() && holds_weights(directory).unwrap_or(false) {
+        return Kind::Checkpoint;
+    }
+    Kind::Unknown
+}
+
+/// Whether one of the first files is one of weights.
+fn holds_weights(directory: &Path) -> io::Result<bool> {
+    const LOOKED_AT: usize = 4096;
+    for entry in fs::read_dir(directory)?.take(LOOKED_AT) {
+        if Path::new(&entry?.file_name()).extension().is_some_and(|extension| extension == "safetensors") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

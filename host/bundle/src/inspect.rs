@@ -1,0 +1,105 @@
+//! What `shardwright inspect DIR` shows of a bundle, and its JSON twin.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::bundle::{check_file, read_manifest, unreferenced, uses_of};
+use crate::layout::Layout;
+use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
+
+/// How closely files are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Examine {
+    /// Whether they are there in their length.
+    #[default]
+    Presence,
+    /// Every byte.
+    Content,
+}
+
+/// A bundle as it lies there, damaged or not.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inspection {
+    /// Where it lies.
+    pub directory: PathBuf,
+    /// Version of the format.
+    pub format: u32,
+    /// The hash in the manifest, which covers the hash of every file.
+    pub sha256: Digest,
+    /// Bytes of all files, each content counted once.
+    pub total_bytes: u64,
+    /// Whether every file is as the manifest says, as far as was looked.
+    pub intact: bool,
+    /// Every file, in the order of their hashes.
+    pub files: Vec<InspectedFile>,
+    /// What lies there and is no part of it.
+    pub unreferenced: Vec<Stray>,
+    /// What it says of itself.
+    pub manifest: Manifest,
+}
+
+/// One file of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InspectedFile {
+    /// Which.
+    #[serde(flatten)]
+    pub file: FileReference,
+    /// The fields of the manifest that name it.
+    pub used_as: Vec<String>,
+    /// How it is.
+    #[serde(flatten)]
+    pub state: FileState,
+}
+
+/// How a file is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum FileState {
+    /// There, in its length; not hashed.
+    Present,
+    /// There, and every byte as written.
+    Verified,
+    /// Missing, or not as written.
+    Damaged {
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Looks at the bundle in `directory`. An error only if its manifest cannot be read; damaged files are part of the answer.
+/// `progress` hears of every file before it is looked at.
+pub fn inspect(
+    directory: impl AsRef<Path>,
+    examine: Examine,
+    mut progress: impl FnMut(Progress),
+) -> Result<Inspection, BundleError> {
+    let layout = Layout::of(directory.as_ref());
+    let (manifest, sha256) = read_manifest(&layout)?;
+    let uses = uses_of(&manifest);
+    let total = uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add);
+    let mut files = Vec::with_capacity(uses.len());
+    let mut done = 0;
+    for (file, used_as) in uses {
+        progress(Progress { file, done, total });
+        let content = examine == Examine::Content;
+        let state = match check_file(&layout, file, &used_as, content) {
+            Ok(_) if content => FileState::Verified,
+            Ok(_) => FileState::Present,
+            Err(error) => FileState::Damaged { reason: error.to_string() },
+        };
+        done += file.bytes;
+        files.push(InspectedFile { file, used_as, state });
+    }
+    Ok(Inspection {
+        directory: layout.directory.clone(),
+        format: FORMAT_VERSION,
+        sha256,
+        total_bytes: total,
+        intact: !files.iter().any(|file| matches!(file.state, FileState::Damaged { .. })),
+        files,
+        // A folder of files that cannot be listed was said of every file already.
+        unreferenced: unreferenced(&layout, &manifest).unwrap_or_default(),
+        manifest,
+    })
+}

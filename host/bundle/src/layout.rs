@@ -1,0 +1,69 @@
+//! Where things lie within a bundle's directory.
+//!
+//! ```text
+//! DIR/bundle.json      the manifest; there only when the bundle is complete
+//! DIR/files/<sha256>   every other file, named by its content
+//! DIR/.unfinished      while it is written: the journal
+//! DIR/.staging/        while it is written: scratch space
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use crate::Digest;
+
+const MANIFEST: &str = "bundle.json";
+const FILES: &str = "files";
+const JOURNAL: &str = ".unfinished";
+const STAGING: &str = ".staging";
+
+/// How temporary files begin, those that shims write artefacts to included.
+pub(crate) const TEMPORARY: &str = ".writing-";
+
+/// A bundle's directory, whether or not there is a bundle in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) directory: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn of(directory: &Path) -> Layout {
+        Layout { directory: directory.to_owned() }
+    }
+
+    pub(crate) fn manifest(&self) -> PathBuf {
+        self.directory.join(MANIFEST)
+    }
+
+    pub(crate) fn files(&self) -> PathBuf {
+        self.directory.join(FILES)
+    }
+
+    /// Nothing but digits comes into the path, so no reference leads out of the directory.
+    pub(crate) fn file(&self, sha256: Digest) -> PathBuf {
+        self.directory.join(FILES).join(sha256.to_string())
+    }
+
+    /// There while a bundle is being written: says that the directory is ours, and what is already done.
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.directory.join(JOURNAL)
+    }
+
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.directory.join(STAGING)
+    }
+
+    /// Whether a name directly in the directory is part of a complete bundle.
+    pub(crate) fn is_part(name: &str) -> bool {
+        [MANIFEST, FILES].contains(&name)
+    }
+
+    /// Path of a file within the directory, for messages.
+    pub(crate) fn within_files(name: &str) -> String {
+        format!("{FILES}/{name}")
+    }
+
+    /// Whether a name directly in the directory is one of ours, complete or not.
+    pub(crate) fn is_ours(name: &str) -> bool {
+        [MANIFEST, FILES, JOURNAL, STAGING].contains(&name) || name.starts_with(TEMPORARY)
+    }
+}

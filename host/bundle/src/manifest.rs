@@ -1,0 +1,425 @@
+//! What a bundle says of itself.
+
+mod check;
+mod read;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::{EntryName, Flag, FlagVerdict, FormatTuple, Target};
+use shardwright_graph::{ComponentKind, DType, Granularity, Graph, State};
+
+use crate::Digest;
+
+pub(crate) use check::{FILE_BYTES, TEXT_FILE_BYTES};
+pub use check::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
+pub(crate) use read::{MANIFEST_BYTES, canonical, parse};
+
+/// A file of the bundle, by its content. Where it lies follows from the hash alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileReference {
+    /// Of its bytes.
+    pub sha256: Digest,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl fmt::Display for FileReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.sha256, self.bytes)
+    }
+}
+
+/// Everything a bundle says: whose model, cut how, compiled by whom, in which files.
+///
+/// Equal manifests have equal bytes, and hold nothing of the moment or machine they were made on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The program that wrote it, with its version: `shardwright 0.1.0`.
+    pub program: String,
+    /// Which model it is.
+    pub model: ModelIdentity,
+    /// The profile planned for.
+    pub soc: String,
+    /// Who decided.
+    pub planner: PlannerIdentity,
+    /// What was asked besides, by name: `context`, `limit.ops`, `planner.place.head`, …
+    pub options: BTreeMap<String, String>,
+    /// What the runtime must know of the model besides the shards.
+    pub structure: Structure,
+    /// Gathered tables, by [`AssetId`](shardwright_graph::AssetId).
+    pub assets: Vec<AssetEntry>,
+    /// Files of the checkpoint that text needs.
+    pub texts: BTreeMap<TextFile, FileReference>,
+    /// The chain to run, then those to continue on when it fails, in order; at least one.
+    pub chains: Vec<ChainEntry>,
+    /// What was proved of it.
+    pub verifications: Vec<Verification>,
+    /// What must not be kept silent.
+    pub notices: Vec<BundleNotice>,
+}
+
+/// Which model a bundle was made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelIdentity {
+    /// Its name, for reports.
+    pub name: String,
+    /// The family that read it.
+    pub family: String,
+    /// The checkpoint, by the hash the reader of checkpoints gives it.
+    pub checkpoint: Digest,
+    /// The calibration its activation formats rest on, if any does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Digest>,
+}
+
+/// The planner that answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannerIdentity {
+    /// As it describes itself.
+    pub name: String,
+    /// As it describes itself.
+    pub version: String,
+    /// Whether it is the one the host carries.
+    pub built_in: bool,
+}
+
+/// The model as far as running shards needs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Structure {
+    /// Values per row of the residual stream.
+    pub hidden: u64,
+    /// Values per row of the logits; 0 without a head.
+    pub vocabulary: u64,
+    /// Positions the model was made for.
+    pub context: u64,
+    /// Values per layer and row of the per-layer inputs; 0 for none.
+    pub per_layer_width: u64,
+    /// Layers of the decoder.
+    pub layers: u32,
+    /// Components that must be there, in the order in which a step runs them.
+    pub components: Vec<ComponentKind>,
+    /// All states, by [`StateId`](shardwright_graph::StateId).
+    pub states: Vec<State>,
+}
+
+impl Structure {
+    /// Of a graph.
+    pub fn of(graph: &Graph) -> Structure {
+        Structure {
+            hidden: graph.hidden,
+            vocabulary: graph.vocabulary,
+            context: graph.context,
+            per_layer_width: graph.per_layer_width,
+            layers: graph.layers(),
+            components: graph.components.iter().map(|component| component.kind).collect(),
+            states: graph.states.clone(),
+        }
+    }
+
+    /// Whether text is generated step by step (there are states), or encoded in one pass.
+    pub fn is_generative(&self) -> bool {
+        !self.states.is_empty()
+    }
+}
+
+/// A gathered table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssetEntry {
+    /// `embedding`, `per-layer-embedding`.
+    pub name: String,
+    /// Rows.
+    pub entries: u64,
+    /// Values per row.
+    pub width: u64,
+    /// Stored type.
+    pub dtype: DType,
+    /// The stored values: dense, row-major, little-endian, every row padded to a whole byte.
+    pub table: FileReference,
+    /// How stored integers stand for values; none for floats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantisation: Option<AssetQuantisation>,
+    /// Token ids that read another row than their own, sorted.
+    pub redirect: Vec<(u32, u32)>,
+}
+
+/// How the stored integers of a table stand for values: value = (stored − zero point) · scale.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssetQuantisation {
+    /// Which values share a scale.
+    pub granularity: Granularity,
+    /// Type of the scales.
+    pub scale_dtype: DType,
+    /// The scales: little-endian, row-major.
+    pub scales: FileReference,
+    /// Stored value that stands for zero.
+    pub zero_point: i32,
+}
+
+macro_rules! text_files {
+    ($($(#[$meta:meta])* $case:ident = $name:literal,)+) => {
+        /// A file of a checkpoint that the text side reads, under the name it has there. The list is closed: nothing else of
+        /// a checkpoint comes into a bundle.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum TextFile {
+            $($(#[$meta])* #[serde(rename = $name)] $case,)+
+        }
+
+        impl TextFile {
+            /// Every one, in alphabetical order of the names.
+            pub const ALL: &'static [TextFile] = &[$(TextFile::$case,)+];
+
+            /// Its name in a checkpoint.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(TextFile::$case => $name,)+
+                }
+            }
+        }
+    };
+}
+
+text_files! {
+    /// Tokens beyond the vocabulary.
+    AddedTokens = "added_tokens.json",
+    /// The template of conversations.
+    ChatTemplate = "chat_template.jinja",
+    /// Settings of the model; stop ids stand here where the generation settings lack them.
+    Config = "config.json",
+    /// Prompts of embedding models.
+    SentenceTransformers = "config_sentence_transformers.json",
+    /// Sampling and stop ids.
+    GenerationConfig = "generation_config.json",
+    /// Roles of special tokens.
+    SpecialTokensMap = "special_tokens_map.json",
+    /// The tokenizer.
+    Tokenizer = "tokenizer.json",
+    /// Settings of the tokenizer.
+    TokenizerConfig = "tokenizer_config.json",
+}
+
+impl TextFile {
+    /// The one of that name.
+    pub fn from_name(name: &str) -> Option<TextFile> {
+        TextFile::ALL.iter().copied().find(|file| file.name() == name)
+    }
+}
+
+impl fmt::Display for TextFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Ordered shards that together run the model, and the plan they follow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChainEntry {
+    /// Unique within the bundle: `primary`, `cpu`.
+    pub name: String,
+    /// The executor that stands in for the planned targets, if one does; the heading of every report then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated_on: Option<String>,
+    /// What the planner was asked: canonical JSON of the planning room.
+    pub request: FileReference,
+    /// What it answered, as it was checked: canonical JSON of the planning room.
+    pub plan: FileReference,
+    /// The plan as reports show it: JSON of the room that built it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<FileReference>,
+    /// In the order in which a step runs them; at least one.
+    pub shards: Vec<ShardEntry>,
+}
+
+/// One compiled shard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardEntry {
+    /// Unique within its chain: `decoder.0-12`, `head`.
+    pub name: String,
+    /// Which component.
+    pub component: ComponentKind,
+    /// First layer and one past the last; both 0 for components without layers.
+    pub layers: (u32, u32),
+    /// Where the plan puts it.
+    pub target: Target,
+    /// Who compiled it, and who must load it.
+    pub compiled_by: ShimIdentity,
+    /// Formats of weights, activations and states.
+    pub formats: FormatTuple,
+    /// What it can run.
+    pub entries: Vec<EntryName>,
+    /// What `compile` gave, in the artefact format of the shims.
+    pub artefact: FileReference,
+    /// The shim's own head of the artefact, which tells whether the shim still takes it.
+    pub head: FileReference,
+    /// The work order it was compiled from, by its name.
+    pub work_order: Digest,
+    /// Flags that were asked, and what became of them.
+    pub flags: Vec<FlagEntry>,
+    /// Nodes and states that run otherwise than the graph has them.
+    pub rewritten: Vec<RewriteEntry>,
+    /// Nodes that run elsewhere than on the device itself.
+    pub placements: Vec<NodePlacement>,
+}
+
+/// A shim at work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShimIdentity {
+    /// Its name.
+    pub shim: String,
+    /// Its version.
+    pub version: String,
+    /// The device it compiled for.
+    pub device: String,
+}
+
+/// What became of a flag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlagEntry {
+    /// What was asked.
+    pub flag: Flag,
+    /// What became of it.
+    pub verdict: FlagVerdict,
+    /// The shim's evidence or reason; empty when it gave none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// In which way a node or state does not run as the graph has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rewrite {
+    /// A node that the shim does not take whole became primitives.
+    Decomposed,
+    /// A state that the runtime updates.
+    ByRuntime,
+}
+
+/// A node or state that does not run as the graph has it, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RewriteEntry {
+    /// The entry point.
+    pub entry: EntryName,
+    /// Node or state.
+    pub name: String,
+    /// In which way.
+    pub rewrite: Rewrite,
+    /// The shim's reason; empty when it gave none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// A node that runs elsewhere than on the device itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodePlacement {
+    /// The entry point.
+    pub entry: EntryName,
+    /// Name of the node.
+    pub node: String,
+    /// `cpu`, `fused`, …
+    pub place: String,
+    /// Why; empty when the shim gave no reason.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// A proof that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verification {
+    /// Unique within the bundle: `boundaries`, `goldens`.
+    pub name: String,
+    /// The chain it was tried on.
+    pub chain: String,
+    /// Whether it held.
+    pub passed: bool,
+    /// One sentence with numbers.
+    pub summary: String,
+    /// The whole report, JSON of the room that made it.
+    pub report: FileReference,
+}
+
+/// How loudly something wants to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BundleNoticeKind {
+    /// Something was done in another way than asked; `--strict` makes it an error.
+    Fallback,
+    /// Worth knowing.
+    Note,
+}
+
+/// One thing that a report must not keep silent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BundleNotice {
+    /// How loudly.
+    pub kind: BundleNoticeKind,
+    /// One sentence.
+    pub text: String,
+}
+
+impl Manifest {
+    /// The chain of that name.
+    pub fn chain(&self, name: &str) -> Option<&ChainEntry> {
+        self.chains.iter().find(|chain| chain.name == name)
+    }
+
+    /// Every file named, with the field that names it, in the order of the fields.
+    pub fn references(&self) -> Vec<(String, FileReference)> {
+        let mut found = Vec::new();
+        for (index, asset) in self.assets.iter().enumerate() {
+            found.push((format!("assets[{index}].table"), asset.table));
+            if let Some(quantisation) = &asset.quantisation {
+                found.push((format!("assets[{index}].quantisation.scales"), quantisation.scales));
+            }
+        }
+        found.extend(self.texts.iter().map(|(name, file)| (format!("texts.{name}"), *file)));
+        for (index, chain) in self.chains.iter().enumerate() {
+            let at = format!("chains[{index}]");
+            found.extend([(format!("{at}.request"), chain.request), (format!("{at}.plan"), chain.plan)]);
+            found.extend(chain.report.map(|report| (format!("{at}.report"), report)));
+            for (index, shard) in chain.shards.iter().enumerate() {
+                found.push((format!("{at}.shards[{index}].artefact"), shard.artefact));
+                found.push((format!("{at}.shards[{index}].head"), shard.head));
+            }
+        }
+        let verifications = self.verifications.iter().enumerate();
+        found.extend(
+            verifications.map(|(index, entry)| (format!("verifications[{index}].report"), entry.report)),
+        );
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_files_are_named_as_in_a_checkpoint() {
+        let names: Vec<_> = TextFile::ALL.iter().map(|file| file.name()).collect();
+        assert!(names.is_sorted(), "the order of members is the order in the manifest");
+        for &file in TextFile::ALL {
+            assert_eq!(TextFile::from_name(file.name()), Some(file));
+            assert_eq!(serde_json::to_string(&file).unwrap(), format!("\"{file}\""));
+        }
+        for name in ["", "model.safetensors", "../tokenizer.json", "Tokenizer.json"] {
+            assert_eq!(TextFile::from_name(name), None);
+            assert!(serde_json::from_str::<TextFile>(&format!("\"{name}\"")).is_err());
+        }
+    }
+}

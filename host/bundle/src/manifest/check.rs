@@ -1,0 +1,327 @@
+//! Whether a manifest holds together: caps on everything that has a length, names that are unique and printable, sizes
+//! that fit what they describe.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use shardwright_graph::target::FlagVerdict;
+use shardwright_graph::{DType, scale_count};
+
+use super::{AssetEntry, ChainEntry, FileReference, Manifest, ShardEntry, Structure};
+use crate::{BundleError, Digest};
+
+/// Bytes of a name.
+pub const NAME_BYTES_MAX: u64 = 1 << 10;
+
+/// Bytes of a sentence: a shim's evidence, a reason, a notice.
+pub const TEXT_BYTES_MAX: u64 = 1 << 16;
+
+/// Bytes of one file: far beyond any device, far below overflow.
+pub(crate) const FILE_BYTES: u64 = 1 << 42;
+
+/// Bytes of a file of the text side. Tokenizers of 262,144 tokens have 33 MB.
+pub(crate) const TEXT_FILE_BYTES: u64 = 256 << 20;
+
+/// Bytes of a shim's own head, as the shim contract has it.
+const HEAD_BYTES: u64 = 64 << 10;
+
+/// A primary chain and those to continue on; plans name two or three targets.
+const CHAINS: u64 = 16;
+
+/// Shards of a chain; as many as a runtime takes.
+const SHARDS: u64 = 1024;
+
+/// Entry points of a shard; plans name a handful.
+const ENTRIES: u64 = 64;
+
+/// States; two a layer.
+const STATES: u64 = 4096;
+
+/// Gathered tables; models have one or two.
+const ASSETS: u64 = 64;
+
+/// Components; there are not so many kinds.
+const COMPONENTS: u64 = 16;
+
+/// Tokens that read another row: placeholders of pictures and sounds.
+const REDIRECTS: u64 = 1 << 16;
+
+/// Flags and options.
+const PAIRS: u64 = 1 << 12;
+
+/// Nodes that a shard reports on; as many as an entry graph may have.
+const NODES: u64 = 1 << 20;
+
+/// Notices, and results of verification.
+const REPORTS: u64 = 1 << 12;
+
+/// What is wrong with a field.
+enum Fault {
+    Invalid { field: String, reason: String },
+    Limit { field: String, value: u64, limit: u64 },
+}
+
+type Checked = Result<(), Fault>;
+
+fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Fault {
+    Fault::Invalid { field: field.into(), reason: reason.into() }
+}
+
+fn cap(field: &str, value: usize, limit: u64) -> Checked {
+    let value = value as u64;
+    if value <= limit { Ok(()) } else { Err(Fault::Limit { field: field.to_owned(), value, limit }) }
+}
+
+/// Names go to terminals and into paths of reports.
+fn name(field: &str, text: &str) -> Checked {
+    cap(field, text.len(), NAME_BYTES_MAX)?;
+    if text.is_empty() {
+        return Err(invalid(field, "is empty"));
+    }
+    match text.chars().find(|character| character.is_control()) {
+        Some(control) => Err(invalid(field, format!("contains the control character {control:?}"))),
+        None => Ok(()),
+    }
+}
+
+/// Sentences of shims are kept as they are; whoever prints them escapes them.
+fn text(field: &str, text: &str) -> Checked {
+    cap(field, text.len(), TEXT_BYTES_MAX)
+}
+
+/// Each name once.
+fn unique<'a>(field: &str, names: impl Iterator<Item = &'a str>) -> Checked {
+    let mut seen = HashSet::new();
+    for (index, text) in names.enumerate() {
+        name(&format!("{field}[{index}].name"), text)?;
+        if !seen.insert(text) {
+            return Err(invalid(format!("{field}[{index}].name"), format!("`{text}` occurs twice")));
+        }
+    }
+    Ok(())
+}
+
+impl Manifest {
+    /// Holds the manifest against everything that reading its form alone does not show; `path` is for the message.
+    pub(crate) fn check(&self, path: &Path) -> Result<(), BundleError> {
+        self.faults().map_err(|fault| match fault {
+            Fault::Invalid { field, reason } => BundleError::Invalid { path: path.to_owned(), field, reason },
+            Fault::Limit { field, value, limit } => {
+                BundleError::Limit { path: path.to_owned(), field, value, limit }
+            }
+        })
+    }
+
+    fn faults(&self) -> Checked {
+        name("program", &self.program)?;
+        name("model.name", &self.model.name)?;
+        name("model.family", &self.model.family)?;
+        name("soc", &self.soc)?;
+        name("planner.name", &self.planner.name)?;
+        name("planner.version", &self.planner.version)?;
+        cap("options", self.options.len(), PAIRS)?;
+        for (key, value) in &self.options {
+            name("options", key)?;
+            text(&format!("options.{key}"), value)?;
+        }
+        structure(&self.structure)?;
+
+        cap("assets", self.assets.len(), ASSETS)?;
+        unique("assets", self.assets.iter().map(|asset| asset.name.as_str()))?;
+        for (index, entry) in self.assets.iter().enumerate() {
+            asset(&format!("assets[{index}]"), entry)?;
+        }
+        for (file, reference) in &self.texts {
+            let (field, limit) = (format!("texts.{file}"), TEXT_FILE_BYTES);
+            if reference.bytes > limit {
+                return Err(Fault::Limit { field, value: reference.bytes, limit });
+            }
+        }
+
+        cap("chains", self.chains.len(), CHAINS)?;
+        if self.chains.is_empty() {
+            return Err(invalid("chains", "there is none"));
+        }
+        unique("chains", self.chains.iter().map(|chain| chain.name.as_str()))?;
+        for (index, entry) in self.chains.iter().enumerate() {
+            chain(&format!("chains[{index}]"), entry, &self.structure)?;
+        }
+
+        cap("verifications", self.verifications.len(), REPORTS)?;
+        unique("verifications", self.verifications.iter().map(|entry| entry.name.as_str()))?;
+        for (index, entry) in self.verifications.iter().enumerate() {
+            text(&format!("verifications[{index}].summary"), &entry.summary)?;
+            if self.chain(&entry.chain).is_none() {
+                return Err(invalid(
+                    format!("verifications[{index}].chain"),
+                    "names no chain of this bundle",
+                ));
+            }
+        }
+        cap("notices", self.notices.len(), REPORTS)?;
+        for (index, notice) in self.notices.iter().enumerate() {
+            text(&format!("notices[{index}].text"), &notice.text)?;
+        }
+        references(&self.references())
+    }
+}
+
+fn structure(structure: &Structure) -> Checked {
+    cap("structure.states", structure.states.len(), STATES)?;
+    unique("structure.states", structure.states.iter().map(|state| state.name.as_str()))?;
+    for (index, state) in structure.states.iter().enumerate() {
+        if state.layer >= structure.layers {
+            return Err(invalid(
+                format!("structure.states[{index}].layer"),
+                format!("is {} of {} layers", state.layer, structure.layers),
+            ));
+        }
+        if state.width == 0 {
+            return Err(invalid(format!("structure.states[{index}].width"), "is 0"));
+        }
+    }
+    cap("structure.components", structure.components.len(), COMPONENTS)?;
+    // In the order of a step, which also means: each once.
+    if !structure.components.is_sorted_by(|one, next| one < next) {
+        return Err(invalid("structure.components", "are not in the order of a step, each once"));
+    }
+    Ok(())
+}
+
+fn asset(at: &str, asset: &AssetEntry) -> Checked {
+    let shape = [asset.entries, asset.width];
+    if shape.contains(&0) {
+        return Err(invalid(at, format!("{shape:?} has no values")));
+    }
+    holds(&format!("{at}.table"), asset.table, asset.dtype.packed_bytes(&shape))?;
+    match &asset.quantisation {
+        None if asset.dtype.is_float() => {}
+        None => return Err(invalid(format!("{at}.dtype"), format!("is {} without scales", asset.dtype))),
+        Some(quantisation) => {
+            let Some((low, high)) = asset.dtype.raw_range() else {
+                return Err(invalid(format!("{at}.dtype"), format!("is {} with scales", asset.dtype)));
+            };
+            if !(low..=high).contains(&quantisation.zero_point) {
+                let field = format!("{at}.quantisation.zero_point");
+                return Err(invalid(field, format!("{} is no {}", quantisation.zero_point, asset.dtype)));
+            }
+            if !matches!(quantisation.scale_dtype, DType::F32 | DType::F16) {
+                let field = format!("{at}.quantisation.scale_dtype");
+                return Err(invalid(field, format!("is {}", quantisation.scale_dtype)));
+            }
+            let bytes = scale_count(quantisation.granularity, &shape)
+                .and_then(|count| count.checked_mul(quantisation.scale_dtype.bytes()));
+            holds(&format!("{at}.quantisation.scales"), quantisation.scales, bytes)?;
+        }
+    }
+    cap(&format!("{at}.redirect"), asset.redirect.len(), REDIRECTS)?;
+    if !asset.redirect.is_sorted_by(|one, next| one.0 < next.0) {
+        return Err(invalid(format!("{at}.redirect"), "is not sorted, each token once"));
+    }
+    match asset.redirect.iter().find(|(_, row)| u64::from(*row) >= asset.entries) {
+        Some((token, row)) => Err(invalid(
+            format!("{at}.redirect"),
+            format!("token {token} reads row {row} of {}", asset.entries),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether a file is as long as what it holds.
+fn holds(field: &str, file: FileReference, bytes: Option<u64>) -> Checked {
+    match bytes {
+        Some(bytes) if bytes == file.bytes => Ok(()),
+        Some(bytes) => Err(invalid(field, format!("has {} bytes, its shape needs {bytes}", file.bytes))),
+        None => Err(invalid(field, "its shape is beyond any file")),
+    }
+}
+
+fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
+    if let Some(executor) = &chain.emulated_on {
+        name(&format!("{at}.emulated_on"), executor)?;
+    }
+    let field = format!("{at}.shards");
+    cap(&field, chain.shards.len(), SHARDS)?;
+    if chain.shards.is_empty() {
+        return Err(invalid(field, "there is none"));
+    }
+    unique(&field, chain.shards.iter().map(|shard| shard.name.as_str()))?;
+    for (index, entry) in chain.shards.iter().enumerate() {
+        shard(&format!("{field}[{index}]"), entry, structure)?;
+    }
+    Ok(())
+}
+
+fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
+    if !structure.components.contains(&shard.component) {
+        let reason = format!("the model has no component `{}`", shard.component);
+        return Err(invalid(format!("{at}.component"), reason));
+    }
+    let (first, end) = shard.layers;
+    if first > end || end > structure.layers {
+        let reason = format!("{first}..{end} of {}", structure.layers);
+        return Err(invalid(format!("{at}.layers"), reason));
+    }
+    for (field, text) in [
+        ("target.name", &shard.target.name),
+        ("target.shim", &shard.target.shim),
+        ("target.device", &shard.target.device),
+        ("compiled_by.shim", &shard.compiled_by.shim),
+        ("compiled_by.version", &shard.compiled_by.version),
+        ("compiled_by.device", &shard.compiled_by.device),
+    ] {
+        name(&format!("{at}.{field}"), text)?;
+    }
+    if !shard.formats.roles.is_sorted_by(|one, next| one.role < next.role) {
+        return Err(invalid(format!("{at}.formats.roles"), "are not sorted, each once"));
+    }
+    cap(&format!("{at}.entries"), shard.entries.len(), ENTRIES)?;
+    let mut entries = HashSet::new();
+    if let Some(twice) = shard.entries.iter().find(|entry| !entries.insert(**entry)) {
+        return Err(invalid(format!("{at}.entries"), format!("{twice} occurs twice")));
+    }
+    if shard.artefact.bytes == 0 {
+        return Err(invalid(format!("{at}.artefact"), "is empty"));
+    }
+    if shard.head.bytes > HEAD_BYTES {
+        let field = format!("{at}.head");
+        return Err(Fault::Limit { field, value: shard.head.bytes, limit: HEAD_BYTES });
+    }
+    cap(&format!("{at}.flags"), shard.flags.len(), PAIRS)?;
+    for (index, entry) in shard.flags.iter().enumerate() {
+        name(&format!("{at}.flags[{index}].flag.name"), &entry.flag.name)?;
+        text(&format!("{at}.flags[{index}].flag.value"), &entry.flag.value)?;
+        text(&format!("{at}.flags[{index}].reason"), &entry.reason)?;
+        if let FlagVerdict::Applied { evidence } = &entry.verdict {
+            text(&format!("{at}.flags[{index}].verdict.evidence"), evidence)?;
+        }
+    }
+    cap(&format!("{at}.rewritten"), shard.rewritten.len(), NODES)?;
+    for (index, entry) in shard.rewritten.iter().enumerate() {
+        name(&format!("{at}.rewritten[{index}].name"), &entry.name)?;
+        text(&format!("{at}.rewritten[{index}].reason"), &entry.reason)?;
+    }
+    cap(&format!("{at}.placements"), shard.placements.len(), NODES)?;
+    for (index, entry) in shard.placements.iter().enumerate() {
+        name(&format!("{at}.placements[{index}].node"), &entry.node)?;
+        name(&format!("{at}.placements[{index}].place"), &entry.place)?;
+        text(&format!("{at}.placements[{index}].reason"), &entry.reason)?;
+    }
+    Ok(())
+}
+
+/// No file is absurdly long, and one content has one length.
+fn references(references: &[(String, FileReference)]) -> Checked {
+    let mut lengths: BTreeMap<Digest, u64> = BTreeMap::new();
+    for (field, file) in references {
+        if file.bytes > FILE_BYTES {
+            return Err(Fault::Limit { field: field.clone(), value: file.bytes, limit: FILE_BYTES });
+        }
+        let length = *lengths.entry(file.sha256).or_insert(file.bytes);
+        if length != file.bytes {
+            let reason = format!("{} has {} bytes here and {length} elsewhere", file.sha256, file.bytes);
+            return Err(invalid(field.clone(), reason));
+        }
+    }
+    Ok(())
+}

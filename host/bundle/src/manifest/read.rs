@@ -1,0 +1,95 @@
+//! From the bytes of `bundle.json` to a manifest that holds together, and back.
+
+use std::path::Path;
+
+use super::Manifest;
+use crate::envelope::{self, Fault};
+use crate::{BundleError, Digest};
+
+/// Bytes of a manifest that are read at most. A large decoder whose every operation was decomposed, in four chains of
+/// forty shards, needs about 4 MiB. What is parsed takes a small multiple of it in memory.
+pub(crate) const MANIFEST_BYTES: u64 = 16 << 20;
+
+/// The bytes of a manifest that holds together, and their hash. `path` is for messages.
+pub(crate) fn canonical(path: &Path, manifest: &Manifest) -> Result<(Vec<u8>, Digest), BundleError> {
+    manifest.check(path)?;
+    let json = to_json(path, manifest)?;
+    let (bytes, sum) = envelope::seal(&json);
+    let value = bytes.len() as u64;
+    if value > MANIFEST_BYTES {
+        let field = "bytes of the manifest".to_owned();
+        return Err(BundleError::Limit { path: path.to_owned(), field, value, limit: MANIFEST_BYTES });
+    }
+    Ok((bytes, sum))
+}
+
+/// Reads the bytes of `bundle.json`; `path` is for messages.
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<(Manifest, Digest), BundleError> {
+    let (json, start, sum) = envelope::unseal(bytes).map_err(|fault| {
+        let path = path.to_owned();
+        match fault {
+            Fault::Magic { offset } => BundleError::Magic { path, offset: offset as u64 },
+            Fault::Version(version) => BundleError::Version { path, version },
+            Fault::Hash { expected, found } => BundleError::Hash { path, expected, found },
+        }
+    })?;
+    let manifest: Manifest = serde_json::from_slice(json).map_err(|error| BundleError::Syntax {
+        path: path.to_owned(),
+        offset: (start + offset_of(json, error.line(), error.column())) as u64,
+        reason: cut(error.to_string()),
+    })?;
+    let canonical = to_json(path, &manifest)?;
+    if canonical != json {
+        let equal = canonical.iter().zip(json).take_while(|(one, other)| one == other).count();
+        return Err(BundleError::Spelling { path: path.to_owned(), offset: (start + equal) as u64 });
+    }
+    manifest.check(path)?;
+    Ok((manifest, sum))
+}
+
+fn to_json(path: &Path, manifest: &Manifest) -> Result<Vec<u8>, BundleError> {
+    serde_json::to_vec(manifest).map_err(|error| BundleError::Syntax {
+        path: path.to_owned(),
+        offset: 0,
+        reason: error.to_string(),
+    })
+}
+
+/// Position of a line and column that count from one; within the text, whatever they are.
+fn offset_of(json: &[u8], line: usize, column: usize) -> usize {
+    let mut lines = json.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    let start = match line {
+        0 | 1 => 0,
+        _ => lines.nth(line - 2).unwrap_or(0),
+    };
+    (start + column.saturating_sub(1)).min(json.len())
+}
+
+/// Messages of the parser quote the file, which may quote back a megabyte.
+fn cut(reason: String) -> String {
+    const QUOTED_CHARS: usize = 200;
+    match reason.char_indices().nth(QUOTED_CHARS) {
+        Some((end, _)) => format!("{} …", &reason[..end]),
+        None => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_of_a_parser_become_offsets() {
+        for (line, column, offset) in
+            [(1, 1, 0), (1, 3, 2), (2, 1, 4), (3, 2, 7), (0, 0, 0), (9, 9, 8), (2, 99, 9)]
+        {
+            assert_eq!(offset_of(b"abc\nd\nefg", line, column), offset, "{line}:{column}");
+        }
+    }
+
+    #[test]
+    fn a_long_quotation_is_cut() {
+        assert!(cut("é".repeat(10_000)).len() < 1000);
+        assert_eq!(cut("short".to_owned()), "short");
+    }
+}

@@ -1,0 +1,408 @@
+//! Making a bundle, piece by piece.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use shardwright_graph::{Asset, WeightData};
+use tempfile::{NamedTempFile, TempPath};
+
+use crate::digest::{CHUNK, Hasher};
+use crate::journal::Journal;
+use crate::layout::{Layout, TEMPORARY};
+use crate::manifest::{
+    AssetEntry, AssetQuantisation, FILE_BYTES, FileReference, Manifest, TEXT_FILE_BYTES, TextFile,
+};
+use crate::{Bundle, BundleError, Digest, bundle, envelope, file, manifest};
+
+/// Entries of a directory that are looked at before it counts as somebody else's: a bundle's own has at most four and
+/// leftovers of interrupted writers.
+const ENTRIES_LOOKED_AT: usize = 4096;
+
+/// Writes a bundle into a directory of its own.
+///
+/// Files are added one by one and lie on disk, under the name of their content, when `add_…` returns. [`finish`] writes the manifest
+/// last, in one step: before it the directory holds no bundle (or still the one from before), after it the complete new one. A writer that
+/// is dropped, or whose process dies, leaves what was added; the next one on the same directory finds it: by content, and
+/// by key through [`recall`], which saves making it again. Files nobody names any more are removed at the end.
+///
+/// One process writes at a time; whoever has the bundle open meanwhile keeps the files it has mapped, but may miss those it has not.
+///
+/// [`finish`]: BundleWriter::finish
+/// [`recall`]: BundleWriter::recall
+pub struct BundleWriter {
+    layout: Layout,
+    /// Held open for its lock.
+    _lock: File,
+    journal: Journal,
+    /// What was there before, if it was complete.
+    previous: Option<Manifest>,
+    /// Whose bytes this writer has seen.
+    added: HashSet<FileReference>,
+}
+
+impl BundleWriter {
+    /// Begins a bundle in `directory`, or goes on with one. The directory is made if it does not exist; the one it lies in must exist.
+    ///
+    /// Refuses a directory that holds anything that is no bundle, finished or not. What is there already of a bundle stays
+    /// valid until [`BundleWriter::finish`].
+    pub fn create(directory: impl AsRef<Path>) -> Result<BundleWriter, BundleError> {
+        let directory = directory.as_ref();
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(BundleError::io(directory)(error));
+            }
+            _ => {}
+        }
+        let directory = &directory.canonicalize().map_err(BundleError::io(directory))?;
+        file::expect_directory(directory)?;
+        let lock = lock(directory)?;
+        let layout = Layout::of(directory);
+        claim(&layout)?;
+        let journal = Journal::open(&layout.journal())?;
+        sync_directory(directory)?;
+
+        make_directory(&layout.files())?;
+        remove_temporaries(directory)?;
+        remove_temporaries(&layout.files())?;
+        match file::expect_directory(&layout.staging()) {
+            Ok(()) => remove_temporaries(&layout.staging())?,
+            Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let previous = bundle::read_manifest(&layout).ok().map(|(manifest, _)| manifest);
+        Ok(BundleWriter { layout, _lock: lock, journal, previous, added: HashSet::new() })
+    }
+
+    /// The directory written to.
+    pub fn directory(&self) -> &Path {
+        &self.layout.directory
+    }
+
+    /// What the bundle says that was complete here before, for whoever only adds to it (the result of a verification).
+    /// Files it names may be named again without being added again.
+    pub fn previous(&self) -> Option<&Manifest> {
+        self.previous.as_ref()
+    }
+
+    /// Adds bytes.
+    pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<FileReference, BundleError> {
+        let reference = FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
+        if self.holds(reference) {
+            self.added.insert(reference);
+            return Ok(reference);
+        }
+        self.add_reader(bytes)
+    }
+
+    /// Adds everything a reader gives. It is hashed while it is written, so memory is one buffer.
+    pub fn add_reader(&mut self, mut reader: impl Read) -> Result<FileReference, BundleError> {
+        let files = self.layout.files();
+        let io = |error| BundleError::io(&files)(error);
+        let mut temporary = temporary(&files).map_err(io)?;
+        let mut hasher = Hasher::default();
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let count = match reader.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(io(error)),
+            };
+            hasher.update(&chunk[..count]);
+            if hasher.bytes() > FILE_BYTES {
+                let (field, value) = ("bytes".to_owned(), hasher.bytes());
+                return Err(BundleError::Limit { path: files, field, value, limit: FILE_BYTES });
+            }
+            temporary.write_all(&chunk[..count]).map_err(io)?;
+        }
+        let (sha256, bytes) = hasher.finish();
+        temporary.as_file().sync_all().map_err(io)?;
+        self.keep(temporary.into_temp_path(), FileReference { sha256, bytes })
+    }
+
+    /// Adds a copy of a file, which is left as it is.
+    pub fn add_path(&mut self, path: impl AsRef<Path>) -> Result<FileReference, BundleError> {
+        let (file, _) = file::open_foreign(path.as_ref())?;
+        self.add_reader(file)
+    }
+
+    /// Moves a file from [`BundleWriter::staging`] into the bundle, without copying it.
+    pub fn adopt(&mut self, path: impl AsRef<Path>) -> Result<FileReference, BundleError> {
+        let path = path.as_ref();
+        let staging = self.layout.staging();
+        if path.parent() != Some(&staging) {
+            let field = format!("`{}`", path.display());
+            let reason = "does not lie in the staging folder".to_owned();
+            return Err(BundleError::Invalid { path: staging, field, reason });
+        }
+        let (file, length) = file::open(path)?;
+        let (sha256, bytes) = Digest::of_reader(&file).map_err(BundleError::io(path))?;
+        if bytes != length {
+            return Err(BundleError::Length { path: path.to_owned(), expected: length, found: bytes });
+        }
+        file.sync_all().map_err(BundleError::io(path))?;
+        let temporary = TempPath::try_from_path(path).map_err(BundleError::io(path))?;
+        self.keep(temporary, FileReference { sha256, bytes })
+    }
+
+    /// A folder on the same file system for whatever is on its way into the bundle, such as artefacts being compiled. It
+    /// outlives an interruption, but for files that begin with `.writing-`, and is removed by [`BundleWriter::finish`].
+    pub fn staging(&self) -> Result<PathBuf, BundleError> {
+        let staging = self.layout.staging();
+        make_directory(&staging)?;
+        Ok(staging)
+    }
+
+    /// Adds the bytes of a gathered table and of its scales.
+    pub fn add_asset(&mut self, asset: &Asset) -> Result<AssetEntry, BundleError> {
+        let table = &asset.table;
+        let whole = |data: &WeightData, what: &str| match data.is_present() {
+            true => Ok(()),
+            false => Err(BundleError::Invalid {
+                path: self.layout.manifest(),
+                field: format!("table `{}`", asset.name),
+                reason: format!("its {what} were planned and never made"),
+            }),
+        };
+        let &[entries, width] = &table.shape[..] else {
+            return Err(BundleError::Invalid {
+                path: self.layout.manifest(),
+                field: format!("table `{}`", asset.name),
+                reason: format!("shape {:?} is no table", table.shape),
+            });
+        };
+        whole(&table.data, "values")?;
+        if let Some(quantisation) = &table.quantisation {
+            whole(&quantisation.scales, "scales")?;
+        }
+        let quantisation = match &table.quantisation {
+            None => None,
+            Some(held) => Some(AssetQuantisation {
+                granularity: held.granularity,
+                scale_dtype: held.scale_dtype,
+                scales: self.add_bytes(held.scales.bytes())?,
+                zero_point: held.zero_point,
+            }),
+        };
+        let mut redirect = asset.redirect.clone();
+        // The first of several for one token is the one that counts.
+        redirect.sort_by_key(|(token, _)| *token);
+        redirect.dedup_by_key(|(token, _)| *token);
+        Ok(AssetEntry {
+            name: asset.name.clone(),
+            entries,
+            width,
+            dtype: table.dtype,
+            table: self.add_bytes(table.data.bytes())?,
+            quantisation,
+            redirect,
+        })
+    }
+
+    /// Adds what a checkpoint has of the files that text needs; see [`TextFile`].
+    pub fn add_texts(
+        &mut self,
+        checkpoint: impl AsRef<Path>,
+    ) -> Result<BTreeMap<TextFile, FileReference>, BundleError> {
+        let mut texts = BTreeMap::new();
+        for &text in TextFile::ALL {
+            let path = checkpoint.as_ref().join(text.name());
+            let file = match file::open_foreign(&path) {
+                Ok((file, _)) => file,
+                Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let bytes = file::read_capped(&path, file, TEXT_FILE_BYTES)?;
+            texts.insert(text, self.add_bytes(&bytes)?);
+        }
+        Ok(texts)
+    }
+
+    /// What an earlier writer, interrupted or not yet finished, made under `key`; `None` if there is nothing, or not
+    /// whole. It is hashed before it is given.
+    pub fn recall(&mut self, key: &str) -> Option<FileReference> {
+        let reference = self.journal.get(key)?;
+        self.holds(reference).then(|| {
+            self.added.insert(reference);
+            reference
+        })
+    }
+
+    /// Notes that `key` was made and is that file, for [`BundleWriter::recall`]. A key names everything the file depends on, such
+    /// as a work order and a shim with its version; keys with control characters and those beyond [`NAME_BYTES_MAX`] are not noted.
+    ///
+    /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
+    pub fn remember(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
+        self.journal.put(key, reference)
+    }
+
+    /// Completes the bundle: checks that the manifest holds together and every file it names is there, writes it in one
+    /// step, and removes what nobody names.
+    pub fn finish(self, manifest: &Manifest) -> Result<Bundle, BundleError> {
+        let path = self.layout.manifest();
+        let (bytes, _) = manifest::canonical(&path, manifest)?;
+        self.expect_files(manifest)?;
+        sync_directory(&self.layout.files())?;
+
+        let io = |error| BundleError::io(&path)(error);
+        let directory = &self.layout.directory;
+        let mut temporary = temporary(directory).map_err(io)?;
+        temporary.write_all(&bytes).map_err(io)?;
+        temporary.as_file().sync_all().map_err(io)?;
+        temporary.persist(&path).map_err(|error| io(error.error))?;
+        sync_directory(directory)?;
+
+        // From here on the bundle is complete; what follows is tidying, and the journal goes last, so that an interruption is
+        // tidied up by the next writer.
+        remove_tree(&self.layout.staging())?;
+        let kept: HashSet<Digest> =
+            manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
+        bundle::strays(&self.layout, &kept)?
+            .into_iter()
+            .filter(|stray| stray.is_file && stray.name.parse::<Digest>().is_ok())
+            .try_for_each(|stray| {
+                let path = self.layout.files().join(&stray.name);
+                fs::remove_file(&path).map_err(BundleError::io(&path))
+            })?;
+        let journal = self.layout.journal();
+        fs::remove_file(&journal).map_err(BundleError::io(&journal))?;
+        sync_directory(directory)?;
+        Bundle::open(directory)
+    }
+
+    /// Every file of the manifest was added, or was a file of the complete bundle that was here, or is there and has that content.
+    fn expect_files(&self, manifest: &Manifest) -> Result<(), BundleError> {
+        let before: HashSet<FileReference> = match &self.previous {
+            Some(previous) => previous.references().into_iter().map(|(_, reference)| reference).collect(),
+            None => HashSet::new(),
+        };
+        let mut seen = HashSet::new();
+        for (used_as, reference) in manifest.references() {
+            if !seen.insert(reference) {
+                continue;
+            }
+            let known = self.added.contains(&reference) || before.contains(&reference);
+            let path = self.layout.file(reference.sha256);
+            match file::check(&path, (reference.sha256, reference.bytes), !known) {
+                Ok(_) => {}
+                Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    let FileReference { sha256, bytes } = reference;
+                    let directory = self.layout.directory.clone();
+                    return Err(BundleError::Reference { directory, used_as, sha256, bytes });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the file is there with that content.
+    fn holds(&self, reference: FileReference) -> bool {
+        let path = self.layout.file(reference.sha256);
+        file::check(&path, (reference.sha256, reference.bytes), true).is_ok()
+    }
+
+    /// Gives a written file its name. One that is there already has the same content or is damaged, and is replaced either way.
+    fn keep(&mut self, temporary: TempPath, reference: FileReference) -> Result<FileReference, BundleError> {
+        let path = self.layout.file(reference.sha256);
+        temporary.persist(&path).map_err(|error| BundleError::io(&path)(error.error))?;
+        self.added.insert(reference);
+        Ok(reference)
+    }
+}
+
+impl std::fmt::Debug for BundleWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BundleWriter").field("directory", &self.layout.directory).finish_non_exhaustive()
+    }
+}
+
+/// Takes the directory for this process; the lock goes with the process.
+fn lock(directory: &Path) -> Result<File, BundleError> {
+    let handle = File::open(directory).map_err(BundleError::io(directory))?;
+    match handle.try_lock() {
+        Ok(()) => Ok(handle),
+        Err(TryLockError::WouldBlock) => Err(BundleError::Busy { directory: directory.to_owned() }),
+        // File systems without locks: two writers would still leave a complete bundle, of one or the other.
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(handle),
+        Err(TryLockError::Error(error)) => Err(BundleError::io(directory)(error)),
+    }
+}
+
+/// Refuses a directory that is neither empty nor ours.
+fn claim(layout: &Layout) -> Result<(), BundleError> {
+    let directory = &layout.directory;
+    let occupied = |found: String| BundleError::Occupied { directory: directory.clone(), found };
+    let mut is_empty = true;
+    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))?.take(ENTRIES_LOOKED_AT) {
+        let name = entry.map_err(BundleError::io(directory))?.file_name();
+        is_empty = false;
+        if !name.to_str().is_some_and(Layout::is_ours) {
+            return Err(occupied(name.to_string_lossy().into_owned()));
+        }
+    }
+    if is_empty {
+        return Ok(());
+    }
+    let path = layout.manifest();
+    // A manifest that is damaged further on is one of ours to replace; one of somebody else is not.
+    match file::begin_of(&path, envelope::MAGIC.len() as u64) {
+        Ok(begin) if begin == envelope::MAGIC => return Ok(()),
+        Ok(_) => return Err(BundleError::Magic { path, offset: 0 }),
+        Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    if fs::symlink_metadata(layout.journal()).is_err() {
+        return Err(occupied("files".to_owned()));
+    }
+    Ok(())
+}
+
+/// Makes a directory unless it is there.
+fn make_directory(path: &Path) -> Result<(), BundleError> {
+    match fs::create_dir(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => file::expect_directory(path),
+        Err(error) => Err(BundleError::io(path)(error)),
+    }
+}
+
+/// A file that others may read once it has its name.
+fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // Less the process's umask.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    builder.tempfile_in(directory)
+}
+
+/// What interrupted writers left half-written.
+fn remove_temporaries(directory: &Path) -> Result<(), BundleError> {
+    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))? {
+        let entry = entry.map_err(BundleError::io(directory))?;
+        let path = entry.path();
+        let kind = entry.file_type().map_err(BundleError::io(&path))?;
+        if entry.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes()) && !kind.is_dir() {
+            fs::remove_file(&path).map_err(BundleError::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_tree(path: &Path) -> Result<(), BundleError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BundleError::io(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the names in a directory outlive a loss of power.
+fn sync_directory(path: &Path) -> Result<(), BundleError> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(BundleError::io(path))
+}
