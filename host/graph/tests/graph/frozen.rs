@@ -32,6 +32,7 @@ pub(crate) fn every_op() -> Vec<Op> {
         Op::Softmax,
         Op::StateUpdate,
         Op::L2Normalize,
+        Op::DynamicLinear,
         Op::Add,
         Op::Sub,
         Op::Mul,
@@ -53,7 +54,6 @@ pub(crate) fn every_op() -> Vec<Op> {
         Op::Slice { axis: 1, start: 2, end: 3 },
         Op::Concat { axis: 2 },
         Op::MaxScalar { value: 1e-12 },
-        Op::DynamicLinear,
         Op::Round,
         Op::Convert,
     ]
@@ -95,6 +95,7 @@ fn operations_keep_numbers_names_and_attributes() {
 8 softmax v1
 9 state-update v1
 10 l2-normalize v1
+11 dynamic-linear v1
 64 add v1
 65 sub v1
 66 mul v1
@@ -116,6 +117,8 @@ fn operations_keep_numbers_names_and_attributes() {
 82 slice v1 axis start end
 83 concat v1 axis
 84 max-scalar v1 value
+85 round v1
+86 convert v1
 ";
     let mut found = String::new();
     for op in every_op() {

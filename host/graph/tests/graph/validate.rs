@@ -308,7 +308,7 @@ fn operations_that_do_not_fit_are_refused() {
         ),
         (
             "rows of another encoding than their state",
-            |graph| tensor(graph, "layer.0.v").dtype = DType::F16,
+            |graph| tensor(graph, "layer.0.v-norm").dtype = DType::F16,
             refused!(ValidateError::Node { op: "state-update", reason, .. } if reason.contains("another encoding")),
         ),
         (
