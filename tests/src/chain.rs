@@ -243,7 +243,7 @@ impl<'g> Bench<'g> {
             kinds.iter().any(|&kind| self.request.kinds[kind as usize].prefill != PrefillPart::None);
         let takes = |entry: &&EntryName| prefills || entry.kind != EntryKind::Prefill;
         let plain = |names: &[String]| {
-            let boundary = |name: &String| Boundary { name: name.clone(), encoding: Encoding::F32 };
+            let boundary = |name: &String| Boundary { name: name.clone(), encoding: None };
             names.iter().map(boundary).collect()
         };
         Shard {

@@ -208,8 +208,9 @@ fn ports(entry: &EntryGraph, shard: &Shard) -> Vec<(PortSide, Role, Encoding)> {
         [(PortSide::Input, &entry.inputs, &shard.inputs), (PortSide::Output, &entry.outputs, &shard.outputs)];
     for (side, ports, boundaries) in sides {
         for (_, role) in ports.iter().filter(|(_, role)| !matches!(role, Role::State { .. })) {
-            if let Some(boundary) = boundaries.iter().find(|boundary| boundary.name == role.name()) {
-                found.push((side, role.clone(), boundary.encoding));
+            let boundary = boundaries.iter().find(|boundary| boundary.name == role.name());
+            if let Some(encoding) = boundary.and_then(|boundary| boundary.encoding) {
+                found.push((side, role.clone(), encoding));
             }
         }
     }

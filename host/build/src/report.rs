@@ -63,8 +63,8 @@ pub struct TargetLimit {
 pub struct BoundaryReport {
     /// Its name.
     pub name: String,
-    /// Its encoding.
-    pub encoding: Encoding,
+    /// Its encoding, where the plan fixes one; else it is written as the shard holds its activations.
+    pub encoding: Option<Encoding>,
 }
 
 /// An entry point of a shard with its cost.

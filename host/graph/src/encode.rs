@@ -88,6 +88,9 @@ pub struct Encodings<'a> {
     pub states: StateFormat,
     /// What calibration found; needed for static integers alone.
     pub ranges: &'a Ranges,
+    /// What stands in for a range that is not known: graphs that are counted and checked before anything was calibrated have types and
+    /// operations as the calibrated ones, and other scales.
+    pub assumed: Option<Range>,
     /// Of ports, as the plan fixes them. A port that is not named takes the encoding of the inside.
     pub ports: Vec<(PortSide, Role, Encoding)>,
 }
@@ -104,7 +107,20 @@ pub enum PortSide {
 impl<'a> Encodings<'a> {
     /// Of a format tuple, ports as the inside.
     pub fn of(formats: &FormatTuple, ranges: &'a Ranges) -> Self {
-        Encodings { activations: formats.activations, states: formats.states, ranges, ports: Vec::new() }
+        Encodings {
+            activations: formats.activations,
+            states: formats.states,
+            ranges,
+            assumed: None,
+            ports: Vec::new(),
+        }
+    }
+
+    /// Of a format tuple, for counting: every range is assumed.
+    pub fn counting(formats: &FormatTuple) -> Encodings<'static> {
+        static NONE: Ranges = Ranges::new();
+        let assumed = Some(Range { low: -1.0, high: 1.0, masked: false });
+        Encodings { assumed, ..Encodings::of(formats, &NONE) }
     }
 
     fn port(&self, side: PortSide, role: &Role) -> Option<Encoding> {
@@ -263,7 +279,12 @@ impl Inside<'_> {
     }
 
     fn range(&self, key: &str) -> Result<Range, EncodeError> {
-        self.encodings.ranges.get(key).copied().ok_or_else(|| EncodeError::NoRange { key: key.to_owned() })
+        self.encodings
+            .ranges
+            .get(key)
+            .copied()
+            .or(self.encodings.assumed)
+            .ok_or_else(|| EncodeError::NoRange { key: key.to_owned() })
     }
 
     /// The range key of the state that moves into a class. The state's own range decides alone, since other shards that read it see
@@ -301,7 +322,7 @@ impl Inside<'_> {
             .members(class)
             .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
             .reduce(Range::union);
-        match seen {
+        match seen.or(self.encodings.assumed) {
             Some(range) => Ok(range.ends()),
             None => Err(EncodeError::NoRange { key: range_key(self.entry, TensorId(class as u32)) }),
         }
@@ -317,6 +338,7 @@ impl Inside<'_> {
                     .members(self.classes.class(other.0 as usize))
                     .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
                     .reduce(Range::union)
+                    .or(self.encodings.assumed)
                     .ok_or(EncodeError::NoRange { key })?;
                 width = width.max(scores.high - scores.low);
             }

@@ -347,8 +347,7 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
                 if !seen.insert(&boundary.name) {
                     return Err(PlanFault::BoundaryRepeated { shard: position, direction, name });
                 }
-                if !boundary.encoding.is_consistent() {
-                    let encoding = boundary.encoding;
+                if let Some(encoding) = boundary.encoding.filter(|encoding| !encoding.is_consistent()) {
                     return Err(PlanFault::EncodingInvalid { shard: position, name, encoding });
                 }
             }
@@ -359,15 +358,17 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         }
         for boundary in &shard.inputs {
             // Nothing before the first shard writes; such inputs come from the runtime and may have any encoding.
-            if let Some(&(writer, encoding)) = written.get(boundary.name.as_str())
-                && encoding != boundary.encoding
+            // A side that names none takes what the other has, or is converted.
+            if let Some(&(writer, Some(encoding))) = written.get(boundary.name.as_str())
+                && let Some(read) = boundary.encoding
+                && encoding != read
             {
                 return Err(PlanFault::EncodingMismatch {
                     name: boundary.name.clone(),
                     writer,
                     written: encoding,
                     reader: position,
-                    read: boundary.encoding,
+                    read,
                 });
             }
         }

@@ -264,11 +264,11 @@ impl From<&Request> for wit::Request {
 fn guest_boundary(boundary: &Boundary) -> wit::Boundary {
     wit::Boundary {
         name: boundary.name.clone(),
-        encoding: wit::Encoding {
-            element: guest_element(boundary.encoding.element),
-            scale_bits: boundary.encoding.scale.bits(),
-            zero_point: boundary.encoding.zero_point,
-        },
+        encoding: boundary.encoding.map(|encoding| wit::Encoding {
+            element: guest_element(encoding.element),
+            scale_bits: encoding.scale.bits(),
+            zero_point: encoding.zero_point,
+        }),
     }
 }
 
@@ -320,18 +320,21 @@ impl TryFrom<wit::Plan> for Plan {
         for (shard, position) in plan.shards.into_iter().zip(0_u32..) {
             let boundaries = |boundaries: Vec<wit::Boundary>| {
                 let boundary = |boundary: wit::Boundary| {
-                    let bits = boundary.encoding.scale_bits;
-                    match own::ScaleBits::from_bits(bits) {
-                        Some(scale) => Ok(Boundary {
-                            name: boundary.name,
-                            encoding: own::Encoding {
-                                element: host_element(boundary.encoding.element),
+                    let encoding = match boundary.encoding {
+                        None => None,
+                        Some(encoding) => match own::ScaleBits::from_bits(encoding.scale_bits) {
+                            Some(scale) => Some(own::Encoding {
+                                element: host_element(encoding.element),
                                 scale,
-                                zero_point: boundary.encoding.zero_point,
-                            },
-                        }),
-                        None => Err(PlanFault::ScaleInvalid { shard: position, name: boundary.name, bits }),
-                    }
+                                zero_point: encoding.zero_point,
+                            }),
+                            None => {
+                                let (name, bits) = (boundary.name, encoding.scale_bits);
+                                return Err(PlanFault::ScaleInvalid { shard: position, name, bits });
+                            }
+                        },
+                    };
+                    Ok(Boundary { name: boundary.name, encoding })
                 };
                 boundaries.into_iter().map(boundary).collect::<Result<Vec<_>, _>>()
             };

@@ -13,8 +13,8 @@ use shardwright_graph::target::{Encoding, EntryName, Flag};
 pub struct Boundary {
     /// Name, as the component lists it.
     pub name: String,
-    /// Its encoding.
-    pub encoding: Encoding,
+    /// Its encoding; without one it is written as the shard holds its activations, and converted for a reader that holds them otherwise.
+    pub encoding: Option<Encoding>,
 }
 
 /// When a shard is compiled.

@@ -3,10 +3,10 @@
 use super::{Placement, Problem, Relaxed, Settings, Solution, TargetLimits, entry_sets, search};
 use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix, takes_part, unit_kinds};
-use crate::{Boundary, Cause, Encoding, Entry, EntryShape, Plan, Reason, Request, Shard};
+use crate::{Boundary, Cause, Entry, EntryShape, Plan, Reason, Request, Shard};
 
 impl Solution {
-    /// The plan: every boundary in 32-bit float, the flags each target's profile recommends, the other targets that
+    /// The plan: every boundary as its shard holds activations, the flags each target's profile recommends, the other targets that
     /// could take the whole model as fallbacks, and a reason for every choice.
     pub fn into_plan(self, request: &Request) -> Plan {
         let mut plan = Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![] };
@@ -15,7 +15,7 @@ impl Solution {
             let component = &request.model.components[placement.component as usize];
             let target = &request.targets[placement.target as usize];
             let boundaries = |names: &[String]| {
-                names.iter().map(|name| Boundary { name: name.clone(), encoding: Encoding::FP32 }).collect()
+                names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect()
             };
             plan.shards.push(Shard {
                 component: placement.component,

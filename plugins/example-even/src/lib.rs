@@ -7,7 +7,7 @@
 //! **Not its job.** To be good: it does not look at bytes, time or quality, and when refused it only cuts finer.
 
 use shardwright_planner::{
-    Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Encoding, Entry, EntryKind, EntryShape,
+    Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, EntryShape,
     OptionDescription, Plan, Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Shard,
 };
 
@@ -143,7 +143,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
             });
             let entries = chain.iter().filter(|entry| entry.kind != EntryKind::Prefill || prefills);
             let boundaries = |names: &[String]| {
-                names.iter().map(|name| Boundary { name: name.clone(), encoding: Encoding::FP32 }).collect()
+                names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect()
             };
             plan.shards.push(Shard {
                 component: index,

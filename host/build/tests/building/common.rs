@@ -84,7 +84,7 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
     let prefills = kinds.iter().any(|&kind| request.kinds[kind as usize].prefill != PrefillPart::None);
     let takes = |entry: &&EntryName| prefills || entry.kind != EntryKind::Prefill;
     let plain = |names: &[String]| {
-        names.iter().map(|name| Boundary { name: name.clone(), encoding: Encoding::F32 }).collect()
+        names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect()
     };
     Shard {
         component: index as u32,

@@ -126,7 +126,7 @@ fn request() -> Request {
 }
 
 fn shard(component: u32, layers: (u32, u32), entries: &[&str], inputs: &[&str], outputs: &[&str]) -> Shard {
-    let boundary = |name: &&str| Boundary { name: (*name).to_owned(), encoding: Encoding::F32 };
+    let boundary = |name: &&str| Boundary { name: (*name).to_owned(), encoding: Some(Encoding::F32) };
     Shard {
         component,
         first: layers.0,
@@ -284,11 +284,14 @@ const CASES: &[(&str, Change)] = &[
     }),
     ("BoundaryMissing", |plan, _| plan.shards[1].inputs.clear()),
     ("BoundaryMissing", |plan, _| plan.shards[4].outputs.clear()),
-    ("EncodingInvalid", |plan, _| plan.shards[1].inputs[0].encoding.zero_point = 1),
-    ("EncodingMismatch", |plan, _| plan.shards[1].inputs[0].encoding = Encoding::F16),
+    ("EncodingInvalid", |plan, _| {
+        plan.shards[1].inputs[0].encoding = Some(Encoding { zero_point: 1, ..Encoding::F32 })
+    }),
+    ("EncodingMismatch", |plan, _| plan.shards[1].inputs[0].encoding = Some(Encoding::F16)),
     ("EncodingMismatch", |plan, _| {
         let scale = ScaleBits::new(0.5).unwrap();
-        plan.shards[2].outputs[0].encoding = Encoding { element: ElementType::U16, scale, zero_point: 3 };
+        plan.shards[2].outputs[0].encoding =
+            Some(Encoding { element: ElementType::U16, scale, zero_point: 3 });
     }),
     ("UnknownEntry", |plan, _| plan.shards[1].entries.push(entry("decode_2@512"))),
     ("EntryContext", |plan, _| plan.shards[1].entries.push(entry(OTHER_CONTEXT))),
@@ -399,11 +402,11 @@ fn any_boundary() -> impl Strategy<Value = Boundary> {
     (prop_oneof!["hidden", "logits", ".{0,8}"], element, any::<u32>(), any::<i32>()).prop_map(
         |(name, element, bits, zero_point)| Boundary {
             name,
-            encoding: Encoding {
+            encoding: (bits % 4 != 0).then_some(Encoding {
                 element,
                 scale: ScaleBits::from_bits(bits).unwrap_or(ScaleBits::ONE),
                 zero_point,
-            },
+            }),
         },
     )
 }
