@@ -76,6 +76,16 @@ impl Chain {
         self.description().is_generative()
     }
 
+    /// Lends what runs a shard, for runs outside any session, such as those of a verification; sessions wait meanwhile. `None` beyond
+    /// the last shard.
+    pub fn with_executor<R>(
+        &self,
+        shard: usize,
+        borrow: impl FnOnce(&mut dyn ShardExecutor) -> R,
+    ) -> Option<R> {
+        (shard < self.shared.executors.len()).then(|| borrow(self.executor(shard).as_mut()))
+    }
+
     pub(crate) fn layout(&self) -> &Layout {
         &self.shared.layout
     }
