@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use shardwright_graph::Graph;
 
@@ -9,6 +10,9 @@ use crate::family::{Family, Settings};
 use crate::json::Fields;
 use crate::store::TensorStore;
 use crate::{CheckpointError, UnusedTensor, embeddinggemma, json, limits};
+
+/// Bytes that one thread hashes at a time.
+const HASHED_AT_ONCE: usize = 8 << 20;
 
 /// A directory in Hugging Face layout, read and translated.
 ///
@@ -129,6 +133,24 @@ impl Checkpoint {
     /// settings, names, shapes and types apart, but not two sets of values in equal files.
     pub fn weights_fingerprint(&self) -> [u8; 32] {
         self.fingerprint
+    }
+
+    /// SHA-256 over the settings and every value the graph reads: what a calibration or a bundle belongs to. Reads all of them, about
+    /// a gigabyte a second and core.
+    pub fn content_hash(&self) -> [u8; 32] {
+        let tables = self.graph.assets.iter().map(|asset| &asset.table);
+        let chunks: Vec<&[u8]> = self
+            .graph
+            .weights
+            .iter()
+            .chain(tables)
+            .flat_map(|weight| weight.data.bytes().chunks(HASHED_AT_ONCE))
+            .collect();
+        let hashes: Vec<[u8; 32]> = chunks.into_par_iter().map(|chunk| Sha256::digest(chunk).into()).collect();
+        let mut digest = Sha256::new();
+        digest.update(self.fingerprint);
+        hashes.iter().for_each(|hash| digest.update(hash));
+        digest.finalize().into()
     }
 }
 

@@ -75,6 +75,16 @@ impl WeightBytes for Mapped {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
+
+    #[cfg(unix)]
+    fn release(&self, range: std::ops::Range<usize>) {
+        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read from the file again and no byte
+        // of a slice changes. Advice that the system refuses changes nothing either.
+        let advised = unsafe {
+            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+        };
+        drop(advised);
+    }
 }
 
 /// A safetensors file whose header was checked.
