@@ -43,6 +43,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-shim-abi", &[]),
     ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
     ("shardwright-shim-template", &["shardwright-shim-abi"]),
+    // A shim for tests.
+    ("shardwright-shim-picky", &["shardwright-shim-abi"]),
     (TESTS, &[]),
     ("shardwright-test-checkpoints", &[]),
     // Programs that the tests of planning build or start.

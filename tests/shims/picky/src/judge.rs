@@ -1,0 +1,189 @@
+//! What is taken and why the rest is not.
+
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_abi::{
+    EntryView, Error, NodeView, PortView, QuantisationView, Result, TensorIndex, WeightView,
+};
+
+use crate::step::{Step, op_name, op_named};
+
+/// How much pickier than usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// `ops-limit`: most nodes of an entry that compile.
+    pub(crate) ops_limit: Option<u64>,
+    /// `rank-limit`: most axes of a tensor.
+    rank_limit: Option<usize>,
+    /// `no-op`: an operation that is not there.
+    missing: Option<u32>,
+}
+
+impl Options {
+    pub(crate) fn read(options: &shardwright_shim_abi::Options<'_>) -> Result<Options> {
+        options.only(&["ops-limit", "rank-limit", "no-op"])?;
+        let missing = options.get("no-op").map(|name| {
+            op_named(name).ok_or_else(|| {
+                Error::invalid_argument(format!("option `no-op`: there is no operation `{name}`"))
+                    .detail("option", "no-op")
+            })
+        });
+        Ok(Options {
+            ops_limit: options.number("ops-limit")?,
+            rank_limit: options.number("rank-limit")?,
+            missing: missing.transpose()?,
+        })
+    }
+
+    pub(crate) fn judge(self, entry: EntryView<'_>) -> Judge<'_> {
+        let mut weights = vec![None; entry.tensors().len()];
+        for (tensor, weight) in entry.constants() {
+            weights[tensor as usize] = Some(weight);
+        }
+        Judge { options: self, entry, weights }
+    }
+}
+
+/// Judges the nodes of one entry.
+pub(crate) struct Judge<'a> {
+    options: Options,
+    entry: EntryView<'a>,
+    /// By tensor.
+    weights: Vec<Option<WeightView<'a>>>,
+}
+
+fn type_name(dtype: u32) -> &'static str {
+    const NAMES: [&str; 12] = ["?", "f32", "f16", "bf16", "i32", "i16", "u16", "i8", "u8", "i64", "i4", "i2"];
+    NAMES.get(dtype as usize).copied().unwrap_or("?")
+}
+
+/// Whether one f32 scale stands for the whole tensor.
+fn is_per_tensor(quantisation: QuantisationView<'_>) -> bool {
+    quantisation.kind() == SW_QUANTISATION_PER_TENSOR && quantisation.scale_dtype() == SW_DTYPE_F32
+}
+
+impl Judge<'_> {
+    /// Why a node is not taken.
+    pub(crate) fn node(&self, node: NodeView<'_>) -> Option<String> {
+        let name = op_name(node.op());
+        if node.op() == SW_OP_STATE_UPDATE {
+            return Some("states are only read; new rows must leave as outputs".to_owned());
+        }
+        if node.op() < SW_OP_ADD {
+            return Some(format!("{name} is no primitive"));
+        }
+        if self.options.missing == Some(node.op()) {
+            return Some(format!("there is no {name}"));
+        }
+        let step = match Step::of(node) {
+            Ok(step) => step,
+            Err(error) => return Some(error.message),
+        };
+        let output = match node.output() {
+            Ok(output) => output,
+            Err(error) => return Some(error.message),
+        };
+        for (place, operand) in node.inputs().enumerate() {
+            let Some(operand) = operand else { return Some(format!("operand {place} is left out")) };
+            let refusal = match self.weights[operand as usize] {
+                Some(weight) => self.constant(operand, weight, &step, place),
+                None => self.activation(operand),
+            };
+            if refusal.is_some() {
+                return refusal;
+            }
+        }
+        let refusal = self.activation(output);
+        if refusal.is_some() {
+            return refusal;
+        }
+        if step.moves() {
+            return self.moved(node, output);
+        }
+        None
+    }
+
+    fn rank(&self, tensor: TensorIndex) -> Option<String> {
+        let tensor = self.entry.tensor(tensor);
+        let (rank, limit) = (tensor.shape().len(), self.options.rank_limit?);
+        (rank > limit).then(|| format!("`{}` has {rank} axes, of which {limit} are taken", tensor.name()))
+    }
+
+    fn activation(&self, index: TensorIndex) -> Option<String> {
+        let tensor = self.entry.tensor(index);
+        if tensor.dtype() != SW_DTYPE_U16 {
+            return Some(format!("`{}` is {}, not u16", tensor.name(), type_name(tensor.dtype())));
+        }
+        match tensor.quantisation() {
+            Some(held) if is_per_tensor(held) => self.rank(index),
+            _ => Some(format!("`{}` has not one scale", tensor.name())),
+        }
+    }
+
+    /// The scales and bytes of constants may be missing while they are judged.
+    fn constant(
+        &self,
+        index: TensorIndex,
+        weight: WeightView<'_>,
+        step: &Step,
+        place: usize,
+    ) -> Option<String> {
+        let name = weight.name();
+        let is_matrix = *step == (Step::MatMul { transpose_b: true }) && place == 1;
+        let (wanted, words) = if is_matrix { (SW_DTYPE_I8, "i8") } else { (SW_DTYPE_U16, "u16") };
+        if weight.dtype() != wanted {
+            return Some(format!("constant `{name}` is {}, not {words}", type_name(weight.dtype())));
+        }
+        let fits = weight.quantisation().is_some_and(|held| match is_matrix {
+            true => {
+                let plain = held.zero_points().is_ok_and(|zeros| zeros.iter().all(|&zero| zero == 0));
+                held.kind() == SW_QUANTISATION_PER_CHANNEL
+                    && held.axis() == 0
+                    && held.scale_dtype() == SW_DTYPE_F32
+                    && plain
+            }
+            false => is_per_tensor(held),
+        });
+        let scales = if is_matrix { "one f32 scale an output channel" } else { "one f32 scale" };
+        if !fits {
+            return Some(format!("constant `{name}` has not {scales}"));
+        }
+        if is_matrix && weight.shape().len() != 2 {
+            return Some(format!("constant `{name}` {:?} is no matrix", weight.shape()));
+        }
+        self.rank(index)
+    }
+
+    /// What only moves must be encoded alike before and after.
+    fn moved(&self, node: NodeView<'_>, output: TensorIndex) -> Option<String> {
+        let encoding = |index: TensorIndex| {
+            let held = self.entry.tensor(index).quantisation()?;
+            Some((held.scales().ok()?.to_vec(), held.zero_points().ok()?.first().copied().unwrap_or(0)))
+        };
+        let result = encoding(output);
+        let other = node.inputs().flatten().find(|&operand| {
+            self.weights[operand as usize].is_some() || encoding(operand) != result || result.is_none()
+        })?;
+        Some(format!("`{}` is encoded otherwise than the result", self.entry.tensor(other).name()))
+    }
+
+    /// Refuses an entry that binds what is no 16-bit integer, or writes a state.
+    pub(crate) fn ports(&self) -> Result<()> {
+        let refused = |port: PortView<'_>, reason: String| {
+            Err(Error::unsupported_op(format!("port `{}`: {reason}", port.name()))
+                .detail("port", port.name())
+                .detail("entry", self.entry.name()))
+        };
+        for port in self.entry.inputs().chain(self.entry.outputs()) {
+            if let Some(reason) = self.activation(port.tensor()) {
+                return refused(port, reason);
+            }
+            if self.weights[port.tensor() as usize].is_some() {
+                return refused(port, "a constant cannot be bound".to_owned());
+            }
+        }
+        match self.entry.outputs().find(|port| port.role() == SW_ROLE_STATE) {
+            Some(port) => refused(port, "states are only read".to_owned()),
+            None => Ok(()),
+        }
+    }
+}

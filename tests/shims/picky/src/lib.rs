@@ -1,0 +1,154 @@
+//! A shim for tests that takes as little as a real chip might: what the host must do for it, it must do completely.
+//!
+//! **Job.** Takes primitives alone, activations in unsigned 16-bit integers alone, matrices in signed 8-bit integers with one
+//! scale an output channel alone, states that it only reads, and whatever depends on positions as tensors. It refuses the rest
+//! with a reason, and computes what it takes in integer arithmetic of its own, written from the definitions of the operations and
+//! from nothing else. Options make it pickier still (see [`Options`](judge::Options)).
+//!
+//! **Not its job.** It is not fast, it ships with nothing, and it knows neither the reference evaluator nor the CPU shim.
+//!
+//! Reading order: [`Picky`], `judge.rs`, `step.rs`, `program.rs`, `arithmetic.rs`.
+
+#![deny(unsafe_code)]
+
+mod affine;
+mod arithmetic;
+mod judge;
+mod program;
+mod step;
+
+use judge::Options as Pickiness;
+use program::Program;
+use shardwright_shim_abi::{
+    Artefact, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Error, FlagOutcome,
+    Limit, LoadedEntry, LoadedShard, MemoryKinds, Options, Provenance, Result, Run, Shim, Verdict,
+    WorkOrderView,
+};
+
+/// First bytes of every head, with the version of the artefact format.
+const HEAD: &[u8] = b"picky 1";
+
+/// The one device.
+const DEVICE: &str = "picky";
+
+/// An instance with its options.
+pub struct Picky {
+    pickiness: Pickiness,
+}
+
+fn check_device(device: &str) -> Result<()> {
+    if device == DEVICE {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!("there is no device `{device}`")).detail("device", device))
+}
+
+impl Shim for Picky {
+    fn describe() -> Description {
+        Description {
+            name: "picky".to_owned(),
+            vendor: "Shardwright".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Description::default()
+        }
+    }
+
+    fn open(options: &Options<'_>) -> Result<Self> {
+        Ok(Picky { pickiness: Pickiness::read(options)? })
+    }
+
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
+        if soc.is_some() {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Device {
+            name: DEVICE.to_owned(),
+            soc: None,
+            detail: Some("primitives in 16-bit integers".to_owned()),
+            kind: DeviceKind::Present,
+            memory_kinds: MemoryKinds::HOST.and(MemoryKinds::SHIM),
+            memory_bytes: 0,
+        }])
+    }
+
+    fn limits(&self, device: &str) -> Result<Vec<Limit>> {
+        check_device(device)?;
+        let ops = self.pickiness.ops_limit.map(|value| Limit {
+            name: "ops".to_owned(),
+            value,
+            provenance: Provenance::Declared,
+            note: None,
+        });
+        Ok(ops.into_iter().collect())
+    }
+
+    fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
+        check_device(device)?;
+        let judge = self.pickiness.judge(entry);
+        Ok(entry.nodes().map(|node| judge.node(node).map_or(Verdict::Taken, Verdict::Refused)).collect())
+    }
+
+    fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
+        check_device(device)?;
+        for entry in order.entries() {
+            let judge = self.pickiness.judge(entry);
+            for node in entry.nodes() {
+                if let Some(reason) = judge.node(node) {
+                    let layer = node.layer().map_or("none".to_owned(), |layer| layer.to_string());
+                    return Err(Error::unsupported_op(format!("node `{}`: {reason}", node.name()))
+                        .detail("node", node.name())
+                        .detail("layer", layer));
+                }
+            }
+            judge.ports()?;
+            let ops = entry.nodes().len() as u64;
+            if let Some(limit) = self.pickiness.ops_limit.filter(|&limit| ops > limit) {
+                return Err(Error::resource_limit("ops", ops, limit).detail("entry", entry.name()));
+            }
+        }
+        program::write(order, output)?;
+        for (flag, _) in order.flags().iter() {
+            output.flag(flag, FlagOutcome::Unknown, "this shim has no flags");
+        }
+        output.head(HEAD)
+    }
+
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
+        check_device(device)?;
+        Ok(if head == HEAD {
+            Compatibility::Optimal
+        } else if head.starts_with(b"picky ") {
+            Compatibility::Unsupported("the artefact has another version of this shim's format".to_owned())
+        } else {
+            Compatibility::NotMine("the head is not this shim's".to_owned())
+        })
+    }
+
+    fn load<'m>(
+        &'m self,
+        device: &str,
+        artefact: Artefact<'m>,
+        options: &Options<'_>,
+    ) -> Result<Box<dyn LoadedShard + 'm>> {
+        check_device(device)?;
+        options.only(&["threads"])?;
+        Ok(Box::new(Loaded { program: Program::read(artefact.bytes())? }))
+    }
+}
+
+/// A program whose constants lie in the mapping.
+struct Loaded<'m> {
+    program: Program<'m>,
+}
+
+impl LoadedShard for Loaded<'_> {
+    fn entries(&self) -> Result<Vec<LoadedEntry>> {
+        self.program.entries()
+    }
+
+    fn run(&mut self, run: Run<'_>) -> Result<()> {
+        self.program.run(run)
+    }
+}
+
+shardwright_shim_abi::export_shim!(Picky);
