@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{Asset, GraphError, Weight, WeightData, WeightQuantisation};
 
+use crate::error::printable;
 use crate::file::MappedFile;
 use crate::layout::Layout;
 use crate::manifest::{self, AssetEntry, FileReference, MANIFEST_BYTES, Manifest, TextFile};
@@ -96,10 +97,10 @@ impl Bundle {
     pub fn map(&self, reference: &FileReference, verify: Verify) -> Result<MappedFile, BundleError> {
         let wanted = verify == Verify::Everything || reference.bytes <= SMALL_FILE_BYTES;
         let path = self.layout.file(reference.sha256);
-        // Nothing under the lock can leave the map half-changed.
-        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        let alive =
-            mapped.get(&reference.sha256).and_then(|(map, verified)| Some((map.upgrade()?, *verified)));
+        let alive = {
+            let mapped = self.mapped();
+            mapped.get(&reference.sha256).and_then(|(map, verified)| Some((map.upgrade()?, *verified)))
+        };
         let (map, verified) = match alive {
             Some((map, verified)) if map.len() as u64 == reference.bytes => (MappedFile(map), verified),
             _ => (MappedFile::new(&path, &self.check(reference, false)?, reference.bytes)?, false),
@@ -107,8 +108,13 @@ impl Bundle {
         if wanted && !verified {
             file::expect_hash(&path, reference.sha256, Digest::of(&map))?;
         }
-        mapped.insert(reference.sha256, (Arc::downgrade(&map.0), verified || wanted));
+        self.mapped().insert(reference.sha256, (Arc::downgrade(&map.0), verified || wanted));
         Ok(map)
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, HashMap<Digest, (Weak<Mmap>, bool)>> {
+        // Nothing done under the lock can leave the map half-changed.
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A file of the text side, verified; `None` if the checkpoint had none.
@@ -287,7 +293,7 @@ fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>, 
             Err(error) => return Err(BundleError::io(&entry.path())(error)),
         };
         let is_file = metadata.is_file();
-        let name = name.to_string_lossy().into_owned();
+        let name = printable(&name.to_string_lossy());
         found.push(Stray { name, bytes: if is_file { metadata.len() } else { 0 }, is_file });
     }
     found.sort();

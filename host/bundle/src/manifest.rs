@@ -2,6 +2,8 @@
 
 mod check;
 mod read;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -402,24 +404,5 @@ impl Manifest {
             verifications.map(|(index, entry)| (format!("verifications[{index}].report"), entry.report)),
         );
         found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_files_are_named_as_in_a_checkpoint() {
-        let names: Vec<_> = TextFile::ALL.iter().map(|file| file.name()).collect();
-        assert!(names.is_sorted(), "the order of members is the order in the manifest");
-        for &file in TextFile::ALL {
-            assert_eq!(TextFile::from_name(file.name()), Some(file));
-            assert_eq!(serde_json::to_string(&file).unwrap(), format!("\"{file}\""));
-        }
-        for name in ["", "model.safetensors", "../tokenizer.json", "Tokenizer.json"] {
-            assert_eq!(TextFile::from_name(name), None);
-            assert!(serde_json::from_str::<TextFile>(&format!("\"{name}\"")).is_err());
-        }
     }
 }

@@ -9,6 +9,7 @@ use shardwright_graph::{Asset, WeightData};
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::digest::{CHUNK, Hasher};
+use crate::error::printable;
 use crate::journal::Journal;
 use crate::layout::{Layout, TEMPORARY};
 use crate::manifest::{
@@ -33,8 +34,7 @@ const ENTRIES_LOOKED_AT: usize = 4096;
 /// [`recall`]: BundleWriter::recall
 pub struct BundleWriter {
     layout: Layout,
-    /// Held open for its lock.
-    _lock: File,
+    _lock: Lock,
     journal: Journal,
     /// What was there before, if it was complete.
     previous: Option<Manifest>,
@@ -57,7 +57,7 @@ impl BundleWriter {
         }
         let directory = &directory.canonicalize().map_err(BundleError::io(directory))?;
         file::expect_directory(directory)?;
-        let lock = lock(directory)?;
+        let lock = Lock::take(directory)?;
         let layout = Layout::of(directory);
         claim(&layout)?;
         let journal = Journal::open(&layout.journal())?;
@@ -86,14 +86,23 @@ impl BundleWriter {
         self.previous.as_ref()
     }
 
-    /// Adds bytes.
+    /// Adds bytes. A file of that content that is there already is hashed and kept.
     pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<FileReference, BundleError> {
         let reference = FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
         if self.holds(reference) {
             self.added.insert(reference);
             return Ok(reference);
         }
-        self.add_reader(bytes)
+        self.expect_length(reference.bytes)?;
+        let files = self.layout.files();
+        let write = || -> io::Result<NamedTempFile> {
+            let mut temporary = temporary(&files)?;
+            temporary.write_all(bytes)?;
+            temporary.as_file().sync_all()?;
+            Ok(temporary)
+        };
+        let temporary = write().map_err(BundleError::io(&files))?;
+        self.keep(temporary.into_temp_path(), reference)
     }
 
     /// Adds everything a reader gives. It is hashed while it is written, so memory is one buffer.
@@ -111,15 +120,20 @@ impl BundleWriter {
                 Err(error) => return Err(io(error)),
             };
             hasher.update(&chunk[..count]);
-            if hasher.bytes() > FILE_BYTES {
-                let (field, value) = ("bytes".to_owned(), hasher.bytes());
-                return Err(BundleError::Limit { path: files, field, value, limit: FILE_BYTES });
-            }
+            self.expect_length(hasher.bytes())?;
             temporary.write_all(&chunk[..count]).map_err(io)?;
         }
         let (sha256, bytes) = hasher.finish();
         temporary.as_file().sync_all().map_err(io)?;
         self.keep(temporary.into_temp_path(), FileReference { sha256, bytes })
+    }
+
+    fn expect_length(&self, value: u64) -> Result<(), BundleError> {
+        if value <= FILE_BYTES {
+            return Ok(());
+        }
+        let field = "bytes of a file".to_owned();
+        Err(BundleError::Limit { path: self.layout.files(), field, value, limit: FILE_BYTES })
     }
 
     /// Adds a copy of a file, which is left as it is.
@@ -319,15 +333,27 @@ impl std::fmt::Debug for BundleWriter {
     }
 }
 
-/// Takes the directory for this process; the lock goes with the process.
-fn lock(directory: &Path) -> Result<File, BundleError> {
-    let handle = File::open(directory).map_err(BundleError::io(directory))?;
-    match handle.try_lock() {
-        Ok(()) => Ok(handle),
-        Err(TryLockError::WouldBlock) => Err(BundleError::Busy { directory: directory.to_owned() }),
-        // File systems without locks: two writers would still leave a complete bundle, of one or the other.
-        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(handle),
-        Err(TryLockError::Error(error)) => Err(BundleError::io(directory)(error)),
+/// The directory, taken for this writer. The system releases it when the process ends.
+struct Lock(File);
+
+impl Lock {
+    fn take(directory: &Path) -> Result<Lock, BundleError> {
+        let handle = File::open(directory).map_err(BundleError::io(directory))?;
+        match handle.try_lock() {
+            Ok(()) => Ok(Lock(handle)),
+            Err(TryLockError::WouldBlock) => Err(BundleError::Busy { directory: directory.to_owned() }),
+            // File systems without locks: two writers would still leave a complete bundle, of one or the other.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(Lock(handle)),
+            Err(TryLockError::Error(error)) => Err(BundleError::io(directory)(error)),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a process that another thread is starting right now has a copy of the handle, and
+        // with it the lock. Where it cannot be released, closing is what is left.
+        let _ = self.0.unlock();
     }
 }
 
@@ -340,7 +366,7 @@ fn claim(layout: &Layout) -> Result<(), BundleError> {
         let name = entry.map_err(BundleError::io(directory))?.file_name();
         is_empty = false;
         if !name.to_str().is_some_and(Layout::is_ours) {
-            return Err(occupied(name.to_string_lossy().into_owned()));
+            return Err(occupied(printable(&name.to_string_lossy())));
         }
     }
     if is_empty {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Manifest;
 use crate::envelope::{self, Fault};
+use crate::error::printable;
 use crate::{BundleError, Digest};
 
 /// Bytes of a manifest that are read at most. A large decoder whose every operation was decomposed, in four chains of
@@ -36,7 +37,7 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<(Manifest, Digest), Bun
     let manifest: Manifest = serde_json::from_slice(json).map_err(|error| BundleError::Syntax {
         path: path.to_owned(),
         offset: (start + offset_of(json, error.line(), error.column())) as u64,
-        reason: cut(error.to_string()),
+        reason: cut(&error.to_string()),
     })?;
     let canonical = to_json(path, &manifest)?;
     if canonical != json {
@@ -65,12 +66,13 @@ fn offset_of(json: &[u8], line: usize, column: usize) -> usize {
     (start + column.saturating_sub(1)).min(json.len())
 }
 
-/// Messages of the parser quote the file, which may quote back a megabyte.
-fn cut(reason: String) -> String {
+/// The parser's message without its own idea of the place, and not as long as what it quotes, which may be a megabyte.
+fn cut(message: &str) -> String {
     const QUOTED_CHARS: usize = 200;
+    let reason = message.rsplit_once(" at line ").map_or(message, |(reason, _)| reason);
     match reason.char_indices().nth(QUOTED_CHARS) {
-        Some((end, _)) => format!("{} …", &reason[..end]),
-        None => reason,
+        Some((end, _)) => printable(&format!("{} …", &reason[..end])),
+        None => printable(reason),
     }
 }
 
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_long_quotation_is_cut() {
-        assert!(cut("é".repeat(10_000)).len() < 1000);
-        assert_eq!(cut("short".to_owned()), "short");
+        assert!(cut(&"é".repeat(10_000)).len() < 1000);
+        assert_eq!(cut("short \u{1b}[2J at line 1 column 7"), "short \\u{1b}[2J");
     }
 }

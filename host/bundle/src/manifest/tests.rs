@@ -1,0 +1,669 @@
+//! The manifest as bytes: one spelling, everything capped, every contradiction named.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use shardwright_graph::target::{
+    ActivationFormat, FlagVerdict, RoleFormat, StateFormat, TargetKind, WeightFormat, WeightRole,
+};
+use shardwright_graph::{StateKind, scale_count};
+
+use super::*;
+use crate::envelope::seal;
+use crate::{BundleError, FORMAT_VERSION};
+
+fn file(text: &str) -> FileReference {
+    FileReference { sha256: Digest::of(text.as_bytes()), bytes: text.len() as u64 }
+}
+
+fn sized(text: &str, bytes: u64) -> FileReference {
+    FileReference { sha256: Digest::of(text.as_bytes()), bytes }
+}
+
+/// A manifest with something in every list.
+fn sample() -> Manifest {
+    let target = |name: &str, kind| Target {
+        name: name.to_owned(),
+        shim: "neuron".to_owned(),
+        device: "mt6989".to_owned(),
+        kind,
+    };
+    let shard = |name: &str, component, layers| ShardEntry {
+        name: name.to_owned(),
+        component,
+        layers,
+        target: target("mt6989", TargetKind::Npu),
+        compiled_by: ShimIdentity {
+            shim: "cpu".to_owned(),
+            version: "0.1.0".to_owned(),
+            device: "cpu".to_owned(),
+        },
+        formats: FormatTuple {
+            weights: WeightFormat::W4Block32,
+            roles: vec![RoleFormat { role: WeightRole::MlpOutput, format: WeightFormat::W8PerChannel }],
+            activations: ActivationFormat::A16,
+            states: StateFormat::F16,
+        },
+        entries: vec!["prefill_8@64".parse().unwrap(), "decode_1@64".parse().unwrap()],
+        artefact: file(name),
+        head: file("head"),
+        work_order: Digest::of(b"order"),
+        flags: vec![FlagEntry {
+            flag: Flag { name: "opt".to_owned(), value: "3".to_owned() },
+            verdict: FlagVerdict::Applied { evidence: "31 kernels, 40 without".to_owned() },
+            reason: String::new(),
+        }],
+        rewritten: vec![RewriteEntry {
+            entry: "decode_1@64".parse().unwrap(),
+            name: "layer.0.k".to_owned(),
+            rewrite: Rewrite::ByRuntime,
+            reason: "no scatter".to_owned(),
+        }],
+        placements: vec![NodePlacement {
+            entry: "decode_1@64".parse().unwrap(),
+            node: "layer.0.norm".to_owned(),
+            place: "cpu".to_owned(),
+            reason: String::new(),
+        }],
+    };
+    Manifest {
+        program: "shardwright 0.1.0".to_owned(),
+        model: ModelIdentity {
+            name: "demo".to_owned(),
+            family: "gemma4".to_owned(),
+            checkpoint: Digest::of(b"checkpoint"),
+            calibration: Some(Digest::of(b"calibration")),
+        },
+        soc: "mt6989".to_owned(),
+        planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
+        options: BTreeMap::from([("context".to_owned(), "64".to_owned())]),
+        structure: Structure {
+            hidden: 4,
+            vocabulary: 6,
+            context: 512,
+            per_layer_width: 0,
+            layers: 2,
+            components: vec![ComponentKind::Embed, ComponentKind::Decoder, ComponentKind::Head],
+            states: vec![State {
+                name: "layer.0.k".to_owned(),
+                layer: 0,
+                width: 4,
+                kind: StateKind::Ring { window: 8 },
+            }],
+        },
+        assets: vec![AssetEntry {
+            name: "embedding".to_owned(),
+            entries: 6,
+            width: 5,
+            dtype: DType::I4,
+            table: sized("table", 6 * 3),
+            quantisation: Some(AssetQuantisation {
+                granularity: Granularity::PerChannel,
+                scale_dtype: DType::F32,
+                scales: sized("scales", 24),
+                zero_point: 0,
+            }),
+            redirect: vec![(3, 0), (5, 0)],
+        }],
+        texts: BTreeMap::from([(TextFile::Tokenizer, file("tokenizer"))]),
+        chains: vec![ChainEntry {
+            name: "primary".to_owned(),
+            emulated_on: Some("cpu".to_owned()),
+            request: file("request"),
+            plan: file("plan"),
+            report: Some(file("report")),
+            shards: vec![
+                shard("embed", ComponentKind::Embed, (0, 0)),
+                shard("decoder.0-2", ComponentKind::Decoder, (0, 2)),
+                shard("head", ComponentKind::Head, (0, 0)),
+            ],
+        }],
+        verifications: vec![Verification {
+            name: "boundaries".to_owned(),
+            chain: "primary".to_owned(),
+            passed: true,
+            summary: "largest relative error 1.2e-4".to_owned(),
+            report: file("verification"),
+        }],
+        notices: vec![BundleNotice { kind: BundleNoticeKind::Note, text: "nothing".to_owned() }],
+    }
+}
+
+const PATH: &str = "demo/bundle.json";
+
+fn written(manifest: &Manifest) -> Result<Vec<u8>, BundleError> {
+    canonical(Path::new(PATH), manifest).map(|(bytes, _)| bytes)
+}
+
+fn read(bytes: &[u8]) -> Result<Manifest, BundleError> {
+    parse(Path::new(PATH), bytes).map(|(manifest, _)| manifest)
+}
+
+/// A file with a right hash over this JSON.
+fn sealed(json: &str) -> Vec<u8> {
+    seal(json.as_bytes()).0
+}
+
+fn json_of(manifest: &Manifest) -> String {
+    serde_json::to_string(manifest).unwrap()
+}
+
+#[test]
+fn text_files_are_named_as_in_a_checkpoint() {
+    let names: Vec<_> = TextFile::ALL.iter().map(|file| file.name()).collect();
+    assert!(names.is_sorted(), "the order of members is the order in the manifest");
+    for &file in TextFile::ALL {
+        assert_eq!(TextFile::from_name(file.name()), Some(file));
+        assert_eq!(serde_json::to_string(&file).unwrap(), format!("\"{file}\""));
+    }
+    for name in ["", "model.safetensors", "../tokenizer.json", "Tokenizer.json"] {
+        assert_eq!(TextFile::from_name(name), None);
+        assert!(serde_json::from_str::<TextFile>(&format!("\"{name}\"")).is_err());
+    }
+}
+
+#[test]
+fn every_file_is_found_with_the_field_that_names_it() {
+    let fields: Vec<_> = sample().references().into_iter().map(|(field, _)| field).collect();
+    assert_eq!(
+        fields,
+        [
+            "assets[0].table",
+            "assets[0].quantisation.scales",
+            "texts.tokenizer.json",
+            "chains[0].request",
+            "chains[0].plan",
+            "chains[0].report",
+            "chains[0].shards[0].artefact",
+            "chains[0].shards[0].head",
+            "chains[0].shards[1].artefact",
+            "chains[0].shards[1].head",
+            "chains[0].shards[2].artefact",
+            "chains[0].shards[2].head",
+            "verifications[0].report",
+        ]
+    );
+    // None is forgotten: as many as there are hashes with a length in the JSON.
+    assert_eq!(json_of(&sample()).matches("\"bytes\":").count(), fields.len());
+}
+
+#[test]
+fn every_changed_bit_of_a_manifest_is_refused() {
+    let bytes = written(&sample()).unwrap();
+    assert_eq!(read(&bytes).unwrap(), sample());
+    for offset in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut changed = bytes.clone();
+            changed[offset] ^= 1 << bit;
+            let error = read(&changed).unwrap_err();
+            assert!(error.to_string().contains(PATH) && error.help().is_some(), "{error}");
+        }
+    }
+    for end in 0..bytes.len() {
+        assert!(read(&bytes[..end]).is_err(), "cut at {end}");
+    }
+}
+
+/// Changes one thing, and gives the field that is named for it.
+type Mistake = (&'static str, fn(&mut Manifest));
+
+#[test]
+fn contradictions_are_refused_by_field_whoever_wrote_them() {
+    let mistakes: &[Mistake] = &[
+        ("program", |m| m.program.clear()),
+        ("model.name", |m| m.model.name = "a\u{1b}[2Jb".to_owned()),
+        ("model.family", |m| m.model.family = "a\nb".to_owned()),
+        ("soc", |m| m.soc.clear()),
+        ("planner.name", |m| m.planner.name.clear()),
+        ("planner.version", |m| m.planner.version.clear()),
+        ("options", |m| drop(m.options.insert(String::new(), String::new()))),
+        ("structure.states[1].name", |m| m.structure.states.push(m.structure.states[0].clone())),
+        ("structure.states[0].layer", |m| m.structure.states[0].layer = 2),
+        ("structure.states[0].width", |m| m.structure.states[0].width = 0),
+        ("structure.components", |m| m.structure.components.reverse()),
+        ("structure.components", |m| m.structure.components.insert(0, ComponentKind::Embed)),
+        ("assets[1].name", |m| m.assets.push(m.assets[0].clone())),
+        ("assets[0]", |m| m.assets[0].width = 0),
+        ("assets[0].table", |m| m.assets[0].width = 7),
+        ("assets[0].table", |m| m.assets[0].entries = u64::MAX),
+        ("assets[0].dtype", |m| m.assets[0].quantisation = None),
+        ("assets[0].dtype", |m| {
+            m.assets[0].dtype = DType::F16;
+            m.assets[0].table.bytes = 60;
+        }),
+        ("assets[0].quantisation.zero_point", |m| quantisation(m).zero_point = 8),
+        ("assets[0].quantisation.scale_dtype", |m| quantisation(m).scale_dtype = DType::Bf16),
+        ("assets[0].quantisation.scales", |m| quantisation(m).scales.bytes = 20),
+        ("assets[0].quantisation.scales", |m| {
+            quantisation(m).granularity = Granularity::PerBlock { size: 0 };
+        }),
+        ("assets[0].redirect", |m| m.assets[0].redirect.reverse()),
+        ("assets[0].redirect", |m| m.assets[0].redirect.push((5, 1))),
+        ("assets[0].redirect", |m| m.assets[0].redirect.push((9, 6))),
+        ("chains", |m| m.chains.clear()),
+        ("chains[1].name", |m| m.chains.push(m.chains[0].clone())),
+        ("chains[0].emulated_on", |m| m.chains[0].emulated_on = Some(String::new())),
+        ("chains[0].shards", |m| m.chains[0].shards.clear()),
+        ("chains[0].shards[1].name", |m| m.chains[0].shards[1].name = "embed".to_owned()),
+        ("chains[0].shards[0].component", |m| shard(m).component = ComponentKind::Pooling),
+        ("chains[0].shards[0].layers", |m| shard(m).layers = (0, 3)),
+        ("chains[0].shards[0].layers", |m| shard(m).layers = (2, 1)),
+        ("chains[0].shards[0].target.name", |m| shard(m).target.name.clear()),
+        ("chains[0].shards[0].target.shim", |m| shard(m).target.shim.clear()),
+        ("chains[0].shards[0].target.device", |m| shard(m).target.device.clear()),
+        ("chains[0].shards[0].compiled_by.shim", |m| shard(m).compiled_by.shim.clear()),
+        ("chains[0].shards[0].compiled_by.version", |m| shard(m).compiled_by.version.clear()),
+        ("chains[0].shards[0].compiled_by.device", |m| shard(m).compiled_by.device.clear()),
+        ("chains[0].shards[0].formats.roles", |m| {
+            let twice = shard(m).formats.roles[0];
+            shard(m).formats.roles.push(twice);
+        }),
+        ("chains[0].shards[0].entries", |m| shard(m).entries.push("decode_1@64".parse().unwrap())),
+        ("chains[0].shards[0].artefact", |m| shard(m).artefact = file("")),
+        ("chains[0].shards[0].flags[0].flag.name", |m| shard(m).flags[0].flag.name.clear()),
+        ("chains[0].shards[0].rewritten[0].name", |m| shard(m).rewritten[0].name.clear()),
+        ("chains[0].shards[0].placements[0].node", |m| shard(m).placements[0].node.clear()),
+        ("chains[0].shards[0].placements[0].place", |m| shard(m).placements[0].place.clear()),
+        ("verifications[1].name", |m| m.verifications.push(m.verifications[0].clone())),
+        ("verifications[0].chain", |m| m.verifications[0].chain = "other".to_owned()),
+        ("chains[0].plan", |m| m.chains[0].plan = sized("request", 8)),
+    ];
+    for (expected, mistake) in mistakes {
+        let mut manifest = sample();
+        mistake(&mut manifest);
+        // Neither written nor, by somebody with the right hash, read.
+        for error in [written(&manifest).unwrap_err(), read(&sealed(&json_of(&manifest))).unwrap_err()] {
+            let BundleError::Invalid { field, .. } = &error else { panic!("{expected}: {error}") };
+            assert_eq!(field, expected, "{error}");
+            assert!(error.is_damage() && error.help().is_some());
+        }
+    }
+}
+
+#[test]
+fn everything_with_a_length_is_capped() {
+    let mistakes: &[Mistake] = &[
+        ("soc", |m| m.soc = "x".repeat(NAME_BYTES_MAX as usize + 1)),
+        ("options", |m| m.options = (0..5000).map(|n| (n.to_string(), String::new())).collect()),
+        ("options.context", |m| drop(m.options.insert("context".to_owned(), long()))),
+        ("structure.states", |m| {
+            let state = |n: u32| State { name: n.to_string(), ..m.structure.states[0].clone() };
+            m.structure.states = (0..5000).map(state).collect();
+        }),
+        ("structure.components", |m| m.structure.components = vec![ComponentKind::Head; 17]),
+        ("assets", |m| m.assets = vec![m.assets[0].clone(); 65]),
+        ("assets[0].redirect", |m| m.assets[0].redirect = (0..70_000).map(|token| (token, 0)).collect()),
+        ("texts.tokenizer.json", |m| {
+            m.texts.insert(TextFile::Tokenizer, sized("tokenizer", TEXT_FILE_BYTES + 1));
+        }),
+        ("chains", |m| m.chains = vec![m.chains[0].clone(); 17]),
+        ("chains[0].shards", |m| {
+            let first = m.chains[0].shards[0].clone();
+            m.chains[0].shards = vec![first; 1025];
+        }),
+        ("chains[0].shards[0].entries", |m| shard(m).entries = vec!["decode_1@64".parse().unwrap(); 65]),
+        ("chains[0].shards[0].head", |m| shard(m).head = sized("head", (64 << 10) + 1)),
+        ("chains[0].shards[0].flags", |m| {
+            let flag = shard(m).flags[0].clone();
+            shard(m).flags = vec![flag; 5000];
+        }),
+        ("chains[0].shards[0].flags[0].flag.value", |m| shard(m).flags[0].flag.value = long()),
+        ("chains[0].shards[0].flags[0].reason", |m| shard(m).flags[0].reason = long()),
+        ("chains[0].shards[0].flags[0].verdict.evidence", |m| {
+            shard(m).flags[0].verdict = FlagVerdict::Applied { evidence: long() };
+        }),
+        ("chains[0].shards[0].rewritten[0].reason", |m| shard(m).rewritten[0].reason = long()),
+        ("chains[0].shards[0].placements[0].reason", |m| shard(m).placements[0].reason = long()),
+        ("verifications", |m| m.verifications = vec![m.verifications[0].clone(); 5000]),
+        ("verifications[0].summary", |m| m.verifications[0].summary = long()),
+        ("notices", |m| m.notices = vec![m.notices[0].clone(); 5000]),
+        ("notices[0].text", |m| m.notices[0].text = long()),
+        ("chains[0].request", |m| m.chains[0].request = sized("request", FILE_BYTES + 1)),
+    ];
+    for (expected, mistake) in mistakes {
+        let mut manifest = sample();
+        mistake(&mut manifest);
+        for error in [written(&manifest).unwrap_err(), read(&sealed(&json_of(&manifest))).unwrap_err()] {
+            let BundleError::Limit { field, value, limit, .. } = &error else {
+                panic!("{expected}: {error}")
+            };
+            assert_eq!(field, expected, "{error}");
+            assert!(value > limit && error.help().is_some());
+        }
+    }
+    let mut manifest = sample();
+    let notice = BundleNotice { kind: BundleNoticeKind::Note, text: "x".repeat(TEXT_BYTES_MAX as usize) };
+    manifest.notices = vec![notice; 300];
+    let error = written(&manifest).unwrap_err();
+    assert!(matches!(&error, BundleError::Limit { limit: MANIFEST_BYTES, .. }), "{error}");
+}
+
+fn long() -> String {
+    "x".repeat(TEXT_BYTES_MAX as usize + 1)
+}
+
+fn shard(manifest: &mut Manifest) -> &mut ShardEntry {
+    &mut manifest.chains[0].shards[0]
+}
+
+fn quantisation(manifest: &mut Manifest) -> &mut AssetQuantisation {
+    manifest.assets[0].quantisation.as_mut().unwrap()
+}
+
+#[test]
+fn sentences_of_shims_are_kept_as_they_are() {
+    let mut manifest = sample();
+    manifest.notices[0].text = "\u{1b}[31mred\u{0}\n\"quoted\" \\ é\u{2028}".to_owned();
+    shard(&mut manifest).flags[0].reason = "\t".to_owned();
+    assert_eq!(read(&written(&manifest).unwrap()).unwrap(), manifest);
+}
+
+#[test]
+fn there_is_one_spelling() {
+    let json = json_of(&sample());
+    assert_eq!(read(&sealed(&json)).unwrap(), sample());
+    let other = |from: &str, to: &str| {
+        assert!(json.contains(from), "{from}");
+        json.replacen(from, to, 1)
+    };
+    for changed in [
+        other("{\"program\"", "{ \"program\""),
+        other("\"soc\":\"mt6989\"", "\"soc\":\"\\u006dt6989\""),
+        other("\"hidden\":4", "\"hidden\":4 "),
+        other("\"reason\":\"no scatter\"", "\"reason\":\"\""),
+        other(
+            "\"model\":{\"name\":\"demo\",\"family\":\"gemma4\"",
+            "\"model\":{\"family\":\"gemma4\",\"name\":\"demo\"",
+        ),
+        other("\"context\":\"64\"", "\"context\":\"1\",\"context\":\"64\""),
+        // What the graph room's own types would let pass.
+        other("\"kind\":\"ring\"", "\"kind\":\"ring\",\"more\":1"),
+        format!("{json} "),
+        format!("\n{json}"),
+    ] {
+        let error = read(&sealed(&changed)).unwrap_err();
+        let BundleError::Spelling { offset, .. } = error else { panic!("{error}") };
+        let bytes = sealed(&changed);
+        let start = bytes.len() - changed.len() - 2;
+        let meant: Manifest = serde_json::from_str(&changed).unwrap();
+        let equal =
+            json_of(&meant).bytes().zip(changed.bytes()).take_while(|(one, other)| one == other).count();
+        assert_eq!(offset as usize, start + equal);
+        assert!(error.help().is_some());
+    }
+}
+
+#[test]
+fn what_is_no_manifest_is_refused_with_its_place() {
+    let json = json_of(&sample());
+    let other = |from: &str, to: &str| {
+        assert!(json.contains(from), "{from}");
+        json.replacen(from, to, 1)
+    };
+    let upper = Digest::of(b"checkpoint").to_string();
+    for (changed, said) in [
+        (String::new(), "EOF"),
+        ("null".to_owned(), "null"),
+        ("{}".to_owned(), "missing field"),
+        ("[".repeat(100_000), "expected a string"),
+        (format!("{{\"program\":{}", "[".repeat(100_000)), "expected a string"),
+        (format!("{json}{json}"), "trailing"),
+        (other("\"hidden\":4", "\"hidden\":4.0"), "floating point"),
+        (other("\"hidden\":4", "\"hidden\":-4"), "expected u64"),
+        (other("\"hidden\":4", "\"hidden\":18446744073709551616"), "expected u64"),
+        (other("\"soc\":", "\"zoc\":"), "unknown field"),
+        (other("\"built_in\":true", "\"built_in\":1"), "expected a boolean"),
+        (other("\"tokenizer.json\":", "\"../../etc/passwd\":"), "unknown variant"),
+        (other("\"entry\":\"decode_1@64\"", "\"entry\":\"decode_01@64\""), "entry point"),
+        (other(&upper, &upper.to_uppercase()), "SHA-256"),
+        (other(&upper, "../../../etc/passwd"), "SHA-256"),
+        (other("\"emulated_on\":\"cpu\"", "\"emulated_on\":\"c\tpu\""), "control character"),
+        (other("\"rewrite\":\"by-runtime\"", "\"rewrite\":\"by-magic\""), "unknown variant"),
+    ] {
+        let bytes = sealed(&changed);
+        let error = read(&bytes).unwrap_err();
+        let BundleError::Syntax { offset, reason, .. } = &error else { panic!("{said}: {error}") };
+        assert!(reason.contains(said), "{said}: {error}");
+        assert!((*offset as usize) < bytes.len() && error.to_string().len() < 500, "{error}");
+        assert!(error.is_damage() && error.help().is_some());
+    }
+    let next = format!("{{\"shardwright-bundle\":{}", FORMAT_VERSION + 1);
+    let error = read(next.as_bytes()).unwrap_err();
+    assert!(matches!(&error, BundleError::Version { version: 2, .. }) && error.help().is_some());
+    assert!(matches!(read(b"{\"a\":1}"), Err(BundleError::Magic { offset: 2, .. })));
+    assert!(matches!(read(b"PK\x03\x04"), Err(BundleError::Magic { offset: 0, .. })));
+}
+
+fn digest() -> impl Strategy<Value = Digest> {
+    any::<[u8; 32]>().prop_map(Digest::from_bytes)
+}
+
+fn reference() -> impl Strategy<Value = FileReference> {
+    (digest(), 1..=60_000_u64).prop_map(|(sha256, bytes)| FileReference { sha256, bytes })
+}
+
+fn word() -> impl Strategy<Value = String> {
+    "[^\\p{Cc}]{1,12}"
+}
+
+fn sentence() -> impl Strategy<Value = String> {
+    prop_oneof![Just(String::new()), any::<String>()]
+}
+
+fn one_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
+    (0..all.len()).prop_map(|index| all[index])
+}
+
+fn entry_name() -> impl Strategy<Value = EntryName> {
+    prop_oneof![
+        (1..=u32::MAX).prop_map(|rows| format!("encode_{rows}")),
+        (1..=u32::MAX, 1..=u32::MAX).prop_map(|(rows, context)| format!("decode_{rows}@{context}")),
+        (1..=u32::MAX, 1..=u32::MAX).prop_map(|(rows, context)| format!("prefill_{rows}@{context}")),
+    ]
+    .prop_map(|name| name.parse().unwrap())
+}
+
+fn verdict() -> impl Strategy<Value = FlagVerdict> {
+    prop_oneof![
+        sentence().prop_map(|evidence| FlagVerdict::Applied { evidence }),
+        Just(FlagVerdict::Recorded),
+        Just(FlagVerdict::Inert),
+        Just(FlagVerdict::Refused),
+        Just(FlagVerdict::Unknown),
+    ]
+}
+
+fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
+    let granularity = prop_oneof![
+        Just(Granularity::PerTensor),
+        Just(Granularity::PerChannel),
+        (1..=64_u32).prop_map(|size| Granularity::PerBlock { size }),
+    ];
+    let scales = (granularity, one_of(&[DType::F32, DType::F16]), digest(), -2..=1_i32);
+    (1..=50_u64, 1..=50_u64, one_of(&DType::ALL), digest(), scales).prop_map(
+        move |(entries, width, dtype, sha256, (granularity, scale_dtype, scales, zero_point))| {
+            let shape = [entries, width];
+            let dtype = if dtype.is_float() || dtype.raw_range().is_some() { dtype } else { DType::F32 };
+            let quantisation = dtype.raw_range().map(|(low, _)| AssetQuantisation {
+                granularity,
+                scale_dtype,
+                scales: FileReference {
+                    sha256: scales,
+                    bytes: scale_count(granularity, &shape).unwrap() * scale_dtype.bytes(),
+                },
+                zero_point: zero_point.max(low),
+            });
+            AssetEntry {
+                name: format!("table {index}"),
+                entries,
+                width,
+                dtype,
+                table: FileReference { sha256, bytes: dtype.packed_bytes(&shape).unwrap() },
+                quantisation,
+                redirect: (0..entries as u32 % 5).map(|token| (token * 7, token % entries as u32)).collect(),
+            }
+        },
+    )
+}
+
+fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
+    let rewrite = one_of(&[Rewrite::Decomposed, Rewrite::ByRuntime]);
+    let rewritten = (entry_name(), word(), rewrite, sentence())
+        .prop_map(|(entry, name, rewrite, reason)| RewriteEntry { entry, name, rewrite, reason });
+    let placement = (entry_name(), word(), word(), sentence())
+        .prop_map(|(entry, node, place, reason)| NodePlacement { entry, node, place, reason });
+    let flag = (word(), sentence(), verdict(), sentence())
+        .prop_map(|(name, value, verdict, reason)| FlagEntry { flag: Flag { name, value }, verdict, reason });
+    let formats = (
+        one_of(WeightFormat::ALL),
+        proptest::option::of((one_of(WeightRole::ALL), one_of(WeightFormat::ALL))),
+        one_of(ActivationFormat::ALL),
+        one_of(StateFormat::ALL),
+    )
+        .prop_map(|(weights, role, activations, states)| FormatTuple {
+            weights,
+            roles: role.into_iter().map(|(role, format)| RoleFormat { role, format }).collect(),
+            activations,
+            states,
+        });
+    let target = (word(), word(), word(), one_of(TargetKind::ALL))
+        .prop_map(|(name, shim, device, kind)| Target { name, shim, device, kind });
+    let shim =
+        (word(), word(), word()).prop_map(|(shim, version, device)| ShimIdentity { shim, version, device });
+    let files = (reference(), reference(), digest());
+    let lists = (
+        proptest::collection::btree_set(entry_name(), 0..4),
+        proptest::collection::vec(flag, 0..3),
+        proptest::collection::vec(rewritten, 0..3),
+        proptest::collection::vec(placement, 0..3),
+    );
+    (word(), one_of(&ComponentKind::ALL), (0..3_u32, 0..3_u32), target, shim, formats, files, lists).prop_map(
+        move |(name, component, (first, count), target, compiled_by, formats, files, lists)| ShardEntry {
+            name: format!("{name} {index}"),
+            component,
+            layers: (first, first + count),
+            target,
+            compiled_by,
+            formats,
+            entries: lists.0.into_iter().collect(),
+            artefact: files.0,
+            head: files.1,
+            work_order: files.2,
+            flags: lists.1,
+            rewritten: lists.2,
+            placements: lists.3,
+        },
+    )
+}
+
+fn several<S: Strategy>(
+    make: fn(usize) -> S,
+    range: std::ops::Range<usize>,
+) -> impl Strategy<Value = Vec<S::Value>> {
+    range.prop_flat_map(move |count| (0..count).map(make).collect::<Vec<_>>())
+}
+
+fn chain_entry(index: usize) -> impl Strategy<Value = ChainEntry> {
+    let files = (reference(), reference(), proptest::option::of(reference()));
+    (proptest::option::of(word()), files, several(shard_entry, 1..4)).prop_map(
+        move |(emulated_on, (request, plan, report), shards)| ChainEntry {
+            name: format!("chain {index}"),
+            emulated_on,
+            request,
+            plan,
+            report,
+            shards,
+        },
+    )
+}
+
+prop_compose! {
+    fn manifest()(
+        (program, name, family, soc) in (word(), word(), word(), word()),
+        (checkpoint, calibration) in (digest(), proptest::option::of(digest())),
+        (planner, version, built_in) in (word(), word(), any::<bool>()),
+        options in proptest::collection::btree_map(word(), sentence(), 0..4),
+        (hidden, vocabulary, context, per_layer_width) in any::<(u64, u64, u64, u64)>(),
+        states in proptest::collection::vec((0..9_u32, 1..=u64::MAX, proptest::option::of(any::<u32>())), 0..5),
+        assets in several(asset_entry, 0..3),
+        texts in proptest::collection::btree_map(one_of(TextFile::ALL), reference(), 0..9),
+        chains in several(chain_entry, 1..3),
+        verifications in proptest::collection::vec((any::<bool>(), sentence(), reference()), 0..3),
+        notices in proptest::collection::vec((any::<bool>(), sentence()), 0..3),
+    ) -> Manifest {
+        Manifest {
+            program,
+            model: ModelIdentity { name, family, checkpoint, calibration },
+            soc,
+            planner: PlannerIdentity { name: planner, version, built_in },
+            options,
+            structure: Structure {
+                hidden,
+                vocabulary,
+                context,
+                per_layer_width,
+                layers: 9,
+                components: ComponentKind::ALL.to_vec(),
+                states: states.into_iter().enumerate().map(|(index, (layer, width, window))| State {
+                    name: format!("state {index}"),
+                    layer,
+                    width,
+                    kind: window.map_or(StateKind::Linear, |window| StateKind::Ring { window }),
+                }).collect(),
+            },
+            assets,
+            texts,
+            verifications: verifications.into_iter().enumerate().map(|(index, (passed, summary, report))| Verification {
+                name: format!("verification {index}"),
+                chain: chains[0].name.clone(),
+                passed,
+                summary,
+                report,
+            }).collect(),
+            chains,
+            notices: notices.into_iter().map(|(fallback, text)| BundleNotice {
+                kind: if fallback { BundleNoticeKind::Fallback } else { BundleNoticeKind::Note },
+                text,
+            }).collect(),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_written_is_read_back_in_the_same_bytes(manifest in manifest()) {
+        let bytes = written(&manifest).unwrap();
+        let found = read(&bytes).unwrap();
+        prop_assert_eq!(&found, &manifest);
+        prop_assert_eq!(written(&found).unwrap(), bytes);
+    }
+
+    #[test]
+    fn a_changed_manifest_under_a_right_hash_is_refused_or_means_what_it_says(
+        manifest in manifest(),
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..4),
+    ) {
+        let mut json = json_of(&manifest).into_bytes();
+        for (index, byte, edit) in edits {
+            let at = index.index(json.len());
+            match edit {
+                0 => json[at] = byte,
+                1 => json.insert(at, byte),
+                _ => drop(json.remove(at)),
+            }
+        }
+        let bytes = seal(&json).0;
+        // Never a panic; and what is accepted is exactly what stands there.
+        if let Ok(found) = read(&bytes) {
+            prop_assert_eq!(written(&found).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn random_bytes_are_no_manifest(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        prop_assert!(read(&bytes).is_err());
+        prop_assert!(read(&seal(&bytes).0).is_err());
+    }
+}

@@ -1,0 +1,8 @@
+//! Bundles on disk: written, interrupted, damaged, copied, attacked.
+
+mod hostile;
+mod identify;
+mod interrupted;
+mod reading;
+mod support;
+mod writing;

@@ -1,0 +1,252 @@
+//! What is written is read back, and every byte can be proved.
+
+use std::fs;
+use std::thread;
+
+use shardwright_bundle::{
+    Bundle, BundleError, Digest, Examine, FileReference, FileState, SMALL_FILE_BYTES, TextFile, Verify,
+    inspect,
+};
+
+use crate::support::{RECIPE, checkpoint, files, place, snapshot, tables, write};
+
+#[test]
+fn a_bundle_gives_back_what_was_put_into_it() {
+    let (parent, directory) = place();
+    let written = write(&directory, RECIPE).unwrap();
+    let bundle = Bundle::open(&directory).unwrap();
+    assert_eq!(bundle.manifest(), written.manifest());
+    assert_eq!(bundle.sha256(), written.sha256());
+    assert_eq!(bundle.directory(), directory);
+    assert!(bundle.unreferenced().unwrap().is_empty(), "nothing is left behind");
+
+    let source = parent.path().join("checkpoint");
+    checkpoint(&source);
+    for &text in TextFile::ALL {
+        let expected = fs::read(source.join(text.name())).ok();
+        assert_eq!(bundle.text(text).unwrap(), expected, "{text}");
+    }
+    assert_eq!(bundle.manifest().texts.len(), 4, "weights and pages stay behind");
+
+    let chain = bundle.manifest().chain("cpu").unwrap();
+    assert_eq!(bundle.read(&chain.plan).unwrap(), b"{\"plan\":\"cpu\"}");
+    for shard in &chain.shards {
+        assert_eq!(bundle.read(&shard.head).unwrap(), format!("head of {}", shard.name).into_bytes());
+        let path = bundle.path(&shard.artefact).unwrap();
+        assert_eq!(fs::read(path).unwrap(), bundle.read(&shard.artefact).unwrap());
+    }
+    assert!(bundle.manifest().chain("gpu").is_none());
+}
+
+#[test]
+fn tables_come_back_as_tables() {
+    let (_parent, directory) = place();
+    let bundle = write(&directory, RECIPE).unwrap();
+    for verify in [Verify::Small, Verify::Everything] {
+        let read = bundle.assets(verify).unwrap();
+        assert_eq!(read.len(), 2);
+        for (read, made) in read.iter().zip(&tables()) {
+            assert_eq!(
+                (&read.name, &read.table.shape, read.table.dtype),
+                (&made.name, &made.table.shape, made.table.dtype)
+            );
+            assert_eq!(read.table.data.bytes().as_ptr() as usize % 4096, 0, "tables begin on a page");
+            for token in 0..6 {
+                assert_eq!(read.row_of(token), made.row_of(token));
+            }
+            let width = made.table.row_width();
+            for row in 0..made.table.rows() {
+                let mut values = [vec![f32::NAN; width], vec![f32::NAN; width]];
+                assert!(
+                    read.table.decode_row(row, &mut values[0]) && made.table.decode_row(row, &mut values[1])
+                );
+                assert_eq!(
+                    values[0].iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+                    values[1].iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn mappings_are_shared_while_they_live() {
+    let (_parent, directory) = place();
+    let bundle = write(&directory, RECIPE).unwrap();
+    let reference = bundle.manifest().chains[0].shards[0].artefact;
+    let first = bundle.map(&reference, Verify::Small).unwrap();
+    let second = bundle.map(&reference, Verify::Everything).unwrap();
+    assert_eq!(first.as_ptr(), second.as_ptr());
+    let pages: Vec<_> = thread::scope(|scope| {
+        let map = || bundle.map(&reference, Verify::Everything).unwrap().as_ptr() as usize;
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(map)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(pages.iter().all(|page| *page == first.as_ptr() as usize));
+    // A mapping outlives the bundle, and even the file.
+    let bytes = bundle.read(&reference).unwrap();
+    drop(bundle);
+    fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(&first[..], bytes);
+}
+
+#[test]
+fn a_moved_or_copied_bundle_is_the_same_bundle() {
+    let (parent, directory) = place();
+    let identity = write(&directory, RECIPE).unwrap().sha256();
+    let moved = parent.path().join("elsewhere");
+    fs::rename(&directory, &moved).unwrap();
+    let bundle = Bundle::open(&moved).unwrap();
+    assert_eq!(bundle.sha256(), identity);
+    bundle.verify_all(|_| ()).unwrap();
+}
+
+#[test]
+fn a_changed_bit_in_any_file_is_found() {
+    let (_parent, directory) = place();
+    let bundle = write(&directory, RECIPE).unwrap();
+    let mut looked_at = 0;
+    let mut last = 0;
+    bundle
+        .verify_all(|progress| {
+            assert!(progress.done >= last && progress.total == bundle.total_bytes());
+            (looked_at, last) = (looked_at + 1, progress.done);
+        })
+        .unwrap();
+    let files = files(&directory);
+    assert_eq!(looked_at, files.len());
+    for path in files {
+        let bytes = fs::read(&path).unwrap();
+        let reference = FileReference { sha256: Digest::of(&bytes), bytes: bytes.len() as u64 };
+        // Both ends, and some in between.
+        for step in 0..=16 {
+            let offset = (bytes.len() - 1) * step / 16;
+            let mut changed = bytes.clone();
+            changed[offset] ^= 1 << (step % 8);
+            fs::write(&path, &changed).unwrap();
+            // Opening looks at lengths only; using the file does not.
+            let bundle = Bundle::open(&directory).unwrap();
+            for error in [
+                bundle.verify_all(|_| ()).unwrap_err(),
+                bundle.read(&reference).unwrap_err(),
+                bundle.map(&reference, Verify::Small).unwrap_err(),
+                bundle.map(&reference, Verify::Everything).unwrap_err(),
+            ] {
+                let BundleError::Hash { path: found, expected, .. } = &error else { panic!("{error}") };
+                assert_eq!((found, *expected), (&path, reference.sha256));
+                assert!(error.help().is_some() && error.is_damage());
+            }
+            let inspection = inspect(&directory, Examine::Content, |_| ()).unwrap();
+            assert!(!inspection.intact);
+            let damaged = |state: &FileState| matches!(state, FileState::Damaged { reason } if reason.contains("SHA-256"));
+            let found: Vec<_> = inspection.files.iter().filter(|file| damaged(&file.state)).collect();
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].file, reference);
+        }
+        fs::write(&path, &bytes).unwrap();
+    }
+    bundle.verify_all(|_| ()).unwrap();
+}
+
+#[test]
+fn every_changed_bit_of_the_manifest_is_refused() {
+    let (_parent, directory) = place();
+    write(&directory, RECIPE).unwrap();
+    let path = directory.join("bundle.json");
+    let bytes = fs::read(&path).unwrap();
+    for offset in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[offset] ^= 1 << (offset % 8);
+        fs::write(&path, &changed).unwrap();
+        let error = Bundle::open(&directory).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                BundleError::Magic { .. } | BundleError::Version { .. } | BundleError::Hash { .. }
+            ),
+            "{error}"
+        );
+        assert!(inspect(&directory, Examine::Presence, |_| ()).is_err());
+    }
+    fs::write(&path, &bytes).unwrap();
+    Bundle::open(&directory).unwrap();
+}
+
+/// A long file costs its length only when that is asked for. It is sparse here, so the test costs nothing either.
+#[test]
+fn a_long_file_is_hashed_on_request_only() {
+    let (_parent, directory) = place();
+    let mut writer = shardwright_bundle::BundleWriter::create(&directory).unwrap();
+    let mut manifest = crate::support::fill(&mut writer, RECIPE).unwrap();
+    let long = writer.staging().unwrap().join("long");
+    fs::File::create(&long).unwrap().set_len(SMALL_FILE_BYTES + 1).unwrap();
+    let reference = writer.adopt(&long).unwrap();
+    manifest.chains[0].shards[0].artefact = reference;
+    let bundle = writer.finish(&manifest).unwrap();
+    bundle.map(&reference, Verify::Everything).unwrap();
+
+    let path = bundle.path(&reference).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, b"another").unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(reference.bytes).unwrap();
+    let bundle = Bundle::open(&directory).unwrap();
+    let map = bundle.map(&reference, Verify::Small).unwrap();
+    assert_eq!(&map[..7], b"another");
+    // Asked for later, while the unverified mapping is alive.
+    assert!(matches!(bundle.map(&reference, Verify::Everything), Err(BundleError::Hash { .. })));
+    assert!(matches!(bundle.verify_all(|_| ()), Err(BundleError::Hash { .. })));
+}
+
+#[test]
+fn an_inspection_says_what_is_there_and_has_a_json_twin() {
+    let (_parent, directory) = place();
+    let bundle = write(&directory, RECIPE).unwrap();
+    fs::write(directory.join("notes.txt"), "mine").unwrap();
+    fs::write(directory.join("files/notes\u{1b}.txt"), "mine too").unwrap();
+    fs::create_dir(directory.join("files/folder")).unwrap();
+    let mut heard = 0;
+    let found = inspect(&directory, Examine::Presence, |_| heard += 1).unwrap();
+    assert_eq!(heard, found.files.len());
+    assert!(found.intact && found.files.iter().all(|file| file.state == FileState::Present));
+    assert_eq!(found.total_bytes, bundle.total_bytes());
+    assert_eq!((found.sha256, &found.manifest), (bundle.sha256(), bundle.manifest()));
+    let strays: Vec<_> =
+        found.unreferenced.iter().map(|stray| (stray.name.as_str(), stray.bytes, stray.is_file)).collect();
+    assert_eq!(
+        strays,
+        [("files/folder", 0, false), ("files/notes\\u{1b}.txt", 8, true), ("notes.txt", 4, true)]
+    );
+    assert_eq!(found.unreferenced, bundle.unreferenced().unwrap());
+
+    // One content, used four times: two chains have the same request.
+    let request = bundle.manifest().chains[0].request;
+    let entry = found.files.iter().find(|file| file.file == request).unwrap();
+    assert_eq!(entry.used_as, ["chains[0].request", "chains[1].request"]);
+
+    let verified = inspect(&directory, Examine::Content, |_| ()).unwrap();
+    assert!(verified.files.iter().all(|file| file.state == FileState::Verified));
+    let json = serde_json::to_value(&verified).unwrap();
+    assert_eq!(json["format"], 1);
+    assert_eq!(json["files"][0]["state"], "verified");
+    assert_eq!(json["files"][0]["sha256"], found.files[0].file.sha256.to_string());
+    assert_eq!(json["manifest"]["chains"][0]["shards"][0]["flags"][0]["verdict"]["verdict"], "inert");
+
+    fs::remove_dir_all(directory.join("files")).unwrap();
+    let empty = inspect(&directory, Examine::Content, |_| ()).unwrap();
+    assert!(!empty.intact);
+    let missing =
+        |state: &FileState| matches!(state, FileState::Damaged { reason } if reason.contains("is missing"));
+    assert!(empty.files.iter().all(|file| missing(&file.state)));
+}
+
+#[test]
+fn equal_inputs_make_equal_bytes() {
+    let (_one, first) = place();
+    let (_two, second) = place();
+    write(&first, RECIPE).unwrap();
+    write(&second, RECIPE).unwrap();
+    assert_eq!(snapshot(&first), snapshot(&second));
+    // Again into the same directory.
+    write(&second, RECIPE).unwrap();
+    assert_eq!(snapshot(&first), snapshot(&second));
+}
