@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use shardwright_build::{BuiltShard, EntryMenu, Executor, ModelName, ShimJudge, TargetOffer};
-use shardwright_graph::target::{Encoding, EntryName, Target, TargetKind};
+use shardwright_build::{BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, ShimJudge, TargetOffer};
+use shardwright_graph::target::{EntryName, Target, TargetKind};
 use shardwright_graph::{EntryKind, EntryOptions, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, PlanFault, check};
@@ -198,8 +198,16 @@ impl<'g> Bench<'g> {
             latency_microseconds: None,
         };
         let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
-        let request = shardwright_build::make_request(graph, &model, &offers, menu, goals, Vec::new())
-            .unwrap_or_else(|error| panic!("the request: {error}"));
+        let request = shardwright_build::make_request(
+            graph,
+            &model,
+            &offers,
+            &ModelFormats::stored(graph),
+            menu,
+            goals,
+            Vec::new(),
+        )
+        .unwrap_or_else(|error| panic!("the request: {error}"));
         request.validate().unwrap_or_else(|fault| panic!("the request: {fault}"));
         Bench { graph, executors, offers, request }
     }
@@ -277,7 +285,7 @@ impl<'g> Bench<'g> {
         let plan = self.check(cut).unwrap_or_else(|fault| panic!("{cut:?}: {fault}"));
         let options = EntryOptions::default();
         shardwright_build::compile_plan(
-            self.graph,
+            &ModelFormats::stored(self.graph),
             &self.request,
             &self.offers,
             &self.executors,

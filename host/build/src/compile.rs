@@ -1,8 +1,8 @@
 //! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
 
-use shardwright_graph::target::{Encoding, ErrorClass};
+use shardwright_graph::target::{Encoding, EntryName, ErrorClass};
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, GraphError, LegaliseError, PortSide, Ranges,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
     Role, legalise_encoded,
 };
 use shardwright_planning::check::CheckedPlan;
@@ -11,7 +11,7 @@ use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError};
 
-use crate::TargetOffer;
+use crate::{ModelFormats, TargetOffer, needs_ranges};
 
 /// What runs the shards of one target.
 #[derive(Clone)]
@@ -71,6 +71,14 @@ pub enum BuildError {
         /// In the graph.
         found: u64,
     },
+    /// Static integers without the ranges they stand for.
+    #[error("shard {shard} in {formats} needs calibrated ranges")]
+    NotCalibrated {
+        /// Name of the shard.
+        shard: String,
+        /// Its formats.
+        formats: String,
+    },
     /// The graph has no such shard or entry point.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -92,6 +100,9 @@ impl BuildError {
             BuildError::Refused(_) => Some(
                 "another planner, limit or target may fit; see the reasons of `shardwright plan`".to_owned(),
             ),
+            BuildError::NotCalibrated { .. } => Some(
+                "calibrate the checkpoint, or offer formats with float activations and states".to_owned(),
+            ),
             BuildError::Promise { .. } => Some("report this: the planner was told wrong numbers".to_owned()),
             BuildError::Graph(error) => error.help().map(str::to_owned),
             BuildError::WorkOrder(error) => error.help().map(str::to_owned),
@@ -106,7 +117,7 @@ impl BuildError {
 /// A refusal names the shard and carries the shim's class and details, for `revise`. What was compiled is held against the cost
 /// table: a planner was promised exact sums.
 pub fn compile_plan(
-    graph: &Graph,
+    formats: &ModelFormats,
     request: &Request,
     offers: &[TargetOffer],
     executors: &[Executor],
@@ -114,9 +125,6 @@ pub fn compile_plan(
     options: EntryOptions,
     watch: &mut dyn Watch,
 ) -> Result<Vec<BuiltShard>, BuildError> {
-    // Rings hold the window and the rows of the largest entry point of the whole plan, whichever shard has it.
-    let all_entries = plan.plan().shards.iter().flat_map(|shard| &shard.entries);
-    let largest_rows = all_entries.map(|entry| entry.rows).max().unwrap_or(1);
     let mut built = Vec::new();
     for (index, (shard, cost)) in plan.shards().enumerate() {
         if watch.cancelled() {
@@ -126,17 +134,26 @@ pub fn compile_plan(
         let executor = &executors[target];
         let name = shard_name(request, shard);
         let component = component_kind(request, shard)?;
+        let format = shard.formats as usize;
+        let graph = formats.graph(format);
+        if formats.encodings(format).assumed.is_some() && needs_ranges(&formats.tuples()[format]) {
+            return Err(BuildError::NotCalibrated {
+                shard: name,
+                formats: formats.tuples()[format].to_string(),
+            });
+        }
         let refused = |error: ShimError| refusal(index, &name, error);
 
         let mut order = WorkOrderBuilder::new(&graph.weights);
         let mut rewritten = Vec::new();
         for (entry, promised) in shard.entries.iter().zip(&cost.entries) {
-            let point = entry.point(largest_rows);
+            let point = point_of(plan, entry);
             let Some(plain) = graph.entry(component, shard.first..shard.end, point, options)? else {
                 continue;
             };
-            let promise =
-                offers[target].judge.legalise(graph, &plain).map(|legal| legal.graph.nodes.len() as u64);
+            let encodings = formats.encodings(format);
+            let promise = offers[target].judge.legalise(graph, &plain, &encodings);
+            let promise = promise.map(|legal| legal.graph.nodes.len() as u64);
             if let Ok(found) = promise
                 && found != promised.ops
             {
@@ -147,11 +164,7 @@ pub fn compile_plan(
                     found,
                 });
             }
-            let ranges = Ranges::new();
-            let encodings = Encodings {
-                ports: ports(&plain, shard),
-                ..Encodings::of(&request.formats[shard.formats as usize], &ranges)
-            };
+            let encodings = Encodings { ports: ports(&plain, shard), ..encodings };
             let check = |shown: &EntryGraph| executor.instance.check(&executor.device, shown, &graph.weights);
             let legal = legalise_encoded(&plain, &encodings, check).map_err(|error| match error {
                 LegaliseError::Check(error) => refused(error),
@@ -192,7 +205,14 @@ pub fn shard_name(request: &Request, shard: &Shard) -> String {
     }
 }
 
-fn component_kind(request: &Request, shard: &Shard) -> Result<ComponentKind, BuildError> {
+/// The graph's view of an entry of a plan. Rings hold the window and the rows of the largest entry point of the whole plan, whichever
+/// shard has it.
+pub(crate) fn point_of(plan: &CheckedPlan, entry: &EntryName) -> EntryPoint {
+    let all_entries = plan.plan().shards.iter().flat_map(|shard| &shard.entries);
+    entry.point(all_entries.map(|entry| entry.rows).max().unwrap_or(1))
+}
+
+pub(crate) fn component_kind(request: &Request, shard: &Shard) -> Result<ComponentKind, BuildError> {
     request
         .model
         .components

@@ -1,13 +1,21 @@
 use shardwright_graph::target::{FormatTuple, TimeCost};
-use shardwright_graph::{EntryGraph, Graph, Legalised, decompose_all};
+use shardwright_graph::{
+    Encodings, EntryGraph, Graph, Legalised, decompose_all, dynamic_activations, encode,
+};
 
 /// Who answers what a target takes.
 ///
 /// A loaded shim is the real judge. For a target whose shim is not at hand, [`PrimitiveCount`] stands in, and every number that
 /// comes from it is *modelled*.
 pub trait Judge: Send + Sync {
-    /// The graph as the target would take it, or why it does not.
-    fn legalise(&self, graph: &Graph, entry: &EntryGraph) -> Result<Legalised, String>;
+    /// The graph as the target would take it in `encodings`, or why it does not. `graph` is the model the entry is of, its constants
+    /// in the formats asked about.
+    fn legalise(
+        &self,
+        graph: &Graph,
+        entry: &EntryGraph,
+        encodings: &Encodings<'_>,
+    ) -> Result<Legalised, String>;
 
     /// Time of one run with all rows, and how many operations it leaves out.
     fn estimate(&self, graph: &Graph, entry: &EntryGraph) -> Option<(TimeCost, u64)>;
@@ -22,11 +30,26 @@ pub trait Judge: Send + Sync {
 /// Counts every operation in primitives and takes everything: the stand-in for a compiler that is not here.
 ///
 /// Vendors' compilers count what they are sent; without fused operations that is close to the primitive count.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PrimitiveCount;
+#[derive(Clone, Debug, Default)]
+pub struct PrimitiveCount {
+    known: Vec<(FormatTuple, Result<(), String>)>,
+}
+
+impl PrimitiveCount {
+    /// One that takes what is known to be taken and refuses everything else, what is known to be refused with the reason. Where
+    /// nothing is known it takes everything.
+    pub fn knowing(known: Vec<(FormatTuple, Result<(), String>)>) -> Self {
+        PrimitiveCount { known }
+    }
+}
 
 impl Judge for PrimitiveCount {
-    fn legalise(&self, _graph: &Graph, entry: &EntryGraph) -> Result<Legalised, String> {
+    fn legalise(
+        &self,
+        _graph: &Graph,
+        entry: &EntryGraph,
+        encodings: &Encodings<'_>,
+    ) -> Result<Legalised, String> {
         let reason = "counted in primitives: the target's shim is not at hand".to_owned();
         let decomposed = entry
             .nodes
@@ -34,15 +57,21 @@ impl Judge for PrimitiveCount {
             .filter(|node| node.op.is_semantic())
             .map(|node| (node.name.clone(), reason.clone()))
             .collect();
-        Ok(Legalised { graph: decompose_all(entry), decomposed, by_runtime: Default::default() })
+        let primitive = decompose_all(&dynamic_activations(entry, encodings.activations));
+        let graph = encode(&primitive, encodings).map_err(|error| error.to_string())?;
+        Ok(Legalised { graph, decomposed, by_runtime: Default::default() })
     }
 
     fn estimate(&self, _graph: &Graph, _entry: &EntryGraph) -> Option<(TimeCost, u64)> {
         None
     }
 
-    fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
-        Ok(())
+    fn takes(&self, formats: &FormatTuple) -> Result<(), String> {
+        if self.known.is_empty() {
+            return Ok(());
+        }
+        let unknown = || Err(format!("nothing says that the chip takes {formats}"));
+        self.known.iter().find(|(known, _)| known == formats).map_or_else(unknown, |(_, taken)| taken.clone())
     }
 
     fn describe(&self) -> String {

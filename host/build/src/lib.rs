@@ -7,6 +7,7 @@
 //! to `runtime`.
 
 mod compile;
+mod formats;
 mod judge;
 mod menu;
 mod report;
@@ -14,6 +15,7 @@ mod request;
 mod shim_judge;
 
 pub use compile::{BuildError, BuiltShard, Executor, Rewritten, compile_plan, shard_name};
+pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{Judge, PrimitiveCount};
 pub use menu::EntryMenu;
 pub use report::{

@@ -1,5 +1,6 @@
 //! The question to a planner: a graph and its targets as tables.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use shardwright_graph::target::{
@@ -13,7 +14,7 @@ use shardwright_planning::request::{
     TargetSummary,
 };
 
-use crate::{EntryMenu, Judge};
+use crate::{EntryMenu, Judge, ModelFormats};
 
 /// A target that a plan may use.
 pub struct TargetOffer {
@@ -32,7 +33,7 @@ pub struct ModelName {
     pub family: String,
 }
 
-/// The formats a checkpoint can be built in without converting a weight: each weight as it is stored.
+/// The formats of a checkpoint that is built without converting a weight: each weight as it is stored.
 ///
 /// Named after the type that most weight bytes are stored in; f32 norms beside bf16 projections stay f32.
 pub fn stored_formats(graph: &Graph) -> FormatTuple {
@@ -56,6 +57,7 @@ pub fn make_request(
     graph: &Graph,
     model: &ModelName,
     offers: &[TargetOffer],
+    formats: &ModelFormats,
     menu: &EntryMenu,
     goals: Goals,
     options: Vec<PlannerOption>,
@@ -88,16 +90,19 @@ pub fn make_request(
         components.push(Component { name: component.kind.name().to_owned(), body, inputs, outputs });
     }
 
-    let formats = vec![stored_formats(graph)];
     let mut costs = Vec::new();
     for (kind, (component, layers)) in representatives.iter().enumerate() {
         for &entry in &menu.entries {
             let point = menu.point(entry);
-            let instance = graph.entry(*component, layers.clone(), point, EntryOptions::default())?;
+            let instance =
+                |graph: &Graph| graph.entry(*component, layers.clone(), point, EntryOptions::default());
+            let instances: Vec<_> = (0..formats.tuples().len())
+                .map(|format| instance(formats.graph(format)))
+                .collect::<Result<_, _>>()?;
             for (target, offer) in offers.iter().enumerate() {
-                for (format, tuple) in formats.iter().enumerate() {
+                for (format, instance) in instances.iter().enumerate() {
                     let place = CostPlace { kind, target, format, entry };
-                    costs.push(cost_row(graph, instance.as_ref(), offer, tuple, place));
+                    costs.push(cost_row(formats, instance.as_ref(), offer, place));
                 }
             }
         }
@@ -117,7 +122,7 @@ pub fn make_request(
         },
         kinds,
         targets: offers.iter().map(|offer| offer.summary.clone()).collect(),
-        formats,
+        formats: formats.tuples().to_vec(),
         entries: menu.entries.clone(),
         costs,
         sensitivities: Vec::new(),
@@ -166,10 +171,9 @@ struct CostPlace {
 }
 
 fn cost_row(
-    graph: &Graph,
+    formats: &ModelFormats,
     instance: Option<&EntryGraph>,
     offer: &TargetOffer,
-    formats: &FormatTuple,
     place: CostPlace,
 ) -> CostRow {
     let mut row = CostRow {
@@ -185,16 +189,18 @@ fn cost_row(
         time: None,
         uncosted_ops: 0,
     };
-    if let Err(reason) = offer.judge.takes(formats) {
+    if let Err(reason) = offer.judge.takes(&formats.tuples()[place.format]) {
         row.legality = Legality::Illegal(reason);
         return row;
     }
     // A kind that takes no part in the entry point costs nothing there, and is legal.
     let Some(entry) = instance else { return row };
-    match offer.judge.legalise(graph, entry) {
+    let graph = formats.graph(place.format);
+    match offer.judge.legalise(graph, entry, &formats.encodings(place.format)) {
         Ok(legal) => {
+            let weights: BTreeSet<_> = legal.graph.constants().map(|(_, weight)| weight).collect();
             row.ops = legal.graph.nodes.len() as u64;
-            row.weight_bytes = legal.graph.weight_bytes();
+            row.weight_bytes = weights.into_iter().map(|weight| graph.weight(weight).bytes()).sum();
             row.state_bytes = legal.graph.written_state_bytes();
             if let Some((time, uncosted)) = offer.judge.estimate(graph, &legal.graph) {
                 row.time = Some(time);

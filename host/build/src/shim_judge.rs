@@ -1,5 +1,5 @@
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, TimeCost, WeightFormat};
-use shardwright_graph::{EntryGraph, Graph, Legalised, legalise};
+use shardwright_graph::target::{FormatTuple, TimeCost};
+use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, legalise_encoded};
 use shardwright_shims::ShimInstance;
 
 use crate::Judge;
@@ -19,9 +19,14 @@ impl ShimJudge {
 }
 
 impl Judge for ShimJudge {
-    fn legalise(&self, graph: &Graph, entry: &EntryGraph) -> Result<Legalised, String> {
-        legalise(entry, |shown| self.instance.check(&self.device, shown, &graph.weights))
-            .map_err(|error| error.to_string())
+    fn legalise(
+        &self,
+        graph: &Graph,
+        entry: &EntryGraph,
+        encodings: &Encodings<'_>,
+    ) -> Result<Legalised, String> {
+        let check = |shown: &EntryGraph| self.instance.check(&self.device, shown, &graph.weights);
+        legalise_encoded(entry, encodings, check).map_err(|error| error.to_string())
     }
 
     fn estimate(&self, graph: &Graph, entry: &EntryGraph) -> Option<(TimeCost, u64)> {
@@ -39,18 +44,9 @@ impl Judge for ShimJudge {
         }
     }
 
-    /// Float formats only: a graph of quantised weights is judged node by node, and none can be made yet.
-    fn takes(&self, formats: &FormatTuple) -> Result<(), String> {
-        let float = |format| matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16);
-        let plain = float(formats.weights)
-            && formats.roles.iter().all(|role| float(role.format))
-            && formats.activations == ActivationFormat::F32
-            && formats.states == StateFormat::F32;
-        if plain {
-            Ok(())
-        } else {
-            Err(format!("{formats} needs quantised weights, which cannot be made yet"))
-        }
+    /// Formats are not asked about as such: the shim sees them in the graphs.
+    fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
+        Ok(())
     }
 
     fn describe(&self) -> String {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use shardwright::{FormatChoice, WeightFormat};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which flags, and why.
 #[derive(Parser, Debug)]
@@ -77,6 +78,16 @@ pub struct TargetArguments {
     /// Override or add a limit of the chip; its provenance becomes `user`.
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
     pub limits: Vec<(String, u64)>,
+    /// Offer these formats, best first (may be repeated): `stored`, or WEIGHTS/ACTIVATIONS/STATES such as
+    /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile, then `stored`.
+    #[arg(long, value_name = "FORMATS", value_parser = formats)]
+    pub formats: Vec<FormatChoice>,
+    /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored.
+    #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
+    pub tables: Vec<(Table, WeightFormat)>,
+    /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with the program.
+    #[arg(long, value_name = "FILE")]
+    pub calibration_text: Option<PathBuf>,
     /// The planner: a `.wasm` file, a planner pack, or a name from a planner directory. Default: the built-in one.
     #[arg(long, value_name = "FILE|NAME")]
     pub planner: Option<String>,
@@ -213,6 +224,19 @@ pub struct VerifyArguments {
     /// Break one scale in one layer and check that this layer is named.
     #[arg(long)]
     pub self_test: bool,
+    /// Set a bound: row-p95, row-worst (relative error of a row), cosine (least), nll (relative), greedy (least share of
+    /// tokens). Default: by the formats of the plan; the report says which.
+    #[arg(long = "threshold", value_name = "NAME=VALUE", value_parser = name_and_bound)]
+    pub thresholds: Vec<(String, f64)>,
+    /// Most rows of each prompt that shards are run over one by one [default: 256].
+    #[arg(long, value_name = "ROWS")]
+    pub rows: Option<usize>,
+    /// Positions of each prompt at which entry points of one row are run [default: 8].
+    #[arg(long, value_name = "COUNT")]
+    pub steps: Option<usize>,
+    /// Most tokens of each prompt chosen greedily [default: 64].
+    #[arg(long, value_name = "TOKENS")]
+    pub greedy: Option<usize>,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -257,6 +281,37 @@ fn name_and_text(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A gathered table.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The embedding.
+    Embedding,
+    /// The per-layer embeddings.
+    PerLayer,
+}
+
+fn formats(text: &str) -> Result<FormatChoice, String> {
+    text.parse().map_err(|error: shardwright::UnknownName| told(&error))
+}
+
+/// `embedding=w8-per-channel`.
+fn table_format(text: &str) -> Result<(Table, WeightFormat), String> {
+    let (table, format) = name_and_text(text)?;
+    let format = format.parse().map_err(|error: shardwright::UnknownName| told(&error))?;
+    Ok((Table::from_str(&table, false)?, format))
+}
+
+fn told(error: &shardwright::UnknownName) -> String {
+    format!("{error}; {}", error.help().unwrap_or_default())
+}
+
+/// `row-worst=1e-3`
+fn name_and_bound(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = name_and_text(text)?;
+    let bound = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
+    Ok((name, bound))
+}
+
 /// `ops=2600`, `context-bytes=2GiB`.
 fn name_and_number(text: &str) -> Result<(String, u64), String> {
     let (name, value) = name_and_text(text)?;
@@ -283,6 +338,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn bounds_are_named_fractions() {
+        assert_eq!(name_and_bound("row-worst=1e-3"), Ok(("row-worst".to_owned(), 1e-3)));
+        for text in ["row-worst", "=1", "row-worst=small"] {
+            assert!(name_and_bound(text).is_err(), "{text}");
+        }
     }
 
     #[test]

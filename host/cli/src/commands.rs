@@ -2,17 +2,18 @@
 
 mod embed;
 mod run;
+mod verify;
 
 use std::io::Write;
 use std::path::Path;
 
 use clap::CommandFactory;
 use serde::Serialize;
-use shardwright::{Executor, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath};
+use shardwright::{Executor, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath, TableFormats};
 
 use crate::arguments::{
     Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format, PlaceArguments,
-    PlanArguments, PlannerCommand, ShimCommand, TargetArguments, VerifyArguments,
+    PlanArguments, PlannerCommand, ShimCommand, Table, TargetArguments, VerifyArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -25,7 +26,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
         Command::Plan(arguments) => plan(arguments, format),
         Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
         Command::Embed(arguments) => embed::embed(arguments, format),
-        Command::Verify(arguments) => verify(arguments, format),
+        Command::Verify(arguments) => verify::verify(arguments, format),
         Command::Shim(ShimCommand::List(places)) => {
             print(format, &shardwright::list_shims(&search_path(places)), views::shims)
         }
@@ -57,24 +58,6 @@ fn plan(arguments: &PlanArguments, format: Format) -> Result<Outcome, Failure> {
     print(format, &planned.report, views::plan)
 }
 
-fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
-    let options = open_options(&arguments.target, &arguments.execution);
-    let goldens = arguments.golden.as_deref().unwrap_or(&arguments.checkpoint);
-    let busy = views::Busy::new("comparing");
-    let passed = if arguments.self_test {
-        let report = shardwright::self_test(&arguments.checkpoint, goldens, &options)?;
-        drop(busy);
-        print(format, &report, views::self_test)?;
-        report.passed
-    } else {
-        let report = shardwright::verify(&arguments.checkpoint, goldens, &options)?;
-        drop(busy);
-        print(format, &report, views::verify)?;
-        report.passed
-    };
-    Ok(if passed { Outcome::Done } else { Outcome::Different })
-}
-
 fn planner_view(report: &PlannerReport) -> String {
     use std::fmt::Write;
     let mut text = format!("{} {}: {}\n", report.name, report.version, report.summary);
@@ -98,6 +81,17 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     }
     for (name, value) in &target.limits {
         options = options.limit(name, *value);
+    }
+    for formats in &target.formats {
+        options = options.formats(formats.clone());
+    }
+    let table = |wanted: Table| {
+        target.tables.iter().rev().find(|(table, _)| *table == wanted).map(|(_, format)| *format)
+    };
+    options = options
+        .tables(TableFormats { embedding: table(Table::Embedding), per_layer: table(Table::PerLayer) });
+    if let Some(text) = &target.calibration_text {
+        options = options.calibration_text(text);
     }
     if let Some(planner) = &target.planner {
         options = options.planner(planner);

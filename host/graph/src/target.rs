@@ -409,6 +409,36 @@ impl FormatTuple {
     }
 }
 
+/// Reads what `Display` writes, and `w8-per-channel` alone for weights in that format and everything else in f32.
+impl FromStr for FormatTuple {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let mut parts = text.split('/');
+        let weights = parts.next().unwrap_or_default();
+        let activations = parts.next().map_or(Ok(ActivationFormat::F32), str::parse)?;
+        let states = parts.next().map_or(Ok(StateFormat::F32), str::parse)?;
+        let form =
+            || UnknownName::new("format tuple", text, "WEIGHTS[ROLE=FORMAT]…/ACTIVATIONS/STATES".to_owned());
+        if parts.next().is_some() {
+            return Err(form());
+        }
+        let mut brackets = weights.split('[');
+        let mut tuple =
+            FormatTuple::uniform(brackets.next().unwrap_or_default().parse()?, activations, states);
+        for bracket in brackets {
+            let (role, format) =
+                bracket.strip_suffix(']').and_then(|pair| pair.split_once('=')).ok_or_else(form)?;
+            tuple.roles.push(RoleFormat { role: role.parse()?, format: format.parse()? });
+        }
+        tuple.roles.sort();
+        if tuple.roles.windows(2).any(|pair| pair[0].role == pair[1].role) {
+            return Err(form());
+        }
+        Ok(tuple)
+    }
+}
+
 impl fmt::Display for FormatTuple {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.weights)?;
@@ -842,6 +872,13 @@ mod tests {
         assert_eq!(tuple.weight(WeightRole::MlpOutput), WeightFormat::W8PerChannel);
         assert_eq!(tuple.weight(WeightRole::MlpInput), WeightFormat::W4PerChannel);
         assert_eq!(tuple.to_string(), "w4-per-channel[mlp-output=w8-per-channel]/a16/a8");
+        assert_eq!(tuple.to_string().parse::<FormatTuple>(), Ok(tuple.clone()));
+        assert_eq!("f32".parse::<FormatTuple>(), Ok(FormatTuple::F32));
+        let wrong =
+            ["", "w8", "f32/f32/f32/f32", "f32[head]", "f32[head=w8-per-channel", "f32[head=f16][head=f32]"];
+        for text in wrong {
+            assert!(text.parse::<FormatTuple>().is_err(), "{text}");
+        }
         let json = serde_json::to_string(&tuple).unwrap();
         assert_eq!(serde_json::from_str::<FormatTuple>(&json).unwrap(), tuple);
     }

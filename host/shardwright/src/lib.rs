@@ -33,6 +33,8 @@ mod convert;
 mod error;
 
 #[cfg(feature = "build")]
+mod making;
+#[cfg(feature = "build")]
 mod model;
 #[cfg(feature = "build")]
 mod opening;
@@ -64,14 +66,20 @@ pub use shardwright_planning as planning;
 pub use {
     model::{EmbedOptions, Model},
     opening::Planned,
-    options::{Executor, OpenOptions},
+    options::{Executor, FormatChoice, OpenOptions, TableFormats},
     planners::{PlannerReport, check_planner, pack_planner},
     search::SearchPath,
     session::{Reply, Session},
+    shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat},
+    shardwright_build::shims::Watch,
     shardwright_build::{Notice, NoticeKind, PlanReport, PlannerName, ReasonReport, ShardReport},
     shims::{DeviceReport, ShimReport, ShimsReport, SkippedReport, list_shims},
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
-    verify::{Comparison, SelfTestReport, VerifyReport, self_test, tolerance, verify},
+    verify::{
+        BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport,
+        ShardVerification, Thresholds, TokenVerification, VerifyOptions, VerifyReport, self_test, tolerance,
+        verify,
+    },
 };
 
 /// Plans, compiles and loads a checkpoint with the default [`OpenOptions`]: the generic profile on this machine's CPU.

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright_build::graph::target::{FlagSchema, FlagType, Limit, Provenance, Target, TargetKind};
+use shardwright_build::graph::target::{
+    FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
+};
 use shardwright_build::graph::{ComponentKind, DType, EntryOptions, Graph, Op, ValueSource, WeightData};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::builtin;
@@ -16,13 +18,14 @@ use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, 
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
 use shardwright_build::shims::{DeviceKind, ShimInstance, ShimRegistry};
 use shardwright_build::{
-    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelName, Notice, NoticeKind,
-    PlanHeading, PlanReport, PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, make_request,
-    report_plan, shard_name, stored_formats,
+    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats, ModelName, Notice,
+    NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan,
+    make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
 
-use crate::{Error, ErrorKind, Executor, OpenOptions, Result};
+use crate::making::Making;
+use crate::{Error, ErrorKind, Executor, FormatChoice, OpenOptions, Result};
 
 /// Context taken when none is asked for, where the model allows more: long enough for a conversation, small enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
@@ -63,16 +66,20 @@ pub(crate) fn build(checkpoint: &Path, options: &OpenOptions) -> Result<Built> {
     let preparation = Preparation::new(&checkpoint, &graph, options, Purpose::Run)?;
 
     let entry_options = EntryOptions { taps: options.taps };
+    let mut making = Making::new(&checkpoint, &graph, options);
     let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
-        let Preparation { request, offers, executors, .. } = &preparation;
-        match compile_plan(&graph, request, offers, executors, &planned.plan, entry_options, &mut ()) {
+        let Preparation { request, offers, executors, formats, .. } = &preparation;
+        let made = making.materials(formats, request, &planned.plan)?;
+        match compile_plan(&made, request, offers, executors, &planned.plan, entry_options, &mut ()) {
             Ok(shards) => Ok(Trial::Accepted(shards)),
             Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
-            Err(error) => Err(error),
+            Err(error) => Err(Error::from(error)),
         }
     })?;
 
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
+    notices.extend(making.notices());
+    graph.assets = making.tables()?;
     for shard in &settled.result {
         notices.extend(rewritten_notice(shard));
     }
@@ -112,6 +119,8 @@ enum Purpose {
 struct Preparation {
     profile: Profile,
     offers: Vec<TargetOffer>,
+    /// The model in each format of the request, counted.
+    formats: ModelFormats,
     /// One per target; empty when nothing is to be run.
     executors: Vec<TargetExecutor>,
     request: Request,
@@ -135,6 +144,7 @@ impl Preparation {
         let registry = registry(options);
 
         let mut notices = Vec::new();
+        let tuples = offered_formats(graph, &profile, &options.formats);
         let mut targets = targets(&profile);
         override_limits(&mut targets, &options.limits);
         let on = options.on;
@@ -150,9 +160,14 @@ impl Preparation {
                     notices.push(Notice::note(format!(
                         "target {}: {}",
                         summary.target.name,
-                        PrimitiveCount.describe()
+                        PrimitiveCount::default().describe()
                     )));
-                    Box::new(PrimitiveCount)
+                    let (known, trusted) = match known_is_makeable() {
+                        true => known_formats(&profile, &tuples, &options.formats),
+                        false => (Vec::new(), Vec::new()),
+                    };
+                    notices.extend(trusted);
+                    Box::new(PrimitiveCount::knowing(known))
                 }
             };
             if purpose == Purpose::Run {
@@ -168,13 +183,6 @@ impl Preparation {
             let foreign = offers.iter().any(|offer| offer.summary.target.kind != TargetKind::Cpu);
             emulated_on = foreign.then(|| Executor::Cpu.name().to_owned());
         }
-        let stored = stored_formats(graph);
-        if offers.iter().any(|offer| offer.summary.target.kind == TargetKind::Npu) {
-            notices.push(Notice::note(format!(
-                "weights stay as stored ({stored}): quantised formats cannot be made yet"
-            )));
-        }
-
         let context = context(graph, options)?;
         let menu = EntryMenu::usual(graph, context);
         let goals = Goals {
@@ -191,10 +199,12 @@ impl Preparation {
             .collect();
         let facts = checkpoint.facts();
         let model = ModelName { name: facts.name.clone(), family: facts.family.to_string() };
-        let request = make_request(graph, &model, &offers, &menu, goals, planner_options)?;
+        let formats = ModelFormats::counted(graph, &tuples)?;
+        let request = make_request(graph, &model, &offers, &formats, &menu, goals, planner_options)?;
         Ok(Preparation {
             profile,
             offers,
+            formats,
             executors,
             request,
             session: planning_session(options)?,
@@ -288,6 +298,66 @@ impl Preparation {
         let description = ChainDescription::of(graph, descriptions);
         Ok(Chain::new(description, loaded, graph.assets.clone())?)
     }
+}
+
+/// Until the room that makes quantised weights is joined, nothing but stored weights is offered unasked.
+const fn known_is_makeable() -> bool {
+    false
+}
+
+/// What the planner may choose from, best first: what the user names, else what the chip is known to take, then every weight as it is
+/// stored.
+fn offered_formats(graph: &Graph, profile: &Profile, named: &[FormatChoice]) -> Vec<FormatTuple> {
+    let stored = stored_formats(graph);
+    let mut offered: Vec<FormatTuple> = Vec::new();
+    let known = profile.formats.iter().filter(|known| known.legal).map(|known| known.formats.clone());
+    let candidates: Vec<FormatTuple> = match named {
+        [] if known_is_makeable() => known.chain([stored]).collect(),
+        [] => vec![stored],
+        named => named
+            .iter()
+            .map(|choice| match choice {
+                FormatChoice::Stored => stored.clone(),
+                FormatChoice::Tuple(tuple) => tuple.clone(),
+            })
+            .collect(),
+    };
+    for tuple in candidates {
+        if !offered.contains(&tuple) {
+            offered.push(tuple);
+        }
+    }
+    offered
+}
+
+/// What a chip whose shim is not here is taken to accept: what its profile says, and what the user names beyond that, which is said.
+#[expect(clippy::type_complexity, reason = "what `PrimitiveCount` takes, beside the notices")]
+fn known_formats(
+    profile: &Profile,
+    offered: &[FormatTuple],
+    named: &[FormatChoice],
+) -> (Vec<(FormatTuple, std::result::Result<(), String>)>, Vec<Notice>) {
+    let mut known: Vec<_> = profile
+        .formats
+        .iter()
+        .map(|known| {
+            let refused = || Err(format!("profile {} says it is refused: {}", profile.name, known.note));
+            (known.formats.clone(), if known.legal { Ok(()) } else { refused() })
+        })
+        .collect();
+    let mut notices = Vec::new();
+    if !named.is_empty() && !known.is_empty() {
+        for tuple in offered {
+            if known.iter().all(|(held, _)| held != tuple) {
+                notices.push(Notice::note(format!(
+                    "profile {} does not say whether the chip takes {tuple}; it is taken at your word",
+                    profile.name
+                )));
+                known.push((tuple.clone(), Ok(())));
+            }
+        }
+    }
+    (known, notices)
 }
 
 /// Finds shims where the options say.

@@ -1,6 +1,40 @@
 use std::path::{Path, PathBuf};
 
+use std::str::FromStr;
+
+use shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat};
+
 use crate::{Model, Planned, Result, SearchPath};
+
+/// Formats that a plan may choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FormatChoice {
+    /// Every weight as the checkpoint stores it, everything else in 32-bit float.
+    Stored,
+    /// These, of weights, activations and states together.
+    Tuple(FormatTuple),
+}
+
+impl FromStr for FormatChoice {
+    type Err = UnknownName;
+
+    /// `stored`, or a tuple as reports spell it: `w4-block32[head=w8-per-channel]/f32/f32`. A weight format alone means f32 for the rest.
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownName> {
+        match text {
+            "stored" => Ok(FormatChoice::Stored),
+            tuple => tuple.parse().map(FormatChoice::Tuple),
+        }
+    }
+}
+
+/// Formats of the gathered tables, which belong to no shard; `None` keeps one as it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableFormats {
+    /// The embedding.
+    pub embedding: Option<WeightFormat>,
+    /// The per-layer embeddings.
+    pub per_layer: Option<WeightFormat>,
+}
 
 /// What runs a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +72,9 @@ pub struct OpenOptions {
     pub(crate) threads: Option<u32>,
     pub(crate) search: Option<SearchPath>,
     pub(crate) cache: Option<PathBuf>,
+    pub(crate) formats: Vec<FormatChoice>,
+    pub(crate) tables: TableFormats,
+    pub(crate) calibration_text: Option<PathBuf>,
     pub(crate) taps: bool,
     pub(crate) break_middle_layer: bool,
 }
@@ -95,6 +132,29 @@ impl OpenOptions {
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
         self.context = Some(tokens);
+        self
+    }
+
+    /// Offers these formats to the planner, best first, instead of those of the chip's profile and the stored ones. May be called several
+    /// times. What a shim does not take is refused all the same.
+    #[must_use]
+    pub fn formats(mut self, choice: FormatChoice) -> Self {
+        self.formats.push(choice);
+        self
+    }
+
+    /// Formats of the gathered tables. Default: as stored.
+    #[must_use]
+    pub fn tables(mut self, formats: TableFormats) -> Self {
+        self.tables = formats;
+        self
+    }
+
+    /// A text file to calibrate on, one conversation turn a line, where formats need ranges. Default: a text that comes with the
+    /// program. It goes through the checkpoint's chat template.
+    #[must_use]
+    pub fn calibration_text(mut self, path: impl Into<PathBuf>) -> Self {
+        self.calibration_text = Some(path.into());
         self
     }
 

@@ -10,7 +10,8 @@ use shardwright_build::planning::feedback::Feedback;
 use shardwright_build::planning::request::Request;
 use shardwright_build::shims::{ShimRegistry, Watch, WorkOrderError};
 use shardwright_build::{
-    BuildError, BuiltShard, EntryMenu, Executor, PrimitiveCount, ShimJudge, TargetOffer, compile_plan,
+    BuildError, BuiltShard, EntryMenu, Executor, ModelFormats, PrimitiveCount, ShimJudge, TargetOffer,
+    compile_plan,
 };
 use tempfile::TempDir;
 
@@ -53,7 +54,7 @@ impl Site {
     /// The cost table is of primitives, as where the shim is not at hand when a plan is made.
     fn planned_without_shim(name: &str) -> Self {
         let (folder, executor) = executor(None);
-        Site::with(fixture(name), vec![offer("chip", PrimitiveCount)], executor, folder)
+        Site::with(fixture(name), vec![offer("chip", PrimitiveCount::default())], executor, folder)
     }
 
     fn with(graph: Graph, offers: Vec<TargetOffer>, executor: Executor, folder: TempDir) -> Self {
@@ -67,7 +68,15 @@ impl Site {
 
     fn build(&self, plan: &CheckedPlan, watch: &mut dyn Watch) -> Result<Vec<BuiltShard>, BuildError> {
         let Site { graph, request, offers, executors, .. } = self;
-        compile_plan(graph, request, offers, executors, plan, EntryOptions::default(), watch)
+        compile_plan(
+            &ModelFormats::stored(graph),
+            request,
+            offers,
+            executors,
+            plan,
+            EntryOptions::default(),
+            watch,
+        )
     }
 
     fn fails(&self, plan: &CheckedPlan) -> BuildError {
@@ -125,7 +134,7 @@ fn an_operation_the_shim_lacks_is_named() {
 fn a_graph_that_is_not_what_the_table_promised_is_not_built() {
     let mut site = Site::new("gemma3_text", None);
     let plan = site.plan(&[]);
-    site.offers = vec![offer("chip", PrimitiveCount)];
+    site.offers = vec![offer("chip", PrimitiveCount::default())];
     let error = site.fails(&plan);
     let BuildError::Promise { shard, promised, found, .. } = &error else { panic!("{error:?}") };
     assert!(found > promised, "{shard}: decomposed it is more");

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright_build::graph::target::{Encoding, EntryKind, EntryName, Target, TargetKind};
+use shardwright_build::graph::target::{EntryKind, EntryName, Target, TargetKind};
 use shardwright_build::graph::{Graph, GraphError};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::check::{CheckedPlan, check};
 use shardwright_build::planning::plan::{Boundary, BuildTime, Plan, Shard};
 use shardwright_build::planning::request::{Goals, PrefillPart, Request, TargetSummary};
-use shardwright_build::{EntryMenu, Judge, ModelName, TargetOffer, make_request};
+use shardwright_build::{EntryMenu, Judge, ModelFormats, ModelName, TargetOffer, make_request};
 use shardwright_test_checkpoints::Spec;
 
 /// The committed fixtures that generate text.
@@ -53,7 +53,7 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> R
         max_prefill_rows: menu.largest_rows(),
         latency_microseconds: None,
     };
-    make_request(graph, &model, offers, menu, goals, Vec::new())
+    make_request(graph, &model, offers, &ModelFormats::stored(graph), menu, goals, Vec::new())
 }
 
 /// The request, which is a sound one.
@@ -83,9 +83,8 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
     let kinds = component.kinds(first, end).unwrap_or_default();
     let prefills = kinds.iter().any(|&kind| request.kinds[kind as usize].prefill != PrefillPart::None);
     let takes = |entry: &&EntryName| prefills || entry.kind != EntryKind::Prefill;
-    let plain = |names: &[String]| {
-        names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect()
-    };
+    let plain =
+        |names: &[String]| names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect();
     Shard {
         component: index as u32,
         first,

@@ -11,7 +11,7 @@ use crate::common::{checked, fixture, offer, plan, request};
 #[test]
 fn a_report_has_the_numbers_of_the_plan() {
     let graph = fixture("gemma4_text");
-    let mut offers = vec![offer("chip", PrimitiveCount), offer("cpu", PrimitiveCount)];
+    let mut offers = vec![offer("chip", PrimitiveCount::default()), offer("cpu", PrimitiveCount::default())];
     offers[0].summary.limits.push(Limit::new("ops", 100_000, Provenance::User));
     let request = request(&graph, &offers, &EntryMenu::usual(&graph, 64));
     let reason = |shard, choice: &str| Reason {

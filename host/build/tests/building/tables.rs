@@ -2,7 +2,7 @@
 
 use shardwright_build::graph::target::{EntryKind, EntryName, FormatTuple, Legality, TimeCost, WeightFormat};
 use shardwright_build::graph::{
-    ComponentKind, DType, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
+    ComponentKind, DType, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
 };
 use shardwright_build::planning::request::{Component, PrefillPart, Request};
 use shardwright_build::{EntryMenu, Judge, PrimitiveCount, stored_formats};
@@ -40,7 +40,7 @@ fn every_range_of_layers_costs_what_its_rows_add_up_to() {
     for name in TEXT_FIXTURES {
         let graph = fixture(name);
         let menu = menu(64);
-        let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu);
+        let request = request(&graph, &[offer("chip", PrimitiveCount::default())], &menu);
         for first in 0..graph.layers() {
             for end in first + 1..=graph.layers() {
                 for &entry in &menu.entries {
@@ -49,7 +49,10 @@ fn every_range_of_layers_costs_what_its_rows_add_up_to() {
                         .entry(ComponentKind::Decoder, first..end, point, EntryOptions::default())
                         .unwrap();
                     let found = shard.map_or((0, 0, 0), |shard| {
-                        let legal = PrimitiveCount.legalise(&graph, &shard).unwrap().graph;
+                        let legal = PrimitiveCount::default()
+                            .legalise(&graph, &shard, &Encodings::counting(&FormatTuple::F32))
+                            .unwrap()
+                            .graph;
                         (legal.nodes.len() as u64, legal.weight_bytes(), legal.written_state_bytes())
                     });
                     let promised = added_up(&request, first, end, entry);
@@ -62,7 +65,7 @@ fn every_range_of_layers_costs_what_its_rows_add_up_to() {
 
 /// What each layer does in prefill: all of it, only its keys and values, or nothing.
 fn parts(graph: &Graph) -> String {
-    let request = request(graph, &[offer("chip", PrimitiveCount)], &EntryMenu::usual(graph, 64));
+    let request = request(graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(graph, 64));
     let component = decoder(&request);
     let kinds = component.kinds(0, component.layer_count()).unwrap();
     let part = |kind: u32| match request.kinds[kind as usize].prefill {
@@ -92,7 +95,7 @@ fn prefill_ends_at_the_last_state_that_is_written() {
 #[test]
 fn components_around_the_decoder_have_a_kind_each() {
     let graph = fixture("gemma4_text");
-    let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu(64));
+    let request = request(&graph, &[offer("chip", PrimitiveCount::default())], &menu(64));
     let whole = |name: &str| request.kinds.iter().find(|kind| kind.name == name).unwrap().prefill;
     assert_eq!(whole("embed"), PrefillPart::Full);
     assert_eq!(whole("per-layer-input"), PrefillPart::Full);
@@ -113,7 +116,7 @@ fn components_around_the_decoder_have_a_kind_each() {
 #[test]
 fn readers_know_their_donors() {
     let graph = fixture("gemma4_text");
-    let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu(64));
+    let request = request(&graph, &[offer("chip", PrimitiveCount::default())], &menu(64));
     let shardwright_build::planning::request::Body::Layers(layers) = &decoder(&request).body else {
         panic!("the decoder has layers")
     };
@@ -142,14 +145,14 @@ fn menus_of_small_contexts_are_small() {
         let names: Vec<_> = menu.entries.iter().map(ToString::to_string).collect();
         assert_eq!(names.join(" "), expected);
         assert_eq!(menu.context, context.max(1));
-        let request = request(&graph, &[offer("chip", PrimitiveCount)], &menu);
+        let request = request(&graph, &[offer("chip", PrimitiveCount::default())], &menu);
         checked(&request, plan(&request, &[3]));
     }
     let encoder = fixture("embeddinggemma");
     let menu = EntryMenu::usual(&encoder, 32);
     assert_eq!(menu.entries.len(), 1);
     assert_eq!((menu.entries[0].kind, menu.largest_rows()), (EntryKind::Encode, 32));
-    let request = request(&encoder, &[offer("chip", PrimitiveCount)], &menu);
+    let request = request(&encoder, &[offer("chip", PrimitiveCount::default())], &menu);
     checked(&request, plan(&request, &[]));
 }
 
@@ -185,8 +188,17 @@ struct Moody {
 }
 
 impl Judge for Moody {
-    fn legalise(&self, graph: &Graph, entry: &EntryGraph) -> Result<Legalised, String> {
-        if self.legal { PrimitiveCount.legalise(graph, entry) } else { Err("not today".to_owned()) }
+    fn legalise(
+        &self,
+        graph: &Graph,
+        entry: &EntryGraph,
+        encodings: &Encodings<'_>,
+    ) -> Result<Legalised, String> {
+        if self.legal {
+            PrimitiveCount::default().legalise(graph, entry, encodings)
+        } else {
+            Err("not today".to_owned())
+        }
     }
 
     fn estimate(&self, _graph: &Graph, entry: &EntryGraph) -> Option<(TimeCost, u64)> {
@@ -211,7 +223,7 @@ fn what_a_judge_says_stands_in_the_rows() {
         offer("formats", Moody { takes: false, legal: true }),
         offer("graphs", Moody { takes: true, legal: false }),
         offer("timed", Moody { takes: true, legal: true }),
-        offer("plain", PrimitiveCount),
+        offer("plain", PrimitiveCount::default()),
     ];
     let request = request(&graph, &offers, &menu);
     assert_eq!(request.costs.len(), request.kinds.len() * offers.len() * menu.entries.len());
@@ -238,6 +250,6 @@ fn a_menu_the_graph_cannot_have_is_an_error() {
     let graph = fixture("qwen3");
     let encode = EntryName { kind: EntryKind::Encode, rows: 4, context: 0 };
     let menu = EntryMenu { context: 4, entries: vec![encode] };
-    let error = try_request(&graph, &[offer("chip", PrimitiveCount)], &menu).unwrap_err();
+    let error = try_request(&graph, &[offer("chip", PrimitiveCount::default())], &menu).unwrap_err();
     assert!(!error.to_string().is_empty());
 }

@@ -92,10 +92,10 @@ impl From<BuildError> for Error {
     }
 }
 
-impl From<LoopError<BuildError>> for Error {
-    fn from(error: LoopError<BuildError>) -> Self {
+impl From<LoopError<Error>> for Error {
+    fn from(error: LoopError<Error>) -> Self {
         match error {
-            LoopError::Trial(error) => error.into(),
+            LoopError::Trial(error) => error,
             LoopError::Planner { error, history } if history.is_empty() => (*error).into(),
             error => {
                 let help = error.help();
