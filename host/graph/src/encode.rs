@@ -53,14 +53,19 @@ impl Range {
 pub type Ranges = BTreeMap<String, Range>;
 
 /// Under which name the range of a tensor is kept: `decoder/layer.3.q-projection`. Equal in every entry point and form of a model, and for
-/// the two sides of a cut: the residual stream that enters layer n is `hidden@n`, wherever it was made.
+/// the two sides of a cut: the residual stream that enters layer n is `hidden@n` where it is made and where it is read.
 pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
-    let role = entry.inputs.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role);
-    match role {
+    let role_in = |ports: &'_ [(TensorId, Role)]| {
+        ports.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role.clone())
+    };
+    let input = role_in(&entry.inputs);
+    let is_input = input.is_some();
+    match input.or_else(|| role_in(&entry.outputs)) {
         Some(Role::Hidden) => match entry.component {
-            ComponentKind::Decoder => hidden_key(entry.layers.0),
+            ComponentKind::Decoder if is_input => hidden_key(entry.layers.0),
+            ComponentKind::Decoder => hidden_key(entry.layers.1),
             ComponentKind::Head | ComponentKind::Pooling => LAST_HIDDEN.to_owned(),
-            _ => hidden_key(0),
+            ComponentKind::Embed | ComponentKind::PerLayerInput => hidden_key(0),
         },
         Some(Role::PerLayer { .. }) => PER_LAYER.to_owned(),
         Some(Role::Gathered { asset }) => format!("gathered@{}", asset.0),
@@ -68,12 +73,13 @@ pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
     }
 }
 
-/// [`range_key`] of the residual stream that enters a layer.
+/// [`range_key`] of the residual stream that enters a layer, or leaves the one before.
 pub fn hidden_key(layer: u32) -> String {
     format!("hidden@{layer}")
 }
 
-/// [`range_key`] of the residual stream after the last layer.
+/// [`range_key`] of the residual stream after the last layer, where a head or pooling reads it. The decoder that makes it does not know
+/// that it is the last: there it is the [`hidden_key`] of the layer count.
 pub const LAST_HIDDEN: &str = "hidden@last";
 
 /// [`range_key`] of the per-layer inputs, those of all layers together.
@@ -121,6 +127,24 @@ impl<'a> Encodings<'a> {
         static NONE: Ranges = Ranges::new();
         let assumed = Some(Range { low: -1.0, high: 1.0, masked: false });
         Encodings { assumed, ..Encodings::of(formats, &NONE) }
+    }
+
+    /// How a state of that name is held: by the format of states and the state's own range, since not every shard that reads it sees what
+    /// was written to it.
+    pub fn state(&self, name: &str) -> Result<Encoding, EncodeError> {
+        let bits = match self.states {
+            StateFormat::F32 => return Ok(Encoding::F32),
+            StateFormat::F16 => return Ok(Encoding::F16),
+            StateFormat::A16 => 16,
+            StateFormat::A8 => 8,
+        };
+        let (low, high) = self.range(&state_key(name))?.ends();
+        Ok(Encoding::affine_over(low, high, bits))
+    }
+
+    fn range(&self, key: &str) -> Result<Range, EncodeError> {
+        let known = self.ranges.get(key).copied().or(self.assumed);
+        known.ok_or_else(|| EncodeError::NoRange { key: key.to_owned() })
     }
 
     fn port(&self, side: PortSide, role: &Role) -> Option<Encoding> {
@@ -251,14 +275,8 @@ struct Inside<'a> {
 
 impl Inside<'_> {
     fn encoding(&self, class: usize) -> Result<Encoding, EncodeError> {
-        if let Some(key) = self.state_key(class) {
-            let (low, high) = match self.encodings.states {
-                StateFormat::F32 => return Ok(Encoding::F32),
-                StateFormat::F16 => return Ok(Encoding::F16),
-                StateFormat::A16 | StateFormat::A8 => self.range(&key)?.ends(),
-            };
-            let bits = if self.encodings.states == StateFormat::A8 { 8 } else { 16 };
-            return Ok(Encoding::affine_over(low, high, bits));
+        if let Some(state) = self.state(class) {
+            return self.encodings.state(state);
         }
         let symmetric = match self.encodings.activations {
             ActivationFormat::F32 | ActivationFormat::A8Dynamic => return Ok(Encoding::F32),
@@ -278,18 +296,8 @@ impl Inside<'_> {
         self.classes.members.get(&class).into_iter().flatten().map(|&index| TensorId(index as u32))
     }
 
-    fn range(&self, key: &str) -> Result<Range, EncodeError> {
-        self.encodings
-            .ranges
-            .get(key)
-            .copied()
-            .or(self.encodings.assumed)
-            .ok_or_else(|| EncodeError::NoRange { key: key.to_owned() })
-    }
-
-    /// The range key of the state that moves into a class. The state's own range decides alone, since other shards that read it see
-    /// other members.
-    fn state_key(&self, class: usize) -> Option<String> {
+    /// The name of the state that moves into a class, or out of it.
+    fn state(&self, class: usize) -> Option<&str> {
         let ports = self.entry.inputs.iter().chain(&self.entry.outputs);
         let state = ports.filter(|(tensor, _)| self.classes.class(tensor.0 as usize) == class).find_map(
             |(_, role)| match role {
@@ -298,12 +306,12 @@ impl Inside<'_> {
             },
         )?;
         let port = self.entry.states.iter().find(|port| port.id == state)?;
-        Some(state_key(&port.state.name))
+        Some(&port.state.name)
     }
 
     /// What a class must cover: what the step input it is always covers, else what calibration saw of its members.
     fn ends(&self, class: usize) -> Result<(f32, f32), EncodeError> {
-        for (tensor, role) in &self.entry.inputs {
+        for (tensor, role) in self.entry.inputs.iter().chain(&self.entry.outputs) {
             if self.classes.class(tensor.0 as usize) != class {
                 continue;
             }
@@ -313,7 +321,7 @@ impl Inside<'_> {
                 Role::Mask(_) => return self.mask_ends(*tensor),
                 // Fixed on both sides of a cut by the same key, whatever else the class holds.
                 Role::Hidden | Role::PerLayer { .. } => {
-                    return self.range(&range_key(self.entry, *tensor)).map(Range::ends);
+                    return self.encodings.range(&range_key(self.entry, *tensor)).map(Range::ends);
                 }
                 _ => {}
             }

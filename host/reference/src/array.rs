@@ -1,11 +1,14 @@
 use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
-use shardwright_graph::{DType, WeightData};
+use half::{bf16, f16};
+use shardwright_graph::target::{ElementType, Encoding};
+use shardwright_graph::{DType, Weight};
 
 use crate::ReferenceError;
-use crate::weights::widen_element;
 
-/// A dense row-major tensor.
+/// A dense row-major tensor, held as it is encoded.
 #[derive(Clone, Debug)]
 pub struct Array {
     shape: Vec<usize>,
@@ -15,39 +18,70 @@ pub struct Array {
 /// Elements of an [`Array`], as many as its shape says.
 #[derive(Clone, Debug)]
 enum Values {
-    F32(Vec<f32>),
-    I32(Vec<i32>),
-    /// A constant as the checkpoint stores it; widened when read.
-    Stored(DType, WeightData),
+    /// Floats that the element type holds exactly.
+    Floats(ElementType, Vec<f32>),
+    /// Stored integers of an integer encoding.
+    Stored(Encoding, Vec<i32>),
+    /// Positions or slots.
+    Indices(Vec<i32>),
+    /// A constant as the model stores it; decoded when read.
+    Constant(Arc<Weight>),
+}
+
+/// The factors that make values of the integers of a matrix.
+pub(crate) enum RowScales<'a> {
+    /// One for all.
+    One(f64),
+    /// One a row: what is asked for row `n` of the matrix.
+    PerRow(&'a Weight),
+    /// One for so many consecutive integers of a row.
+    Blocks(&'a Weight, usize),
 }
 
 impl Array {
     /// A tensor of f32 values; refused when `values` are not as many as `shape` says.
     pub fn floats_of(shape: &[u64], values: Vec<f32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
-        Ok(Array { shape, values: Values::F32(values) })
+        Ok(Array { shape, values: Values::Floats(ElementType::F32, values) })
     }
 
-    /// A tensor of i32 values; refused when `values` are not as many as `shape` says.
+    /// A tensor of i32 indices (positions, slots); refused when `values` are not as many as `shape` says.
     pub fn integers_of(shape: &[u64], values: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
-        Ok(Array { shape, values: Values::I32(values) })
+        Ok(Array { shape, values: Values::Indices(values) })
     }
 
-    /// A result whose length follows from the shape.
+    /// A tensor of stored integers; refused when they are not as many as `shape` says, when one lies outside its type, and for encodings of
+    /// floats.
+    pub fn stored_of(shape: &[u64], encoding: Encoding, stored: Vec<i32>) -> Result<Self, ReferenceError> {
+        let shape = checked(shape, stored.len())?;
+        let (low, high) = encoding.element.raw_range().unwrap_or((0, -1));
+        match stored.iter().find(|value| !(low..=high).contains(*value)) {
+            Some(&value) => Err(ReferenceError::StoredValue { value, encoding }),
+            None => Ok(Array { shape, values: Values::Stored(encoding, stored) }),
+        }
+    }
+
+    /// A result in f32 whose length follows from the shape.
     pub(crate) fn made(shape: &[usize], values: Vec<f32>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), values.len());
-        Array { shape: shape.to_vec(), values: Values::F32(values) }
+        Array { shape: shape.to_vec(), values: Values::Floats(ElementType::F32, values) }
     }
 
-    /// Zeros.
-    pub(crate) fn zeros(shape: &[usize]) -> Self {
-        Array::made(shape, vec![0.0; shape.iter().product()])
+    /// Zeros in an encoding.
+    pub(crate) fn zeros(shape: &[usize], encoding: Encoding) -> Self {
+        let elements = shape.iter().product();
+        let values = match encoding.element.is_float() {
+            true => Values::Floats(encoding.element, vec![0.0; elements]),
+            false => Values::Stored(encoding, vec![encoding.zero_point; elements]),
+        };
+        Array { shape: shape.to_vec(), values }
     }
 
     /// A constant; its bytes were checked against the shape.
-    pub(crate) fn stored(shape: Vec<usize>, dtype: DType, data: WeightData) -> Self {
-        Array { shape, values: Values::Stored(dtype, data) }
+    pub(crate) fn constant(weight: Weight) -> Self {
+        let shape = weight.shape.iter().map(|&extent| extent as usize).collect();
+        Array { shape, values: Values::Constant(Arc::new(weight)) }
     }
 
     /// Extents, outermost first.
@@ -63,65 +97,234 @@ impl Array {
     /// Element type.
     pub fn dtype(&self) -> DType {
         match &self.values {
-            Values::F32(_) => DType::F32,
-            Values::I32(_) => DType::I32,
-            Values::Stored(dtype, _) => *dtype,
+            Values::Indices(_) => DType::I32,
+            Values::Constant(weight) => weight.dtype,
+            _ => self.encoding().map_or(DType::F32, |encoding| encoding.dtype()),
         }
     }
 
-    /// The values as f32, widened where they are stored narrower; integers are converted.
+    /// How the values are held; `None` for indices and constants.
+    pub fn encoding(&self) -> Option<Encoding> {
+        match &self.values {
+            Values::Floats(element, _) => Some(Encoding { element: *element, ..Encoding::F32 }),
+            Values::Stored(encoding, _) => Some(*encoding),
+            Values::Indices(_) | Values::Constant(_) => None,
+        }
+    }
+
+    /// The values as f32, decoded where they are encoded; indices are converted.
     pub fn floats(&self) -> Cow<'_, [f32]> {
         match &self.values {
-            Values::F32(values) => Cow::Borrowed(values),
-            Values::I32(values) => Cow::Owned(values.iter().map(|&value| value as f32).collect()),
-            Values::Stored(dtype, data) => Cow::Owned(crate::weights::widen_bytes(*dtype, data.bytes())),
+            Values::Floats(_, values) => Cow::Borrowed(values),
+            Values::Stored(encoding, stored) => {
+                let decode = decoder(encoding);
+                Cow::Owned(stored.iter().map(|&stored| decode(stored)).collect())
+            }
+            Values::Indices(values) => Cow::Owned(values.iter().map(|&value| value as f32).collect()),
+            Values::Constant(weight) => {
+                let mut values = vec![0.0; self.elements()];
+                for (row, values) in values.chunks_exact_mut(weight.row_width()).enumerate() {
+                    weight.decode_row(row, values);
+                }
+                Cow::Owned(values)
+            }
         }
     }
 
-    /// The values of an integer tensor; empty for any other.
-    pub fn integers(&self) -> &[i32] {
-        match &self.values {
-            Values::I32(values) => values,
-            _ => &[],
-        }
-    }
-
-    /// The f32 values, moved out.
+    /// The values as f32, moved out.
     pub fn into_floats(self) -> Vec<f32> {
         match self.values {
-            Values::F32(values) => values,
+            Values::Floats(_, values) => values,
             _ => self.floats().into_owned(),
         }
     }
 
-    /// The f32 values for writing in place; only for tensors that are f32 in memory.
-    pub(crate) fn floats_mut(&mut self) -> &mut [f32] {
-        match &mut self.values {
-            Values::F32(values) => values,
-            _ => &mut [],
+    /// The indices of a tensor of positions or slots; empty for any other.
+    pub fn integers(&self) -> &[i32] {
+        match &self.values {
+            Values::Indices(values) => values,
+            _ => &[],
         }
     }
 
-    /// Element `start + i · stride` into `into[i]`, in f64.
-    pub(crate) fn gather_f64(&self, start: usize, stride: usize, into: &mut [f64]) {
+    /// The stored integers of a tensor with an integer encoding; empty for any other.
+    pub fn stored(&self) -> &[i32] {
         match &self.values {
-            Values::F32(values) if stride == 1 => {
-                for (to, from) in into.iter_mut().zip(&values[start..]) {
-                    *to = f64::from(*from);
-                }
-            }
-            Values::F32(values) => {
-                for (to, from) in into.iter_mut().zip(values[start..].iter().step_by(stride)) {
-                    *to = f64::from(*from);
-                }
-            }
-            Values::I32(values) => {
-                for (to, from) in into.iter_mut().zip(values[start..].iter().step_by(stride)) {
-                    *to = f64::from(*from);
-                }
-            }
-            Values::Stored(dtype, data) => widen_element(*dtype, data.bytes(), start, stride, into),
+            Values::Stored(_, stored) => stored,
+            _ => &[],
         }
+    }
+
+    /// The bytes as they lie in a buffer: little-endian, dense.
+    pub fn bytes(&self) -> Vec<u8> {
+        match &self.values {
+            Values::Floats(ElementType::F16, values) => {
+                values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect()
+            }
+            Values::Floats(ElementType::Bf16, values) => {
+                values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect()
+            }
+            Values::Floats(_, values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            // The low bytes of two's complement are the value in any width that holds it.
+            Values::Stored(encoding, stored) => {
+                let width = encoding.element.bytes() as usize;
+                stored.iter().flat_map(|value| value.to_le_bytes().into_iter().take(width)).collect()
+            }
+            Values::Indices(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Values::Constant(weight) => weight.data.bytes().to_vec(),
+        }
+    }
+
+    /// The same tensor in another encoding: decoded, and each value the nearest that the encoding holds. Indices stay.
+    #[must_use]
+    pub fn encoded(self, encoding: Encoding) -> Array {
+        if self.encoding() == Some(encoding) || matches!(self.values, Values::Indices(_)) {
+            return self;
+        }
+        let shape = self.shape.clone();
+        let mut floats = self.into_floats();
+        let values = match encoding.element {
+            ElementType::F32 => Values::Floats(ElementType::F32, floats),
+            element if element.is_float() => {
+                floats.iter_mut().for_each(|value| *value = encoding.nearest(*value));
+                Values::Floats(element, floats)
+            }
+            _ => Values::Stored(encoding, floats.into_iter().map(|value| encoding.raw(value)).collect()),
+        };
+        Array { shape, values }
+    }
+
+    /// The tensor held in memory: constants are read. Integers with one scale stay integers.
+    pub(crate) fn in_memory(&self) -> Cow<'_, Array> {
+        let Values::Constant(weight) = &self.values else { return Cow::Borrowed(self) };
+        let values = match (weight.dtype, self.row_scales()) {
+            (dtype, Some(RowScales::One(_))) => {
+                let stored: Vec<i32> =
+                    (0..weight.rows()).filter_map(|row| weight.raw_row(row)).flatten().collect();
+                let dtype = if dtype.is_packed() { DType::I8 } else { dtype };
+                match encoding_of(weight, dtype) {
+                    Some(encoding) => Values::Stored(encoding, stored),
+                    None => Values::Floats(ElementType::F32, self.floats().into_owned()),
+                }
+            }
+            (DType::F16, _) => Values::Floats(ElementType::F16, self.floats().into_owned()),
+            (DType::Bf16, _) => Values::Floats(ElementType::Bf16, self.floats().into_owned()),
+            _ => Values::Floats(ElementType::F32, self.floats().into_owned()),
+        };
+        Cow::Owned(Array { shape: self.shape.clone(), values })
+    }
+
+    /// How the stored integers become values; `None` for floats and indices.
+    pub(crate) fn row_scales(&self) -> Option<RowScales<'_>> {
+        use shardwright_graph::Granularity::{PerBlock, PerChannel, PerTensor};
+        match &self.values {
+            Values::Stored(encoding, _) => Some(RowScales::One(f64::from(encoding.scale.get()))),
+            Values::Constant(weight) => {
+                let held = weight.quantisation.as_ref()?;
+                Some(match held.granularity {
+                    PerTensor => RowScales::One(f64::from(weight.scale(0, 0)?)),
+                    PerChannel if weight.shape.len() > 1 => RowScales::PerRow(weight),
+                    PerChannel => RowScales::Blocks(weight, 1),
+                    PerBlock { size } => RowScales::Blocks(weight, size as usize),
+                })
+            }
+            Values::Floats(..) | Values::Indices(_) => None,
+        }
+    }
+
+    /// Values `start + i · stride` into `into[i]`, in f64. Constants are read by whole rows.
+    pub(crate) fn gather_values(&self, start: usize, stride: usize, into: &mut [f64]) {
+        match &self.values {
+            Values::Floats(_, values) if stride == 1 => widen_all(&values[start..], into),
+            Values::Floats(_, values) => {
+                for (to, from) in into.iter_mut().zip(values[start..].iter().step_by(stride)) {
+                    *to = f64::from(*from);
+                }
+            }
+            Values::Stored(encoding, stored) => {
+                let decode = decoder(encoding);
+                for (to, from) in into.iter_mut().zip(stored[start..].iter().step_by(stride)) {
+                    *to = f64::from(decode(*from));
+                }
+            }
+            Values::Indices(values) => {
+                for (to, from) in into.iter_mut().zip(values[start..].iter().step_by(stride)) {
+                    *to = f64::from(*from);
+                }
+            }
+            Values::Constant(weight) => {
+                debug_assert!(stride == 1 && into.len() == weight.row_width());
+                let mut row = vec![0.0; into.len()];
+                weight.decode_row(start / into.len(), &mut row);
+                widen_all(&row, into);
+            }
+        }
+    }
+
+    /// The same for `stored − zero point`; zeros for floats.
+    pub(crate) fn gather_steps(&self, start: usize, stride: usize, into: &mut [f64]) {
+        match &self.values {
+            Values::Stored(encoding, stored) => {
+                for (to, from) in into.iter_mut().zip(stored[start..].iter().step_by(stride)) {
+                    *to = f64::from(from - encoding.zero_point);
+                }
+            }
+            Values::Constant(weight) => {
+                debug_assert!(stride == 1 && into.len() == weight.row_width());
+                let zero = weight.quantisation.as_ref().map_or(0, |held| held.zero_point);
+                if let Some(stored) = weight.raw_row(start / into.len()) {
+                    into.iter_mut().zip(stored).for_each(|(to, from)| *to = f64::from(from - zero));
+                }
+            }
+            Values::Floats(..) | Values::Indices(_) => into.fill(0.0),
+        }
+    }
+
+    /// A tensor of runs of stored elements, in their order, of arrays of one encoding that are held in memory.
+    pub(crate) fn assembled<'a>(
+        shape: &[usize],
+        runs: impl IntoIterator<Item = (&'a Array, Range<usize>)>,
+    ) -> Array {
+        let mut runs = runs.into_iter().peekable();
+        let elements = shape.iter().product();
+        let mut values = match runs.peek().map(|(first, _)| &first.values) {
+            Some(Values::Stored(encoding, _)) => Values::Stored(*encoding, Vec::with_capacity(elements)),
+            Some(Values::Indices(_)) => Values::Indices(Vec::with_capacity(elements)),
+            Some(Values::Floats(element, _)) => Values::Floats(*element, Vec::with_capacity(elements)),
+            Some(Values::Constant(_)) | None => Values::Floats(ElementType::F32, Vec::new()),
+        };
+        for (array, run) in runs {
+            match (&mut values, &array.values) {
+                (Values::Floats(_, into), Values::Floats(_, from)) => into.extend_from_slice(&from[run]),
+                (Values::Stored(_, into), Values::Stored(_, from))
+                | (Values::Indices(into), Values::Indices(from)) => into.extend_from_slice(&from[run]),
+                _ => debug_assert!(false, "moved between encodings"),
+            }
+        }
+        let array = Array { shape: shape.to_vec(), values };
+        debug_assert!(array.is_filled());
+        array
+    }
+
+    /// Overwrites elements from `at` on with a run of another array of the same encoding.
+    pub(crate) fn overwrite(&mut self, at: usize, from: &Array, run: Range<usize>) {
+        let into = at..at + run.len();
+        match (&mut self.values, &from.values) {
+            (Values::Floats(_, held), Values::Floats(_, from)) => {
+                held[into].copy_from_slice(&from[run]);
+            }
+            (Values::Stored(_, held), Values::Stored(_, from)) => held[into].copy_from_slice(&from[run]),
+            _ => debug_assert!(false, "moved between encodings"),
+        }
+    }
+
+    fn is_filled(&self) -> bool {
+        let held = match &self.values {
+            Values::Floats(_, values) => values.len(),
+            Values::Stored(_, values) | Values::Indices(values) => values.len(),
+            Values::Constant(_) => self.elements(),
+        };
+        held == self.elements()
     }
 
     /// The same elements under another shape of equal extent.
@@ -131,7 +334,7 @@ impl Array {
         self
     }
 
-    /// The first `rows` of axis `axis`, of f32 tensors.
+    /// The first `rows` of axis `axis`.
     pub fn first_rows(&self, axis: usize, rows: usize) -> Array {
         if axis >= self.shape.len() || rows >= self.shape[axis] {
             return self.clone();
@@ -139,11 +342,28 @@ impl Array {
         crate::ops::layout::slice(self, axis, 0, rows)
     }
 
-    /// Row `index` of the outermost axis, of f32 tensors.
+    /// Row `index` of the outermost axis, decoded.
     pub fn row(&self, index: usize) -> Vec<f32> {
         let width = self.elements() / self.shape[0].max(1);
         self.floats()[index * width..(index + 1) * width].to_vec()
     }
+}
+
+/// [`Encoding::value`] with the scale read once.
+fn decoder(encoding: &Encoding) -> impl Fn(i32) -> f32 + use<> {
+    let (zero, scale) = (encoding.zero_point, encoding.scale.get());
+    move |stored| (stored - zero) as f32 * scale
+}
+
+fn widen_all(values: &[f32], into: &mut [f64]) {
+    into.iter_mut().zip(values).for_each(|(to, from)| *to = f64::from(*from));
+}
+
+/// The encoding of a constant with one scale, as integers of `dtype`.
+fn encoding_of(weight: &Weight, dtype: DType) -> Option<Encoding> {
+    let scale = shardwright_graph::target::ScaleBits::new(weight.scale(0, 0)?)?;
+    let zero_point = weight.quantisation.as_ref()?.zero_point;
+    Encoding::of(dtype, Some(shardwright_graph::Affine { scale, zero_point }))
 }
 
 fn checked(shape: &[u64], given: usize) -> Result<Vec<usize>, ReferenceError> {

@@ -1,4 +1,5 @@
-use shardwright_graph::{DType, GraphError, Role, StateId, ValidateError, WeightId};
+use shardwright_graph::target::Encoding;
+use shardwright_graph::{DType, EncodeError, GraphError, Role, StateId, ValidateError, WeightId};
 
 /// Why the evaluator cannot run a graph, or not with what it was given.
 #[derive(Debug, thiserror::Error)]
@@ -43,13 +44,29 @@ pub enum ReferenceError {
         /// The type in the graph.
         declared_dtype: DType,
     },
-    /// Weights of this type cannot be widened without a scale.
+    /// Weights of this type cannot be read: integers without scales, floats with some, indices.
     #[error("weight `{weight}` is stored as {dtype}, which is not supported")]
     WeightType {
         /// The weight.
         weight: String,
         /// Its type.
         dtype: DType,
+    },
+    /// A weight's bytes or scales are not there, or not possible.
+    #[error("weight `{weight}`: {reason}")]
+    WeightContents {
+        /// The weight.
+        weight: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A stored integer lies outside its encoding.
+    #[error("{value} is no stored value of {encoding}")]
+    StoredValue {
+        /// The integer.
+        value: i32,
+        /// The encoding.
+        encoding: Encoding,
     },
     /// The values given for a tensor are not as many as its shape says.
     #[error("{given} values do not fill a tensor of {shape:?}")]
@@ -108,6 +125,16 @@ pub enum ReferenceError {
         /// Values per row needed.
         width: u64,
     },
+    /// The states of a run hold one in another encoding than the entry.
+    #[error("state {} is held as {found}, the entry needs {wanted}", state.0)]
+    StateEncoding {
+        /// The state.
+        state: StateId,
+        /// As it is held.
+        found: Encoding,
+        /// As the entry declares it.
+        wanted: Encoding,
+    },
     /// More valid rows than the entry has, or none.
     #[error("{rows} valid rows do not fit an entry of {limit}")]
     Rows {
@@ -155,6 +182,14 @@ pub enum ReferenceError {
         /// Layers there are.
         layers: u32,
     },
+    /// The graph cannot be encoded as its formats say.
+    #[error("entry `{entry}`: {source}")]
+    Encode {
+        /// Name of the entry point, or of the state.
+        entry: String,
+        /// Why.
+        source: EncodeError,
+    },
     /// A form of the graph cannot be made.
     #[error("entry `{entry}`: {reason}")]
     Form {
@@ -181,11 +216,15 @@ impl ReferenceError {
         match self {
             ReferenceError::Invalid { source, .. } => source.help(),
             ReferenceError::Graph(source) => source.help(),
-            ReferenceError::WeightType { .. } => Some("the evaluator reads f32, f16 and bf16 weights"),
+            ReferenceError::WeightType { .. } => {
+                Some("the evaluator reads f32, f16 and bf16 weights, and integers with scales")
+            }
+            ReferenceError::WeightContents { .. } => Some("quantise the weight again before it is evaluated"),
+            ReferenceError::Encode { source, .. } => source.help(),
             ReferenceError::Unbound { .. } => {
                 Some("`step::step_input` computes every step input; boundaries come from the entry before")
             }
-            ReferenceError::State { .. } => {
+            ReferenceError::State { .. } | ReferenceError::StateEncoding { .. } => {
                 Some("states are made for one context and one largest row count, the same for all entries")
             }
             ReferenceError::Context { .. } => Some("give the arrangement a larger context"),

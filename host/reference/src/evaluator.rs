@@ -1,12 +1,12 @@
 use std::borrow::Cow;
 
-use shardwright_graph::{EntryGraph, Role};
+use shardwright_graph::{EntryGraph, LAST_HIDDEN, Role, TensorId, range_key, state_key};
 
 use crate::{Array, Bindings, ReferenceError, States, Weights, ops};
 
 /// An entry graph ready to run: checked once, its constants found.
 ///
-/// Constants are shared with the weights they came from and widened while they are read, so an evaluator costs no memory beyond
+/// Constants are shared with the weights they came from and decoded while they are read, so an evaluator costs no memory beyond
 /// the tensors of a running step.
 pub struct Evaluator {
     entry: EntryGraph,
@@ -40,13 +40,62 @@ impl Evaluator {
         &self.entry
     }
 
-    /// Runs the graph with `rows` valid rows and gives its outputs by role. States are written in place and are not among the outputs;
-    /// nothing is changed when an error is returned.
+    /// Runs the graph with `rows` valid rows and gives its outputs by role, as they are encoded. What is bound in another encoding than its
+    /// port is encoded there; states must be held as the entry declares them. They are written in place and are not among the
+    /// outputs; nothing is changed when an error is returned.
     pub fn run(
         &self,
         bindings: &Bindings,
         states: &mut States,
         rows: u64,
+    ) -> Result<Bindings, ReferenceError> {
+        self.run_with(bindings, states, rows, &mut |_, _| ())
+    }
+
+    /// [`Evaluator::run`] with all rows valid, which shows every tensor that is no constant and no index: decoded, under its
+    /// [`range_key`]; a state after its update under its [`state_key`] besides. States before the run are not shown, and of
+    /// boundaries (`hidden`, `per-layer`) only what the entry gives, since the entry before showed what it takes; but the last residual
+    /// stream is shown again under its own name where a head or pooling takes it.
+    pub fn run_observed(
+        &self,
+        bindings: &Bindings,
+        states: &mut States,
+        observe: &mut dyn FnMut(&str, &[f32]),
+    ) -> Result<Bindings, ReferenceError> {
+        let state_of = |tensor: TensorId| {
+            self.entry.outputs.iter().find_map(|(held, role)| match role {
+                Role::State { state } if *held == tensor => {
+                    self.entry.states.iter().find(|port| port.id == *state)
+                }
+                _ => None,
+            })
+        };
+        let mut shown = |tensor: TensorId, array: &Array| {
+            let role = self.entry.inputs.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role);
+            let key = range_key(&self.entry, tensor);
+            let is_shown = match role {
+                Some(Role::State { .. } | Role::PerLayer { .. }) => false,
+                Some(Role::Hidden) => key == LAST_HIDDEN,
+                _ => true,
+            };
+            if !is_shown || self.entry.tensor(tensor).is_index() {
+                return;
+            }
+            let values = array.floats();
+            observe(&key, &values);
+            if let Some(port) = state_of(tensor) {
+                observe(&state_key(&port.state.name), &values);
+            }
+        };
+        self.run_with(bindings, states, self.entry.point.rows, &mut shown)
+    }
+
+    fn run_with(
+        &self,
+        bindings: &Bindings,
+        states: &mut States,
+        rows: u64,
+        show: &mut dyn FnMut(TensorId, &Array),
     ) -> Result<Bindings, ReferenceError> {
         if rows == 0 || rows > self.entry.point.rows {
             return Err(ReferenceError::Rows { rows, limit: self.entry.point.rows });
@@ -55,7 +104,8 @@ impl Evaluator {
         let mut held: Vec<Option<Cow<Array>>> = Vec::new();
         held.resize_with(self.entry.tensors.len(), || None);
         for ((tensor, _), array) in self.entry.inputs.iter().zip(bound) {
-            held[tensor.0 as usize] = Some(Cow::Borrowed(array));
+            show(*tensor, &array);
+            held[tensor.0 as usize] = Some(array);
         }
         for (slot, constant) in held.iter_mut().zip(&self.constants) {
             if let Some(constant) = constant {
@@ -63,14 +113,20 @@ impl Evaluator {
             }
         }
         for (index, node) in self.entry.nodes.iter().enumerate() {
-            let shape: Vec<usize> =
-                self.entry.tensor(node.output).shape.iter().map(|&extent| extent as usize).collect();
+            let tensor = self.entry.tensor(node.output);
+            let shape: Vec<usize> = tensor.shape.iter().map(|&extent| extent as usize).collect();
             let output = {
                 let inputs: Vec<&Array> =
                     node.inputs.iter().filter_map(|input| held[input.0 as usize].as_deref()).collect();
                 ops::apply(&node.op, &inputs, &shape, rows as usize)
             };
             debug_assert_eq!(output.shape(), shape, "{}", self.entry.describe_node(index));
+            debug_assert!(!node.op.is_movement() || output.encoding() == tensor.encoding());
+            let output = match tensor.encoding() {
+                Some(encoding) => output.encoded(encoding),
+                None => output,
+            };
+            show(node.output, &output);
             held[node.output.0 as usize] = Some(Cow::Owned(output));
             for tensor in node.inputs.iter().chain([&node.output]) {
                 if self.last_use[tensor.0 as usize] == index {
@@ -96,12 +152,12 @@ impl Evaluator {
         Ok(outputs)
     }
 
-    /// What is bound to each input, in their order, checked.
+    /// What is bound to each input, in their order, checked and in the encoding of the port.
     fn bound<'a>(
         &self,
         bindings: &'a Bindings,
         states: &'a States,
-    ) -> Result<Vec<&'a Array>, ReferenceError> {
+    ) -> Result<Vec<Cow<'a, Array>>, ReferenceError> {
         let mut bound = Vec::with_capacity(self.entry.inputs.len());
         for (tensor, role) in &self.entry.inputs {
             let tensor = self.entry.tensor(*tensor);
@@ -125,7 +181,8 @@ impl Evaluator {
                     role: Box::new(role.clone()),
                 })?,
             };
-            if !same_shape(array, &tensor.shape) || array.dtype() != tensor.dtype {
+            let is_kind = tensor.is_index() == array.encoding().is_none();
+            if !same_shape(array, &tensor.shape) || !is_kind {
                 return Err(ReferenceError::BindingShape {
                     entry: self.entry.point.name(),
                     role: Box::new(role.clone()),
@@ -138,7 +195,14 @@ impl Evaluator {
             if let Role::Slots { capacity } = role {
                 ops::state::check_slots(array.integers(), *capacity as usize)?;
             }
-            bound.push(array);
+            let Some(encoding) = tensor.encoding().filter(|wanted| array.encoding() != Some(*wanted)) else {
+                bound.push(Cow::Borrowed(array));
+                continue;
+            };
+            if let (Role::State { state }, Some(found)) = (role, array.encoding()) {
+                return Err(ReferenceError::StateEncoding { state: *state, found, wanted: encoding });
+            }
+            bound.push(Cow::Owned(array.clone().encoded(encoding)));
         }
         Ok(bound)
     }

@@ -2,12 +2,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use shardwright_graph::target::Encoding;
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, decompose_all,
-    legalise,
+    ComponentKind, Encodings, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, Role, Verdict,
+    decompose_all, dynamic_activations, encode, hidden_key, legalise,
 };
 
 use crate::ops::layout;
+use crate::states::state_encodings;
 use crate::step::{Step, slots, step_input};
 use crate::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 
@@ -52,7 +54,7 @@ pub struct Sequence {
     pub position: u64,
 }
 
-/// Everything a run over rows can show, valid rows only.
+/// Everything a run over rows can show, valid rows only, as it is encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// `[T, H]` each: the first layer's input, then the output of every layer; without taps, of the last layer of every shard.
@@ -74,6 +76,10 @@ pub struct ReferenceModel<'g> {
     graph: &'g Graph,
     arrangement: Arrangement,
     shards: Vec<Range<u32>>,
+    /// How activations and states are encoded; `None` leaves them in f32.
+    encodings: Option<Encodings<'g>>,
+    /// Of each state, in the order of their ids.
+    state_encodings: Vec<Encoding>,
     evaluators: Mutex<HashMap<Key, Option<Arc<Evaluator>>>>,
 }
 
@@ -86,8 +92,29 @@ struct Key {
 }
 
 impl<'g> ReferenceModel<'g> {
-    /// A model under an arrangement.
+    /// A model under an arrangement, activations and states in f32; weights are what the graph holds, quantised or not.
     pub fn new(graph: &'g Graph, arrangement: Arrangement) -> Result<Self, ReferenceError> {
+        Self::arranged(graph, arrangement, None)
+    }
+
+    /// The same with activations and states encoded: what a quantised graph should give.
+    ///
+    /// `graph` holds the quantised weights. Every entry graph is brought into the arrangement's form and then encoded, so the steps of a
+    /// decomposed operation have encodings of their own. Between components and shards a tensor is encoded at the reader's port
+    /// when it leaves in another encoding. Ports that `encodings` names are so in every entry graph that has them.
+    pub fn new_encoded(
+        graph: &'g Graph,
+        arrangement: Arrangement,
+        encodings: Encodings<'g>,
+    ) -> Result<Self, ReferenceError> {
+        Self::arranged(graph, arrangement, Some(encodings))
+    }
+
+    fn arranged(
+        graph: &'g Graph,
+        arrangement: Arrangement,
+        encodings: Option<Encodings<'g>>,
+    ) -> Result<Self, ReferenceError> {
         let layers = graph.layers();
         let mut shards = Vec::new();
         let mut start = 0;
@@ -98,7 +125,12 @@ impl<'g> ReferenceModel<'g> {
             shards.push(start..cut);
             start = cut;
         }
-        Ok(ReferenceModel { graph, arrangement, shards, evaluators: Mutex::default() })
+        let state_encodings = match &encodings {
+            Some(encodings) => state_encodings(graph, encodings)?,
+            None => vec![Encoding::F32; graph.states.len()],
+        };
+        let evaluators = Mutex::default();
+        Ok(ReferenceModel { graph, arrangement, shards, encodings, state_encodings, evaluators })
     }
 
     /// The graph it runs.
@@ -120,13 +152,13 @@ impl<'g> ReferenceModel<'g> {
     /// An empty sequence.
     pub fn start(&self) -> Sequence {
         let point = self.point(EntryKind::Decode, self.arrangement.rows);
-        Sequence { states: States::new(self.graph, &point), position: 0 }
+        Sequence { states: States::held_as(self.graph, &point, &self.state_encodings), position: 0 }
     }
 
     /// Fills the states with `ids`, which come next in the sequence.
     pub fn prefill(&self, sequence: &mut Sequence, ids: &[u32]) -> Result<(), ReferenceError> {
         for chunk in ids.chunks(self.chunk_rows()) {
-            self.run(EntryKind::Prefill, self.arrangement.rows, sequence, chunk, false)?;
+            self.run(EntryKind::Prefill, self.arrangement.rows, sequence, chunk, false, None)?;
         }
         Ok(())
     }
@@ -134,11 +166,11 @@ impl<'g> ReferenceModel<'g> {
     /// Runs `ids`, which come next in the sequence, through every layer; with `taps` the trace holds all layers and named taps.
     pub fn decode(&self, sequence: &mut Sequence, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
         if let [id] = ids {
-            return self.run(EntryKind::Decode, 1, sequence, &[*id], taps);
+            return self.run(EntryKind::Decode, 1, sequence, &[*id], taps, None);
         }
         let mut traces = Vec::new();
         for chunk in ids.chunks(self.chunk_rows()) {
-            traces.push(self.run(EntryKind::Decode, self.arrangement.rows, sequence, chunk, taps)?);
+            traces.push(self.run(EntryKind::Decode, self.arrangement.rows, sequence, chunk, taps, None)?);
         }
         Trace::joined(traces)
     }
@@ -149,7 +181,7 @@ impl<'g> ReferenceModel<'g> {
             return Err(ReferenceError::NoTokens);
         }
         let mut sequence = Sequence { states: States::none(), position: 0 };
-        self.run(EntryKind::Encode, self.arrangement.rows, &mut sequence, ids, taps)
+        self.run(EntryKind::Encode, self.arrangement.rows, &mut sequence, ids, taps, None)
     }
 
     /// Every layer and tap of a fresh sequence or text.
@@ -215,6 +247,43 @@ impl<'g> ReferenceModel<'g> {
         Ok(logits.chunks_exact(vocabulary).zip(targets).map(of).collect())
     }
 
+    /// Shows the values that every tensor takes over `ids` as one fresh sequence or text: what calibration collects.
+    ///
+    /// `observe` is given a key of [`Ranges`](shardwright_graph::Ranges) and values, once a tensor. The model runs whole and decomposed,
+    /// whatever the arrangement says, so every tensor of every form has its key; the boundary before layer n has
+    /// [`hidden_key`] besides the name of the tensor, equal values under both. All rows are valid and every row of a state is written.
+    /// Scores and what follows from them hold masked values ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector
+    /// must not count but note.
+    pub fn observe(&self, ids: &[u32], observe: &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError> {
+        let rows = ids.len() as u64;
+        let arrangement = Arrangement { form: Form::Decomposed, ..Arrangement::whole(rows.max(1)) };
+        let model = Self::arranged(self.graph, arrangement, self.encodings.clone())?;
+        let cuts = match self.graph.component(ComponentKind::Decoder) {
+            Ok(decoder) => decoder
+                .cuts
+                .iter()
+                .enumerate()
+                .map(|(layer, cut)| {
+                    let name = &decoder.values[cut.0 as usize].name;
+                    (format!("{}/{name}", ComponentKind::Decoder), hidden_key(layer as u32))
+                })
+                .collect(),
+            Err(_) => HashMap::new(),
+        };
+        let mut named = |key: &str, values: &[f32]| {
+            observe(key, values);
+            if let Some(key) = cuts.get(key) {
+                observe(key, values);
+            }
+        };
+        if ids.is_empty() {
+            return Err(ReferenceError::NoTokens);
+        }
+        let kind = if self.graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
+        model.run(kind, rows, &mut model.start(), ids, false, Some(&mut named))?;
+        Ok(())
+    }
+
     fn chunk_rows(&self) -> usize {
         self.arrangement.rows.max(1) as usize
     }
@@ -227,6 +296,7 @@ impl<'g> ReferenceModel<'g> {
         sequence: &mut Sequence,
         ids: &[u32],
         taps: bool,
+        observe: Option<Observe<'_>>,
     ) -> Result<Trace, ReferenceError> {
         let rows = ids.len() as u64;
         if rows > entry_rows {
@@ -243,6 +313,7 @@ impl<'g> ReferenceModel<'g> {
             step,
             ids,
             taps,
+            observe,
             trace: Trace::default(),
         };
         pass.run(&mut sequence.states)?;
@@ -259,7 +330,7 @@ impl<'g> ReferenceModel<'g> {
         let entry = self.graph.entry(key.component, key.layers.clone(), key.point, options)?;
         let evaluator = match entry {
             Some(entry) => {
-                let entry = in_form(entry, self.arrangement.form)?;
+                let entry = self.prepared(entry)?;
                 Some(Arc::new(Evaluator::new(entry, Weights::new(&self.graph.weights))?))
             }
             None => None,
@@ -267,19 +338,32 @@ impl<'g> ReferenceModel<'g> {
         evaluators.insert(key, evaluator.clone());
         Ok(evaluator)
     }
+
+    /// The entry graph in the arrangement's form, encoded.
+    fn prepared(&self, entry: EntryGraph) -> Result<EntryGraph, ReferenceError> {
+        let Some(encodings) = &self.encodings else { return in_form(entry, self.arrangement.form) };
+        let entry = dynamic_activations(&entry, encodings.activations);
+        let entry = in_form(entry, self.arrangement.form)?;
+        encode(&entry, encodings)
+            .map_err(|source| ReferenceError::Encode { entry: entry.point.name(), source })
+    }
 }
 
+/// Is given a key and values.
+type Observe<'o> = &'o mut (dyn FnMut(&str, &[f32]) + 'o);
+
 /// One run through the components.
-struct Pass<'a, 'g> {
+struct Pass<'a, 'g, 'o> {
     model: &'a ReferenceModel<'g>,
     point: EntryPoint,
     step: Step,
     ids: &'a [u32],
     taps: bool,
+    observe: Option<Observe<'o>>,
     trace: Trace,
 }
 
-impl Pass<'_, '_> {
+impl Pass<'_, '_, '_> {
     fn run(&mut self, states: &mut States) -> Result<(), ReferenceError> {
         let graph = self.model.graph;
         let mut carried = Bindings::new();
@@ -329,7 +413,10 @@ impl Pass<'_, '_> {
                 bindings.bind(role.clone(), array);
             }
         }
-        let outputs = evaluator.run(&bindings, states, self.step.rows)?;
+        let outputs = match &mut self.observe {
+            Some(observe) => evaluator.run_observed(&bindings, states, &mut **observe)?,
+            None => evaluator.run(&bindings, states, self.step.rows)?,
+        };
         if component == ComponentKind::Decoder {
             // A prefill that gives no residual stream must leave none behind.
             carried.take(&Role::Hidden);

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
-use shardwright_graph::{EntryPoint, Graph, StateId};
+use shardwright_graph::target::Encoding;
+use shardwright_graph::{Encodings, EntryPoint, Graph, StateId};
 
 use crate::{Array, ReferenceError};
 
-/// The key and value states of one sequence, each `[capacity, width]`.
+/// The key and value states of one sequence, each `[capacity, width]`, held as they are encoded.
 #[derive(Clone, Debug, Default)]
 pub struct States {
     buffers: BTreeMap<StateId, Array>,
@@ -16,11 +17,26 @@ impl States {
         Self::default()
     }
 
-    /// Zeroed states of a model, with the capacities an entry point fixes.
+    /// Zeroed states of a model in f32, with the capacities an entry point fixes.
     pub fn new(graph: &Graph, point: &EntryPoint) -> Self {
-        let buffers = graph.states.iter().enumerate().map(|(index, state)| {
+        let encodings = vec![Encoding::F32; graph.states.len()];
+        Self::held_as(graph, point, &encodings)
+    }
+
+    /// The same, held as a shard with those encodings holds them.
+    pub fn encoded(
+        graph: &Graph,
+        point: &EntryPoint,
+        encodings: &Encodings<'_>,
+    ) -> Result<Self, ReferenceError> {
+        Ok(Self::held_as(graph, point, &state_encodings(graph, encodings)?))
+    }
+
+    /// The same; `encodings` are those of the states in the order of their ids.
+    pub(crate) fn held_as(graph: &Graph, point: &EntryPoint, encodings: &[Encoding]) -> Self {
+        let buffers = graph.states.iter().zip(encodings).enumerate().map(|(index, (state, encoding))| {
             let capacity = state.capacity(point.context, point.largest_rows) as usize;
-            (StateId(index as u32), Array::zeros(&[capacity, state.width as usize]))
+            (StateId(index as u32), Array::zeros(&[capacity, state.width as usize], *encoding))
         });
         States { buffers: buffers.collect() }
     }
@@ -35,7 +51,8 @@ impl States {
         self.buffers.insert(state, rows);
     }
 
-    /// Copies new rows to their slots: what the runtime does for states with `update: by-runtime`. Slot −1 is skipped.
+    /// Copies new rows to their slots, in the encoding of the state: what the runtime does for states with `update: by-runtime`. Slot −1 is
+    /// skipped.
     pub fn place(&mut self, state: StateId, rows: &Array, slots: &[i32]) -> Result<(), ReferenceError> {
         let width = rows.shape().last().copied().unwrap_or(0);
         let held = self.buffers.get_mut(&state);
@@ -50,7 +67,25 @@ impl States {
             });
         };
         crate::ops::state::check_slots(slots, held.shape()[0])?;
-        crate::ops::state::write_rows(held, rows, slots);
+        match held.encoding().filter(|held| rows.encoding() != Some(*held)) {
+            Some(encoding) => {
+                crate::ops::state::write_rows(held, &rows.clone().encoded(encoding), slots);
+            }
+            None => crate::ops::state::write_rows(held, rows, slots),
+        }
         Ok(())
     }
+}
+
+/// How each state is held, in the order of their ids.
+pub(crate) fn state_encodings(
+    graph: &Graph,
+    encodings: &Encodings<'_>,
+) -> Result<Vec<Encoding>, ReferenceError> {
+    let of = |name: &String| {
+        encodings
+            .state(name)
+            .map_err(|source| ReferenceError::Encode { entry: format!("state {name}"), source })
+    };
+    graph.states.iter().map(|state| of(&state.name)).collect()
 }

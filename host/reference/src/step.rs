@@ -4,7 +4,7 @@
 
 use shardwright_graph::{Asset, INVISIBLE, Keys, Mask, Role, Rope};
 
-use crate::weights::widen_element;
+use crate::weights::check_layout;
 use crate::{Array, ReferenceError};
 
 /// One run of an entry point: where its rows stand in the sequence.
@@ -152,19 +152,15 @@ pub fn pooling(step: Step) -> Vec<f32> {
     (0..step.of).map(|row| if row < step.rows { 1.0 / step.rows as f32 } else { 0.0 }).collect()
 }
 
-/// `f32 [R, width]`: the rows of a table that the tokens read, widened exactly; zeros beyond the valid rows.
+/// `f32 [R, width]`: the rows of a table that the tokens read, decoded exactly; zeros beyond the valid rows.
 pub fn gathered(step: Step, asset: &Asset, tokens: &[u32]) -> Result<Vec<f32>, ReferenceError> {
     let width = asset.width() as usize;
-    let dtype = asset.table.dtype;
-    if !dtype.is_float() {
-        return Err(ReferenceError::WeightType { weight: asset.table.name.clone(), dtype });
-    }
+    check_layout(&asset.table)?;
     if tokens.len() as u64 != step.rows || step.rows > step.of {
         return Err(ReferenceError::Rows { rows: tokens.len() as u64, limit: step.of });
     }
-    let mut row_values = vec![0.0; width];
-    let mut values = Vec::with_capacity(step.of as usize * width);
-    for &token in tokens {
+    let mut values = vec![0.0; step.of as usize * width];
+    for (&token, values) in tokens.iter().zip(values.chunks_exact_mut(width)) {
         let row = asset.row_of(token);
         if u64::from(row) >= asset.entries() {
             return Err(ReferenceError::Token {
@@ -174,9 +170,7 @@ pub fn gathered(step: Step, asset: &Asset, tokens: &[u32]) -> Result<Vec<f32>, R
                 entries: asset.entries(),
             });
         }
-        widen_element(dtype, asset.table.data.bytes(), row as usize * width, 1, &mut row_values);
-        values.extend(row_values.iter().map(|&value| value as f32));
+        asset.table.decode_row(row as usize, values);
     }
-    values.resize(step.of as usize * width, 0.0);
     Ok(values)
 }

@@ -1,5 +1,5 @@
 use half::f16;
-use shardwright_graph::{DType, Tensor, Weight, WeightId};
+use shardwright_graph::{DType, Tensor, Weight, WeightId, scale_count};
 
 use crate::{Array, ReferenceError};
 
@@ -23,73 +23,80 @@ impl<'w> Weights<'w> {
             available: self.weights.len(),
         })?;
         check_type(weight)?;
-        let fits =
-            weight.shape == tensor.shape && weight.dtype == tensor.dtype && weight.bytes() == tensor.bytes();
+        let bytes = weight.data.length() as u64;
+        let fits = weight.shape == tensor.shape && weight.dtype == tensor.dtype && bytes == tensor.bytes();
         if !fits {
             return Err(ReferenceError::WeightShape {
                 weight: weight.name.clone(),
                 found: weight.shape.clone(),
                 found_dtype: weight.dtype,
-                bytes: weight.bytes(),
+                bytes,
                 declared: tensor.shape.clone(),
                 declared_dtype: tensor.dtype,
             });
         }
-        let shape = weight.shape.iter().map(|&extent| extent as usize).collect();
-        Ok(Array::stored(shape, weight.dtype, weight.data.clone()))
+        check(weight)?;
+        Ok(Array::constant(weight.clone()))
     }
 }
 
-/// All values of a weight as f32; exact for f32, f16 and bf16, refused for others.
+/// All values of a weight, decoded exactly.
 pub fn widen(weight: &Weight) -> Result<Vec<f32>, ReferenceError> {
-    check_type(weight)?;
-    Ok(widen_bytes(weight.dtype, weight.data.bytes()))
+    check(weight)?;
+    Ok(Array::constant(weight.clone()).into_floats())
 }
 
+/// Whether a weight can be read: [`check_layout`], and its scales are possible.
+pub(crate) fn check(weight: &Weight) -> Result<(), ReferenceError> {
+    check_layout(weight)?;
+    let Some(held) = &weight.quantisation else { return Ok(()) };
+    let bytes = held.scales.bytes();
+    let is_finite = match held.scale_dtype {
+        DType::F16 => bytes.as_chunks::<2>().0.iter().all(|&bytes| f16::from_le_bytes(bytes).is_finite()),
+        _ => bytes.as_chunks::<4>().0.iter().all(|&bytes| f32::from_le_bytes(bytes).is_finite()),
+    };
+    if is_finite {
+        return Ok(());
+    }
+    Err(ReferenceError::WeightContents { weight: weight.name.clone(), reason: "a scale is no finite number" })
+}
+
+/// Whether it is a float without scales or an integer with some.
 fn check_type(weight: &Weight) -> Result<(), ReferenceError> {
-    if weight.dtype.is_float() {
-        Ok(())
-    } else {
-        Err(ReferenceError::WeightType { weight: weight.name.clone(), dtype: weight.dtype })
+    let is_possible = match &weight.quantisation {
+        None => weight.dtype.is_float(),
+        Some(_) => weight.dtype.raw_range().is_some(),
+    };
+    match is_possible {
+        true => Ok(()),
+        false => Err(ReferenceError::WeightType { weight: weight.name.clone(), dtype: weight.dtype }),
     }
 }
 
-/// Float elements of a byte string as f32; a rest shorter than an element is ignored.
-pub(crate) fn widen_bytes(dtype: DType, bytes: &[u8]) -> Vec<f32> {
-    match dtype {
-        DType::F16 => {
-            bytes.as_chunks::<2>().0.iter().map(|&pair| f16::from_le_bytes(pair).to_f32()).collect()
-        }
-        DType::Bf16 => bytes.as_chunks::<2>().0.iter().map(|&pair| bf16_to_f32(pair)).collect(),
-        _ => bytes.as_chunks::<4>().0.iter().map(|&quad| f32::from_le_bytes(quad)).collect(),
+/// Whether values and scales are there and as many as the shape says.
+pub(crate) fn check_layout(weight: &Weight) -> Result<(), ReferenceError> {
+    let fault =
+        |reason: &'static str| Err(ReferenceError::WeightContents { weight: weight.name.clone(), reason });
+    check_type(weight)?;
+    if weight.dtype.packed_bytes(&weight.shape) != Some(weight.data.length() as u64) {
+        return fault("its bytes are not as many as its shape says");
     }
-}
-
-/// The upper half of an f32, bit for bit.
-fn bf16_to_f32(bytes: [u8; 2]) -> f32 {
-    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
-}
-
-/// Float element `start + i · stride` of a byte string into `into[i]`.
-pub(crate) fn widen_element(dtype: DType, bytes: &[u8], start: usize, stride: usize, into: &mut [f64]) {
-    match dtype {
-        DType::F16 => {
-            let elements = &bytes.as_chunks::<2>().0[start..];
-            for (to, from) in into.iter_mut().zip(elements.iter().step_by(stride)) {
-                *to = f16::from_le_bytes(*from).to_f64();
-            }
-        }
-        DType::Bf16 => {
-            let elements = &bytes.as_chunks::<2>().0[start..];
-            for (to, from) in into.iter_mut().zip(elements.iter().step_by(stride)) {
-                *to = f64::from(bf16_to_f32(*from));
-            }
-        }
-        _ => {
-            let elements = &bytes.as_chunks::<4>().0[start..];
-            for (to, from) in into.iter_mut().zip(elements.iter().step_by(stride)) {
-                *to = f64::from(f32::from_le_bytes(*from));
-            }
-        }
+    if !weight.data.is_present() {
+        return fault("its bytes are not made yet");
     }
+    let (Some(held), Some((low, high))) = (&weight.quantisation, weight.dtype.raw_range()) else {
+        return Ok(());
+    };
+    if !matches!(held.scale_dtype, DType::F32 | DType::F16) {
+        return fault("its scales are neither f32 nor f16");
+    }
+    let count = scale_count(held.granularity, &weight.shape);
+    let bytes = count.and_then(|count| count.checked_mul(held.scale_dtype.bytes()));
+    if bytes != Some(held.scales.length() as u64) || !held.scales.is_present() {
+        return fault("its scales are not as many as its shape says");
+    }
+    if !(low..=high).contains(&held.zero_point) {
+        return fault("its zero point lies outside its type");
+    }
+    Ok(())
 }

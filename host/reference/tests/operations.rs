@@ -32,6 +32,7 @@ fn of_weights(op: Op, weights: &[Weight]) -> Vec<f32> {
         name: format!("operand-{index}"),
         shape: weight.shape.clone(),
         dtype: weight.dtype,
+        affine: None,
         weight: Some(WeightId(index as u32)),
     };
     let mut tensors: Vec<Tensor> = weights.iter().enumerate().map(constant).collect();

@@ -1,10 +1,10 @@
-//! Operations that move elements and compute nothing.
+//! Operations that move stored elements and compute nothing: operands and result have one encoding.
 
 use crate::Array;
 
 /// The same elements under another shape.
 pub(crate) fn reshape(x: &Array, shape: &[usize]) -> Array {
-    x.clone().reshaped(shape)
+    x.in_memory().into_owned().reshaped(shape)
 }
 
 /// Output axis `i` is input axis `perm[i]`.
@@ -14,14 +14,18 @@ pub(crate) fn transpose(x: &Array, perm: &[u32]) -> Array {
         strides[axis] = strides[axis + 1] * x.shape()[axis + 1];
     }
     let shape: Vec<usize> = perm.iter().map(|&axis| x.shape()[axis as usize]).collect();
+    // Axes at the end that stay where they are move as one run.
+    let staying = perm.iter().enumerate().rev().take_while(|&(axis, &from)| axis == from as usize).count();
+    let moving = perm.len() - staying;
+    let run: usize = shape[moving..].iter().product();
     let mut offsets = vec![0];
-    for (&extent, &axis) in shape.iter().zip(perm) {
+    for (&extent, &axis) in shape.iter().zip(perm).take(moving) {
         let stride = strides[axis as usize];
         offsets =
             offsets.iter().flat_map(|offset| (0..extent).map(move |index| offset + index * stride)).collect();
     }
-    let values = x.floats();
-    Array::made(&shape, offsets.iter().map(|&offset| values[offset]).collect())
+    let x = x.in_memory();
+    Array::assembled(&shape, offsets.into_iter().map(|offset| (x.as_ref(), offset..offset + run)))
 }
 
 /// `count` entries of one axis, from `start`.
@@ -29,9 +33,13 @@ pub(crate) fn slice(x: &Array, axis: usize, start: usize, count: usize) -> Array
     let mut shape = x.shape().to_vec();
     let extent = std::mem::replace(&mut shape[axis], count);
     let inner: usize = shape[axis + 1..].iter().product();
-    let values = x.floats();
-    let runs = values.chunks_exact(extent * inner).map(|run| &run[start * inner..][..count * inner]);
-    Array::made(&shape, runs.flatten().copied().collect())
+    let outer: usize = shape[..axis].iter().product();
+    let x = x.in_memory();
+    let runs = (0..outer).map(|index| {
+        let from = (index * extent + start) * inner;
+        (x.as_ref(), from..from + count * inner)
+    });
+    Array::assembled(&shape, runs)
 }
 
 /// Joins inputs along one axis.
@@ -39,13 +47,12 @@ pub(crate) fn concat(inputs: &[&Array], axis: usize) -> Array {
     let mut shape = inputs[0].shape().to_vec();
     shape[axis] = inputs.iter().map(|input| input.shape()[axis]).sum();
     let outer: usize = shape[..axis].iter().product();
-    let inputs: Vec<_> = inputs.iter().map(|input| input.floats()).collect();
-    let mut values = Vec::with_capacity(shape.iter().product());
-    for index in 0..outer {
-        for input in &inputs {
-            let run = input.len() / outer;
-            values.extend_from_slice(&input[index * run..][..run]);
-        }
-    }
-    Array::made(&shape, values)
+    let inputs: Vec<_> = inputs.iter().map(|input| input.in_memory()).collect();
+    let runs = (0..outer).flat_map(|index| {
+        inputs.iter().map(move |input| {
+            let run = input.elements() / outer;
+            (input.as_ref(), index * run..(index + 1) * run)
+        })
+    });
+    Array::assembled(&shape, runs)
 }

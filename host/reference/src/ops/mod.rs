@@ -1,4 +1,7 @@
 //! One plain function per operation. Shapes were checked with the graph, so the functions index freely.
+//!
+//! Operands come as they are encoded. What moves stored values (`layout`, `state`) gives the encoding it was given; products of two
+//! integer operands (`product`) sum integers; everything else decodes and gives f32, which the evaluator encodes once.
 
 pub(crate) mod activation;
 pub(crate) mod attention;
@@ -22,7 +25,7 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
     let x = inputs[0];
     match op {
         Op::Linear => product::linear(x, inputs[1], inputs.get(2).copied()),
-        Op::DynamicLinear => product::linear(&product::quantised_rows(x), inputs[1], inputs.get(2).copied()),
+        Op::DynamicLinear => product::dynamic_linear(x, inputs[1], inputs.get(2).copied()),
         Op::RmsNorm { width, eps, weight_offset } => {
             norm::rms_norm(x, inputs.get(1).copied(), *width as usize, *eps, *weight_offset)
         }
@@ -44,7 +47,8 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
         Op::MulScalar { value } => elementwise::unary(x, |x| x * value),
         Op::MaxScalar { value } => elementwise::unary(x, |x| x.max(*value)),
         Op::Round => elementwise::unary(x, f32::round_ties_even),
-        Op::Convert => x.clone(),
+        // The evaluator encodes what comes out, here as everywhere.
+        Op::Convert => elementwise::unary(x, |x| x),
         Op::Neg => elementwise::unary(x, |x| -x),
         Op::Exp => elementwise::unary(x, |x| f64::from(x).exp() as f32),
         Op::Tanh => elementwise::unary(x, |x| f64::from(x).tanh() as f32),

@@ -1,44 +1,58 @@
 //! Matrix products.
+//!
+//! When both operands hold integers, the products of `stored − zero point` are summed exactly and the scales are multiplied in
+//! once, in f64: `Σ · (s_a · s_b)`. Where an operand has a scale per block, each block is summed so, multiplied by its scale, and
+//! the blocks are added in their order, in f64. All other products are of decoded values, in f64. One rounding to f32 at the end.
 
 use rayon::prelude::*;
 
 use crate::Array;
+use crate::array::RowScales;
 use crate::ops::elementwise::broadcast_offsets;
 
 /// `x [.., K] · wᵀ [N, K] (+ bias [N]) → [.., N]`.
 pub(crate) fn linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
     let (n, k) = (w.shape()[0], w.shape()[1]);
     let rows = x.elements() / k;
-    let mut y = rows_times_rows(
-        rows,
-        n,
-        k,
-        |row, into| x.gather_f64(row * k, 1, into),
-        |row, into| w.gather_f64(row * k, 1, into),
-    );
+    let y = product(Operand::rows(x, 0, k), Operand::rows(w, 0, k), rows, n, k);
+    finish(x.shape(), y, n, bias)
+}
+
+/// Bias, one rounding, and the shape of the result.
+fn finish(x_shape: &[usize], mut y: Vec<f64>, n: usize, bias: Option<&Array>) -> Array {
     if let Some(bias) = bias {
         let bias = bias.floats();
         for (index, y) in y.iter_mut().enumerate() {
             *y += f64::from(bias[index % n]);
         }
     }
-    let mut shape = x.shape().to_vec();
+    let mut shape = x_shape.to_vec();
     if let Some(last) = shape.last_mut() {
         *last = n;
     }
     Array::made(&shape, y.into_iter().map(|y| y as f32).collect())
 }
 
-/// Every row as `s · q`, where `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32.
-pub(crate) fn quantised_rows(x: &Array) -> Array {
-    let width = x.shape().last().copied().unwrap_or(1).max(1);
-    let mut values = x.floats().into_owned();
-    for row in values.chunks_mut(width) {
-        let largest = row.iter().fold(1e-30_f32, |largest, value| largest.max(value.abs()));
-        let scale = largest * (1.0 / 127.0);
-        row.iter_mut().for_each(|value| *value = (*value / scale).round_ties_even() * scale);
-    }
-    Array::made(x.shape(), values)
+/// Least magnitude that a row of [`dynamic_linear`] is scaled by.
+const LEAST_MAGNITUDE: f32 = 1e-30;
+
+/// [`linear`] with a weight of integers, whose x is quantised row by row: `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to
+/// even, all in f32; then `Σ q·w · (s · s_w)`.
+pub(crate) fn dynamic_linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
+    let (n, k) = (w.shape()[0], w.shape()[1]);
+    let values = x.floats();
+    let scales: Vec<f32> = values
+        .chunks_exact(k)
+        .map(|row| row.iter().fold(LEAST_MAGNITUDE, |largest, x| largest.max(x.abs())) * (1.0 / 127.0))
+        .collect();
+    let steps = |row: usize, into: &mut [f64]| {
+        for (to, x) in into.iter_mut().zip(&values[row * k..]) {
+            *to = f64::from((x / scales[row]).round_ties_even());
+        }
+    };
+    let scale = |row: usize| f64::from(scales[row]);
+    let y = integer_product(steps, scale, &Operand::rows(w, 0, k), scales.len(), n, k);
+    finish(x.shape(), y, n, bias)
 }
 
 /// `a [.., M, K] · b [.., K, N]`, or `b [.., N, K]` with `transpose_b`; leading axes broadcast.
@@ -49,25 +63,108 @@ pub(crate) fn mat_mul(a: &Array, b: &Array, transpose_b: bool, shape: &[usize]) 
     let leading = |array: &Array| array.shape()[..array.shape().len() - 2].to_vec();
     let a_matrices = broadcast_offsets(&leading(a), batch);
     let b_matrices = broadcast_offsets(&leading(b), batch);
+    // Columns of a constant are not stored together.
+    let held = if transpose_b { std::borrow::Cow::Borrowed(b) } else { b.in_memory() };
     let mut y = Vec::with_capacity(shape.iter().product());
     for (a_matrix, b_matrix) in a_matrices.into_iter().zip(b_matrices) {
-        let (a_start, b_start) = (a_matrix * m * k, b_matrix * k * n);
-        let product = rows_times_rows(
-            m,
-            n,
-            k,
-            |row, into| a.gather_f64(a_start + row * k, 1, into),
-            |row, into| {
-                if transpose_b {
-                    b.gather_f64(b_start + row * k, 1, into);
-                } else {
-                    b.gather_f64(b_start + row, n, into);
-                }
-            },
-        );
+        let b = match transpose_b {
+            true => Operand::rows(&held, b_matrix * k * n, k),
+            false => Operand::columns(&held, b_matrix * k * n, n),
+        };
+        let product = product(Operand::rows(a, a_matrix * m * k, k), b, m, n, k);
         y.extend(product.into_iter().map(|y| y as f32));
     }
     Array::made(shape, y)
+}
+
+/// A matrix seen as vectors along the axis that is summed.
+struct Operand<'a> {
+    array: &'a Array,
+    start: usize,
+    /// From one vector to the next.
+    step: usize,
+    /// From one element of a vector to the next.
+    stride: usize,
+}
+
+impl<'a> Operand<'a> {
+    fn rows(array: &'a Array, start: usize, width: usize) -> Self {
+        Operand { array, start, step: width, stride: 1 }
+    }
+
+    fn columns(array: &'a Array, start: usize, width: usize) -> Self {
+        Operand { array, start, step: 1, stride: width }
+    }
+
+    fn values(&self, index: usize, into: &mut [f64]) {
+        self.array.gather_values(self.start + index * self.step, self.stride, into);
+    }
+
+    fn steps(&self, index: usize, into: &mut [f64]) {
+        self.array.gather_steps(self.start + index * self.step, self.stride, into);
+    }
+
+    /// Which row of the whole array a vector is; for vectors along rows.
+    fn row(&self, index: usize) -> usize {
+        self.start / self.step.max(1) + index
+    }
+}
+
+/// `y[i, j] = a_i · b_j` for `m` vectors a and `n` vectors b of `k` values.
+fn product(a: Operand<'_>, b: Operand<'_>, m: usize, n: usize, k: usize) -> Vec<f64> {
+    let fill = |row: usize, into: &mut [f64]| a.steps(row, into);
+    if b.array.row_scales().is_some() {
+        match a.array.row_scales() {
+            Some(RowScales::One(scale)) => return integer_product(fill, |_| scale, &b, m, n, k),
+            Some(RowScales::PerRow(weight)) => {
+                let scale = |row: usize| f64::from(weight.scale(a.row(row), 0).unwrap_or(f32::NAN));
+                return integer_product(fill, scale, &b, m, n, k);
+            }
+            // Blocks on the left side only a constant has, and no graph multiplies two constants.
+            Some(RowScales::Blocks(..)) | None => {}
+        }
+    }
+    let values = |row: usize, into: &mut [f64]| a.values(row, into);
+    vectors_times_vectors(m, n, k, values, |row, into| b.values(row, into), |_, a, b| dot(a, b))
+}
+
+/// The same for integers on both sides: `a_steps` gives those of row i, `a_scale` what they stand for.
+fn integer_product(
+    a_steps: impl Fn(usize, &mut [f64]),
+    a_scale: impl Fn(usize) -> f64,
+    b: &Operand<'_>,
+    m: usize,
+    n: usize,
+    k: usize,
+) -> Vec<f64> {
+    let fill = |row: usize, into: &mut [f64]| b.steps(row, into);
+    let scales: Vec<f64> = match b.array.row_scales() {
+        Some(RowScales::Blocks(weight, size)) => {
+            let sum = |row: usize, a: &[f64], steps: &[f64]| {
+                let blocks = a.chunks(size).zip(steps.chunks(size)).enumerate();
+                blocks.fold(0.0, |sum, (block, (a, steps))| {
+                    let scale = weight.scale(b.row(row), block * size).unwrap_or(f32::NAN);
+                    sum + exact_dot(a, steps) as f64 * f64::from(scale)
+                })
+            };
+            let mut y = vectors_times_vectors(m, n, k, a_steps, fill, sum);
+            for (row, y) in y.chunks_exact_mut(n).enumerate() {
+                y.iter_mut().for_each(|y| *y *= a_scale(row));
+            }
+            return y;
+        }
+        Some(RowScales::PerRow(weight)) => {
+            (0..n).map(|row| f64::from(weight.scale(b.row(row), 0).unwrap_or(f32::NAN))).collect()
+        }
+        Some(RowScales::One(scale)) => vec![scale; n],
+        None => vec![1.0; n],
+    };
+    let mut y = vectors_times_vectors(m, n, k, a_steps, fill, |_, a, b| exact_dot(a, b) as f64);
+    for (row, y) in y.chunks_exact_mut(n).enumerate() {
+        let a_scale = a_scale(row);
+        y.iter_mut().zip(&scales).for_each(|(y, scale)| *y *= a_scale * scale);
+    }
+    y
 }
 
 /// Products below this many multiply-adds are not worth a second thread.
@@ -76,15 +173,16 @@ const PARALLEL_FROM: usize = 1 << 16;
 /// Vectors b that are widened together and stay in the cache while all of a passes by.
 const BLOCK: usize = 16;
 
-/// `y[i, j] = a_i · b_j` for `m` vectors a and `n` vectors b of `k` values, which the closures fill in.
+/// `y[i, j] = multiply(j, a_i, b_j)` for `m` vectors a and `n` vectors b of `k` values, which the closures fill in.
 ///
-/// Each b is read once for all rows: the weights are what is large.
-fn rows_times_rows(
+/// Each b is read once for all of a: the weights are what is large.
+fn vectors_times_vectors(
     m: usize,
     n: usize,
     k: usize,
     a_row: impl Fn(usize, &mut [f64]),
     b_row: impl Fn(usize, &mut [f64]) + Sync,
+    multiply: impl Fn(usize, &[f64], &[f64]) -> f64 + Sync,
 ) -> Vec<f64> {
     let mut a = vec![0.0; m * k];
     for (row, into) in a.chunks_exact_mut(k).enumerate() {
@@ -99,7 +197,7 @@ fn rows_times_rows(
         }
         for (row, a) in a.chunks_exact(k).enumerate() {
             for (column, b) in scratch.chunks_exact(k).take(columns).enumerate() {
-                into[column * m + row] = dot(a, b);
+                into[column * m + row] = multiply(index * BLOCK + column, a, b);
             }
         }
     };
@@ -139,4 +237,12 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
         sums[lane] += a * b;
     }
     sums.iter().sum()
+}
+
+/// Products of two `stored − zero point` are at most 2³²; so many of them sum to an integer that f64 holds exactly, in any order.
+const EXACT_TERMS: usize = 1 << 20;
+
+/// `Σ aᵢ bᵢ` of integers, exact.
+fn exact_dot(a: &[f64], b: &[f64]) -> i64 {
+    a.chunks(EXACT_TERMS).zip(b.chunks(EXACT_TERMS)).map(|(a, b)| dot(a, b) as i64).sum()
 }

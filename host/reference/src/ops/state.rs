@@ -1,4 +1,4 @@
-//! Writing new rows to a state.
+//! Writing new rows to a state, which is encoded as they are.
 
 use crate::{Array, ReferenceError};
 
@@ -11,11 +11,10 @@ pub(crate) fn state_update(mut state: Array, rows: &Array, slots: &[i32]) -> Arr
 /// The same in place. Slots were checked.
 pub(crate) fn write_rows(state: &mut Array, rows: &Array, slots: &[i32]) {
     let width = state.shape()[1];
-    let rows = rows.floats();
-    let held = state.floats_mut();
-    for (row, &slot) in rows.chunks_exact(width).zip(slots) {
+    let rows = rows.in_memory();
+    for (row, &slot) in slots.iter().enumerate() {
         if let Ok(slot) = usize::try_from(slot) {
-            held[slot * width..][..width].copy_from_slice(row);
+            state.overwrite(slot * width, &rows, row * width..(row + 1) * width);
         }
     }
 }
