@@ -1,5 +1,7 @@
 use serde::Serialize;
 
+use super::thresholds::Thresholds;
+
 /// Largest absolute differences that pass, from what two f32 implementations of the same network differ by.
 ///
 /// The recorded outputs have logits of magnitude 30 to 60; two independent f32 evaluations differ by at most 2e-4 in hidden
@@ -11,8 +13,6 @@ pub mod tolerance {
     pub const LOGITS: f64 = 1e-2;
     /// Unit sentence vectors, and what leads to them.
     pub const EMBEDDING: f64 = 1e-5;
-    /// Nats per token over the evaluation rows.
-    pub const NLL: f64 = 1e-3;
 }
 
 /// One kind of output compared.
@@ -30,6 +30,8 @@ pub struct Comparison {
     pub place: String,
     /// Whether it passes.
     pub passed: bool,
+    /// Whether it counts. Numbers recorded from the checkpoint in float say nothing on a model in other formats.
+    pub judged: bool,
 }
 
 /// The outcome of a verification.
@@ -41,21 +43,141 @@ pub struct VerifyReport {
     pub soc: String,
     /// The executor, when it is not the planned targets.
     pub emulated_on: Option<String>,
-    /// Shards of the chain, and how many of them hold decoder layers.
+    /// Shards of the chain.
     pub shards: usize,
     /// Shards that hold decoder layers.
     pub decoder_shards: usize,
-    /// What was compared.
+    /// Whether every shard keeps the checkpoint's values: weights as stored, activations and states in f32.
+    pub exact: bool,
+    /// What was compared with recorded outputs.
     pub comparisons: Vec<Comparison>,
-    /// The first layer whose output is beyond the tolerance in any prompt.
+    /// The first layer whose output is beyond the tolerance in any prompt, the chain running as a whole.
     pub first_divergent_layer: Option<u32>,
+    /// Likelihoods and chosen tokens of the chain running by itself; none for encoders.
+    pub tokens: Option<TokenVerification>,
+    /// Every shard alone, once for each graph it is held against.
+    pub boundaries: Vec<BoundaryVerification>,
     /// Recorded outputs that were not compared, with the reason.
     pub skipped: Vec<String>,
-    /// Whether everything passed.
+    /// Whether everything that is judged passed.
     pub passed: bool,
     /// Things that were done in another way than asked.
     pub notices: Vec<String>,
 }
+
+/// What a self-test found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SelfTestReport {
+    /// The verification of the checkpoint as it is.
+    pub intact: VerifyReport,
+    /// The layer one of whose norm scales was changed.
+    pub broken_layer: u32,
+    /// The verification of the broken model.
+    pub broken: VerifyReport,
+    /// Whether the intact model passes, the broken one fails, and the layer is named.
+    pub passed: bool,
+}
+
+/// Tokens of the chain running by itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenVerification {
+    /// What was predicted: `evaluation rows`, `recorded prompts`.
+    pub text: String,
+    /// Where the wanted likelihood is from: `recorded`, `reference`.
+    pub source: String,
+    /// Tokens predicted.
+    pub predicted: u64,
+    /// Nats per predicted token.
+    pub nll: f64,
+    /// The same as recorded, or of the reference.
+    pub wanted_nll: f64,
+    /// `nll / wanted_nll − 1`.
+    pub loss: f64,
+    /// Tokens to be chosen greedily after the prompts.
+    pub greedy_tokens: u64,
+    /// Those chosen as wanted, of each prompt those before the first difference.
+    pub greedy_agreed: u64,
+    /// Where the first difference is.
+    pub first_difference: Option<String>,
+    /// Whether both are within the bounds.
+    pub passed: bool,
+}
+
+/// Every shard alone, fed boundary values of the reference.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BoundaryVerification {
+    /// The graph the reference runs.
+    pub against: String,
+    /// Whether the outcome counts.
+    pub judged: bool,
+    /// What was taken for agreement.
+    pub thresholds: Thresholds,
+    /// In the order of the chain.
+    pub shards: Vec<ShardVerification>,
+    /// The first layer that is out of bounds in its own shard.
+    pub first_divergent_layer: Option<u32>,
+    /// Whether every shard passed, and anything was run.
+    pub passed: bool,
+}
+
+/// One shard.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ShardVerification {
+    /// `decoder.0-12`, `head`
+    pub shard: String,
+    /// First layer and one past the last; none for components without layers.
+    pub layers: Option<(u32, u32)>,
+    /// Where it ran.
+    pub place: String,
+    /// Formats as one word.
+    pub formats: String,
+    /// Its entry points.
+    pub entries: Vec<EntryVerification>,
+    /// The first layer whose output, or a state it writes, is out of bounds. Errors add up from the shard's first layer on, which is fed
+    /// exact values.
+    pub first_divergent_layer: Option<u32>,
+    /// Whether all of its results are within the bounds.
+    pub passed: bool,
+}
+
+/// One entry point of a shard.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EntryVerification {
+    /// `prefill_128@4096`
+    pub entry: String,
+    /// Runs; 0 where no prompt fitted.
+    pub runs: u64,
+    /// Its results.
+    pub outputs: Vec<RowComparison>,
+}
+
+/// One result of an entry point, over all its runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RowComparison {
+    /// `hidden`, `layer.3`, `per-layer`, `logits`, `embedding`, `state layer.3.k`
+    pub what: String,
+    /// The layer it comes from, if from one.
+    pub layer: Option<u32>,
+    /// The norm after which rows were compared; none where they were compared as they are.
+    pub after: Option<String>,
+    /// Rows compared.
+    pub rows: u64,
+    /// Length of the difference over length of the wanted row, which 95 of 100 rows do not exceed.
+    pub relative_p95: f64,
+    /// The same of the worst row; null in JSON where it has no bound.
+    pub relative_worst: f64,
+    /// Where the worst row is.
+    pub worst_at: String,
+    /// Mean cosine between a row and the wanted one.
+    pub cosine_mean: f64,
+    /// The least.
+    pub cosine_worst: f64,
+    /// Whether it is within the bounds.
+    pub passed: bool,
+}
+
+/// Comparisons that no format of a weight or activation touches.
+pub(crate) const TEXTS: [&str; 2] = ["tokenizer", "chat"];
 
 /// Collects the worst difference per kind of output.
 #[derive(Debug, Default)]
@@ -75,6 +197,7 @@ impl Tally {
                     tolerance,
                     place: String::new(),
                     passed: true,
+                    judged: true,
                 });
                 self.comparisons.len() - 1
             }
@@ -124,7 +247,11 @@ impl Tally {
         entry.passed = entry.worst == 0.0;
     }
 
-    pub(crate) fn finish(self) -> Vec<Comparison> {
+    /// Texts are judged always, numbers where the model is exactly the recorded one.
+    pub(crate) fn finish(mut self, exact: bool) -> Vec<Comparison> {
+        for comparison in &mut self.comparisons {
+            comparison.judged = exact || TEXTS.contains(&comparison.what.as_str());
+        }
         self.comparisons
     }
 }
@@ -150,7 +277,15 @@ mod tests {
         tally.equal("greedy", "p0 token 3", true);
         tally.equal("greedy", "p0 token 4", false);
         tally.equal("greedy", "p0 token 5", false);
-        let comparisons = tally.finish();
+        tally.equal("chat", "conversation 0", true);
+        let lossy: Vec<bool> = Tally { comparisons: tally.comparisons.clone() }
+            .finish(false)
+            .iter()
+            .map(|comparison| comparison.judged)
+            .collect();
+        assert_eq!(lossy, [false, false, false, false, true]);
+        let comparisons = tally.finish(true);
+        assert!(comparisons.iter().all(|comparison| comparison.judged));
         let summary: Vec<_> = comparisons
             .iter()
             .map(|c| (c.what.as_str(), c.compared, c.worst, c.place.as_str(), c.passed))
@@ -162,6 +297,7 @@ mod tests {
                 ("logits", 1, f64::INFINITY, "p0", false),
                 ("embedding", 2, f64::INFINITY, "p0", false),
                 ("greedy", 3, 2.0, "p0 token 4", false),
+                ("chat", 1, 0.0, "", true),
             ]
         );
     }

@@ -1,0 +1,48 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use shardwright::Watch;
+
+/// Set by the first interrupt; a second one ends the program.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop. Gone when dropped.
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// At the beginning.
+    pub fn new() -> Self {
+        let bar = ProgressBar::new(1000);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:30} {percent:>3}% {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        let installed = ctrlc::set_handler(|| {
+            if INTERRUPTED.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        });
+        if let Err(error) = installed {
+            tracing::warn!(%error, "an interrupt will end the program at once");
+        }
+        Progress(bar)
+    }
+}
+
+impl Watch for Progress {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        self.0.set_position(u64::from(per_mille));
+        self.0.set_message(stage.to_owned());
+    }
+
+    fn cancelled(&self) -> bool {
+        INTERRUPTED.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,114 @@
+//! Values as a port stores them.
+
+use half::{bf16, f16};
+use shardwright_build::graph::DType;
+use shardwright_build::graph::target::{ElementType, Encoding};
+use shardwright_build::shims::Port;
+
+/// What a port is given: numbers that it encodes, or indices.
+pub(crate) enum Input {
+    Floats(Vec<f32>),
+    Indices(Vec<i32>),
+}
+
+/// How a port stores numbers; `None` for indices.
+pub(crate) fn encoding_of(port: &Port) -> Option<Encoding> {
+    port.encoding.or_else(|| Encoding::of(port.dtype, None))
+}
+
+/// The bytes of a port; `None` where a port of numbers is given indices, or the other way round.
+pub(crate) fn encode(port: &Port, input: &Input) -> Option<Vec<u8>> {
+    Some(match (encoding_of(port), input) {
+        (Some(encoding), Input::Floats(values)) => encode_floats(encoding, values),
+        (None, Input::Indices(values)) if port.dtype == DType::I32 => {
+            values.iter().flat_map(|value| value.to_le_bytes()).collect()
+        }
+        (None, Input::Indices(values)) if port.dtype == DType::I64 => {
+            values.iter().flat_map(|&value| i64::from(value).to_le_bytes()).collect()
+        }
+        _ => return None,
+    })
+}
+
+/// Values as stored elements, little-endian.
+pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Vec<u8> {
+    fn each<const N: usize>(values: &[f32], element: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
+        values.iter().flat_map(|&value| element(value)).collect()
+    }
+    match encoding.element {
+        ElementType::F32 => each(values, f32::to_le_bytes),
+        // `nearest` saturates as a tensor of that type does; what it gives is exact in the narrow type.
+        ElementType::F16 => each(values, |value| f16::from_f32(encoding.nearest(value)).to_le_bytes()),
+        ElementType::Bf16 => each(values, |value| bf16::from_f32(encoding.nearest(value)).to_le_bytes()),
+        ElementType::U16 => each(values, |value| (encoding.raw(value) as u16).to_le_bytes()),
+        ElementType::I16 => each(values, |value| (encoding.raw(value) as i16).to_le_bytes()),
+        ElementType::U8 => each(values, |value| [encoding.raw(value) as u8]),
+        ElementType::I8 => each(values, |value| (encoding.raw(value) as i8).to_le_bytes()),
+    }
+}
+
+/// Stored elements as values; a rest shorter than an element is left.
+pub(crate) fn decode(encoding: Encoding, bytes: &[u8]) -> Vec<f32> {
+    fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+        bytes.as_chunks::<N>().0.iter().map(|&element| value(element)).collect()
+    }
+    match encoding.element {
+        ElementType::F32 => each(bytes, f32::from_le_bytes),
+        ElementType::F16 => each(bytes, |element| f16::from_le_bytes(element).to_f32()),
+        ElementType::Bf16 => each(bytes, |element| bf16::from_le_bytes(element).to_f32()),
+        ElementType::U16 => each(bytes, |element| encoding.value(u16::from_le_bytes(element).into())),
+        ElementType::I16 => each(bytes, |element| encoding.value(i16::from_le_bytes(element).into())),
+        ElementType::U8 => each(bytes, |[element]| encoding.value(element.into())),
+        ElementType::I8 => each(bytes, |[element]| encoding.value((element as i8).into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_build::graph::Role;
+    use shardwright_build::shims::Direction;
+
+    use super::*;
+
+    fn port(dtype: DType, encoding: Option<Encoding>) -> Port {
+        Port {
+            name: "x".to_owned(),
+            direction: Direction::Input,
+            role: Role::Hidden,
+            shape: vec![1, 6],
+            dtype,
+            encoding,
+        }
+    }
+
+    #[test]
+    fn every_encoding_gives_back_the_nearest_it_holds() {
+        let encodings = [
+            Encoding::F32,
+            Encoding::F16,
+            Encoding::of(DType::Bf16, None).unwrap(),
+            Encoding::affine_over(-3.0, 5.0, 16),
+            Encoding::symmetric_over(-3.0, 5.0, 16),
+            Encoding::affine_over(-3.0, 5.0, 8),
+            Encoding::symmetric_over(-3.0, 5.0, 8),
+        ];
+        let values = [0.0_f32, 1.0 / 3.0, -2.9, 4.99, 1e9, -1e30];
+        for encoding in encodings {
+            let bytes = encode_floats(encoding, &values);
+            assert_eq!(bytes.len() as u64, values.len() as u64 * encoding.dtype().bytes(), "{encoding}");
+            assert_eq!(decode(encoding, &bytes), values.map(|value| encoding.nearest(value)), "{encoding}");
+        }
+    }
+
+    #[test]
+    fn ports_of_numbers_take_no_indices_and_the_other_way_round() {
+        let (floats, indices) = (Input::Floats(vec![1.5]), Input::Indices(vec![-1, 7]));
+        let affine = Some(Encoding::affine_over(-3.0, 5.0, 16));
+        assert_eq!(encode(&port(DType::F32, None), &floats), Some(1.5_f32.to_le_bytes().to_vec()));
+        assert_eq!(encode(&port(DType::U16, affine), &floats).map(|bytes| bytes.len()), Some(2));
+        assert_eq!(encode(&port(DType::I32, None), &indices), Some(vec![255, 255, 255, 255, 7, 0, 0, 0]));
+        assert_eq!(encode(&port(DType::I64, None), &indices).map(|bytes| bytes.len()), Some(16));
+        assert_eq!(encode(&port(DType::F32, None), &indices), None);
+        assert_eq!(encode(&port(DType::I32, None), &floats), None);
+    }
+}
