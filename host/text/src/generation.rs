@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::error::Result;
-use crate::input::{invalid_field, read_object};
+use crate::input::{Files, invalid_field};
 use crate::sampler::SamplingParameters;
 
 /// Most stop ids read. Published files have up to five.
@@ -32,9 +32,20 @@ impl GenerationConfig {
     /// Reads `generation_config.json` and, for what it lacks of ids, `config.json` in `directory`. Either may be
     /// missing; a field of the wrong type or out of range is an error, not a default.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<GenerationConfig> {
-        let directory = directory.as_ref();
-        let generation = Section::read(directory.join("generation_config.json"))?;
-        let model = Section::read(directory.join("config.json"))?;
+        GenerationConfig::read(&Files::of(directory.as_ref()))
+    }
+
+    /// The same from the contents of those files, asked for by name. Errors name them as files of `directory`.
+    pub fn from_files(
+        directory: impl AsRef<Path>,
+        file: impl Fn(&str) -> Option<Vec<u8>>,
+    ) -> Result<GenerationConfig> {
+        GenerationConfig::read(&Files::given(directory.as_ref(), &file))
+    }
+
+    fn read(files: &Files<'_>) -> Result<GenerationConfig> {
+        let generation = Section::read(files, "generation_config.json")?;
+        let model = Section::read(files, "config.json")?;
         let text_model = model.inner("text_config")?;
         let sections = [&generation, &model, &text_model];
 
@@ -62,9 +73,9 @@ struct Section {
 }
 
 impl Section {
-    fn read(path: PathBuf) -> Result<Section> {
-        let fields = read_object(&path)?.unwrap_or_default();
-        Ok(Section { path, prefix: "", fields })
+    fn read(files: &Files<'_>, name: &str) -> Result<Section> {
+        let fields = files.object(name)?.unwrap_or_default();
+        Ok(Section { path: files.path(name), prefix: "", fields })
     }
 
     fn inner(&self, name: &'static str) -> Result<Section> {
@@ -171,7 +182,17 @@ mod tests {
                 std::fs::write(folder.path().join(name), text).unwrap();
             }
         }
-        GenerationConfig::from_directory(folder.path())
+        let read = GenerationConfig::from_directory(folder.path());
+        let file = |name: &str| std::fs::read(folder.path().join(name)).ok();
+        let given = GenerationConfig::from_files(folder.path(), file);
+        match (&read, &given) {
+            (Ok(read), Ok(given)) => assert_eq!(read, given),
+            (read, given) => assert_eq!(
+                read.as_ref().map_err(ToString::to_string).err(),
+                given.as_ref().map_err(ToString::to_string).err()
+            ),
+        }
+        read
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reading small files that may be anything: a size cap, UTF-8, JSON of bounded depth.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -90,14 +90,52 @@ pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> TextError 
     TextError::InvalidJson { path: path.to_owned(), reason, line: error.line(), column: error.column() }
 }
 
-/// A JSON object read from an optional file.
-pub(crate) fn read_object(path: &Path) -> Result<Option<serde_json::Map<String, Value>>> {
-    let Some(bytes) = read_optional(path, CONFIG_BYTES_MAX)? else {
-        return Ok(None);
-    };
-    match parse_json(&bytes, path)? {
-        Value::Object(object) => Ok(Some(object)),
-        other => Err(invalid_field(path, "(the whole file)", "an object", &other)),
+/// Gives the bytes of a file by name; `None` if there is none.
+type Given<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
+
+/// Where the files of a text side come from: a directory, or bytes somebody has already. Missing files are `None`.
+pub(crate) struct Files<'a> {
+    directory: &'a Path,
+    given: Option<Given<'a>>,
+}
+
+impl<'a> Files<'a> {
+    pub(crate) const fn of(directory: &'a Path) -> Self {
+        Files { directory, given: None }
+    }
+
+    /// `directory` is for messages.
+    pub(crate) const fn given(directory: &'a Path, file: Given<'a>) -> Self {
+        Files { directory, given: Some(file) }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The bytes of a file of at most `max` bytes.
+    pub(crate) fn read(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
+        match self.given {
+            None => read_optional(&self.path(name), max),
+            Some(file) => match file(name) {
+                Some(bytes) if bytes.len() as u64 > max => {
+                    Err(TextError::FileTooLarge { path: self.path(name), max })
+                }
+                bytes => Ok(bytes),
+            },
+        }
+    }
+
+    /// The JSON object of a file.
+    pub(crate) fn object(&self, name: &str) -> Result<Option<serde_json::Map<String, Value>>> {
+        let path = self.path(name);
+        let Some(bytes) = self.read(name, CONFIG_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        match parse_json(&bytes, &path)? {
+            Value::Object(object) => Ok(Some(object)),
+            other => Err(invalid_field(&path, "(the whole file)", "an object", &other)),
+        }
     }
 }
 

@@ -93,11 +93,20 @@ impl Tokenizer {
     pub fn load_in_background(path: impl Into<PathBuf>) -> TokenizerLoading {
         let path = path.into();
         let inside = path.clone();
-        let thread = std::thread::Builder::new()
-            .name("tokenizer".into())
-            .spawn(move || Tokenizer::from_file(&inside))
-            .map_err(|error| error.to_string());
-        TokenizerLoading { path, thread }
+        TokenizerLoading::start(path, move || Tokenizer::from_file(&inside))
+    }
+
+    /// The same with the contents of the file, which `read` gives on that thread. Errors name `path`.
+    pub fn load_bytes_in_background<B: AsRef<[u8]>>(
+        path: impl Into<PathBuf>,
+        read: impl FnOnce() -> std::io::Result<B> + Send + 'static,
+    ) -> TokenizerLoading {
+        let path = path.into();
+        let inside = path.clone();
+        TokenizerLoading::start(path, move || match read() {
+            Ok(bytes) => Tokenizer::from_bytes(bytes.as_ref(), &inside),
+            Err(source) => Err(TextError::Read { path: inside, source }),
+        })
     }
 
     /// The file it was read from.
@@ -169,6 +178,14 @@ pub struct TokenizerLoading {
 }
 
 impl TokenizerLoading {
+    fn start(path: PathBuf, read: impl FnOnce() -> Result<Tokenizer> + Send + 'static) -> Self {
+        let thread = std::thread::Builder::new()
+            .name("tokenizer".into())
+            .spawn(read)
+            .map_err(|error| error.to_string());
+        TokenizerLoading { path, thread }
+    }
+
     /// Whether [`TokenizerLoading::join`] would return at once.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().map_or(true, JoinHandle::is_finished)

@@ -13,7 +13,7 @@ use minijinja::Value;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Result, TextError};
-use crate::input::{invalid_field, read_object, read_optional, utf8_text};
+use crate::input::{Files, invalid_field, utf8_text};
 
 pub use engine::TEMPLATE_FUEL;
 pub use message::{Content, ContentPart, Message, messages_from_json};
@@ -22,6 +22,11 @@ pub use value::TemplateValue;
 
 /// Largest template read. Published ones stay below 30 kB.
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
+
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+
+/// Holds the special tokens, and older templates.
+const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// Most named templates of one file.
 const TEMPLATES_MAX: usize = 64;
@@ -80,13 +85,24 @@ impl ChatTemplate {
     /// `tokenizer_config.json` (a string, or a list of named templates), where the special tokens come from too.
     /// `None` if the checkpoint has no template.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
-        let directory = directory.as_ref();
-        let config_path = directory.join("tokenizer_config.json");
-        let config = read_object(&config_path)?.unwrap_or_default();
+        ChatTemplate::read(&Files::of(directory.as_ref()))
+    }
+
+    /// The same from the contents of those files, asked for by name. Errors name them as files of `directory`.
+    pub fn from_files(
+        directory: impl AsRef<Path>,
+        file: impl Fn(&str) -> Option<Vec<u8>>,
+    ) -> Result<Option<ChatTemplate>> {
+        ChatTemplate::read(&Files::given(directory.as_ref(), &file))
+    }
+
+    fn read(files: &Files<'_>) -> Result<Option<ChatTemplate>> {
+        let config_path = files.path(CONFIG_FILE);
+        let config = files.object(CONFIG_FILE)?.unwrap_or_default();
         let special_tokens = special_tokens(&config, &config_path)?;
 
-        let own_path = directory.join("chat_template.jinja");
-        let (path, templates) = match read_optional(&own_path, TEMPLATE_BYTES_MAX)? {
+        let own_path = files.path(TEMPLATE_FILE);
+        let (path, templates) = match files.read(TEMPLATE_FILE, TEMPLATE_BYTES_MAX)? {
             Some(bytes) => {
                 let source = utf8_text(&bytes, &own_path.display().to_string())?.to_owned();
                 (own_path, vec![("default".to_owned(), source)])

@@ -255,6 +255,11 @@ fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     folder
 }
 
+/// The same files as bytes.
+fn given(files: &[(&str, &[u8])]) -> impl Fn(&str) -> Option<Vec<u8>> {
+    move |name| files.iter().find(|(held, _)| *held == name).map(|(_, bytes)| bytes.to_vec())
+}
+
 #[test]
 fn the_template_file_wins_over_the_configuration() {
     let config: &[u8] = br#"{"chat_template": "config", "bos_token": {"content": "<b>"}, "eos_token": null, "add_bos_token": true}"#;
@@ -264,6 +269,10 @@ fn the_template_file_wins_over_the_configuration() {
     ]);
     let template = ChatTemplate::from_directory(both.path()).unwrap().unwrap();
     assert_eq!(template.render(&[], &RenderOptions::default()).unwrap(), "file<b>");
+    let bytes = [("tokenizer_config.json", config), ("chat_template.jinja", b"file{{ bos_token }}")];
+    let template = ChatTemplate::from_files("nowhere", given(&bytes)).unwrap().unwrap();
+    assert_eq!(template.render(&[], &RenderOptions::default()).unwrap(), "file<b>");
+    assert!(ChatTemplate::from_files("nowhere", given(&[])).unwrap().is_none());
     let one = directory(&[("tokenizer_config.json", config)]);
     let template = ChatTemplate::from_directory(one.path()).unwrap().unwrap();
     assert_eq!(template.render(&[], &RenderOptions::default()).unwrap(), "config");
@@ -305,12 +314,19 @@ fn bad_configurations_are_named() {
     ] {
         let folder = directory(&files);
         let error = ChatTemplate::from_directory(folder.path()).expect_err(expected);
+        let given = ChatTemplate::from_files(folder.path(), given(&files)).expect_err(expected);
+        assert_eq!(error.to_string(), given.to_string());
         assert!(error.to_string().contains(expected), "{error}");
         assert!(error.to_string().contains(files[0].0), "{error}");
     }
     let large = vec![b'x'; TEMPLATE_BYTES_MAX as usize + 1];
     let folder = directory(&[("chat_template.jinja", &large)]);
     assert!(matches!(ChatTemplate::from_directory(folder.path()), Err(TextError::FileTooLarge { .. })));
+    let bytes = [("chat_template.jinja", &large[..])];
+    assert!(matches!(
+        ChatTemplate::from_files(folder.path(), given(&bytes)),
+        Err(TextError::FileTooLarge { .. })
+    ));
     assert!(matches!(template(&"x".repeat(large.len())), Err(TextError::FileTooLarge { .. })));
 }
 
