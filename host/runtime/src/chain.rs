@@ -13,6 +13,8 @@ use layout::Layout;
 use crate::description::ChainDescription;
 use crate::error::{ChainError, SessionError};
 use crate::executor::{Interrupt, ShardExecutor};
+use crate::next_chain::NextChain;
+use crate::origin::Isolation;
 use crate::session::Session;
 
 /// Loaded shards that together are a model. Clones are cheap and mean the same shards.
@@ -28,6 +30,7 @@ struct Shared {
     layout: Layout,
     executors: Vec<Mutex<Box<dyn ShardExecutor>>>,
     interrupts: Vec<Option<Interrupt>>,
+    isolations: Vec<Isolation>,
     assets: Vec<Asset>,
 }
 
@@ -52,13 +55,21 @@ impl Chain {
         check::check(&description, &executors, &assets)?;
         let layout = layout::lay_out(&description, &executors)?;
         let interrupts = executors.iter().map(|executor| executor.interrupt()).collect();
+        let isolations = executors.iter().map(|executor| executor.isolation()).collect();
         let executors = executors.into_iter().map(Mutex::new).collect();
-        Ok(Chain { shared: Arc::new(Shared { description, layout, executors, interrupts, assets }) })
+        Ok(Chain {
+            shared: Arc::new(Shared { description, layout, executors, interrupts, isolations, assets }),
+        })
     }
 
     /// A session at position 0 with states of its own.
     pub fn session(&self) -> Result<Session, SessionError> {
         Session::new(self.clone())
+    }
+
+    /// The same, and the session goes on elsewhere when what it runs on is lost, now or later.
+    pub fn session_with(&self, next: Box<dyn NextChain>) -> Result<Session, SessionError> {
+        Session::with_next(self.clone(), next)
     }
 
     /// What it was made from.
@@ -101,6 +112,10 @@ impl Chain {
 
     pub(crate) fn interrupt(&self, shard: usize) -> Option<Interrupt> {
         self.shared.interrupts[shard].clone()
+    }
+
+    pub(crate) fn isolation(&self, shard: usize) -> Isolation {
+        self.shared.isolations[shard]
     }
 
     /// Schedules of that kind, fewest rows first.

@@ -1,9 +1,11 @@
 //! What a chain is made of, as data: what a bundle holds and an assembly of loaded shards is checked against.
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::{Asset, ComponentKind, DType, Graph, State};
+use shardwright_graph::{Asset, ComponentKind, DType, Granularity, Graph, State, scale_count};
 
 use shardwright_shims::{EntryInterface, LoadedShard};
+
+use crate::origin::ShardOrigin;
 
 /// Where a shard runs. Two shards with an equal place can bind the same memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,6 +37,9 @@ pub struct ShardDescription {
     pub place: Place,
     /// What it can run.
     pub entries: Vec<EntryInterface>,
+    /// What was asked, and what became of that before it was loaded.
+    #[serde(default, skip_serializing_if = "ShardOrigin::is_unknown")]
+    pub origin: ShardOrigin,
 }
 
 impl ShardDescription {
@@ -49,12 +54,14 @@ impl ShardDescription {
             layers: first.layers,
             place: Place::of(shard),
             entries,
+            origin: ShardOrigin::default(),
         })
     }
 }
 
 /// A gathered table, without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AssetDescription {
     /// `embedding`, `per-layer-embedding`.
     pub name: String,
@@ -64,6 +71,21 @@ pub struct AssetDescription {
     pub width: u64,
     /// Stored type.
     pub dtype: DType,
+    /// How stored integers stand for values; none for floats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantisation: Option<TableQuantisation>,
+}
+
+/// How the stored integers of a gathered table stand for values, without the scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableQuantisation {
+    /// Which values share a scale.
+    pub granularity: Granularity,
+    /// Type of the scales.
+    pub scale_dtype: DType,
+    /// Stored value that stands for zero.
+    pub zero_point: i32,
 }
 
 impl AssetDescription {
@@ -73,7 +95,42 @@ impl AssetDescription {
             [entries, width] => (entries, width),
             _ => (0, 0),
         };
-        AssetDescription { name: asset.name.clone(), entries, width, dtype: asset.table.dtype }
+        let quantisation = asset.table.quantisation.as_ref().map(|held| TableQuantisation {
+            granularity: held.granularity,
+            scale_dtype: held.scale_dtype,
+            zero_point: held.zero_point,
+        });
+        AssetDescription { name: asset.name.clone(), entries, width, dtype: asset.table.dtype, quantisation }
+    }
+
+    /// Bytes of the stored values and of the scales; `None` for a format that no table can have.
+    pub(crate) fn bytes(&self) -> Option<[u64; 2]> {
+        let shape = [self.entries, self.width];
+        let values = self.dtype.packed_bytes(&shape)?;
+        let scales = match self.quantisation {
+            None if self.dtype.is_float() => 0,
+            None => return None,
+            Some(held) => {
+                let (low, high) = self.dtype.raw_range()?;
+                let legal = (low..=high).contains(&held.zero_point)
+                    && matches!(held.scale_dtype, DType::F32 | DType::F16);
+                scale_count(held.granularity, &shape)
+                    .filter(|_| legal)?
+                    .checked_mul(held.scale_dtype.bytes())?
+            }
+        };
+        Some([values, scales])
+    }
+
+    /// For messages: `bf16`, `i4 (per-channel, zero 0)`.
+    pub(crate) fn format(&self) -> String {
+        let Some(held) = self.quantisation else { return self.dtype.to_string() };
+        let granularity = match held.granularity {
+            Granularity::PerTensor => "per-tensor".to_owned(),
+            Granularity::PerChannel => "per-channel".to_owned(),
+            Granularity::PerBlock { size } => format!("per-block of {size}"),
+        };
+        format!("{} ({granularity}, scales {}, zero {})", self.dtype, held.scale_dtype, held.zero_point)
     }
 }
 
@@ -82,6 +139,9 @@ impl AssetDescription {
 pub struct ChainDescription {
     /// The model's name, for reports.
     pub model: String,
+    /// What stands in for the planned targets, if something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated_on: Option<String>,
     /// Values per row of the residual stream.
     pub hidden: u64,
     /// Values per row of the logits; 0 without a head.
@@ -105,6 +165,7 @@ impl ChainDescription {
     pub fn of(graph: &Graph, shards: Vec<ShardDescription>) -> Self {
         ChainDescription {
             model: graph.name.clone(),
+            emulated_on: None,
             hidden: graph.hidden,
             vocabulary: graph.vocabulary,
             per_layer_width: graph.per_layer_width,

@@ -58,12 +58,13 @@ impl Engine {
                 Ok(memory)
             });
             memories.push(memory.map_err(|source| SessionError::Allocate {
+                shard: chain.description().shards[plan.executor].name.clone(),
                 bytes: plan.bytes,
                 place: Box::new(chain.description().shards[plan.executor].place.clone()),
                 source: Box::new(source),
             })?);
         }
-        Ok(Engine {
+        let engine = Engine {
             counters: Counters::new(&chain),
             chain,
             memories,
@@ -71,7 +72,12 @@ impl Engine {
             words: Vec::new(),
             cancel: CancelHandle::default(),
             deadline: None,
-        })
+        };
+        // Memory begins as zero bytes, which most states take for zero already; the others' pages are not touched for nothing.
+        if engine.chain.layout().states.iter().any(|plan| plan.storage.zero_point != 0) {
+            engine.clear_states();
+        }
+        Ok(engine)
     }
 
     /// Runs every shard of a schedule over `tokens` at `position`. When it fails, what lies at and beyond `position` is undefined.
@@ -159,7 +165,7 @@ impl Engine {
             self.clear_tail(given, rows)?;
         }
         for placed in &run.placed_rows {
-            self.place(placed, step.position, rows)?;
+            self.counters.states[placed.id] += self.place(placed, step.position, rows)?;
         }
         Ok(())
     }
@@ -173,7 +179,7 @@ impl Engine {
         let mut bytes = self.memories[given.memory].write()?;
         let (block, valid) = ((given.rows * given.row_bytes) as usize, (rows * given.row_bytes) as usize);
         for block in bytes.chunks_exact_mut(block).take(given.blocks as usize) {
-            block[valid..].fill(0);
+            given.storage.fill_zero(&mut block[valid..]);
         }
         Ok(())
     }
@@ -188,18 +194,28 @@ impl Engine {
             let row_bytes = plan.row_bytes as usize;
             for position in position..position + rows {
                 let start = position % capacity * row_bytes;
-                bytes[start..start + row_bytes].fill(0);
+                plan.storage.fill_zero(&mut bytes[start..start + row_bytes]);
             }
         }
     }
 
     /// The same for all rows, after a shim lost them.
     pub(crate) fn clear_states(&self) {
-        for memory in self.chain.layout().states.iter().filter_map(|plan| plan.memory) {
+        for plan in &self.chain.layout().states {
+            let Some(memory) = plan.memory else { continue };
             if let Ok(mut bytes) = self.memories[memory].write() {
-                bytes.fill(0);
+                plan.storage.fill_zero(&mut bytes);
             }
         }
+    }
+
+    /// Whether somebody asked to stop, or time is up, with `position` complete positions; takes the request.
+    pub(crate) fn interrupted(&self, position: usize) -> Result<(), SessionError> {
+        if self.cancel.is_requested() {
+            self.cancel.reset();
+            return Err(SessionError::Cancelled { position });
+        }
+        self.time_left().map(drop).map_err(|_| SessionError::Deadline { position })
     }
 
     fn time_left(&self) -> Result<Option<Duration>, Stop> {
@@ -230,8 +246,8 @@ impl Engine {
         Ok(copy.blocks * valid as u64 * to_size as u64)
     }
 
-    /// Puts new rows of a state to their slots; consecutive slots go in one piece.
-    fn place(&mut self, placed: &PlacedRows, position: u64, rows: u64) -> Result<(), ShimError> {
+    /// Puts new rows of a state to their slots; consecutive slots go in one piece. Gives the bytes written.
+    fn place(&mut self, placed: &PlacedRows, position: u64, rows: u64) -> Result<u64, ShimError> {
         let width = placed.width as usize;
         let (from_size, to_size) = (
             width * placed.rows_storage.dtype.bytes() as usize,
@@ -251,7 +267,7 @@ impl Engine {
             );
             row += count;
         }
-        Ok(())
+        Ok(rows * to_size as u64)
     }
 
     /// The first `elements` values of a result, as f32.

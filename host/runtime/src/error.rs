@@ -409,8 +409,10 @@ pub enum SessionError {
         position: usize,
     },
     /// Memory for states or boundaries could not be had.
-    #[error("cannot allocate {bytes} bytes on {place}: {source}")]
+    #[error("shard `{shard}`: cannot allocate {bytes} bytes on {place}: {source}")]
     Allocate {
+        /// The shard it is for, or the first of those that share it.
+        shard: String,
         /// How many.
         bytes: u64,
         /// Where.
@@ -432,9 +434,22 @@ pub enum SessionError {
         /// What it said.
         source: Box<ShimError>,
     },
+    /// What the session ran on was lost, and no other chain could take it over.
+    #[error("{lost}; there is no chain to go on with{}", list(passed_over))]
+    Stranded {
+        /// The loss.
+        lost: Box<SessionError>,
+        /// Chains that could not be used, with the reason.
+        passed_over: Vec<String>,
+    },
     /// Tokens to text, or logits to tokens.
     #[error(transparent)]
     Text(#[from] TextError),
+}
+
+/// ` (one; another)`, or nothing.
+fn list(reasons: &[String]) -> String {
+    if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }
 
 impl SessionError {
@@ -451,7 +466,19 @@ impl SessionError {
             | SessionError::TruncateBeyond { .. } => Some(ErrorClass::InvalidArgument),
             SessionError::Deadline { .. } => Some(ErrorClass::Deadline),
             SessionError::Allocate { source, .. } | SessionError::Run { source, .. } => source.class(),
+            SessionError::Stranded { lost, .. } => lost.class(),
             SessionError::Cancelled { .. } | SessionError::Text(_) => None,
+        }
+    }
+
+    /// The shard that failed and where it runs, if one did.
+    pub fn at(&self) -> Option<(&str, &Place)> {
+        match self {
+            SessionError::Allocate { shard, place, .. } | SessionError::Run { shard, place, .. } => {
+                Some((shard, place))
+            }
+            SessionError::Stranded { lost, .. } => lost.at(),
+            _ => None,
         }
     }
 
@@ -469,6 +496,9 @@ impl SessionError {
             }
             SessionError::NotGenerative => "ask it for an embedding instead".to_owned(),
             SessionError::Run { source, .. } | SessionError::Allocate { source, .. } => return source.help(),
+            SessionError::Stranded { .. } => {
+                "open the model again; a plan with a fallback target can go on by itself".to_owned()
+            }
             SessionError::Text(error) => return error.help(),
             _ => return None,
         })

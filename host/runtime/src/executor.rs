@@ -6,6 +6,7 @@ use std::time::Duration;
 use shardwright_shims::{Bound, Buffer, LoadedEntry, LoadedShard, ShimError};
 
 use crate::description::Place;
+use crate::origin::Isolation;
 
 /// Ends the run in progress from another thread; does nothing when none is.
 pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
@@ -33,6 +34,11 @@ pub trait ShardExecutor: Send {
 
     /// Something to end runs with; `None` where they cannot be ended.
     fn interrupt(&self) -> Option<Interrupt>;
+
+    /// In which process it runs; asked once.
+    fn isolation(&self) -> Isolation {
+        Isolation::InProcess
+    }
 }
 
 /// A shard loaded by a shim.

@@ -2,7 +2,7 @@
 //!
 //! **Job.** Check that loaded shards make a [`Chain`]; keep a [`Session`]'s states and history; compute the inputs of a step once and
 //! share them; carry boundaries and states between shards, by reference where that is legal and as a counted copy elsewhere;
-//! prefill, decode, score, encode, truncate, cancel; generate text.
+//! prefill, decode, score, encode, truncate, cancel; generate text; go on elsewhere, from the history, when a device is lost.
 //!
 //! **Not its job.** It knows no model family, no planner, no compiler and no file format. It computes nothing but step inputs: all
 //! arithmetic of a model happens in a shim.
@@ -26,7 +26,8 @@
 //! }
 //! ```
 //!
-//! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`]; for other executors than shims, [`ShardExecutor`].
+//! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`], [`PlacementRecord`]; for other executors than shims,
+//! [`ShardExecutor`]; for going on when a device is lost, [`NextChain`].
 
 #![forbid(unsafe_code)]
 
@@ -37,6 +38,8 @@ mod engine;
 mod error;
 mod executor;
 mod generation;
+mod next_chain;
+mod origin;
 mod placement;
 mod session;
 mod step;
@@ -44,11 +47,15 @@ mod storage;
 
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
-pub use description::{AssetDescription, ChainDescription, Place, ShardDescription};
+pub use description::{AssetDescription, ChainDescription, Place, ShardDescription, TableQuantisation};
 pub use error::{ChainError, SessionError};
 pub use executor::{Interrupt, ShardExecutor, ShimShard};
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
-pub use placement::{BoundaryPlacement, EntryPlacement, PlacementRecord, ShardPlacement, StatePlacement};
+pub use next_chain::{FallbackChains, NextChain, NextChainError};
+pub use origin::{Isolation, ShardOrigin};
+pub use placement::{
+    BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
+};
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use storage::Storage;
 

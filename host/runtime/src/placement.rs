@@ -4,12 +4,16 @@ use serde::Serialize;
 
 use crate::chain::Chain;
 use crate::description::Place;
+use crate::origin::{Isolation, ShardOrigin};
 
-/// What became of every shard, boundary and state of a session. Counts are since the session began.
+/// What became of every shard, boundary and state of a session. Counts are since the session began on this chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementRecord {
     /// The model's name.
     pub model: String,
+    /// What stands in for the planned targets, if something does: the heading of every report then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub emulated_on: Option<String>,
     /// In the order in which a step runs them.
     pub shards: Vec<ShardPlacement>,
     /// What passes between shards.
@@ -18,6 +22,78 @@ pub struct PlacementRecord {
     pub states: Vec<StatePlacement>,
     /// Steps under each entry point.
     pub entries: Vec<EntryPlacement>,
+    /// How often the session had to go on elsewhere, first to last.
+    pub moves: Vec<Move>,
+}
+
+/// A session that went on elsewhere because what it ran on was lost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Move {
+    /// Tokens of the history at that time, all of which the new chain runs again.
+    pub tokens: usize,
+    /// The shard that failed.
+    pub shard: String,
+    /// Where it ran.
+    pub from: Place,
+    /// Where the shards of the new chain run; each place once, in the order of a step.
+    pub to: Vec<Place>,
+    /// What went wrong.
+    pub error: String,
+    /// Chains that came first and could not be used, with the reason.
+    pub passed_over: Vec<String>,
+    /// From the error to the end of the first step on the new chain; none before there was one.
+    pub seconds_to_first_step: Option<f64>,
+    /// From the error to the time when the history was there again; none before it was.
+    pub seconds_to_catch_up: Option<f64>,
+    /// What became of everything until then; without earlier moves, which stand beside this one.
+    pub before: PlacementRecord,
+}
+
+/// Something that was done in another way than asked; `--strict` makes it an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fallback {
+    /// The shard it is about.
+    pub shard: String,
+    /// What is otherwise.
+    pub what: String,
+    /// Why; empty where nobody gave a reason.
+    pub because: String,
+}
+
+impl std::fmt::Display for Fallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.shard, self.what)?;
+        if self.because.is_empty() { Ok(()) } else { write!(f, ": {}", self.because) }
+    }
+}
+
+impl PlacementRecord {
+    /// Everything that was done in another way than asked: shards, nodes and flags of the chain, then the moves.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let told = shard.origin.fallbacks(&shard.place, self.emulated_on.is_some());
+            found.extend(told.into_iter().map(|(what, because)| Fallback {
+                shard: shard.shard.clone(),
+                what,
+                because,
+            }));
+        }
+        found.extend(self.moves.iter().map(|moved| {
+            let to: Vec<String> = moved.to.iter().map(Place::to_string).collect();
+            Fallback {
+                shard: moved.shard.clone(),
+                what: format!(
+                    "lost on {} after {} tokens, which went on on {}",
+                    moved.from,
+                    moved.tokens,
+                    to.join(", ")
+                ),
+                because: moved.error.clone(),
+            }
+        }));
+        found
+    }
 }
 
 /// Where a shard runs.
@@ -31,6 +107,12 @@ pub struct ShardPlacement {
     pub layers: (u32, u32),
     /// Instance, shim and device.
     pub place: Place,
+    /// In which process.
+    #[serde(flatten)]
+    pub isolation: Isolation,
+    /// What was asked, and what became of that before it was loaded.
+    #[serde(skip_serializing_if = "ShardOrigin::is_unknown")]
+    pub origin: ShardOrigin,
     /// Runs of any entry.
     pub runs: u64,
     /// Time spent in runs, in nanoseconds.
@@ -69,8 +151,14 @@ pub struct StatePlacement {
     pub capacity: u64,
     /// Size.
     pub bytes: u64,
+    /// How a value is stored.
+    pub storage: String,
     /// `in-graph` or `by-runtime`
     pub update: &'static str,
+    /// How new rows are given where the runtime updates it and they are stored otherwise.
+    pub converted_from: Option<String>,
+    /// Bytes of new rows that the runtime put to their slots.
+    pub bytes_placed: u64,
 }
 
 /// Steps under an entry point.
@@ -93,6 +181,8 @@ pub struct EntryPlacement {
 pub(crate) struct Counters {
     pub shards: Vec<(u64, u64)>,
     pub boundaries: Vec<u64>,
+    /// Bytes placed.
+    pub states: Vec<u64>,
     pub entries: Vec<EntryCounter>,
 }
 
@@ -108,6 +198,7 @@ impl Counters {
         Counters {
             shards: vec![(0, 0); chain.description().shards.len()],
             boundaries: vec![0; chain.layout().boundaries.len()],
+            states: vec![0; chain.layout().states.len()],
             entries: vec![EntryCounter::default(); chain.layout().schedules.len()],
         }
     }
@@ -117,15 +208,19 @@ impl Counters {
         let name = |shard: usize| description.shards[shard].name.clone();
         PlacementRecord {
             model: description.model.clone(),
+            emulated_on: description.emulated_on.clone(),
             shards: description
                 .shards
                 .iter()
                 .zip(&self.shards)
-                .map(|(shard, &(runs, nanoseconds))| ShardPlacement {
+                .enumerate()
+                .map(|(index, (shard, &(runs, nanoseconds)))| ShardPlacement {
                     shard: shard.name.clone(),
                     component: shard.component,
                     layers: shard.layers,
                     place: shard.place.clone(),
+                    isolation: chain.isolation(index),
+                    origin: shard.origin.clone(),
                     runs,
                     nanoseconds,
                 })
@@ -148,13 +243,17 @@ impl Counters {
                 .states
                 .iter()
                 .zip(&layout.states)
-                .map(|(state, plan)| StatePlacement {
+                .zip(&self.states)
+                .map(|((state, plan), &bytes_placed)| StatePlacement {
                     state: state.name.clone(),
                     writer: name(plan.writer),
                     readers: plan.readers.iter().map(|&shard| name(shard)).collect(),
                     capacity: plan.capacity,
                     bytes: plan.bytes,
+                    storage: plan.storage.to_string(),
                     update: if plan.by_runtime { "by-runtime" } else { "in-graph" },
+                    converted_from: plan.rows_storage.map(|storage| storage.to_string()),
+                    bytes_placed,
                 })
                 .collect(),
             entries: layout
@@ -169,6 +268,7 @@ impl Counters {
                     input_bytes: counter.input_bytes,
                 })
                 .collect(),
+            moves: Vec::new(),
         }
     }
 }

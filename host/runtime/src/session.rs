@@ -1,3 +1,5 @@
+mod going_on;
+
 use std::time::Instant;
 
 use shardwright_graph::EntryKind;
@@ -10,12 +12,13 @@ use crate::chain::layout::Located;
 use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
+use going_on::Onward;
 
 /// A sequence of tokens with the states of a chain.
 ///
 /// Positions belong to the session: a run that fails, is cancelled or passes the deadline leaves it at its last complete position,
 /// and the same call again goes on from there. States that a shim lost are filled again from the history by the next call, which
-/// says so.
+/// says so. When a device or the process of a shim is lost, a session with a [`NextChain`](crate::NextChain) goes on elsewhere, within the same call.
 pub struct Session {
     engine: Engine,
     /// The history.
@@ -26,6 +29,8 @@ pub struct Session {
     high_water: usize,
     /// Of the last token; empty when not known.
     logits: Vec<f32>,
+    /// What happens when the chain is lost, and happened.
+    onward: Onward,
 }
 
 impl std::fmt::Debug for Session {
@@ -43,7 +48,7 @@ impl std::fmt::Debug for Session {
 pub struct Appended {
     /// New tokens.
     pub tokens: usize,
-    /// Tokens of the history whose states had been lost and were computed again.
+    /// Tokens whose states had been lost and were computed again; those of this call among them, where a chain was lost within it.
     pub recomputed: usize,
 }
 
@@ -138,6 +143,7 @@ impl Session {
             filled: 0,
             high_water: 0,
             logits: Vec::new(),
+            onward: Onward::default(),
         })
     }
 
@@ -187,9 +193,11 @@ impl Session {
         self.engine.deadline = deadline;
     }
 
-    /// Where everything ran so far, and what was copied.
+    /// Where everything ran so far, what was copied, and how often the session had to go on elsewhere.
     pub fn placement(&self) -> PlacementRecord {
-        self.engine.counters.record(&self.engine.chain)
+        let mut record = self.engine.counters.record(&self.engine.chain);
+        record.moves.clone_from(&self.onward.moves);
+        record
     }
 
     /// Runs `ids` after the history; [`Session::logits`] are then those after the last of them. All but the last go through prefill
@@ -200,22 +208,38 @@ impl Session {
 
     /// [`Session::append`] that shows every completed step.
     pub fn append_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
-        self.check_generative(ids)?;
-        let recomputed = self.tokens.len() - self.filled;
-        let work = self.work(ids);
-        let last = work.len() - 1;
-        self.prefill(&work, last, visit)?;
-        self.decode(&work[last..], visit)?;
-        Ok(Appended { tokens: ids.len(), recomputed })
+        self.extend(ids, &mut |session, work, _| {
+            let last = work.len() - 1;
+            session.prefill(work, last, visit)?;
+            session.decode(&work[last..], visit)
+        })
     }
 
     /// Runs `ids` after the history through decode entries and shows every step: [`StepView::logits`] are there for each of them.
     pub fn score(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
+        self.extend(ids, &mut |session, work, recomputed| {
+            session.prefill(work, recomputed, &mut |_| {})?;
+            session.decode(&work[recomputed..], visit)
+        })
+    }
+
+    /// Hands `run` all tokens without states, old and new, and how many of them are old. Where a chain is lost, the next one is handed what
+    /// is left.
+    fn extend(
+        &mut self,
+        ids: &[u32],
+        run: &mut dyn FnMut(&mut Session, &[u32], usize) -> Result<(), SessionError>,
+    ) -> Result<Appended, SessionError> {
         self.check_generative(ids)?;
-        let recomputed = self.tokens.len() - self.filled;
-        let work = self.work(ids);
-        self.prefill(&work, recomputed, &mut |_| {})?;
-        self.decode(&work[recomputed..], visit)?;
+        let before = self.tokens.len();
+        let mut recomputed = 0;
+        self.going_on(before + ids.len(), &mut |session| {
+            recomputed = session.tokens.len() - session.filled;
+            // A call that failed half-way has left what it completed in the history.
+            let left = &ids[session.tokens.len() - before..];
+            let work = [&session.tokens[session.filled..], left].concat();
+            run(session, &work, recomputed)
+        })?;
         Ok(Appended { tokens: ids.len(), recomputed })
     }
 
@@ -246,34 +270,33 @@ impl Session {
 
     /// [`Session::encode`] that shows the completed step.
     pub fn encode_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Vec<f32>, SessionError> {
-        let chain = self.engine.chain.clone();
-        if chain.is_generative() {
+        if self.engine.chain.is_generative() {
             return Err(SessionError::NotAnEncoder);
         }
         if ids.is_empty() {
             return Err(SessionError::NoTokens);
         }
         self.check_vocabulary(ids)?;
+        self.going_on(ids.len(), &mut |session| session.encode_once(ids, visit))
+    }
+
+    fn encode_once(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Vec<f32>, SessionError> {
+        let chain = self.engine.chain.clone();
         let rows = |index: usize| chain.layout().schedules[index].point.rows;
         let Some(schedule) =
             chain.schedules(EntryKind::Encode).find(|&index| rows(index) >= ids.len() as u64)
         else {
-            let largest = chain.schedules(EntryKind::Encode).map(rows).max().unwrap_or(0);
-            return Err(SessionError::InputTooLong { tokens: ids.len(), rows: largest });
+            return Err(SessionError::InputTooLong { tokens: ids.len(), rows: chain.context() });
         };
         self.engine.step(schedule, 0, ids)?;
-        visit(&mut StepView {
-            engine: &mut self.engine,
-            schedule,
-            position: 0,
-            rows: ids.len(),
-            logits: &[],
-        });
+        self.stepped();
         let mut embedding = Vec::new();
         if let Some(located) = &chain.layout().schedules[schedule].embedding {
             let elements = located.shape.iter().product::<u64>() as usize;
             read(&mut self.engine, schedule, 0, located, elements, &mut embedding)?;
         }
+        let (engine, rows) = (&mut self.engine, ids.len());
+        visit(&mut StepView { engine, schedule, position: 0, rows, logits: &[] });
         Ok(embedding)
     }
 
@@ -355,11 +378,6 @@ impl Session {
         Ok(())
     }
 
-    /// The tokens without states, old and new.
-    fn work(&mut self, ids: &[u32]) -> Vec<u32> {
-        [&self.tokens[self.filled..], ids].concat()
-    }
-
     /// Fills the states of the first `count` tokens of `work`.
     fn prefill(&mut self, work: &[u32], count: usize, visit: Visit<'_>) -> Result<(), SessionError> {
         let mut done = 0;
@@ -424,6 +442,7 @@ impl Session {
         let known = self.tokens.len() - position;
         self.tokens.extend_from_slice(work.get(known..).unwrap_or(&[]));
         self.filled = position + rows;
+        self.stepped();
         Ok(rows)
     }
 }

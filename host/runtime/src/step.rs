@@ -6,7 +6,7 @@ mod rotary;
 use bytemuck::{cast_slice, cast_slice_mut};
 use shardwright_graph::{Asset, DType, Role};
 
-use crate::storage::{Storage, widen};
+use crate::storage::Storage;
 
 pub(crate) use rotary::RotaryTables;
 
@@ -97,20 +97,12 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Rows beyond the valid ones are zero.
+/// Rows beyond the valid ones are zero. Of the table only the rows asked for are read: it may be larger than memory.
 fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) {
-    let width = asset.width() as usize;
-    let storage = Storage::plain(asset.table.dtype);
-    let row_bytes = width * storage.dtype.bytes() as usize;
-    let table = asset.table.data.bytes();
-    for (row, values) in values.chunks_exact_mut(width).enumerate() {
-        let source = step.tokens.get(row).and_then(|&token| {
-            let start = asset.row_of(token) as usize * row_bytes;
-            table.get(start..start + row_bytes)
-        });
-        match source {
-            Some(source) => widen(storage, source, values),
-            None => values.fill(0.0),
+    for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
+        let held = step.tokens.get(row).map(|&token| asset.row_of(token) as usize);
+        if !held.is_some_and(|held| asset.table.decode_row(held, values)) {
+            values.fill(0.0);
         }
     }
 }

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use shardwright_graph::DType;
-use shardwright_graph::target::{ElementType, Encoding, ScaleBits};
+use shardwright_graph::target::{Encoding, ScaleBits};
 
 use shardwright_shims::Port;
 
@@ -43,26 +43,38 @@ impl Storage {
         };
         range.contains(&self.zero_point)
     }
+
+    /// Makes every element stand for zero; `bytes` holds whole elements.
+    pub(crate) fn fill_zero(&self, bytes: &mut [u8]) {
+        let zero = self.zero_point.to_le_bytes();
+        match self.dtype.bytes() as usize {
+            _ if self.zero_point == 0 => bytes.fill(0),
+            1 => bytes.fill(zero[0]),
+            // Of the types with a zero point the others have two bytes.
+            size => bytes.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(&zero[..size])),
+        }
+    }
 }
 
 impl From<Encoding> for Storage {
     fn from(encoding: Encoding) -> Self {
-        let dtype = match encoding.element {
-            ElementType::F32 => DType::F32,
-            ElementType::F16 => DType::F16,
-            ElementType::Bf16 => DType::Bf16,
-            ElementType::U16 => DType::U16,
-            ElementType::I16 => DType::I16,
-            ElementType::U8 => DType::U8,
-            ElementType::I8 => DType::I8,
-        };
-        Storage { dtype, scale: encoding.scale, zero_point: encoding.zero_point }
+        Storage { dtype: encoding.dtype(), scale: encoding.scale, zero_point: encoding.zero_point }
     }
 }
 
-/// How a port lies in memory.
+/// How a port lies in memory: as its type says, integers as their encoding says.
 pub(crate) fn storage_of(port: &Port) -> Storage {
     port.encoding.map_or(Storage::plain(port.dtype), Storage::from)
+}
+
+/// Whether type and encoding of a port say the same, and values can be stored so.
+pub(crate) fn is_storable(port: &Port) -> bool {
+    let storage = storage_of(port);
+    // Integers without an encoding stand for nothing.
+    storage.dtype == port.dtype
+        && storage.is_numeric()
+        && storage.is_consistent()
+        && (port.encoding.is_some() || port.dtype.is_float())
 }
 
 /// Number of elements of a port; saturates.
@@ -197,6 +209,56 @@ mod tests {
         let storage = affine(DType::I8, 1.0, 0);
         let bytes = stored(storage, &[0.5, 1.5, 2.5, -0.5, 1e9, -1e9, f32::NAN]);
         assert_eq!(bytes, [0, 2, 2, 0, 127, 128, 0]);
+    }
+
+    /// The graph says what an encoding is; this room says it again, for slices.
+    #[test]
+    fn conversions_are_those_of_the_graph() {
+        let mut encodings = vec![Encoding::F32, Encoding::F16, Encoding::of(DType::Bf16, None).unwrap()];
+        for bits in [8, 16] {
+            for (low, high) in [(-3.0, 5.0), (-1e-3, 70.0), (0.0, 1.0), (-40.0, 0.0)] {
+                encodings.push(Encoding::affine_over(low, high, bits));
+                encodings.push(Encoding::symmetric_over(low, high, bits));
+            }
+        }
+        let special = [0.0, -0.0, 1e-40, 70_000.0, -70_000.0, 1e30, shardwright_graph::INVISIBLE, f32::NAN];
+        let values: Vec<f32> =
+            (0..2000).map(|index| (index as f32 * 0.7).sin() * 6.0).chain(special).collect();
+        for encoding in encodings {
+            let storage = Storage::from(encoding);
+            let bytes = stored(storage, &values);
+            let mut back = vec![0.0; values.len()];
+            widen(storage, &bytes, &mut back);
+            for (value, back) in values.iter().zip(&back) {
+                let expected = encoding.nearest(*value);
+                assert!(
+                    expected == *back || expected.is_nan() && back.is_nan(),
+                    "{value} in {encoding}: {back}"
+                );
+                assert!(back.is_finite() || !value.is_finite());
+            }
+            // What is stored is stored again as it is.
+            let mut again = vec![0; bytes.len()];
+            narrow(storage, &back, &mut again);
+            let numbers = (values.len() - 1) * storage.dtype.bytes() as usize;
+            assert_eq!(again[..numbers], bytes[..numbers], "{encoding}");
+        }
+    }
+
+    #[test]
+    fn zero_is_the_zero_point() {
+        for storage in [
+            Storage::F32,
+            Storage::plain(DType::Bf16),
+            affine(DType::I16, 0.5, -3),
+            affine(DType::U16, 0.5, 40_000),
+            affine(DType::I8, 0.5, -7),
+            affine(DType::U8, 0.5, 200),
+        ] {
+            let mut bytes = vec![0xaa; 6 * storage.dtype.bytes() as usize];
+            storage.fill_zero(&mut bytes);
+            assert_eq!(bytes, stored(storage, &[0.0; 6]), "{storage}");
+        }
     }
 
     #[test]

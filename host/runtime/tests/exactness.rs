@@ -263,7 +263,7 @@ fn other_encodings_are_converted() {
     let graph = graph(&Spec::gemma3());
     let tokens = ids(12, graph.vocabulary);
     let exact = chain(&graph, &Plan::default());
-    let narrow = chain(&graph, &Plan { boundary: Some(Encoding::F16), ..Plan::default() });
+    let narrow = chain(&graph, &Plan { storages: support::hidden(Encoding::F16), ..Plan::default() });
     let mut sessions = [exact.session().unwrap(), narrow.session().unwrap()];
     for session in &mut sessions {
         session.append(&tokens).unwrap();

@@ -43,9 +43,7 @@ fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInte
             entry.bindings.retain(|binding| ports.iter().any(|port| port.name == binding.port.name));
             for binding in &mut entry.bindings {
                 let port = ports.iter().find(|port| port.name == binding.port.name).unwrap();
-                if port.encoding == Some(Encoding::F16) {
-                    binding.dtype = DType::F16;
-                }
+                binding.dtype = port.dtype;
                 binding.port = port.clone();
             }
             entry
@@ -334,7 +332,7 @@ fn artefacts_bind_what_is_described() {
     binding("the direction", |binding| binding.port.direction = Direction::StateRead);
     binding("the role", |binding| binding.port.role = Role::Logits);
     binding("the shape", |binding| binding.port.shape.push(1));
-    binding("the storage", |binding| binding.port.encoding = Some(Encoding::F16));
+    binding("the storage", |binding| binding.port.dtype = DType::F16);
     binding("the storage", |binding| binding.dtype = DType::I8);
     binding("the order", |binding| binding.strides = Some(vec![1]));
     binding("the size", |binding| binding.bytes -= 1);
@@ -369,7 +367,7 @@ fn a_description_survives_its_file() {
         let graph = graph(&spec);
         for form in [support::Form::Semantic, support::Form::Decomposed, support::Form::ByRuntime] {
             let mut parts =
-                parts(&graph, &Plan { form, boundary: Some(Encoding::F16), taps: true, ..plan() });
+                parts(&graph, &Plan { form, storages: support::hidden(Encoding::F16), taps: true, ..plan() });
             let text = serde_json::to_string(&parts.description).unwrap();
             let read: ChainDescription = serde_json::from_str(&text).unwrap();
             assert_eq!(read, parts.description);
@@ -482,7 +480,7 @@ fn tables_are_those_described() {
     asset("its name", |parts| parts.assets[0].name = "other".to_owned());
     asset("its shape", |parts| parts.assets[0].table.shape = vec![96, 25]);
     asset("its shape", |parts| parts.assets[0].table.shape = vec![96]);
-    asset("its type", |parts| parts.assets[0].table.dtype = DType::F32);
+    asset("its format", |parts| parts.assets[0].table.dtype = DType::F32);
     asset("its size", |parts| {
         parts.assets[0].table.data = shardwright_graph::WeightData::from_vec(vec![0; 5]);
     });
@@ -603,7 +601,7 @@ fn neighbours_agree() {
     is!(
         both(&graph, &reader, SECOND, |entry| {
             for port in entry.ports.iter_mut().filter(|port| port.direction == Direction::StateRead) {
-                port.encoding = Some(Encoding::F16);
+                port.dtype = DType::F16;
             }
         }),
         ChainError::StateStorage { first, second, .. } if first == "decoder.0-4" && second == "decoder.4-6"

@@ -5,11 +5,10 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use shardwright_graph::Graph;
 use shardwright_graph::target::ErrorClass;
 use shardwright_runtime::{Appended, Chain, Prompted, Session, SessionError, Truncation};
 use shardwright_test_checkpoints::Spec;
-use support::{Form, Parts, Plan, bits, chain, graph, ids, last_logits, parts};
+use support::{Form, Plan, bits, chain, disturbed, graph, ids, last_logits};
 
 /// Rings of window 6 + 4 rows in a context of 96.
 fn rings() -> Plan {
@@ -136,12 +135,6 @@ fn two_sessions_do_not_meet() {
         scope.spawn(move || run(a, &expected[0]));
         run(b, &expected[1]);
     });
-}
-
-fn disturbed(graph: &Graph, plan: &Plan) -> (Chain, Vec<std::sync::Arc<support::Trouble>>) {
-    let mut parts: Parts = parts(graph, plan);
-    let troubles = std::mem::take(&mut parts.troubles);
-    (parts.chain().unwrap(), troubles)
 }
 
 #[test]
@@ -399,7 +392,7 @@ fn encoders_refuse_what_they_cannot() {
 fn no_memory_is_an_error() {
     let graph = graph(&Spec::gemma3());
     let (chain, troubles) = disturbed(&graph, &rings());
-    troubles[1].full.store(true, Ordering::SeqCst);
+    *troubles[1].full.lock().unwrap() = Some(ErrorClass::ResourceLimit);
     let error = chain.session().unwrap_err();
     assert!(matches!(&error, SessionError::Allocate { .. }), "{error}");
     assert_eq!(error.class(), Some(ErrorClass::ResourceLimit));

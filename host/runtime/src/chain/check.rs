@@ -10,7 +10,7 @@ use crate::error::ChainError;
 use crate::executor::ShardExecutor;
 
 use crate::step::{POSITION_LIMIT, natural_shape, natural_storage};
-use crate::storage::{bytes_of, elements_of, storage_of};
+use crate::storage::{bytes_of, elements_of, is_storable, storage_of};
 
 /// Shards of one chain; a model of 500 layers cut at each of them is far below.
 pub const SHARDS_MAX: u64 = 1024;
@@ -148,12 +148,19 @@ fn check_assets(described: &[AssetDescription], given: &[Asset]) -> Result<(), C
             let expected = format!("[{}, {}]", described.entries, described.width);
             return fault("its shape", expected, format!("{:?}", asset.table.shape));
         }
-        if found.dtype != described.dtype || !found.dtype.is_float() {
-            return fault("its type", described.dtype.to_string(), found.dtype.to_string());
+        if (found.dtype, found.quantisation) != (described.dtype, described.quantisation) {
+            return fault("its format", described.format(), found.format());
         }
-        let bytes = found.entries.saturating_mul(found.width).saturating_mul(found.dtype.bytes());
-        if asset.table.bytes() != bytes {
-            return fault("its size", format!("{bytes} bytes"), format!("{} bytes", asset.table.bytes()));
+        let Some([values, scales]) = described.bytes() else {
+            return fault("its format", "one that a table can have".to_owned(), described.format());
+        };
+        if asset.table.data.bytes().len() as u64 != values {
+            let given = asset.table.data.bytes().len();
+            return fault("its size", format!("{values} bytes"), format!("{given} bytes"));
+        }
+        let given = asset.table.quantisation.as_ref().map_or(0, |held| held.scales.bytes().len());
+        if given as u64 != scales {
+            return fault("the size of its scales", format!("{scales} bytes"), format!("{given} bytes"));
         }
     }
     Ok(())
@@ -297,11 +304,7 @@ impl EntryCheck<'_> {
             self.shape(port)?;
             let storage = storage_of(port);
             let natural = natural_storage(&port.role);
-            let storable = if natural.is_numeric() {
-                storage.is_numeric() && storage.is_consistent()
-            } else {
-                storage == natural
-            };
+            let storable = if natural.is_numeric() { is_storable(port) } else { storage == natural };
             if !storable {
                 return Err(ChainError::PortStorage {
                     shard: self.shard.name.clone(),

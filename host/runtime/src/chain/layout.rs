@@ -88,6 +88,8 @@ pub(crate) struct CopyPlan {
 /// New rows of a state that the runtime puts to their slots.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedRows {
+    /// Index of the state.
+    pub id: usize,
     pub rows: usize,
     pub rows_storage: Storage,
     pub state: usize,
@@ -96,13 +98,14 @@ pub(crate) struct PlacedRows {
     pub width: u64,
 }
 
-/// Rows of a boundary: `blocks` times `rows` rows of `row_bytes`.
+/// Rows of a boundary: `blocks` times `rows` rows of `row_bytes`, stored as `storage`.
 #[derive(Clone, Debug)]
 pub(crate) struct BoundaryRows {
     pub memory: usize,
     pub blocks: u64,
     pub rows: u64,
     pub row_bytes: u64,
+    pub storage: Storage,
 }
 
 /// One run of one shard.
@@ -141,6 +144,8 @@ pub(crate) struct StatePlan {
     pub readers: Vec<usize>,
     pub by_runtime: bool,
     pub storage: Storage,
+    /// How new rows are given to the runtime, where that is another way.
+    pub rows_storage: Option<Storage>,
     pub row_bytes: u64,
     /// Where it lies; `None` only while the layout is made.
     pub memory: Option<usize>,
@@ -274,6 +279,7 @@ impl<'a> Builder<'a> {
                 readers: Vec::new(),
                 by_runtime,
                 storage: Storage::F32,
+                rows_storage: None,
                 row_bytes: 0,
                 memory: None,
             });
@@ -640,6 +646,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
                 blocks: before.iter().product(),
                 rows: *rows,
                 row_bytes: width.saturating_mul(storage_of(port).dtype.bytes()),
+                storage: storage_of(port),
             });
         }
         match &port.role {
@@ -669,7 +676,11 @@ impl<'a, 'b> Wiring<'a, 'b> {
                 };
                 let need = Need { bytes: held.capacity.saturating_mul(row_bytes), alignment: 1 };
                 let memory_of_state = self.state(*state, need);
+                if storage_of(port) != stored {
+                    self.builder.layout.states[state.0 as usize].rows_storage = Some(storage_of(port));
+                }
                 run.placed_rows.push(PlacedRows {
+                    id: state.0 as usize,
                     rows: memory,
                     rows_storage: storage_of(port),
                     state: memory_of_state,

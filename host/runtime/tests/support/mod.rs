@@ -15,10 +15,12 @@ use shardwright_graph::{
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
 use shardwright_runtime::{
-    Chain, ChainDescription, ChainError, Interrupt, Place, ShardDescription, ShardExecutor,
+    Chain, ChainDescription, ChainError, Interrupt, Isolation, Place, ShardDescription, ShardExecutor,
+    ShardOrigin,
 };
 use shardwright_shims::{
-    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, MemoryKinds, ShimError, Update,
+    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, MemoryKinds, Port, ShimError,
+    Update,
 };
 use shardwright_test_checkpoints::Spec;
 
@@ -55,6 +57,9 @@ pub enum Form {
     ByRuntime,
 }
 
+/// How a test wants a port stored; `None` as the graph has it.
+pub type Storages = Arc<dyn Fn(&EntryInterface, &Port) -> Option<Encoding> + Send + Sync>;
+
 /// How a test wants its chain.
 #[derive(Clone)]
 pub struct Plan {
@@ -70,8 +75,10 @@ pub struct Plan {
     pub decoders: Vec<&'static str>,
     pub form: Form,
     pub taps: bool,
-    /// Encoding of the residual stream between decoder shards.
-    pub boundary: Option<Encoding>,
+    /// Encodings of ports.
+    pub storages: Option<Storages>,
+    /// Ports stay f32, and the executors round what passes through them to what the encodings can hold.
+    pub rounded: bool,
     /// Alignment that every binding asks for.
     pub alignment: u64,
 }
@@ -89,7 +96,8 @@ impl Default for Plan {
             decoders: vec!["a"],
             form: Form::Semantic,
             taps: false,
-            boundary: None,
+            storages: None,
+            rounded: false,
             alignment: 64,
         }
     }
@@ -107,14 +115,19 @@ pub struct Trouble {
     pub blocked: AtomicBool,
     pub interrupted: AtomicBool,
     pub runs: AtomicUsize,
-    /// Refuse to allocate.
-    pub full: AtomicBool,
+    /// Be lost after so many further runs, for good.
+    pub dies_after: Mutex<Option<usize>>,
+    /// Refuse to allocate, in that way.
+    pub full: Mutex<Option<ErrorClass>>,
 }
 
 pub struct PlainShard {
     place: Place,
     entries: Vec<LoadedEntry>,
     evaluators: Vec<Evaluator>,
+    /// For each binding of each entry what its values are rounded to.
+    rounding: Vec<Vec<Option<Encoding>>>,
+    isolation: Isolation,
     trouble: Arc<Trouble>,
 }
 
@@ -152,21 +165,42 @@ fn target(bound: &Bound<'_>) -> (Buffer, u64) {
     }
 }
 
-fn to_floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
-    match dtype {
-        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
-        DType::F16 => {
-            bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes(b.try_into().unwrap()).to_f32()).collect()
-        }
-        other => panic!("no test stores {other}"),
-    }
+fn encoding_of(port: &Port) -> Encoding {
+    Encoding::of(port.dtype, port.encoding.and_then(|encoding| encoding.affine())).unwrap()
 }
 
-fn to_bytes(dtype: DType, values: &[f32]) -> Vec<u8> {
-    match dtype {
-        DType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        DType::F16 => values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect(),
+/// Stored values as the graph defines them.
+fn to_floats(port: &Port, bytes: &[u8]) -> Vec<f32> {
+    let encoding = encoding_of(port);
+    let pair = |b: &[u8]| [b[0], b[1]];
+    let value = |element: &[u8]| match port.dtype {
+        DType::F32 => f32::from_le_bytes(element.try_into().unwrap()),
+        DType::F16 => half::f16::from_le_bytes(pair(element)).to_f32(),
+        DType::Bf16 => half::bf16::from_le_bytes(pair(element)).to_f32(),
+        DType::I16 => encoding.value(i16::from_le_bytes(pair(element)).into()),
+        DType::U16 => encoding.value(u16::from_le_bytes(pair(element)).into()),
+        DType::I8 => encoding.value((element[0] as i8).into()),
+        DType::U8 => encoding.value(element[0].into()),
         other => panic!("no test stores {other}"),
+    };
+    bytes.chunks_exact(port.dtype.bytes() as usize).map(value).collect()
+}
+
+fn to_bytes(port: &Port, values: &[f32]) -> Vec<u8> {
+    let encoding = encoding_of(port);
+    let size = port.dtype.bytes() as usize;
+    let element = |value: f32| match port.dtype {
+        DType::F32 => value.to_bits(),
+        DType::F16 => half::f16::from_f32(encoding.nearest(value)).to_bits().into(),
+        DType::Bf16 => half::bf16::from_f32(value).to_bits().into(),
+        _ => encoding.raw(value) as u32,
+    };
+    values.iter().flat_map(|value| element(*value).to_le_bytes().into_iter().take(size)).collect()
+}
+
+fn round(encoding: Option<Encoding>, values: &mut [f32]) {
+    if let Some(encoding) = encoding {
+        values.iter_mut().for_each(|value| *value = encoding.nearest(*value));
     }
 }
 
@@ -180,8 +214,8 @@ impl ShardExecutor for PlainShard {
     }
 
     fn allocate(&self, bytes: u64, alignment: u64) -> Result<Buffer, ShimError> {
-        if self.trouble.full.load(Ordering::SeqCst) {
-            return Err(failure(Some(ErrorClass::ResourceLimit)));
+        if let Some(class) = *self.trouble.full.lock().unwrap() {
+            return Err(failure(Some(class)));
         }
         Buffer::host(bytes, alignment)
     }
@@ -207,6 +241,12 @@ impl ShardExecutor for PlainShard {
             }
             return Err(failure(None));
         }
+        if let Some(left) = &mut *trouble.dies_after.lock().unwrap() {
+            match left.checked_sub(1) {
+                Some(rest) => *left = rest,
+                None => return Err(failure(Some(ErrorClass::DeviceLost))),
+            }
+        }
         let mut failing = None;
         if let Some((left, class)) = &mut *trouble.fail.lock().unwrap() {
             match left.checked_sub(1) {
@@ -215,14 +255,15 @@ impl ShardExecutor for PlainShard {
             }
         }
         let (loaded, evaluator) = (&self.entries[entry], &self.evaluators[entry]);
+        let rounding = &self.rounding[entry];
         let mut bindings = Bindings::new();
         let mut states = States::none();
         let mut outputs = Vec::new();
-        for (binding, bound) in loaded.bindings.iter().zip(bound.iter()) {
+        for ((binding, bound), &rounded) in loaded.bindings.iter().zip(bound.iter()).zip(rounding) {
             let (buffer, offset) = target(bound);
             let port = &binding.port;
             if port.direction == Direction::Output {
-                outputs.push((binding, buffer, offset));
+                outputs.push((binding, rounded, buffer, offset));
                 continue;
             }
             let array = {
@@ -233,7 +274,11 @@ impl ShardExecutor for PlainShard {
                         &port.shape,
                         bytes.chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect(),
                     ),
-                    _ => Array::floats_of(&port.shape, to_floats(binding.dtype, bytes)),
+                    _ => {
+                        let mut values = to_floats(port, bytes);
+                        round(rounded, &mut values);
+                        Array::floats_of(&port.shape, values)
+                    }
                 }
                 .map_err(argument)?
             };
@@ -241,7 +286,7 @@ impl ShardExecutor for PlainShard {
                 Role::State { state } => {
                     states.set(state, array);
                     if port.direction == Direction::State {
-                        outputs.push((binding, buffer, offset));
+                        outputs.push((binding, rounded, buffer, offset));
                     }
                 }
                 _ => {
@@ -250,13 +295,15 @@ impl ShardExecutor for PlainShard {
             }
         }
         let given = evaluator.run(&bindings, &mut states, rows).map_err(argument)?;
-        for (binding, buffer, offset) in outputs {
+        for (binding, rounded, buffer, offset) in outputs {
             let array = match binding.port.role {
                 Role::State { state } => states.get(state),
                 ref role => given.get(role),
             };
             let array = array.unwrap_or_else(|| panic!("no {}", binding.port.name));
-            let mut bytes = to_bytes(binding.dtype, &array.floats());
+            let mut values = array.floats().to_vec();
+            round(rounded, &mut values);
+            let mut bytes = to_bytes(&binding.port, &values);
             let mut held = buffer.write()?;
             let held = &mut held[offset as usize..(offset + binding.bytes) as usize];
             // Whatever lies in rows beyond the valid ones must be of no matter; NaN would show.
@@ -281,6 +328,10 @@ impl ShardExecutor for PlainShard {
         }
     }
 
+    fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
     fn interrupt(&self) -> Option<Interrupt> {
         let trouble = self.trouble.clone();
         Some(Arc::new(move || trouble.interrupted.store(true, Ordering::SeqCst)))
@@ -295,6 +346,13 @@ fn spoil(binding: &Binding, held: &mut [u8], bytes: &[u8], class: Option<ErrorCl
             held.copy_from_slice(&1e9_f32.to_le_bytes());
         }
     }
+}
+
+/// The residual stream between decoder shards stored so.
+pub fn hidden(encoding: Encoding) -> Option<Storages> {
+    Some(Arc::new(move |entry, port| {
+        (entry.component == ComponentKind::Decoder && port.role == Role::Hidden).then_some(encoding)
+    }))
 }
 
 /// The shards of a graph under a plan, ready to be changed by a test before they become a chain.
@@ -333,35 +391,37 @@ fn in_form(entry: EntryGraph, form: Form) -> EntryGraph {
     }
 }
 
-pub fn loaded(
-    entry: &EntryGraph,
-    encodings: &std::collections::BTreeMap<String, Encoding>,
-    alignment: u64,
-) -> LoadedEntry {
-    let interface = EntryInterface::of(entry, encodings).unwrap();
-    let bindings = interface
+fn loaded(entry: &EntryGraph, plan: &Plan) -> (LoadedEntry, Vec<Option<Encoding>>) {
+    let mut interface = EntryInterface::of(entry).unwrap();
+    let wanted: Vec<Option<Encoding>> = interface
         .ports
         .iter()
-        .map(|port| {
-            let dtype = match port.encoding {
-                Some(encoding) if encoding == Encoding::F16 => DType::F16,
-                _ => port.dtype,
-            };
-            Binding {
-                port: port.clone(),
-                dtype,
-                bytes: port.shape.iter().product::<u64>() * dtype.bytes(),
-                alignment,
-                strides: None,
-                memory_kinds: MemoryKinds(1),
-                update: match port.direction {
-                    Direction::State => Update::InGraph,
-                    _ => Update::None,
-                },
-            }
-        })
+        .map(|port| plan.storages.as_ref().and_then(|storages| storages(&interface, port)))
         .collect();
-    LoadedEntry { interface, bindings }
+    let numeric = |port: &Port| port.dtype != DType::I32;
+    if !plan.rounded {
+        for (port, encoding) in interface.ports.iter_mut().zip(&wanted) {
+            if let Some(encoding) = encoding.filter(|_| numeric(port)) {
+                port.dtype = encoding.dtype();
+                port.encoding = encoding.affine().map(|_| encoding);
+            }
+        }
+    }
+    let bindings = interface.ports.iter().map(|port| Binding {
+        port: port.clone(),
+        dtype: port.dtype,
+        bytes: port.shape.iter().product::<u64>() * port.dtype.bytes(),
+        alignment: plan.alignment,
+        strides: None,
+        memory_kinds: MemoryKinds(1),
+        update: match port.direction {
+            Direction::State => Update::InGraph,
+            _ => Update::None,
+        },
+    });
+    let bindings = bindings.collect();
+    let rounding = if plan.rounded { wanted } else { vec![None; interface.ports.len()] };
+    (LoadedEntry { interface, bindings }, rounding)
 }
 
 pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
@@ -401,21 +461,16 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
             };
             let mut entries = Vec::new();
             let mut evaluators = Vec::new();
+            let mut rounding = Vec::new();
             for &point in &points {
                 let options = EntryOptions { taps: plan.taps };
                 let Some(entry) = graph.entry(component.kind, layers.clone(), point, options).unwrap() else {
                     continue;
                 };
                 let entry = in_form(entry, plan.form);
-                let mut encodings = std::collections::BTreeMap::new();
-                if let Some(encoding) = plan.boundary.filter(|_| decoder) {
-                    for (tensor, role) in entry.inputs.iter().chain(&entry.outputs) {
-                        if *role == Role::Hidden {
-                            encodings.insert(entry.tensor(*tensor).name.clone(), encoding);
-                        }
-                    }
-                }
-                entries.push(loaded(&entry, &encodings, plan.alignment));
+                let (entry_loaded, rounded) = loaded(&entry, plan);
+                entries.push(entry_loaded);
+                rounding.push(rounded);
                 let weights: &[Weight] = &graph.weights;
                 evaluators.push(Evaluator::new(entry, Weights::new(weights)).unwrap());
             }
@@ -429,6 +484,7 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
                 layers: (layers.start, layers.end),
                 place: place(instance),
                 entries: entries.iter().map(|entry| entry.interface.clone()).collect(),
+                origin: ShardOrigin::default(),
             });
             let trouble = Arc::new(Trouble::default());
             parts.troubles.push(trouble.clone());
@@ -436,11 +492,20 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
                 place: place(instance),
                 entries,
                 evaluators,
+                rounding,
+                isolation: Isolation::InProcess,
                 trouble,
             }));
         }
     }
     parts
+}
+
+/// A chain and what a test can do to its shards.
+pub fn disturbed(graph: &Graph, plan: &Plan) -> (Chain, Vec<Arc<Trouble>>) {
+    let mut parts = parts(graph, plan);
+    let troubles = std::mem::take(&mut parts.troubles);
+    (parts.chain().unwrap_or_else(|error| panic!("{error}")), troubles)
 }
 
 pub fn chain(graph: &Graph, plan: &Plan) -> Chain {

@@ -1,0 +1,101 @@
+use serde::{Deserialize, Serialize};
+use shardwright_bundle::{FlagEntry, NodePlacement, RewriteEntry, ShardEntry, ShimIdentity};
+use shardwright_graph::target::{FlagVerdict, FormatTuple, Target, TargetKind};
+
+use crate::description::Place;
+
+/// Where the code of a shard runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "isolation")]
+pub enum Isolation {
+    /// In this process: a crash of the vendor's library is one of the application.
+    #[default]
+    InProcess,
+    /// In a process of its own.
+    Process {
+        /// Its id.
+        pid: u32,
+    },
+}
+
+/// What was asked for a shard and what became of it before it was loaded. The runtime does not know these things: whoever
+/// opens a chain says them, so that the [`PlacementRecord`](crate::PlacementRecord) keeps nothing silent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardOrigin {
+    /// Where the plan puts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<Target>,
+    /// Who compiled it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiled_by: Option<ShimIdentity>,
+    /// Formats of weights, activations and states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formats: Option<FormatTuple>,
+    /// Why it does not run where or how it was asked, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
+    /// Flags that were asked, and what became of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<FlagEntry>,
+    /// Nodes that were decomposed and states that the runtime updates, with the shim's reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rewritten: Vec<RewriteEntry>,
+    /// Nodes that run elsewhere than on the device itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placements: Vec<NodePlacement>,
+}
+
+impl ShardOrigin {
+    /// Whether nothing was said.
+    pub fn is_unknown(&self) -> bool {
+        *self == ShardOrigin::default()
+    }
+
+    /// What was done in another way than asked, with reasons. Under emulation neither the place nor the flags are the plan's.
+    pub(crate) fn fallbacks(&self, place: &Place, emulated: bool) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let elsewhere =
+            self.requested.as_ref().filter(|target| !emulated && target.shim != place.shim).map(|target| {
+                let Target { name, shim, .. } = target;
+                format!("planned for {name} (shim `{shim}`), runs on {place}")
+            });
+        match (elsewhere, &self.fallback) {
+            (Some(what), why) => {
+                found.push((what, why.clone().unwrap_or_else(|| "no reason was given".to_owned())));
+            }
+            (None, Some(why)) => found.push((format!("runs on {place}"), why.clone())),
+            (None, None) => {}
+        }
+        for placement in self.placements.iter().filter(|held| !self.is_where_asked(held)) {
+            let NodePlacement { entry, node, place, reason } = placement;
+            found.push((format!("{entry}: `{node}` runs on {place}"), reason.clone()));
+        }
+        for FlagEntry { flag, verdict, reason } in self.flags.iter().filter(|_| !emulated) {
+            if matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown) {
+                found.push((format!("flag {flag} is {}", verdict.name()), reason.clone()));
+            }
+        }
+        found
+    }
+
+    /// On the device itself, in another node, or nowhere because nothing depends on it.
+    fn is_where_asked(&self, placement: &NodePlacement) -> bool {
+        let kind = self.requested.as_ref().map_or(TargetKind::Npu, |target| target.kind);
+        matches!(placement.place.as_str(), "fused" | "none") || placement.place == kind.name()
+    }
+}
+
+impl From<&ShardEntry> for ShardOrigin {
+    fn from(entry: &ShardEntry) -> Self {
+        ShardOrigin {
+            requested: Some(entry.target.clone()),
+            compiled_by: Some(entry.compiled_by.clone()),
+            formats: Some(entry.formats.clone()),
+            fallback: None,
+            flags: entry.flags.clone(),
+            rewritten: entry.rewritten.clone(),
+            placements: entry.placements.clone(),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What a session does when the chain it runs on is lost: takes the next one and runs its history there.
+
+use std::time::Instant;
+
+use shardwright_graph::target::ErrorClass;
+
+use super::Session;
+use crate::chain::Chain;
+use crate::description::Place;
+use crate::engine::Engine;
+use crate::error::SessionError;
+use crate::next_chain::NextChain;
+use crate::placement::{Counters, Move, PlacementRecord};
+
+/// Chains that one call asks for: a plan names two or three. Whoever gives the same broken chain for ever is stopped here.
+const CHAINS_MAX: usize = 16;
+
+#[derive(Default)]
+pub(super) struct Onward {
+    next: Option<Box<dyn NextChain>>,
+    pub(super) moves: Vec<Move>,
+    /// When the chain before was lost; until the history is there again.
+    since: Option<Instant>,
+}
+
+/// A chain that took over, with memory on it.
+struct Successor {
+    engine: Engine,
+    passed_over: Vec<String>,
+}
+
+/// Whether a device was lost, or the process that stood between.
+fn is_loss(error: &SessionError) -> bool {
+    error.class() == Some(ErrorClass::DeviceLost) && error.at().is_some()
+}
+
+impl Session {
+    /// On `chain`, or on what comes after it where its devices are lost already.
+    pub(crate) fn with_next(chain: Chain, mut next: Box<dyn NextChain>) -> Result<Session, SessionError> {
+        let lost = match Session::new(chain.clone()) {
+            Ok(mut session) => {
+                session.onward.next = Some(next);
+                return Ok(session);
+            }
+            Err(error) if is_loss(&error) => error,
+            Err(error) => return Err(error),
+        };
+        let (since, record) = (Instant::now(), Counters::new(&chain).record(&chain));
+        let mut asked = 0;
+        let taken = take(
+            next.as_mut(),
+            lost,
+            &record,
+            &mut asked,
+            &mut |next| fits(&chain, next, 0),
+            &mut || Ok(()),
+        )?;
+        let (lost, successor) = taken;
+        let mut session = Session {
+            engine: successor.engine,
+            tokens: Vec::new(),
+            filled: 0,
+            high_water: 0,
+            logits: Vec::new(),
+            onward: Onward { next: Some(next), moves: Vec::new(), since: None },
+        };
+        session.moved(&lost, since, record, successor.passed_over);
+        Ok(session)
+    }
+
+    /// From then on the session goes on elsewhere when what it runs on is lost; `None`: such a loss is an error.
+    pub fn set_next_chain(&mut self, next: Option<Box<dyn NextChain>>) {
+        self.onward.next = next;
+    }
+
+    /// Runs `attempt`, and again on each next chain while the one before is lost. `positions` is how many the whole call needs.
+    pub(super) fn going_on<T>(
+        &mut self,
+        positions: usize,
+        attempt: &mut dyn FnMut(&mut Session) -> Result<T, SessionError>,
+    ) -> Result<T, SessionError> {
+        let mut asked = 0;
+        loop {
+            match attempt(self) {
+                Err(error) if is_loss(&error) => self.go_on(error, positions, &mut asked)?,
+                done => return done,
+            }
+        }
+    }
+
+    fn go_on(&mut self, lost: SessionError, positions: usize, asked: &mut usize) -> Result<(), SessionError> {
+        let Some(mut next) = self.onward.next.take() else { return Err(lost) };
+        let (since, record) = (Instant::now(), self.placement());
+        let taken = take(
+            next.as_mut(),
+            lost,
+            &record,
+            asked,
+            &mut |chain| fits(&self.engine.chain, chain, positions),
+            &mut || self.engine.interrupted(self.tokens.len()),
+        );
+        self.onward.next = Some(next);
+        let (lost, Successor { mut engine, passed_over }) = taken?;
+        // Whoever holds the handle knows nothing of chains.
+        engine.cancel = self.engine.cancel.clone();
+        engine.deadline = self.engine.deadline;
+        self.engine = engine;
+        self.logits.clear();
+        self.lose_states();
+        self.moved(&lost, since, PlacementRecord { moves: Vec::new(), ..record }, passed_over);
+        Ok(())
+    }
+
+    fn moved(
+        &mut self,
+        lost: &SessionError,
+        since: Instant,
+        before: PlacementRecord,
+        passed_over: Vec<String>,
+    ) {
+        let mut to: Vec<Place> = Vec::new();
+        for shard in &self.engine.chain.description().shards {
+            if !to.contains(&shard.place) {
+                to.push(shard.place.clone());
+            }
+        }
+        let tokens = self.tokens.len();
+        tracing::warn!(tokens, error = %lost, "going on elsewhere: the history will be run again");
+        let Some((shard, from)) = lost.at().map(|(shard, place)| (shard.to_owned(), place.clone())) else {
+            return;
+        };
+        self.onward.since = Some(since);
+        self.onward.moves.push(Move {
+            tokens,
+            shard,
+            from,
+            to,
+            error: lost.to_string(),
+            passed_over,
+            seconds_to_first_step: None,
+            seconds_to_catch_up: None,
+            before,
+        });
+    }
+
+    /// After each completed step.
+    pub(super) fn stepped(&mut self) {
+        let (Some(since), Some(moved)) = (self.onward.since, self.onward.moves.last_mut()) else { return };
+        let seconds = since.elapsed().as_secs_f64();
+        moved.seconds_to_first_step.get_or_insert(seconds);
+        if self.filled >= self.tokens.len() {
+            moved.seconds_to_catch_up = Some(seconds);
+            self.onward.since = None;
+        }
+    }
+}
+
+/// The first of the next chains that can take over, and the loss that it makes good.
+fn take(
+    next: &mut dyn NextChain,
+    lost: SessionError,
+    record: &PlacementRecord,
+    asked: &mut usize,
+    fits: &mut dyn FnMut(&Chain) -> Result<(), String>,
+    interrupted: &mut dyn FnMut() -> Result<(), SessionError>,
+) -> Result<(SessionError, Successor), SessionError> {
+    let mut passed_over = Vec::new();
+    while *asked < CHAINS_MAX {
+        interrupted()?;
+        *asked += 1;
+        let chain = match next.next(&lost, record) {
+            None => break,
+            Some(Err(error)) => {
+                passed_over.push(error.to_string());
+                continue;
+            }
+            Some(Ok(chain)) => chain,
+        };
+        match fits(&chain).and_then(|()| Engine::new(chain).map_err(|error| error.to_string())) {
+            Ok(engine) => return Ok((lost, Successor { engine, passed_over })),
+            Err(reason) => passed_over.push(reason),
+        }
+    }
+    Err(SessionError::Stranded { lost: Box::new(lost), passed_over })
+}
+
+/// Whether what ran on `old` can run on `next`.
+fn fits(old: &Chain, next: &Chain, positions: usize) -> Result<(), String> {
+    let (one, other) = (old.description(), next.description());
+    let sizes = |chain: &crate::ChainDescription| {
+        (chain.hidden, chain.vocabulary, chain.layers, chain.is_generative())
+    };
+    if one.model != other.model || sizes(one) != sizes(other) {
+        return Err(format!("the next chain is of another model, `{}`", other.model));
+    }
+    if positions as u64 > next.context() {
+        return Err(format!("{positions} positions are needed and the next chain has {}", next.context()));
+    }
+    Ok(())
+}
