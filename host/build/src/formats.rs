@@ -1,0 +1,128 @@
+//! A model in the formats a plan may choose from: counted for planning, made for compiling.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat};
+use shardwright_graph::{
+    ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, Weight, WeightId,
+};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::request::Request;
+
+use crate::compile::{component_kind, point_of};
+use crate::{BuildError, stored_formats};
+
+/// One model, once per format tuple of a request, in the request's order.
+///
+/// Graphs differ in their constants alone. As long as they are counted, nothing was quantised and ranges are assumed: enough for a
+/// planner and for a shim's `check`, not for compiling.
+pub struct ModelFormats {
+    tuples: Vec<FormatTuple>,
+    graphs: Vec<Graph>,
+    ranges: Option<Ranges>,
+}
+
+impl ModelFormats {
+    /// The model as its checkpoint stores it: one tuple, nothing to make.
+    pub fn stored(graph: &Graph) -> ModelFormats {
+        ModelFormats { tuples: vec![stored_formats(graph)], graphs: vec![graph.clone()], ranges: None }
+    }
+
+    /// The model counted in each of `tuples`; one equal to [`stored_formats`] stays as it is stored.
+    pub fn counted(graph: &Graph, tuples: &[FormatTuple]) -> Result<ModelFormats, GraphError> {
+        let stored = stored_formats(graph);
+        let count = |tuple: &FormatTuple| match *tuple == stored {
+            true => Ok(graph.clone()),
+            false => graph.planned(tuple),
+        };
+        let graphs = tuples.iter().map(count).collect::<Result<_, _>>()?;
+        Ok(ModelFormats { tuples: tuples.to_vec(), graphs, ranges: None })
+    }
+
+    /// The tuples.
+    pub fn tuples(&self) -> &[FormatTuple] {
+        &self.tuples
+    }
+
+    /// The model in one of them.
+    pub fn graph(&self, formats: usize) -> &Graph {
+        &self.graphs[formats]
+    }
+
+    /// How tensors are encoded in one of them.
+    pub fn encodings(&self, formats: usize) -> Encodings<'_> {
+        let tuple = &self.tuples[formats];
+        match &self.ranges {
+            Some(ranges) => Encodings::of(tuple, ranges),
+            None => Encodings::counting(tuple),
+        }
+    }
+
+    /// Whether a plan holds a shard whose integers need calibrated ranges.
+    pub fn needs_ranges(&self, plan: &CheckedPlan) -> bool {
+        plan.plan().shards.iter().any(|shard| needs_ranges(&self.tuples[shard.formats as usize]))
+    }
+
+    /// What a plan's shards are compiled from: every constant they use is made by `make`, each once. `ranges` are what calibration found,
+    /// where the plan needs them.
+    ///
+    /// `from` is the model as its checkpoint stores it.
+    pub fn made(
+        &self,
+        from: &Graph,
+        request: &Request,
+        plan: &CheckedPlan,
+        ranges: Option<Ranges>,
+        mut make: impl FnMut(&Weight, ConstantFormat) -> Result<Weight, BuildError>,
+    ) -> Result<ModelFormats, BuildError> {
+        let stored = stored_formats(from);
+        let mut graphs = self.graphs.clone();
+        for (formats, weights) in self.used(from, request, plan)? {
+            let tuple = &self.tuples[formats];
+            if *tuple == stored {
+                continue;
+            }
+            let wanted = from.constant_formats(tuple);
+            for id in weights {
+                let (weight, format) = (from.weight(id), wanted[id.0 as usize]);
+                graphs[formats].weights[id.0 as usize] = match format {
+                    ConstantFormat::Stored => weight.clone(),
+                    format => make(weight, format)?,
+                };
+            }
+        }
+        Ok(ModelFormats {
+            tuples: self.tuples.clone(),
+            graphs,
+            ranges: ranges.or_else(|| self.ranges.clone()),
+        })
+    }
+
+    /// The weights that the shards of each tuple read.
+    fn used(
+        &self,
+        graph: &Graph,
+        request: &Request,
+        plan: &CheckedPlan,
+    ) -> Result<BTreeMap<usize, BTreeSet<WeightId>>, BuildError> {
+        let mut used: BTreeMap<usize, BTreeSet<WeightId>> = BTreeMap::new();
+        for shard in &plan.plan().shards {
+            let component = component_kind(request, shard)?;
+            for entry in &shard.entries {
+                let point = point_of(plan, entry);
+                let layers = shard.first..shard.end;
+                if let Some(entry) = graph.entry(component, layers, point, EntryOptions::default())? {
+                    let weights = used.entry(shard.formats as usize).or_default();
+                    weights.extend(entry.constants().map(|(_, weight)| weight));
+                }
+            }
+        }
+        Ok(used)
+    }
+}
+
+/// Whether integers of these formats need calibrated ranges.
+pub fn needs_ranges(formats: &FormatTuple) -> bool {
+    matches!(formats.activations, ActivationFormat::A16 | ActivationFormat::A16Symmetric)
+        || matches!(formats.states, StateFormat::A16 | StateFormat::A8)
+}
