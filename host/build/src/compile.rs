@@ -3,7 +3,7 @@
 use shardwright_graph::target::{Encoding, EntryName, ErrorClass};
 use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
-    Role, legalise_encoded,
+    Role, Weight, legalise_encoded,
 };
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::feedback::{Detail, Feedback};
@@ -50,6 +50,17 @@ pub struct BuiltShard {
     pub artefact: Artefact,
     /// Nodes that were decomposed, and states that the runtime updates.
     pub rewritten: Vec<Rewritten>,
+    /// What was compiled.
+    pub compiled: CompiledGraphs,
+}
+
+/// The entry graphs of a shard as its shim was given them: what a verification holds its results against.
+#[derive(Clone, Debug)]
+pub struct CompiledGraphs {
+    /// Legalised and encoded, one for each entry point.
+    pub graphs: Vec<EntryGraph>,
+    /// The constants they refer to, by id. Data are shared.
+    pub weights: Vec<Weight>,
 }
 
 /// Why a plan was not carried out.
@@ -146,6 +157,7 @@ pub fn compile_plan(
 
         let mut order = WorkOrderBuilder::new(&graph.weights);
         let mut rewritten = Vec::new();
+        let mut graphs = Vec::new();
         for (entry, promised) in shard.entries.iter().zip(&cost.entries) {
             let point = point_of(plan, entry);
             let Some(plain) = graph.entry(component, shard.first..shard.end, point, options)? else {
@@ -180,6 +192,7 @@ pub fn compile_plan(
                     .map(|(state, reason)| note((graph.states[state.0 as usize].name.clone(), reason))),
             );
             order = order.entry(&legal.graph)?;
+            graphs.push(legal.graph);
         }
         if executor.is_target {
             for flag in &shard.flags {
@@ -190,7 +203,8 @@ pub fn compile_plan(
         let artefact =
             executor.instance.compile(&executor.device, &order, Place::Temporary, watch).map_err(refused)?;
         let layers = (shard.first, shard.end);
-        built.push(BuiltShard { name, component, layers, target, artefact, rewritten });
+        let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
+        built.push(BuiltShard { name, component, layers, target, artefact, rewritten, compiled });
     }
     Ok(built)
 }

@@ -14,7 +14,7 @@ mod report;
 mod request;
 mod shim_judge;
 
-pub use compile::{BuildError, BuiltShard, Executor, Rewritten, compile_plan, shard_name};
+pub use compile::{BuildError, BuiltShard, CompiledGraphs, Executor, Rewritten, compile_plan, shard_name};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{Judge, PrimitiveCount};
 pub use menu::EntryMenu;

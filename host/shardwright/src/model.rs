@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use shardwright_build::CompiledGraphs;
 use shardwright_runtime::Chain;
 use shardwright_runtime::text::{
     ChatTemplate, GenerationConfig, Message, RenderOptions, Tokenizer, TokenizerLoading,
@@ -21,6 +22,7 @@ struct Inner {
     text: Arc<TextSide>,
     directory: PathBuf,
     broken_layer: Option<u32>,
+    compiled: Vec<CompiledGraphs>,
 }
 
 /// How to make a sentence vector.
@@ -43,6 +45,7 @@ impl Model {
                 text: Arc::new(text),
                 directory: checkpoint.to_owned(),
                 broken_layer: built.broken_layer,
+                compiled: built.compiled,
             }),
         })
     }
@@ -101,6 +104,11 @@ impl Model {
     /// A conversation through the checkpoint's chat template.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         self.inner.text.render(messages, options)
+    }
+
+    /// What each shard was compiled from; empty unless it was opened with taps.
+    pub(crate) fn compiled(&self) -> &[CompiledGraphs] {
+        &self.inner.compiled
     }
 
     pub(crate) fn broken_layer(&self) -> Option<u32> {

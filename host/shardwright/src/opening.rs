@@ -18,9 +18,9 @@ use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, 
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
 use shardwright_build::shims::{DeviceKind, ShimInstance, ShimRegistry};
 use shardwright_build::{
-    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats, ModelName, Notice,
-    NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, ShimJudge, TargetOffer, compile_plan,
-    make_request, report_plan, shard_name, stored_formats,
+    BuildError, BuiltShard, CompiledGraphs, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats,
+    ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, ShimJudge,
+    TargetOffer, compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
 
@@ -47,6 +47,8 @@ pub(crate) struct Built {
     pub(crate) chain: Chain,
     pub(crate) report: PlanReport,
     pub(crate) broken_layer: Option<u32>,
+    /// What each shard was compiled from, for verification: where there are taps.
+    pub(crate) compiled: Vec<CompiledGraphs>,
 }
 
 /// Plans without compiling.
@@ -85,7 +87,11 @@ pub(crate) fn build(checkpoint: &Path, options: &OpenOptions) -> Result<Built> {
     }
     let chain = preparation.load(&graph, &settled.result)?;
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
-    Ok(Built { chain, report, broken_layer })
+    let compiled = match options.taps {
+        true => settled.result.into_iter().map(|shard| shard.compiled).collect(),
+        false => Vec::new(),
+    };
+    Ok(Built { chain, report, broken_layer, compiled })
 }
 
 /// That the plan which runs is not the first one is said, with the last refusal.

@@ -93,7 +93,8 @@ fn boundary_table(boundaries: &BoundaryVerification) -> String {
         "bounds: relative error of 95 % of rows {:.0e}, of the worst {:.0e}, cosine {}",
         bounds.row_p95, bounds.row_worst, bounds.cosine
     );
-    let mut rows = table(&["shard", "entry", "result", "rows", "95 %", "worst", "cosine", "after", "worst at"]);
+    let mut rows =
+        table(&["shard", "entry", "result", "rows", "95 %", "worst", "cosine", "after", "worst at"]);
     for shard in &boundaries.shards {
         let mut name = shard.shard.as_str();
         for entry in &shard.entries {

@@ -95,11 +95,7 @@ impl BoundaryCheck<'_> {
         Ok(self.report(&memories, tallies, &norms))
     }
 
-    fn lend<R>(
-        &self,
-        shard: usize,
-        borrow: impl FnOnce(&mut dyn ShardExecutor) -> Result<R>,
-    ) -> Result<R> {
+    fn lend<R>(&self, shard: usize, borrow: impl FnOnce(&mut dyn ShardExecutor) -> Result<R>) -> Result<R> {
         let missing = || Error::new(ErrorKind::Internal, format!("the chain has no shard {shard}"));
         self.chain.with_executor(shard, borrow).ok_or_else(missing)?
     }
@@ -216,12 +212,7 @@ impl Run<'_, '_> {
     }
 
     /// Compares row by row, the residual stream after the next norm.
-    fn enter(
-        &mut self,
-        tally: &mut EntryTally,
-        observed: Observed,
-        rows: Rows,
-    ) -> Result<()> {
+    fn enter(&mut self, tally: &mut EntryTally, observed: Observed, rows: Rows) -> Result<()> {
         let Observed { what, layer, cut, width, mut got, mut wanted } = observed;
         if let Some(cut) = cut
             && got.len() == wanted.len()
