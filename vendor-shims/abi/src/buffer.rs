@@ -4,12 +4,18 @@ use std::ptr::NonNull;
 use crate::error::{Error, ErrorClass, Result};
 use crate::shim::Buffer;
 
-/// Aligned, zeroed memory of the process.
+/// Aligned, zeroed memory of the process. Pages that nobody touches stay unbacked.
 pub struct HostBuffer {
-    pointer: NonNull<u8>,
+    /// What was allocated, and how far into it the buffer starts.
+    base: NonNull<u8>,
     layout: Layout,
+    skip: usize,
     length: usize,
 }
+
+/// Alignment that allocators give without being asked. Beyond it, zeroed memory would be zeroed by writing, which touches every page
+/// of a large buffer, so alignment is made up from a little more memory.
+const NATURAL: usize = 16;
 
 // SAFETY: the memory is owned and reached only through raw pointers whose users keep the contract's rules for overlap.
 unsafe impl Send for HostBuffer {}
@@ -20,30 +26,37 @@ impl HostBuffer {
     /// Allocates; `alignment` is a power of two, or 0 for 64.
     pub fn new(length: usize, alignment: usize) -> Result<Self> {
         let alignment = if alignment == 0 { 64 } else { alignment };
-        let layout = Layout::from_size_align(length.max(1), alignment).map_err(|_| {
+        let impossible = || {
             Error::invalid_argument(format!("no buffer of {length} bytes aligned to {alignment} is possible"))
-        })?;
+        };
+        // Refuses what is no power of two, too.
+        Layout::from_size_align(length, alignment).map_err(|_| impossible())?;
+        let more = if alignment > NATURAL { alignment } else { 0 };
+        let size = length.checked_add(more).ok_or_else(impossible)?.max(1);
+        let layout = Layout::from_size_align(size, alignment.min(NATURAL)).map_err(|_| impossible())?;
         // SAFETY: the layout's size is at least 1.
-        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
             Error::new(ErrorClass::ResourceLimit, format!("no memory for a buffer of {length} bytes"))
                 .detail("limit", "host-memory")
                 .detail("value", length)
         })?;
-        Ok(HostBuffer { pointer, layout, length })
+        let skip = (base.as_ptr() as usize).next_multiple_of(alignment) - base.as_ptr() as usize;
+        Ok(HostBuffer { base, layout, skip, length })
     }
 }
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.pointer.as_ptr(), self.layout) }
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
 // SAFETY: the allocation lives until drop, does not move and has `length` bytes.
 unsafe impl Buffer for HostBuffer {
     fn pointer(&self) -> *mut u8 {
-        self.pointer.as_ptr()
+        // SAFETY: less than the alignment, by which the allocation is longer where it is more than the natural one.
+        unsafe { self.base.as_ptr().add(self.skip) }
     }
 
     fn length(&self) -> usize {

@@ -92,20 +92,79 @@ pub(crate) unsafe fn options<'a>(
     Ok(Options::new(pairs))
 }
 
+/// Bits, smallest and largest value of the stored integers that may have scales.
+fn stored_range(dtype: u32) -> Option<(u32, i32, i32)> {
+    Some(match dtype {
+        raw::SW_DTYPE_I16 => (16, i16::MIN.into(), i16::MAX.into()),
+        raw::SW_DTYPE_U16 => (16, 0, u16::MAX.into()),
+        raw::SW_DTYPE_I8 => (8, i8::MIN.into(), i8::MAX.into()),
+        raw::SW_DTYPE_U8 => (8, 0, u8::MAX.into()),
+        raw::SW_DTYPE_I4 => (4, -8, 7),
+        raw::SW_DTYPE_I2 => (2, -2, 1),
+        _ => return None,
+    })
+}
+
+/// Number of scales that a quantisation of a tensor of that shape has.
+fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
+    let axis = quantisation.axis as usize;
+    if quantisation.kind == raw::SW_QUANTISATION_PER_TENSOR {
+        return Ok(1);
+    }
+    let Some(&extent) = shape.get(axis) else {
+        return Err(broken(format!("scales along axis {axis} of a tensor of rank {}", shape.len())));
+    };
+    if quantisation.kind == raw::SW_QUANTISATION_PER_CHANNEL {
+        return Ok(extent);
+    }
+    if quantisation.block == 0 {
+        return Err(broken("scales for blocks of no elements"));
+    }
+    let others = shape.iter().enumerate().filter(|(index, _)| *index != axis);
+    let count = others.fold(Some(extent.div_ceil(quantisation.block)), |count: Option<u64>, (_, extent)| {
+        count?.checked_mul(*extent)
+    });
+    count.ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
+}
+
+/// Kind, bits, axis and counts fit the tensor; a scale of a whole tensor, where it is at hand, is finite, and zero points are stored values. The
+/// scales of a weight are looked at when they are read: see [`QuantisationView::scale_values`].
+///
 /// # Safety
 ///
 /// The quantisation is null or valid for the call.
-unsafe fn check_quantisation(pointer: *const raw::SwQuantisation) -> Result<()> {
+unsafe fn check_quantisation(pointer: *const raw::SwQuantisation, dtype: u32, shape: &[u64]) -> Result<()> {
     if pointer.is_null() {
         return Ok(());
     }
     let list = [pointer];
     // SAFETY: promised by the caller.
     let quantisation = unsafe { structs(list.as_ptr(), 1, "quantisation") }?[0];
-    if !(1..=3).contains(&quantisation.kind) {
+    if !(raw::SW_QUANTISATION_PER_TENSOR..=raw::SW_QUANTISATION_PER_BLOCK).contains(&quantisation.kind) {
         return Err(broken(format!("quantisation kind {}", quantisation.kind)));
     }
-    Ok(())
+    let Some((bits, low, high)) = stored_range(dtype) else {
+        return Err(broken(format!("scales for element type {dtype}")));
+    };
+    if quantisation.bits != bits {
+        return Err(broken(format!("{} bits of element type {dtype}, which has {bits}", quantisation.bits)));
+    }
+    let count = scales_of(quantisation, shape)?;
+    if quantisation.scale_count != count {
+        return Err(broken(format!("{} scales where {shape:?} has {count}", quantisation.scale_count)));
+    }
+    let view = QuantisationView(quantisation);
+    if count == 1 && !quantisation.scales.is_null() {
+        view.scale_values()?;
+    }
+    let zero_points = view.zero_points()?;
+    if !(zero_points.len() <= 1 || zero_points.len() as u64 == count) {
+        return Err(broken(format!("{} zero points beside {count} scales", zero_points.len())));
+    }
+    match zero_points.iter().find(|zero| !(low..=high).contains(*zero)) {
+        Some(zero) => Err(broken(format!("zero point {zero} is none of the values {low} to {high}"))),
+        None => Ok(()),
+    }
 }
 
 /// # Safety
@@ -116,8 +175,8 @@ unsafe fn check_weight(weight: &raw::SwWeight) -> Result<()> {
     unsafe {
         text(weight.name, "weight name")?;
         text(weight.part, "weight part")?;
-        check_shape(weight.rank, weight.shape, "weight")?;
-        check_quantisation(weight.quantisation)?;
+        let shape = check_shape(weight.rank, weight.shape, "weight")?;
+        check_quantisation(weight.quantisation, weight.dtype, shape)?;
     }
     if weight.length > isize::MAX as u64 {
         return Err(broken(format!("a weight of {} bytes", weight.length)));
@@ -128,12 +187,12 @@ unsafe fn check_weight(weight: &raw::SwWeight) -> Result<()> {
 /// # Safety
 ///
 /// `shape` is null or `rank` numbers.
-unsafe fn check_shape(rank: u32, shape: *const u64, what: &str) -> Result<()> {
+unsafe fn check_shape<'a>(rank: u32, shape: *const u64, what: &str) -> Result<&'a [u64]> {
     if rank > RANK_LIMIT {
         return Err(broken(format!("{what} of rank {rank}")));
     }
     // SAFETY: promised by the caller.
-    unsafe { numbers(shape, u64::from(rank), what) }.map(|_| ())
+    unsafe { numbers(shape, u64::from(rank), what) }
 }
 
 /// # Safety
@@ -146,8 +205,8 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
         let tensors = structs(entry.tensors, entry.tensor_count, "tensor")?;
         for tensor in tensors {
             text(tensor.name, "tensor name")?;
-            check_shape(tensor.rank, tensor.shape, "tensor")?;
-            check_quantisation(tensor.quantisation)?;
+            let shape = check_shape(tensor.rank, tensor.shape, "tensor")?;
+            check_quantisation(tensor.quantisation, tensor.dtype, shape)?;
         }
         let known = |index: u32, what: &str| {
             if (index as usize) < tensors.len() {
@@ -470,6 +529,18 @@ impl<'a> WeightView<'a> {
     }
 }
 
+/// Exact value of a binary16.
+fn widen_f16(bits: u16) -> f32 {
+    let (exponent, fraction) = (i32::from(bits >> 10) & 0x1f, f32::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0 => fraction * 2f32.powi(-24),
+        0x1f if fraction == 0.0 => f32::INFINITY,
+        0x1f => f32::NAN,
+        _ => (1024.0 + fraction) * 2f32.powi(exponent - 25),
+    };
+    if bits & 0x8000 == 0 { magnitude } else { -magnitude }
+}
+
 /// How stored integers stand for real values: `real = (stored − zero point) · scale`.
 #[derive(Clone, Copy)]
 pub struct QuantisationView<'a>(&'a raw::SwQuantisation);
@@ -500,6 +571,32 @@ impl<'a> QuantisationView<'a> {
         self.0.scale_dtype
     }
 
+    /// Number of scales, also when they are not at hand.
+    pub fn scale_count(&self) -> u64 {
+        self.0.scale_count
+    }
+
+    /// The scales, widened; an error when one is not finite or they are not at hand.
+    pub fn scale_values(&self) -> Result<Vec<f32>> {
+        let bytes = self.scales()?;
+        let values: Vec<f32> = match self.0.scale_dtype {
+            raw::SW_DTYPE_F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            raw::SW_DTYPE_F16 => {
+                bytes.as_chunks::<2>().0.iter().map(|b| widen_f16(u16::from_le_bytes(*b))).collect()
+            }
+            _ => bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16))
+                .collect(),
+        };
+        match values.iter().position(|scale| !scale.is_finite()) {
+            Some(index) => Err(broken(format!("scale {index} is {}", values[index]))),
+            None => Ok(values),
+        }
+    }
+
     /// The scales' bytes; an error when they are not at hand.
     pub fn scales(&self) -> Result<&'a [u8]> {
         let width: u64 = match self.0.scale_dtype {
@@ -508,6 +605,9 @@ impl<'a> QuantisationView<'a> {
             other => return Err(broken(format!("scales of element type {other}"))),
         };
         let length = self.0.scale_count.checked_mul(width).ok_or_else(|| broken("scale count"))?;
+        if self.0.scales.is_null() && length > 0 {
+            return Err(broken("the scales have no bytes here"));
+        }
         // SAFETY: the contract promises that many scales.
         unsafe { numbers(self.0.scales.cast(), length, "scale") }
     }

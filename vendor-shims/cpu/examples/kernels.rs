@@ -11,7 +11,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
-use shardwright_shim_cpu::kernels::linear::{PanelData, Panels, linear, packed_elements};
+use shardwright_shim_cpu::kernels::linear::{
+    PanelData, Panels, Scales, dynamic_linear, dynamic_scratch_values, linear, packed_elements,
+};
 use shardwright_shim_cpu::pool::Pool;
 use shardwright_shim_cpu::simd::Level;
 
@@ -95,17 +97,31 @@ fn main() {
     let f32_panels = values(packed_elements(inputs, outputs));
     let bf16_panels: Vec<u16> = f32_panels.iter().map(|v| (v.to_bits() >> 16) as u16).collect();
     let f16_panels: Vec<u16> = (0..bf16_panels.len()).map(|i| 0x2c00 | (i % 0x3ff) as u16).collect();
+    // As integers any bytes will do.
+    let bytes: Vec<u8> = f32_panels.iter().map(|v| (v.to_bits() >> 12) as u8).collect();
+    let i8_panels: Vec<i8> = bytes.iter().map(|byte| *byte as i8).collect();
+    let block_scales = f16_panels[..packed_elements(inputs, outputs) / 32].as_chunks().0;
+    let (none, per_output) = (Scales::None, Scales::PerOutput(&f32_panels[..outputs]));
     let forms = [
-        ("f32", 4, PanelData::F32(&f32_panels)),
-        ("bf16", 2, PanelData::Bf16(&bf16_panels)),
-        ("f16", 2, PanelData::F16(&f16_panels)),
+        ("f32", 4.0, PanelData::F32(f32_panels.as_chunks().0), none),
+        ("bf16", 2.0, PanelData::Bf16(bf16_panels.as_chunks().0), none),
+        ("f16", 2.0, PanelData::F16(f16_panels.as_chunks().0), none),
+        ("i8", 1.0, PanelData::I8(i8_panels.as_chunks().0), per_output),
+        ("i4", 0.5, PanelData::I4(bytes.as_chunks().0), per_output),
+        (
+            "i4/32",
+            0.5625,
+            PanelData::I4(bytes.as_chunks().0),
+            Scales::PerBlock { size: 32, values: block_scales },
+        ),
+        ("i2", 0.25, PanelData::I2(bytes.as_chunks().0), per_output),
     ];
     let rows = 128;
     let x = values(rows * inputs);
-    for (name, bytes, data) in forms {
-        let weights = Panels { data, inputs, outputs };
+    for (name, bytes, data, scales) in forms {
+        let weights = Panels { data, scales, inputs, outputs };
         // The scalar twin is slow: a few rows of a few panels stand for all.
-        let few = Panels { data, inputs, outputs: 80 };
+        let few = Panels { outputs: 80, ..weights };
         let mut twin = vec![0.0; 7 * 80];
         linear(Level::Scalar, &Pool::new(1), &x, few, None, 7, &mut twin);
         for level in Level::available().into_iter().skip(1) {
@@ -123,10 +139,25 @@ fn main() {
                     );
                 }
                 println!(
-                    "linear {name:4} {:8} {threads} threads  1 row {:7.1} GB/s  {rows} rows {:7.1} GFLOP/s",
+                    "linear {name:5} {:8} {threads} threads  1 row {:7.1} GB/s  {rows} rows {:7.1} GFLOP/s",
                     level.name(),
-                    (inputs * outputs * bytes) as f64 / one / 1e9,
+                    (inputs * outputs) as f64 * bytes / one / 1e9,
                     (2 * rows * inputs * outputs) as f64 / many / 1e9,
+                );
+                if matches!(scales, Scales::None) {
+                    continue;
+                }
+                let mut scratch = vec![0.0; dynamic_scratch_values(inputs, rows).expect("small")];
+                let mut run = |rows: usize| {
+                    best(threads, || {
+                        dynamic_linear(level, &pool, &x, weights, None, rows, &mut scratch, &mut out)
+                    })
+                };
+                println!(
+                    "dynamic {name:4} {:8} {threads} threads  1 row {:7.1} GB/s  {rows} rows {:7.1} GFLOP/s",
+                    level.name(),
+                    (inputs * outputs) as f64 * bytes / run(1) / 1e9,
+                    (2 * rows * inputs * outputs) as f64 / run(rows) / 1e9,
                 );
             }
         }

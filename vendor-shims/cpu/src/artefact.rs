@@ -16,13 +16,15 @@
 //! Little-endian. Nothing in it depends on the instruction set. The program is verified at every load; the weights,
 //! which are mapped and may be large, only on request.
 
+use std::collections::BTreeSet;
+
 use crate::error::CpuError;
-use crate::program::{Program, decode, encode};
+use crate::program::{PackedScales, Program, Step, decode, encode};
 
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
 /// Version of the layout and of the program's encoding.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
@@ -208,9 +210,22 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// The head that goes beside an artefact.
-pub fn head() -> Vec<u8> {
-    format!("{HEAD}\nformat={FORMAT}\nversion={}\n", env!("CARGO_PKG_VERSION")).into_bytes()
+/// The head that goes beside an artefact: format, version, and in which types weights lie.
+pub fn head(program: &Program) -> Vec<u8> {
+    let mut weights = BTreeSet::new();
+    for step in program.entries.iter().flat_map(|entry| &entry.steps) {
+        if let Step::Linear { weights: held, .. } | Step::DynamicLinear { weights: held, .. } = step {
+            let scales = match held.scales {
+                PackedScales::None => String::new(),
+                PackedScales::PerOutput { .. } => "-per-output".to_owned(),
+                PackedScales::PerBlock { size, .. } => format!("-block-{size}"),
+            };
+            weights.insert(format!("{}{scales}", held.kind.name()));
+        }
+    }
+    let weights: Vec<String> = weights.into_iter().collect();
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{HEAD}\nformat={FORMAT}\nversion={version}\nweights={}\n", weights.join(",")).into_bytes()
 }
 
 /// The format that a head names; `None` when it is none of this shim's.
@@ -229,7 +244,8 @@ mod tests {
 
     #[test]
     fn heads_name_their_format() {
-        assert_eq!(format_of(&head()), Some(FORMAT));
+        let program = Program { threads: 0, entries: Vec::new() };
+        assert_eq!(format_of(&head(&program)), Some(FORMAT));
         for foreign in [&b""[..], b"qnn\nformat=1\n", b"shardwright-cpu-artefact\nformat=x", &[0xff, 0xfe]] {
             assert_eq!(format_of(foreign), None);
         }

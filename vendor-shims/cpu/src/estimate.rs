@@ -1,6 +1,7 @@
 //! Modelled time of an entry, for planners that have no measurement yet.
 
-use shardwright_shim_abi::{Estimate, Provenance};
+use shardwright_shim_abi::raw::SW_DTYPE_F32;
+use shardwright_shim_abi::{Estimate, Provenance, WeightView};
 
 use crate::lower::{Graph, Operation, recognise};
 
@@ -27,13 +28,15 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
         let weights: u64 = node
             .inputs()
             .flatten()
-            .filter_map(|input| graph.tensors[input as usize].weight().map(|weight| weight.length()))
+            .filter_map(|input| graph.tensors[input as usize].weight().map(|weight| stored_bytes(&weight)))
             .fold(0, u64::saturating_add);
         let last = |place| {
             graph.input(index, place).and_then(|tensor| tensor.shape.last().copied()).unwrap_or(1) as u64
         };
         let (multiply_adds, values, bytes) = match operation {
-            Operation::Linear | Operation::MatMul { .. } => (outputs.saturating_mul(last(0)), 0, weights),
+            Operation::Linear { .. } | Operation::MatMul { .. } => {
+                (outputs.saturating_mul(last(0)), 0, weights)
+            }
             Operation::Attention { heads, window, .. } => {
                 let keys = graph.input(index, 1).map_or(0, |keys| keys.shape[0]) as u64;
                 let seen = if window == 0 { keys } else { keys.min(window) };
@@ -57,4 +60,13 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
         bytes_moved: moved,
         uncosted,
     }
+}
+
+/// Bytes of a weight with its scales.
+fn stored_bytes(weight: &WeightView<'_>) -> u64 {
+    let scales = weight.quantisation().map_or(0, |quantisation| {
+        let width = if quantisation.scale_dtype() == SW_DTYPE_F32 { 4 } else { 2 };
+        quantisation.scale_count().saturating_mul(width)
+    });
+    weight.length().saturating_add(scales)
 }

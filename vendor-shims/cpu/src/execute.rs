@@ -8,20 +8,20 @@ use crate::artefact::Artefact;
 use crate::error::CpuError;
 use crate::kernels::attention::{self, Operands, Visible};
 use crate::kernels::elementwise::{binary, unary};
-use crate::kernels::linear::{self, PanelData, PanelType, Panels, Sizes};
+use crate::kernels::linear::{self, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
 use crate::kernels::reduce::reduce;
 use crate::kernels::rotary::{rope, rotary_table};
 use crate::kernels::shape::{state_update, strided_copy};
 use crate::pool::Pool;
-use crate::program::{AttentionKeys, Entry, MAX_VALUES, Operand, Place, Program, Step, VALUE_BYTES};
+use crate::program::{
+    AttentionKeys, Entry, MAX_VALUES, Operand, PackedScales, PackedWeights, Place, Program, Step, VALUE_BYTES,
+};
 use crate::simd::Level;
 
-/// Zeroed f32 values that start on a cache line. Pages that no step touches stay unbacked: an over-aligned request would
-/// have to be zeroed by writing, so alignment is made up from a little more memory.
+/// Zeroed f32 values that start on a cache line. Pages that no step touches stay unbacked.
 struct Values {
     buffer: HostBuffer,
-    skip: usize,
     count: usize,
 }
 
@@ -30,16 +30,13 @@ const LINE: usize = 64;
 impl Values {
     fn new(what: &'static str, count: u64) -> Result<Values, CpuError> {
         let bytes = count * VALUE_BYTES;
-        let size = bytes as usize + LINE;
         let buffer =
-            HostBuffer::new(size, VALUE_BYTES as usize).map_err(|_| CpuError::OutOfMemory { what, bytes })?;
-        let skip = buffer.pointer().align_offset(LINE).min(LINE);
-        Ok(Values { buffer, skip, count: count as usize })
+            HostBuffer::new(bytes as usize, LINE).map_err(|_| CpuError::OutOfMemory { what, bytes })?;
+        Ok(Values { buffer, count: count as usize })
     }
 
     fn pointer(&self) -> *mut f32 {
-        // SAFETY: `skip` ≤ LINE, by which the buffer is longer than the values.
-        unsafe { self.buffer.pointer().add(self.skip).cast() }
+        self.buffer.pointer().cast()
     }
 }
 
@@ -168,8 +165,36 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
             n: usize::try_from(*n).ok()?,
             transpose_b: *transpose_b,
         }),
+        Step::DynamicLinear { weights, rows, .. } => {
+            let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
+            linear::dynamic_scratch_values(usize::try_from(weights.inputs).ok()?, rows)
+        }
         _ => Some(0),
     }
+}
+
+/// The panels of a checked program, where they are mapped.
+fn packed<'m>(section: &'m [u8], weights: &PackedWeights) -> Result<Panels<'m>, Error> {
+    let [panels, scales] = weights.bytes().unwrap_or_default();
+    let part = |offset: u64, bytes: u64| &section[offset as usize..][..bytes as usize];
+    let bytes = part(weights.offset, panels);
+    let data = match weights.kind {
+        PanelType::F32 => PanelData::F32(typed(bytes)?.as_chunks().0),
+        PanelType::Bf16 => PanelData::Bf16(typed(bytes)?.as_chunks().0),
+        PanelType::F16 => PanelData::F16(typed(bytes)?.as_chunks().0),
+        PanelType::I8 => PanelData::I8(typed(bytes)?.as_chunks().0),
+        PanelType::I4 => PanelData::I4(bytes.as_chunks().0),
+        PanelType::I2 => PanelData::I2(bytes.as_chunks().0),
+    };
+    let scales = match weights.scales {
+        PackedScales::None => Scales::None,
+        PackedScales::PerOutput { offset } => Scales::PerOutput(typed(part(offset, scales))?),
+        PackedScales::PerBlock { offset, size } => {
+            let values = typed(part(offset, scales))?.as_chunks().0;
+            Scales::PerBlock { size: size as usize, values }
+        }
+    };
+    Ok(Panels { data, scales, inputs: weights.inputs as usize, outputs: weights.outputs as usize })
 }
 
 /// Where operands lie during one run.
@@ -245,25 +270,14 @@ impl Stage<'_, '_> {
         let write = |operand: &Operand| unsafe { memory.write(*operand) };
         match step {
             Step::Linear { x, rows, weights, bias, out } => {
-                let (inputs, outputs) = (weights.inputs as usize, weights.outputs as usize);
-                let bytes = &self.weights[weights.offset as usize..];
-                let count = linear::packed_elements(inputs, outputs);
-                let bytes = &bytes[..count * weights.kind.bytes()];
-                let data = match weights.kind {
-                    PanelType::F32 => PanelData::F32(typed(bytes)?),
-                    PanelType::Bf16 => PanelData::Bf16(typed(bytes)?),
-                    PanelType::F16 => PanelData::F16(typed(bytes)?),
-                };
-                let panels = Panels { data, inputs, outputs };
-                linear::linear(
-                    level,
-                    pool,
-                    read(x),
-                    panels,
-                    bias.as_ref().map(read),
-                    rows.at(valid),
-                    write(out),
-                );
+                let panels = packed(self.weights, weights)?;
+                let bias = bias.as_ref().map(read);
+                linear::linear(level, pool, read(x), panels, bias, rows.at(valid), write(out));
+            }
+            Step::DynamicLinear { x, rows, weights, bias, out } => {
+                let panels = packed(self.weights, weights)?;
+                let (bias, rows) = (bias.as_ref().map(read), rows.at(valid));
+                linear::dynamic_linear(level, pool, read(x), panels, bias, rows, self.scratch, write(out));
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
                 let sizes =

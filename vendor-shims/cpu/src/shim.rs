@@ -188,7 +188,7 @@ impl Shim for CpuShim {
             },
             |sink| weights.write(sink),
         )?;
-        output.head(&artefact::head())
+        output.head(&artefact::head(&program))
     }
 
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
@@ -196,6 +196,9 @@ impl Shim for CpuShim {
         Ok(match artefact::format_of(head) {
             None => Compatibility::NotMine("the head is not one of the CPU shim".into()),
             Some(artefact::FORMAT) => Compatibility::Optimal,
+            Some(older) if older < artefact::FORMAT => {
+                Compatibility::Recompile(format!("format {older}, this shim reads {}", artefact::FORMAT))
+            }
             Some(other) => {
                 Compatibility::Unsupported(format!("format {other}, this shim reads {}", artefact::FORMAT))
             }

@@ -183,16 +183,15 @@ impl Emit<'_, '_> {
         let out = result
             .ok_or_else(|| self.missing(format!("node `{}` has no place for its result", node.name())))?;
         let step = match operation {
-            Operation::Linear => {
+            &Operation::Linear { dynamic } => {
                 let Some(Source::Constant(weight)) = graph.input(index, 1).map(|tensor| tensor.source) else {
                     return Err(self.missing(format!("node `{}` has no weights", node.name())));
                 };
-                Step::Linear {
-                    x: self.input(index, 0)?,
-                    rows: self.extent(out_tensor, groups),
-                    weights: self.weights.panels(weight, false)?,
-                    bias: self.optional(index, 2)?,
-                    out,
+                let (x, bias) = (self.input(index, 0)?, self.optional(index, 2)?);
+                let (rows, weights) = (self.extent(out_tensor, groups), self.weights.panels(weight, false)?);
+                match dynamic {
+                    true => Step::DynamicLinear { x, rows, weights, bias, out },
+                    false => Step::Linear { x, rows, weights, bias, out },
                 }
             }
             Operation::MatMul { transpose_b } => self.mat_mul(index, *transpose_b, out)?,

@@ -1,4 +1,4 @@
-use shardwright_shim_abi::raw::{SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I32};
+use shardwright_shim_abi::raw::{SW_DTYPE_F32, SW_DTYPE_I32};
 use shardwright_shim_abi::{EntryView, NodeView, WeightView};
 
 use crate::error::CpuError;
@@ -48,13 +48,9 @@ impl Tensor<'_> {
         self.shape.iter().product()
     }
 
-    /// Whether it holds floats this shim computes with.
+    /// Whether it is an activation this shim computes with.
     pub fn is_float(&self) -> bool {
-        let float = match self.source {
-            Source::Constant(_) => matches!(self.dtype, SW_DTYPE_F32 | SW_DTYPE_F16 | SW_DTYPE_BF16),
-            _ => self.dtype == SW_DTYPE_F32,
-        };
-        float && !self.quantised
+        self.dtype == SW_DTYPE_F32 && !self.quantised && !matches!(self.source, Source::Constant(_))
     }
 
     /// Whether it holds 32-bit integers.

@@ -3,6 +3,7 @@
 //! [`Graph::read`] makes sure that an entry is a graph at all, [`recognise`] says per node whether and as what it can be
 //! run, [`entry`] chooses storage, plans memory and writes the steps, [`Weights`] lays out and packs what they read.
 
+mod constant;
 mod emit;
 mod graph;
 mod memory;

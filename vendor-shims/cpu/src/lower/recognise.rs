@@ -1,16 +1,21 @@
 use shardwright_shim_abi::raw;
 use shardwright_shim_abi::{Error, NodeView};
 
+use super::constant::Constant;
 use super::graph::{Graph, Source, Tensor};
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::linear::PanelType;
 use crate::kernels::reduce::Reduction;
 
 /// A node this shim can run, with its attributes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// Weights are a constant.
-    Linear,
+    Linear {
+        /// Whether rows are quantised as they come.
+        dynamic: bool,
+    },
     /// Root mean square norm.
     RmsNorm {
         /// Values per group.
@@ -136,8 +141,13 @@ impl<'g, 'a> Here<'g, 'a> {
             .ok_or_else(|| Refusal::Invalid(format!("input {place} is missing")))
     }
 
+    /// An operand whose values this shim reads: an activation, or a constant that can be decoded.
     fn float(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
         let tensor = self.any(place)?;
+        if let Some(weight) = tensor.weight() {
+            let taken = Constant::of(weight).and_then(|constant| constant.values());
+            return taken.map(|()| tensor).map_err(|reason| self.refused(place, tensor, &reason));
+        }
         if tensor.is_float() {
             return Ok(tensor);
         }
@@ -149,7 +159,23 @@ impl<'g, 'a> Here<'g, 'a> {
         unsupported(format!("input {place} `{}` is {kind}; this shim computes in f32", tensor.name))
     }
 
-    /// A float that is not a raw weight is f32; a weight may be half precision.
+    fn refused(&self, place: usize, tensor: &Tensor<'_>, reason: &str) -> Refusal {
+        Refusal::Unsupported(format!("input {place} `{}`: {reason}", tensor.name))
+    }
+
+    /// A constant that this shim packs as the matrix of a product, and the type of its panels.
+    fn weights(&self, place: usize, by_rows: bool) -> Recognised<(&'g Tensor<'a>, PanelType)> {
+        let tensor = self.any(place)?;
+        let Some(weight) = tensor.weight() else {
+            return unsupported(format!(
+                "the weights `{}` are computed; as a matrix product they can be run",
+                tensor.name
+            ));
+        };
+        let kind = Constant::of(weight).and_then(|constant| constant.matrix(by_rows));
+        kind.map(|kind| (tensor, kind)).map_err(|reason| self.refused(place, tensor, &reason))
+    }
+
     fn index_vector(&self, place: usize, length: usize) -> Recognised<()> {
         let tensor = self.any(place)?;
         if !tensor.is_index() || !matches!(tensor.source, Source::Input) {
@@ -248,7 +274,8 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
         Ok(Operation::Unary(kind))
     };
     match here.node.op() {
-        raw::SW_OP_LINEAR => linear(&here),
+        raw::SW_OP_LINEAR => linear(&here, false),
+        raw::SW_OP_DYNAMIC_LINEAR => linear(&here, true),
         raw::SW_OP_RMS_NORM => rms_norm(&here),
         raw::SW_OP_ROPE => rope(&here),
         raw::SW_OP_ATTENTION => attention(&here),
@@ -277,6 +304,8 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
         raw::SW_OP_SQRT => unary(Unary::Sqrt),
         raw::SW_OP_RSQRT => unary(Unary::Rsqrt),
         raw::SW_OP_RECIPROCAL => unary(Unary::Reciprocal),
+        raw::SW_OP_ROUND => unary(Unary::Round),
+        raw::SW_OP_CONVERT => unary(Unary::Copy),
         raw::SW_OP_REDUCE_SUM => reduce(&here, Reduction::Sum),
         raw::SW_OP_REDUCE_MEAN => reduce(&here, Reduction::Mean),
         raw::SW_OP_REDUCE_MAX => reduce(&here, Reduction::Max),
@@ -289,13 +318,15 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     }
 }
 
-fn linear(here: &Here<'_, '_>) -> Recognised<Operation> {
+fn linear(here: &Here<'_, '_>, dynamic: bool) -> Recognised<Operation> {
     here.operands(2, 3)?;
-    let (x, w) = (here.float(0)?, here.float(1)?);
-    if w.weight().is_none() {
+    let x = here.float(0)?;
+    let (w, kind) = here.weights(1, true)?;
+    if dynamic && !kind.is_integer() {
         return unsupported(format!(
-            "the weights `{}` are computed; as a matrix product they can be run",
-            w.name
+            "the weights `{}` are multiplied as {}; integers are, with rows quantised as they come",
+            w.name,
+            kind.name()
         ));
     }
     let [outputs, inputs] = matrix(w, 1)?;
@@ -307,7 +338,7 @@ fn linear(here: &Here<'_, '_>) -> Recognised<Operation> {
         expect(&here.float(2)?.shape, &[outputs], 2)?;
     }
     here.output_shape(&[leading, &[outputs]].concat())?;
-    Ok(Operation::Linear)
+    Ok(Operation::Linear { dynamic })
 }
 
 fn rms_norm(here: &Here<'_, '_>) -> Recognised<Operation> {
@@ -424,8 +455,13 @@ fn reduce(here: &Here<'_, '_>, kind: Reduction) -> Recognised<Operation> {
 
 fn mat_mul(here: &Here<'_, '_>) -> Recognised<Operation> {
     here.operands(2, 2)?;
-    let (a, b) = (here.float(0)?, here.float(1)?);
     let transpose_b = here.truth("transpose_b")?;
+    let a = here.float(0)?;
+    // A constant matrix is packed, so it may be of a type that has no other use.
+    let b = match here.any(1)? {
+        tensor if tensor.weight().is_some() && tensor.shape.len() == 2 => here.weights(1, transpose_b)?.0,
+        _ => here.float(1)?,
+    };
     let (rank_a, rank_b) = (a.shape.len(), b.shape.len());
     if rank_a < 2 || rank_b < 2 {
         return invalid(format!("{:?} and {:?} are no matrices", a.shape, b.shape));

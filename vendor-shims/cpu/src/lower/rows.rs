@@ -56,7 +56,7 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
         let x = inputs[0];
         let follow = match operation {
             Operation::Unary(_) => follows(&result, x),
-            Operation::Linear
+            Operation::Linear { .. }
             | Operation::RmsNorm { .. }
             | Operation::Softmax
             | Operation::L2Normalize

@@ -1,17 +1,19 @@
 use std::collections::HashMap;
 
 use shardwright_shim_abi::WeightView;
-use shardwright_shim_abi::raw::{SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32};
 
+use super::constant::{Constant, Granularity};
 use crate::error::CpuError;
-use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, packed_elements};
-use crate::program::{MAX_VALUES, Operand, PackedWeights, Place, VALUE_BYTES};
-use crate::simd::{LANES, widen_bf16, widen_f16};
+use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
+use crate::program::{MAX_VALUES, Operand, PackedScales, PackedWeights, Place, VALUE_BYTES};
+use crate::simd::LANES;
 
 /// Packed matrices start on pages, so that each can be mapped, locked or dropped alone.
 const PAGE: u64 = 4096;
 /// Small values start on cache lines.
 const LINE: u64 = 64;
+/// Values of a piece that is written at once.
+const PIECE: usize = 1 << 14;
 
 /// The weight section: every form of every weight once, laid out in the order of first use.
 #[derive(Default)]
@@ -28,45 +30,38 @@ struct Item<'a> {
 }
 
 enum Form<'a> {
-    Panels { weight: WeightView<'a>, packed: PackedWeights, by_columns: bool },
-    Wide { weight: WeightView<'a> },
+    /// A matrix in panels.
+    Panels {
+        constant: Constant<'a>,
+        kind: PanelType,
+        inputs: usize,
+        outputs: usize,
+        by_columns: bool,
+    },
+    /// The scales of a matrix, one per output.
+    OutputScales {
+        constant: Constant<'a>,
+        outputs: usize,
+    },
+    /// The scales of a matrix in blocks, as its panels lie.
+    BlockScales {
+        constant: Constant<'a>,
+        blocks: usize,
+        outputs: usize,
+    },
+    /// Dense f32.
+    Wide {
+        constant: Constant<'a>,
+    },
     Literal(Vec<f32>),
 }
 
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
-    Panels { weight: usize, by_columns: bool },
+    Panels { weight: usize, by_columns: bool, kind: PanelType },
+    Scales { weight: usize },
     Wide { weight: usize },
     Literal(Vec<u32>),
-}
-
-/// Type of panels for a stored type.
-fn panel_type(dtype: u32) -> Option<PanelType> {
-    match dtype {
-        SW_DTYPE_F32 => Some(PanelType::F32),
-        SW_DTYPE_BF16 => Some(PanelType::Bf16),
-        SW_DTYPE_F16 => Some(PanelType::F16),
-        _ => None,
-    }
-}
-
-fn elements(weight: &WeightView<'_>) -> Result<u64, CpuError> {
-    let elements = weight.shape().iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
-    let elements = elements.filter(|elements| *elements <= MAX_VALUES);
-    let invalid = |reason: String| CpuError::InvalidWeight { name: weight.name().to_owned(), reason };
-    let elements = elements.ok_or_else(|| invalid(format!("{:?} values are too many", weight.shape())))?;
-    let kind = panel_type(weight.dtype())
-        .filter(|_| weight.quantisation().is_none())
-        .ok_or_else(|| invalid(format!("element type {} is not floating-point", weight.dtype())))?;
-    if weight.length() != elements * kind.bytes() as u64 {
-        return Err(invalid(format!(
-            "{} bytes for {:?} of {} bytes each",
-            weight.length(),
-            weight.shape(),
-            kind.bytes()
-        )));
-    }
-    Ok(elements)
 }
 
 impl<'a> Weights<'a> {
@@ -80,7 +75,7 @@ impl<'a> Weights<'a> {
         key: Key,
         length: u64,
         alignment: u64,
-        form: impl FnOnce(u64) -> Form<'a>,
+        form: impl FnOnce() -> Form<'a>,
     ) -> Result<u64, CpuError> {
         if let Some(&index) = self.known.get(&key) {
             return Ok(self.items[index].offset);
@@ -91,35 +86,66 @@ impl<'a> Weights<'a> {
             || CpuError::Limit { limit: "weight-bytes", value: u64::MAX, max: MAX_VALUES * VALUE_BYTES };
         self.length = end.ok_or_else(limit)?;
         self.known.insert(key, self.items.len());
-        self.items.push(Item { offset, length, form: form(offset) });
+        self.items.push(Item { offset, length, form: form() });
         Ok(offset)
     }
 
-    /// A matrix in panels, in its own type. Stored `[outputs, inputs]`, or `[inputs, outputs]` when `by_columns`.
+    /// A matrix in panels, in its own type where panels have it, else as f32. Stored `[outputs, inputs]`, or
+    /// `[inputs, outputs]` when `by_columns`.
     pub fn panels(&mut self, weight: WeightView<'a>, by_columns: bool) -> Result<PackedWeights, CpuError> {
-        elements(&weight)?;
-        let (&[rows, columns], Some(kind)) = (weight.shape(), panel_type(weight.dtype())) else {
+        let constant = Constant::complete(weight)?;
+        let kind = constant
+            .matrix(!by_columns)
+            .map_err(|reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason })?;
+        let &[rows, columns] = weight.shape() else {
             let reason = format!("{:?} is no matrix", weight.shape());
             return Err(CpuError::InvalidWeight { name: weight.name().to_owned(), reason });
         };
         let (outputs, inputs) = if by_columns { (columns, rows) } else { (rows, columns) };
+        let identity = weight.identity();
         // Within bounds: at most fifteen more rows than the weight has, each as long as one of its own.
-        let length = packed_elements(inputs as usize, outputs as usize) as u64 * kind.bytes() as u64;
-        let packed = |offset| PackedWeights { offset, kind, inputs, outputs };
-        let key = Key::Panels { weight: weight.identity(), by_columns };
-        let offset = self.place(key, length, PAGE, |offset| Form::Panels {
-            weight,
-            packed: packed(offset),
+        let length = packed_elements(inputs as usize, outputs as usize) as u64 / LANES as u64
+            * kind.step_bytes() as u64;
+        let key = Key::Panels { weight: identity, by_columns, kind };
+        let offset = self.place(key, length, PAGE, || Form::Panels {
+            constant,
+            kind,
+            inputs: inputs as usize,
+            outputs: outputs as usize,
             by_columns,
         })?;
-        Ok(packed(offset))
+        let scales = match constant.granularity() {
+            _ if !kind.is_integer() => PackedScales::None,
+            Some(Granularity::PerBlock { size }) => {
+                // A block that is longer than a row is the row.
+                let size = size.min(inputs.max(1));
+                let blocks = inputs.div_ceil(size);
+                let length = outputs.div_ceil(LANES as u64) * blocks * LANES as u64 * 2;
+                let offset = self.place(Key::Scales { weight: identity }, length, LINE, || {
+                    Form::BlockScales { constant, blocks: blocks as usize, outputs: outputs as usize }
+                })?;
+                PackedScales::PerBlock { offset, size }
+            }
+            _ => {
+                let length = outputs * VALUE_BYTES;
+                let offset = self.place(Key::Scales { weight: identity }, length, LINE, || {
+                    Form::OutputScales { constant, outputs: outputs as usize }
+                })?;
+                PackedScales::PerOutput { offset }
+            }
+        };
+        Ok(PackedWeights { offset, kind, scales, inputs, outputs })
     }
 
     /// Any weight as dense f32.
     pub fn wide(&mut self, weight: WeightView<'a>) -> Result<Operand, CpuError> {
-        let elements = elements(&weight)?;
+        let constant = Constant::complete(weight)?;
+        constant
+            .values()
+            .map_err(|reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason })?;
+        let elements = constant.elements();
         let key = Key::Wide { weight: weight.identity() };
-        let offset = self.place(key, elements * VALUE_BYTES, LINE, |_| Form::Wide { weight })?;
+        let offset = self.place(key, elements * VALUE_BYTES, LINE, || Form::Wide { constant })?;
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
@@ -127,7 +153,7 @@ impl<'a> Weights<'a> {
     pub fn literal(&mut self, values: Vec<f32>) -> Result<Operand, CpuError> {
         let elements = values.len() as u64;
         let key = Key::Literal(values.iter().map(|value| value.to_bits()).collect());
-        let offset = self.place(key, elements * VALUE_BYTES, LINE, |_| Form::Literal(values))?;
+        let offset = self.place(key, elements * VALUE_BYTES, LINE, || Form::Literal(values))?;
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
@@ -138,52 +164,39 @@ impl<'a> Weights<'a> {
             let gap = vec![0u8; (item.offset - at) as usize];
             sink(&gap)?;
             let mut written = 0u64;
+            let mut give = |bytes: &[u8]| {
+                written += bytes.len() as u64;
+                sink(bytes)
+            };
             match &item.form {
-                Form::Literal(values) => {
-                    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                    written += bytes.len() as u64;
-                    sink(&bytes)?;
-                }
-                Form::Wide { weight } => {
-                    let bytes = stored(weight)?;
-                    let step =
-                        weight.length() as usize / weight.shape().iter().product::<u64>().max(1) as usize;
-                    let dtype = weight.dtype();
-                    for chunk in bytes.chunks(step << 14) {
-                        let wide: Vec<u8> = chunk
-                            .chunks_exact(step)
-                            .flat_map(|value| match (dtype, value) {
-                                (SW_DTYPE_BF16, &[a, b]) => {
-                                    widen_bf16(u16::from_le_bytes([a, b])).to_le_bytes()
-                                }
-                                (SW_DTYPE_F16, &[a, b]) => {
-                                    widen_f16(u16::from_le_bytes([a, b])).to_le_bytes()
-                                }
-                                (_, &[a, b, c, d]) => [a, b, c, d],
-                                _ => [0; 4],
-                            })
-                            .collect();
-                        written += wide.len() as u64;
-                        sink(&wide)?;
+                Form::Literal(values) => give(&little_endian(values))?,
+                Form::Wide { constant } => {
+                    let elements = constant.elements() as usize;
+                    let mut values = vec![0.0; PIECE.min(elements)];
+                    for first in (0..elements).step_by(PIECE) {
+                        let count = PIECE.min(elements - first);
+                        constant.read(first, &mut values[..count])?;
+                        give(&little_endian(&values[..count]))?;
                     }
                 }
-                Form::Panels { weight, packed, by_columns } => {
-                    let bytes = stored(weight)?;
-                    let step = packed.kind.bytes();
-                    let (inputs, outputs) = (packed.inputs as usize, packed.outputs as usize);
-                    let mut panel = vec![0u8; inputs * LANES * step];
-                    for index in 0..outputs.div_ceil(LANES) {
-                        match step {
-                            4 => {
-                                pack(elements_of::<4>(bytes), inputs, outputs, index, *by_columns, &mut panel)
-                            }
-                            _ => {
-                                pack(elements_of::<2>(bytes), inputs, outputs, index, *by_columns, &mut panel)
-                            }
-                        }
-                        written += panel.len() as u64;
-                        sink(&panel)?;
+                Form::OutputScales { constant, outputs } => {
+                    let scales = constant.scales()?;
+                    let of = |output: usize| scales.get(output).or(scales.first()).copied().unwrap_or(0.0);
+                    give(&little_endian(&(0..*outputs).map(of).collect::<Vec<f32>>()))?;
+                }
+                Form::BlockScales { constant, blocks, outputs } => {
+                    let scales = constant.stored_scales()?.as_chunks::<2>().0;
+                    for panel in 0..outputs.div_ceil(LANES) {
+                        let of = |block: usize, lane: usize| match panel * LANES + lane {
+                            output if output < *outputs => scales[output * blocks + block],
+                            _ => [0; 2],
+                        };
+                        let panel = (0..*blocks).flat_map(|block| (0..LANES).map(move |lane| (block, lane)));
+                        give(&panel.flat_map(|(block, lane)| of(block, lane)).collect::<Vec<u8>>())?;
                     }
+                }
+                Form::Panels { constant, kind, inputs, outputs, by_columns } => {
+                    panels(constant, *kind, *inputs, *outputs, *by_columns, &mut give)?;
                 }
             }
             debug_assert_eq!(written, item.length, "the layout foresaw what was written");
@@ -193,10 +206,57 @@ impl<'a> Weights<'a> {
     }
 }
 
-fn stored<'a>(weight: &WeightView<'a>) -> Result<&'a [u8], CpuError> {
-    weight
-        .bytes()
-        .map_err(|error| CpuError::InvalidWeight { name: weight.name().to_owned(), reason: error.message })
+fn little_endian(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Writes a matrix panel by panel.
+fn panels<E: From<CpuError>>(
+    constant: &Constant<'_>,
+    kind: PanelType,
+    inputs: usize,
+    outputs: usize,
+    by_columns: bool,
+    mut give: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut panel = vec![0u8; inputs * kind.step_bytes()];
+    let count = outputs.div_ceil(LANES);
+    let lanes = |index: usize| LANES.min(outputs - index * LANES);
+    if kind.is_integer() {
+        let mut rows = vec![0i8; LANES * inputs];
+        for index in 0..count {
+            let rows = &mut rows[..lanes(index) * inputs];
+            for (lane, row) in rows.chunks_exact_mut(inputs.max(1)).enumerate() {
+                constant.read_integers(index * LANES + lane, row)?;
+            }
+            pack_integers(kind, rows, inputs, &mut panel);
+            give(&panel)?;
+        }
+        return Ok(());
+    }
+    if constant.is_quantised() {
+        // Decoded as a whole: such a matrix is small, or it would have a format of its own.
+        let mut values = vec![0.0; inputs * outputs];
+        constant.read(0, &mut values)?;
+        let mut decoded = vec![0.0; inputs * LANES];
+        for index in 0..count {
+            match by_columns {
+                true => pack_from_columns(&values, inputs, outputs, index, &mut decoded),
+                false => pack_from_rows(&values, inputs, outputs, index, &mut decoded),
+            }
+            give(&little_endian(&decoded))?;
+        }
+        return Ok(());
+    }
+    let bytes = constant.stored()?;
+    for index in 0..count {
+        match kind {
+            PanelType::F32 => pack(elements_of::<4>(bytes), inputs, outputs, index, by_columns, &mut panel),
+            _ => pack(elements_of::<2>(bytes), inputs, outputs, index, by_columns, &mut panel),
+        }
+        give(&panel)?;
+    }
+    Ok(())
 }
 
 /// The stored values as little-endian byte groups, which need no alignment.

@@ -4,6 +4,7 @@ use shardwright_shim_abi::raw::{SW_DTYPE_F32, SW_DTYPE_I32};
 
 use super::*;
 use crate::kernels::elementwise::Broadcast;
+use crate::kernels::linear::PanelType;
 use crate::simd::LANES;
 
 type Checked = Result<(), String>;
@@ -124,16 +125,40 @@ impl Bounds<'_> {
         Ok((total, reach(a)?, reach(b)?))
     }
 
+    fn packed(&self, weights: &PackedWeights) -> Checked {
+        product(&[weights.outputs.div_ceil(LANES as u64), LANES as u64, weights.inputs])?;
+        let fitting = match weights.scales {
+            PackedScales::None => !weights.kind.is_integer(),
+            PackedScales::PerOutput { .. } => weights.kind.is_integer(),
+            PackedScales::PerBlock { size, .. } => {
+                weights.kind == PanelType::I4 && (1..=weights.inputs.max(1)).contains(&size)
+            }
+        };
+        ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
+        let [panels, scales] = weights.bytes().ok_or_else(|| format!("{weights:?} are too many"))?;
+        let at = match weights.scales {
+            PackedScales::None => 0,
+            PackedScales::PerOutput { offset } | PackedScales::PerBlock { offset, .. } => offset,
+        };
+        for (offset, bytes) in [(weights.offset, panels), (at, scales)] {
+            let end = offset.checked_add(bytes);
+            ensure(end.is_some_and(|end| end <= self.constants) && offset % 64 == 0, || {
+                format!("{weights:?} reach beyond {} bytes", self.constants)
+            })?;
+        }
+        Ok(())
+    }
+
     fn step(&self, step: &Step) -> Checked {
         match step {
-            Step::Linear { x, rows, weights, bias, out } => {
+            Step::Linear { x, rows, weights, bias, out }
+            | Step::DynamicLinear { x, rows, weights, bias, out } => {
                 let rows = self.most(*rows)?;
-                let panels = weights.outputs.div_ceil(LANES as u64);
-                let bytes = product(&[panels, LANES as u64, weights.inputs, weights.kind.bytes() as u64])?;
-                let end = weights.offset.checked_add(bytes);
-                ensure(end.is_some_and(|end| end <= self.constants) && weights.offset % 64 == 0, || {
-                    format!("{weights:?} reach beyond {} bytes", self.constants)
-                })?;
+                self.packed(weights)?;
+                if let Step::DynamicLinear { .. } = step {
+                    ensure(weights.kind.is_integer(), || format!("{weights:?} are no integers"))?;
+                    product(&[rows, weights.inputs + 1])?;
+                }
                 self.reads(*x, product(&[rows, weights.inputs])?)?;
                 if let Some(bias) = bias {
                     self.reads(*bias, weights.outputs)?;

@@ -187,7 +187,7 @@ macro_rules! coded_struct {
     };
 }
 coded_struct!(Operand { place, offset, elements });
-coded_struct!(PackedWeights { offset, kind, inputs, outputs });
+coded_struct!(PackedWeights { offset, kind, scales, inputs, outputs });
 coded_struct!(RmsNorm { width, eps, offset });
 coded_struct!(Heads { heads, kv_heads, head_dim, scale, softcap });
 coded_struct!(Broadcast { shape, a, b });
@@ -223,14 +223,15 @@ macro_rules! coded_enum {
 }
 coded_enum!(Place { 0 => Arena, 1 => Constant, 2 => Bound(port) });
 coded_enum!(Extent { 0 => Fixed(count), 1 => PerRow(count) });
-coded_enum!(PanelType { 0 => F32, 1 => Bf16, 2 => F16 });
+coded_enum!(PanelType { 0 => F32, 1 => Bf16, 2 => F16, 3 => I8, 4 => I4, 5 => I2 });
+coded_enum!(PackedScales { 0 => None, 1 => PerOutput { offset }, 2 => PerBlock { offset, size } });
 coded_enum!(PortDirection { 0 => Input, 1 => Output, 2 => State, 3 => StateRead });
 coded_enum!(Reduction { 0 => Sum, 1 => Mean, 2 => Max });
 coded_enum!(Binary { 0 => Add, 1 => Sub, 2 => Mul, 3 => Div });
 coded_enum!(AttentionKeys { 0 => State { capacity }, 1 => Rows { causal } });
 coded_enum!(Unary {
     0 => Copy, 1 => Gelu, 2 => Silu, 3 => Softcap(value), 4 => Add(value), 5 => Mul(value), 6 => Max(value), 7 => Neg,
-    8 => Exp, 9 => Tanh, 10 => Sqrt, 11 => Rsqrt, 12 => Reciprocal,
+    8 => Exp, 9 => Tanh, 10 => Sqrt, 11 => Rsqrt, 12 => Reciprocal, 13 => Round,
 });
 coded_enum!(Step {
     0 => Linear { x, rows, weights, bias, out },
@@ -247,6 +248,7 @@ coded_enum!(Step {
     11 => Copy { copy, source, target },
     12 => StateUpdate { state, width, new, slots, rows },
     13 => ZeroTail { target, per_row },
+    14 => DynamicLinear { x, rows, weights, bias, out },
 });
 
 /// The program's bytes; equal programs give equal bytes.

@@ -8,7 +8,7 @@ mod codec;
 mod step;
 
 pub use codec::{Reader, decode, encode};
-pub use step::{AttentionKeys, Extent, Operand, PackedWeights, Place, Step};
+pub use step::{AttentionKeys, Extent, Operand, PackedScales, PackedWeights, Place, Step};
 
 /// Entries that share one weight section.
 #[derive(Clone, Debug, PartialEq)]

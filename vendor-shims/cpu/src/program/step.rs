@@ -4,6 +4,7 @@ use crate::kernels::linear::PanelType;
 use crate::kernels::norm::RmsNorm;
 use crate::kernels::reduce::Reduction;
 use crate::kernels::shape::Strided;
+use crate::simd::LANES;
 
 /// Where values lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,10 +62,48 @@ pub struct PackedWeights {
     pub offset: u64,
     /// Stored type.
     pub kind: PanelType,
+    /// What integers are multiplied with; none for floats.
+    pub scales: PackedScales,
     /// Inputs.
     pub inputs: u64,
     /// Outputs.
     pub outputs: u64,
+}
+
+/// Scales of packed weights, in the weight section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackedScales {
+    /// None.
+    None,
+    /// A binary32 per output.
+    PerOutput {
+        /// First byte in the section.
+        offset: u64,
+    },
+    /// Per panel and block sixteen binary16.
+    PerBlock {
+        /// First byte in the section.
+        offset: u64,
+        /// Steps of k that share a scale; at most the inputs.
+        size: u64,
+    },
+}
+
+impl PackedWeights {
+    /// Bytes of the panels and of the scales; `None` on overflow.
+    pub fn bytes(&self) -> Option<[u64; 2]> {
+        let panels = self.outputs.div_ceil(LANES as u64);
+        let steps = panels.checked_mul(self.inputs)?;
+        let scales = match self.scales {
+            PackedScales::None => Some(0),
+            PackedScales::PerOutput { .. } => self.outputs.checked_mul(4),
+            PackedScales::PerBlock { size: 0, .. } => None,
+            PackedScales::PerBlock { size, .. } => {
+                panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(2 * LANES as u64)
+            }
+        };
+        Some([steps.checked_mul(self.kind.step_bytes() as u64)?, scales?])
+    }
 }
 
 /// Where the keys of an attention come from.
@@ -92,6 +131,19 @@ pub enum Step {
         /// Rows.
         rows: Extent,
         /// Packed `[outputs, inputs]`.
+        weights: PackedWeights,
+        /// `[outputs]`
+        bias: Option<Operand>,
+        /// `[rows, outputs]`
+        out: Operand,
+    },
+    /// As [`Step::Linear`] over integer weights, each row of `x` quantised to eight bits first, in scratch memory.
+    DynamicLinear {
+        /// `[rows, inputs]`
+        x: Operand,
+        /// Rows.
+        rows: Extent,
+        /// Packed `[outputs, inputs]`, integers with scales.
         weights: PackedWeights,
         /// `[outputs]`
         bias: Option<Operand>,

@@ -49,6 +49,51 @@ pub unsafe fn fold_max(a: __m256) -> f32 {
     }
 }
 
+/// Values of four bits as signed bytes, in the lanes of [`Simd::load_i4`].
+///
+/// # Safety
+/// The processor has SSSE3; `source` is readable for 8 bytes.
+#[inline(always)]
+pub unsafe fn nibbles(source: *const u8) -> __m128i {
+    // SAFETY: the caller vouches for SSSE3 and grants the memory read.
+    unsafe {
+        let low = _mm_loadl_epi64(source.cast());
+        let both = _mm_unpacklo_epi64(low, _mm_srli_epi16::<4>(low));
+        let signed = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+        _mm_shuffle_epi8(signed, _mm_and_si128(both, _mm_set1_epi8(15)))
+    }
+}
+
+/// Values of two bits as signed bytes, in the lanes of [`Simd::load_i2`].
+///
+/// # Safety
+/// The processor has AVX2; `source` is readable for 4 bytes.
+#[inline(always)]
+pub unsafe fn crumbs(source: *const u8) -> __m128i {
+    // SAFETY: the caller vouches for AVX2 and grants the memory read.
+    unsafe {
+        let word = _mm_set1_epi32(source.cast::<i32>().read_unaligned());
+        let shifted = _mm_srlv_epi32(word, _mm_setr_epi32(0, 2, 4, 6));
+        let signed = _mm_setr_epi8(0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1);
+        _mm_shuffle_epi8(signed, _mm_and_si128(shifted, _mm_set1_epi8(3)))
+    }
+}
+
+/// Sixteen signed bytes as values.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn widen(bytes: __m128i) -> Pair {
+    // SAFETY: the caller vouches for AVX2.
+    unsafe {
+        Pair(
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
+        )
+    }
+}
+
 // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
 unsafe impl Simd for Avx2 {
     type V = Pair;
@@ -93,6 +138,29 @@ unsafe impl Simd for Avx2 {
                 _mm256_cvtph_ps(_mm_loadu_si128(source.cast())),
                 _mm256_cvtph_ps(_mm_loadu_si128(source.add(8).cast())),
             )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, source: *const i8) -> Self::V {
+        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        unsafe { widen(_mm_loadu_si128(source.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_i4(self, source: *const u8) -> Self::V {
+        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        unsafe { widen(nibbles(source)) }
+    }
+    #[inline(always)]
+    unsafe fn load_i2(self, source: *const u8) -> Self::V {
+        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        unsafe { widen(crumbs(source)) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
+        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory written.
+        unsafe {
+            _mm_storeu_si128(target.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.0));
+            _mm_storeu_si128(target.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.1))
         }
     }
     #[inline(always)]

@@ -61,6 +61,29 @@ unsafe impl Simd for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(source.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_i8(self, source: *const i8) -> Self::V {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(source.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_i4(self, source: *const u8) -> Self::V {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(super::avx2::nibbles(source))) }
+    }
+    #[inline(always)]
+    unsafe fn load_i2(self, source: *const u8) -> Self::V {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(super::avx2::crumbs(source))) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        unsafe {
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            _mm256_storeu_si256(target.cast(), _mm512_cvtps_ph::<NEAREST>(v))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, target: *mut f32, v: Self::V) {
         // SAFETY: `self` proves AVX-512; the caller grants the memory written.
         unsafe { _mm512_storeu_ps(target, v) }

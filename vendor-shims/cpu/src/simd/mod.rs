@@ -18,7 +18,7 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
-pub use scalar::{Scalar, widen_bf16, widen_f16};
+pub use scalar::{Scalar, narrow_f16, widen_bf16, widen_f16};
 
 /// Lanes of a vector, on every processor.
 pub const LANES: usize = 16;
@@ -56,6 +56,26 @@ pub unsafe trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `source` is readable for 16 u16.
     unsafe fn load_f16(self, source: *const u16) -> Self::V;
+    /// Sixteen signed bytes.
+    ///
+    /// # Safety
+    /// `source` is readable for 16 bytes.
+    unsafe fn load_i8(self, source: *const i8) -> Self::V;
+    /// Sixteen signed values of four bits: lanes i and i + 8 in the low and the high half of byte i.
+    ///
+    /// # Safety
+    /// `source` is readable for 8 bytes.
+    unsafe fn load_i4(self, source: *const u8) -> Self::V;
+    /// Sixteen signed values of two bits: lanes i, i + 4, i + 8, i + 12 in byte i, from its low bits on.
+    ///
+    /// # Safety
+    /// `source` is readable for 4 bytes.
+    unsafe fn load_i2(self, source: *const u8) -> Self::V;
+    /// Sixteen values as the nearest binary16, ties to even; infinite beyond its range.
+    ///
+    /// # Safety
+    /// `target` is writable for 16 u16.
+    unsafe fn store_f16(self, target: *mut u16, v: Self::V);
     /// Sixteen values to `target`.
     ///
     /// # Safety
@@ -85,7 +105,7 @@ pub unsafe trait Simd: Copy + Send + Sync {
     fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
     /// Correctly rounded root.
     fn sqrt(self, a: Self::V) -> Self::V;
-    /// To the nearest integer, ties to even. For |a| < 2³¹.
+    /// To the nearest integer, ties to even.
     fn round(self, a: Self::V) -> Self::V;
     /// `2^n` for integral `n` in −126..=127.
     fn exp2_int(self, n: Self::V) -> Self::V;

@@ -14,6 +14,24 @@ impl Neon {
     }
 }
 
+/// Sixteen signed bytes as values.
+///
+/// # Safety
+/// The processor has Advanced SIMD.
+#[inline(always)]
+unsafe fn widen(bytes: int8x16_t) -> [float32x4_t; 4] {
+    // SAFETY: the caller vouches for Advanced SIMD.
+    unsafe {
+        let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes)));
+        [
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+            vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+            vcvtq_f32_s32(vmovl_s16(vget_high_s16(high))),
+        ]
+    }
+}
+
 // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
 unsafe impl Simd for Neon {
     type V = [float32x4_t; 4];
@@ -67,6 +85,41 @@ unsafe impl Simd for Neon {
                 *value = super::scalar::widen_f16(source.add(lane).read());
             }
             self.load(all.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, source: *const i8) -> Self::V {
+        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        unsafe { widen(vld1q_s8(source)) }
+    }
+    #[inline(always)]
+    unsafe fn load_i4(self, source: *const u8) -> Self::V {
+        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        unsafe {
+            let bytes = vld1_u8(source);
+            let low = vshr_n_s8::<4>(vreinterpret_s8_u8(vshl_n_u8::<4>(bytes)));
+            widen(vcombine_s8(low, vshr_n_s8::<4>(vreinterpret_s8_u8(bytes))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i2(self, source: *const u8) -> Self::V {
+        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        unsafe {
+            const TO_THE_TOP: [i8; 16] = [6, 6, 6, 6, 4, 4, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0];
+            let bytes = vreinterpretq_u8_u32(vdupq_n_u32(source.cast::<u32>().read_unaligned()));
+            let raised = vshlq_u8(bytes, vld1q_s8(TO_THE_TOP.as_ptr()));
+            widen(vshrq_n_s8::<6>(vreinterpretq_s8_u8(raised)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
+        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+        unsafe {
+            let mut all = [0.0f32; LANES];
+            self.store(all.as_mut_ptr(), v);
+            for (lane, value) in all.into_iter().enumerate() {
+                target.add(lane).write(super::scalar::narrow_f16(value));
+            }
         }
     }
     #[inline(always)]

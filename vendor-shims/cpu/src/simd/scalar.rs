@@ -54,6 +54,24 @@ pub fn widen_f16(bits: u16) -> f32 {
     }
 }
 
+/// The nearest binary16, ties to even; infinite beyond its range. A NaN stays one and becomes quiet, as the processors' conversions do.
+#[inline(always)]
+pub fn narrow_f16(value: f32) -> u16 {
+    let sign = ((value.to_bits() >> 16) & 0x8000) as u16;
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    let narrowed = if magnitude > 0x7f80_0000 {
+        0x7e00 | ((magnitude >> 13) & 0x3ff)
+    } else if magnitude >= 0x4780_0000 {
+        0x7c00
+    } else if magnitude < 0x3880_0000 {
+        // Subnormal: the step of f32 between ½ and 1 is the smallest binary16, so the addition rounds to it.
+        (f32::from_bits(magnitude) + 0.5).to_bits() - 0x3f00_0000
+    } else {
+        (magnitude + 0xfff + ((magnitude >> 13) & 1) - 0x3800_0000) >> 13
+    };
+    sign | narrowed as u16
+}
+
 // SAFETY: plain Rust runs everywhere, and this is the definition of the meaning.
 unsafe impl Simd for Scalar {
     type V = [f32; LANES];
@@ -82,6 +100,35 @@ unsafe impl Simd for Scalar {
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
         // SAFETY: the caller grants 16 u16.
         each(|lane| widen_f16(unsafe { source.add(lane).read() }))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, source: *const i8) -> Self::V {
+        // SAFETY: the caller grants 16 bytes.
+        each(|lane| f32::from(unsafe { source.add(lane).read() }))
+    }
+    #[inline(always)]
+    unsafe fn load_i4(self, source: *const u8) -> Self::V {
+        each(|lane| {
+            // SAFETY: the caller grants 8 bytes.
+            let byte = unsafe { source.add(lane % 8).read() };
+            // Shifted to the top and back, which extends the sign.
+            f32::from((byte << (4 - 4 * (lane / 8))) as i8 >> 4)
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_i2(self, source: *const u8) -> Self::V {
+        each(|lane| {
+            // SAFETY: the caller grants 4 bytes.
+            let byte = unsafe { source.add(lane % 4).read() };
+            f32::from((byte << (6 - 2 * (lane / 4))) as i8 >> 6)
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
+        for (lane, value) in v.into_iter().enumerate() {
+            // SAFETY: the caller grants 16 u16.
+            unsafe { target.add(lane).write(narrow_f16(value)) }
+        }
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32, v: Self::V) {

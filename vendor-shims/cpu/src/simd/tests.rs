@@ -22,7 +22,7 @@ fn trace<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16
     push(s.min(va, vb));
     push(s.select_less(va, vb, vc, va));
     push(s.sqrt(va));
-    push(s.round(s.max(s.min(va, s.splat(1e6)), s.splat(-1e6))));
+    push(s.round(va));
     push(s.exp2_int(s.round(s.max(s.min(va, s.splat(127.0)), s.splat(-126.0)))));
     push(s.neg(va));
     push(s.abs(va));
@@ -31,6 +31,12 @@ fn trace<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16
     unsafe {
         push(s.load_bf16(half.as_ptr()));
         push(s.load_f16(half.as_ptr()));
+        push(s.load_i8(half.as_ptr().cast()));
+        push(s.load_i4(half.as_ptr().cast()));
+        push(s.load_i2(half.as_ptr().cast()));
+        let mut narrow = [0u16; 16];
+        s.store_f16(narrow.as_mut_ptr(), va);
+        push(s.load_f16(narrow.as_ptr()));
     }
     for count in 0..=16 {
         // SAFETY: `count` is at most sixteen.
@@ -113,4 +119,44 @@ fn binary16_is_widened_exactly() {
         assert!(f64::from(value) == expected || (value.is_nan() && expected.is_nan()), "{bits:#06x}");
         assert_eq!(value.is_sign_negative(), bits & 0x8000 != 0, "{bits:#06x}");
     }
+}
+
+#[test]
+fn binary16_is_rounded_to_the_nearest() {
+    // What a binary16 widens to comes back, and the middle between two neighbours goes to the even one.
+    for bits in 0..0x7c00u16 {
+        let (value, next) = (scalar::widen_f16(bits), scalar::widen_f16(bits + 1));
+        for sign in [0, 0x8000] {
+            let signed = |value: f32| if sign == 0 { value } else { -value };
+            assert_eq!(scalar::narrow_f16(signed(value)), bits | sign, "{bits:#06x}");
+            // Beyond the largest, the step stays what it was.
+            let next = if next.is_infinite() { 65536.0 } else { next };
+            let middle = (value + next) / 2.0;
+            let even = bits + (bits & 1);
+            assert_eq!(scalar::narrow_f16(signed(middle)), even | sign, "above {bits:#06x}");
+            let below = f32::from_bits(middle.to_bits() - 1);
+            assert_eq!(scalar::narrow_f16(signed(below)), bits | sign, "below the middle above {bits:#06x}");
+            let above = f32::from_bits(middle.to_bits() + 1);
+            assert_eq!(
+                scalar::narrow_f16(signed(above)),
+                (bits + 1) | sign,
+                "past the middle above {bits:#06x}"
+            );
+        }
+    }
+    assert_eq!(scalar::narrow_f16(f32::INFINITY), 0x7c00);
+    assert_eq!(scalar::narrow_f16(-1e30), 0xfc00);
+    assert!(scalar::widen_f16(scalar::narrow_f16(f32::NAN)).is_nan());
+}
+
+#[test]
+fn packed_integers_come_in_their_lanes() {
+    let bytes: [u8; 8] = [0x80, 0x71, 0xf2, 0x13, 0x04, 0x95, 0xe6, 0xc7];
+    let low = [0, 1, 2, 3, 4, 5, 6, 7].map(|value| value as f32);
+    let high = [-8, 7, -1, 1, 0, -7, -2, -4].map(|value| value as f32);
+    // SAFETY: eight bytes for sixteen values of four bits, four for those of two.
+    let (four, two) =
+        unsafe { (Scalar.load_i4(bytes.as_ptr()), Scalar.load_i2([0b11_10_01_00u8; 4].as_ptr())) };
+    assert_eq!(four, [low, high].concat()[..]);
+    assert_eq!(two, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, -2.0, -2.0, -2.0, -2.0, -1.0, -1.0, -1.0, -1.0]);
 }

@@ -31,6 +31,8 @@ pub enum Unary {
     Rsqrt,
     /// `1 / x`
     Reciprocal,
+    /// To the nearest integer, ties to even.
+    Round,
 }
 
 /// Values of one task.
@@ -159,6 +161,13 @@ fn values<S: Simd>(s: S, kind: Unary, x: &[f32], out: &mut [f32]) {
             #[inline(always)]
             |v| s.div(one, v),
         ),
+        Unary::Round => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| s.round(v),
+        ),
     }
 }
 
@@ -170,7 +179,7 @@ mod tests {
     fn agrees_with_the_meaning_at_every_level() {
         let x: Vec<f32> = (1..1000).map(|i| (i as f32 - 500.0) / 37.0).collect();
         type Meaning = fn(f64) -> f64;
-        let cases: [(Unary, Meaning); 13] = [
+        let cases: [(Unary, Meaning); 14] = [
             (Unary::Copy, |v| v),
             (Unary::Gelu, |v| {
                 0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh())
@@ -186,6 +195,7 @@ mod tests {
             (Unary::Sqrt, f64::sqrt),
             (Unary::Rsqrt, |v| 1.0 / v.sqrt()),
             (Unary::Reciprocal, |v| 1.0 / v),
+            (Unary::Round, f64::round_ties_even),
         ];
         for (kind, meaning) in cases {
             let run = |level, threads| {

@@ -1,18 +1,23 @@
 //! `y = x · wᵀ (+ bias)` over packed weights.
 //!
-//! Weights lie in panels of sixteen outputs, k-major: `panel[k][output]`, in their own type. Every output element has
-//! one accumulator that starts at zero and takes `fma(x[k], w[k], accumulator)` for k = 0, 1, …; the bias is added last.
+//! Weights lie in panels of sixteen outputs, k-major: `panel[k][output]`, in their own type; integers are widened in registers. Every
+//! output element has one accumulator that starts at zero and takes `fma(x[k], w[k], accumulator)` for k = 0, 1, …
 //! Blocking over k parks the accumulator in the output, which rounds nothing, so tiles, threads and rows are free to be
-//! chosen for speed.
+//! chosen for speed. Scales per output multiply the sum at its end, as `sum · scale` or `fma(sum, scale, bias)`; scales per block
+//! multiply the weights, which rounds nothing: four bits times the eleven of a binary16 fit. A bias without scales is added last.
+//!
+//! [`dynamic_linear`] sums integers, exactly.
 
+mod dynamic;
 mod pack;
 mod product;
 mod tile;
 
-pub use pack::{PanelType, pack_from_columns, pack_from_rows, packed_elements};
+pub use dynamic::{dynamic_linear, dynamic_scratch_values, quantise_rows};
+pub use pack::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
 pub use product::{Sizes, mat_mul, scratch_values};
 
-use crate::kernels::linear::tile::{Element, rows_by_panels};
+use crate::kernels::linear::tile::{Blocks, Element, rows_by_panels};
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd};
 
@@ -21,28 +26,73 @@ use crate::simd::{LANES, Level, Simd};
 pub struct Panels<'a> {
     /// Values in panels, [`packed_elements`] of them.
     pub data: PanelData<'a>,
+    /// What the integers are multiplied with.
+    pub scales: Scales<'a>,
     /// Inputs, K.
     pub inputs: usize,
     /// Outputs, N; the last panel is filled up with zeros.
     pub outputs: usize,
 }
 
-/// Panel values in their stored type.
+/// Panels in their stored type: one element is a step of k, sixteen outputs.
 #[derive(Clone, Copy, Debug)]
 pub enum PanelData<'a> {
     /// binary32
-    F32(&'a [f32]),
+    F32(&'a [[f32; LANES]]),
     /// bfloat16 bits
-    Bf16(&'a [u16]),
+    Bf16(&'a [[u16; LANES]]),
     /// binary16 bits
-    F16(&'a [u16]),
+    F16(&'a [[u16; LANES]]),
+    /// Signed bytes.
+    I8(&'a [[i8; LANES]]),
+    /// Signed, four bits; see [`Simd::load_i4`].
+    I4(&'a [[u8; 8]]),
+    /// Signed, two bits; see [`Simd::load_i2`].
+    I2(&'a [[u8; 4]]),
+}
+
+/// Scales of packed weights.
+#[derive(Clone, Copy, Debug)]
+pub enum Scales<'a> {
+    /// None.
+    None,
+    /// One per output.
+    PerOutput(&'a [f32]),
+    /// One per so many steps of k: per panel and block sixteen binary16. With [`PanelData::I4`] alone.
+    PerBlock {
+        /// Steps of k that share a scale.
+        size: usize,
+        /// Panel after panel, block after block.
+        values: &'a [[u16; LANES]],
+    },
 }
 
 impl PanelData<'_> {
-    fn len(&self) -> usize {
+    /// Steps of all panels.
+    fn steps(&self) -> usize {
         match self {
-            PanelData::F32(values) => values.len(),
-            PanelData::Bf16(values) | PanelData::F16(values) => values.len(),
+            PanelData::F32(steps) => steps.len(),
+            PanelData::Bf16(steps) | PanelData::F16(steps) => steps.len(),
+            PanelData::I8(steps) => steps.len(),
+            PanelData::I4(steps) => steps.len(),
+            PanelData::I2(steps) => steps.len(),
+        }
+    }
+}
+
+impl Panels<'_> {
+    /// # Panics
+    /// When there are fewer weights or scales than the dimensions say.
+    fn check(&self) {
+        let panels = self.outputs.div_ceil(LANES);
+        assert!(self.data.steps() >= panels * self.inputs, "fewer weights than panels");
+        match self.scales {
+            Scales::None => {}
+            Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
+            Scales::PerBlock { size, values } => {
+                assert!(matches!(self.data, PanelData::I4(_)) && size > 0, "scales of other blocks");
+                assert!(values.len() >= panels * self.inputs.div_ceil(size), "fewer scales than blocks");
+            }
         }
     }
 }
@@ -70,9 +120,9 @@ pub fn linear(
     rows: usize,
     out: &mut [f32],
 ) {
-    let Panels { data, inputs, outputs } = weights;
+    let Panels { inputs, outputs, .. } = weights;
     assert!(x.len() >= rows * inputs && out.len() >= rows * outputs, "activations shorter than the rows");
-    assert!(data.len() >= packed_elements(inputs, outputs), "fewer weights than panels");
+    weights.check();
     assert!(bias.is_none_or(|bias| bias.len() >= outputs), "bias shorter than the outputs");
     if rows == 0 || outputs == 0 {
         return;
@@ -85,7 +135,7 @@ pub fn linear(
         let run = if pool.worth(work) { panels.div_ceil(pool.threads() * 4).max(8) } else { panels };
         pool.run(panels.div_ceil(run), &|task| {
             let first = task * run;
-            task_at(level, x, data, bias, inputs, outputs, 0, 1, first, run.min(panels - first), target);
+            task_at(level, x, weights, bias, 0, 1, first, run.min(panels - first), target);
         });
     } else {
         let groups = panels.div_ceil(PANEL_GROUP);
@@ -94,19 +144,7 @@ pub fn linear(
             let (group, block) = (task / blocks, task % blocks);
             let (panel, row) = (group * PANEL_GROUP, block * ROW_BLOCK);
             let count = PANEL_GROUP.min(panels - panel);
-            task_at(
-                level,
-                x,
-                data,
-                bias,
-                inputs,
-                outputs,
-                row,
-                ROW_BLOCK.min(rows - row),
-                panel,
-                count,
-                target,
-            );
+            task_at(level, x, weights, bias, row, ROW_BLOCK.min(rows - row), panel, count, target);
         };
         if pool.worth(work) { pool.run(groups * blocks, &body) } else { (0..groups * blocks).for_each(body) }
     }
@@ -117,31 +155,35 @@ pub fn linear(
 fn task<S: Simd>(
     s: S,
     x: &[f32],
-    data: PanelData<'_>,
+    weights: Panels<'_>,
     bias: Option<&[f32]>,
-    inputs: usize,
-    outputs: usize,
     row: usize,
     rows: usize,
     panel: usize,
     panels: usize,
     out: SharedOutput<'_, f32>,
 ) {
-    match data {
-        PanelData::F32(values) => block(s, x, values, bias, inputs, outputs, row, rows, panel, panels, out),
-        PanelData::Bf16(values) => {
-            block(s, x, tile::as_bf16(values), bias, inputs, outputs, row, rows, panel, panels, out)
-        }
-        PanelData::F16(values) => {
-            block(s, x, tile::as_f16(values), bias, inputs, outputs, row, rows, panel, panels, out)
-        }
+    macro_rules! with {
+        ($steps:expr, $element:ty) => {{
+            let steps = $steps.as_ptr().cast::<$element>();
+            block::<S, $element>(s, x, steps, weights, bias, row, rows, panel, panels, out)
+        }};
+    }
+    match (weights.data, weights.scales) {
+        (PanelData::F32(steps), _) => with!(steps, [f32; LANES]),
+        (PanelData::Bf16(steps), _) => with!(steps, tile::Bf16),
+        (PanelData::F16(steps), _) => with!(steps, tile::F16),
+        (PanelData::I8(steps), _) => with!(steps, tile::I8),
+        (PanelData::I4(steps), Scales::PerBlock { .. }) => with!(steps, tile::BlockI4),
+        (PanelData::I4(steps), _) => with!(steps, tile::I4),
+        (PanelData::I2(steps), _) => with!(steps, tile::I2),
     }
 }
 
 crate::simd::dispatch! {
     fn task_at => task(
-        x: &[f32], data: PanelData<'_>, bias: Option<&[f32]>, inputs: usize, outputs: usize,
-        row: usize, rows: usize, panel: usize, panels: usize, out: SharedOutput<'_, f32>,
+        x: &[f32], weights: Panels<'_>, bias: Option<&[f32]>, row: usize, rows: usize, panel: usize, panels: usize,
+        out: SharedOutput<'_, f32>,
     )
 }
 
@@ -154,24 +196,30 @@ struct Widened([std::mem::MaybeUninit<f32>; PANEL_GROUP * LANES * K_BLOCK]);
 fn block<S: Simd, E: Element>(
     s: S,
     x: &[f32],
-    values: &[E],
+    steps: *const E,
+    weights: Panels<'_>,
     bias: Option<&[f32]>,
-    inputs: usize,
-    outputs: usize,
     row: usize,
     rows: usize,
     panel: usize,
     panels: usize,
     out: SharedOutput<'_, f32>,
 ) {
-    let panel_stride = inputs * LANES;
+    let Panels { inputs, outputs, scales, .. } = weights;
     let column = panel * LANES;
     let columns = (panels * LANES).min(outputs - column);
     // SAFETY: `linear` checked the lengths; `row + rows`, `panel + panels` stay within them.
-    let (source, weights) =
-        unsafe { (x.as_ptr().add(row * inputs), values.as_ptr().add(panel * panel_stride)) };
+    let (source, weights) = unsafe { (x.as_ptr().add(row * inputs), steps.add(panel * inputs)) };
     // SAFETY: as above; no other task writes these rows of these columns.
     let target = unsafe { out.pointer().add(row * outputs + column) };
+    let blocks = match scales {
+        Scales::PerBlock { size, values } => {
+            let stride = inputs.div_ceil(size);
+            // Checked with the lengths.
+            Blocks { scales: values.as_ptr().wrapping_add(panel * stride), stride, size, first: 0 }
+        }
+        _ => Blocks::NONE,
+    };
     // One row visits its weights once, from front to back; several rows come back to a block while it is in cache.
     let step_limit = if rows == 1 { inputs } else { K_BLOCK };
     let widen = E::NARROW && rows >= WIDEN_ROWS && panels <= PANEL_GROUP;
@@ -186,15 +234,32 @@ fn block<S: Simd, E: Element>(
             if widen {
                 for index in 0..panels {
                     for step in 0..steps {
-                        let value = E::load(s, weights.add(index * panel_stride + (k + step) * LANES));
+                        let mut value = E::load(s, weights.add(index * inputs + k + step));
+                        if E::SCALED {
+                            let block = index * blocks.stride + (k + step) / blocks.size;
+                            value = s.mul(value, s.load_f16(blocks.scales.add(block).cast()));
+                        }
                         s.store(scratch.add((index * K_BLOCK + step) * LANES), value);
                     }
                 }
-                let (x, w, stride) = (source.add(k), scratch.cast_const(), K_BLOCK * LANES);
-                rows_by_panels(s, x, inputs, w, stride, steps, target, outputs, rows, columns, k > 0);
+                let (x, w) = (source.add(k), scratch.cast_const().cast::<[f32; LANES]>());
+                rows_by_panels(
+                    s,
+                    x,
+                    inputs,
+                    w,
+                    K_BLOCK,
+                    Blocks::NONE,
+                    steps,
+                    target,
+                    outputs,
+                    rows,
+                    columns,
+                    k > 0,
+                );
             } else {
-                let (x, w) = (source.add(k), weights.add(k * LANES));
-                rows_by_panels(s, x, inputs, w, panel_stride, steps, target, outputs, rows, columns, k > 0);
+                let (x, w, blocks) = (source.add(k), weights.add(k), Blocks { first: k, ..blocks });
+                rows_by_panels(s, x, inputs, w, inputs, blocks, steps, target, outputs, rows, columns, k > 0);
             }
         }
         k += steps;
@@ -202,22 +267,31 @@ fn block<S: Simd, E: Element>(
             break;
         }
     }
-    if let Some(bias) = bias {
-        for r in 0..rows {
-            let mut done = 0;
-            while done < columns {
-                let count = LANES.min(columns - done);
-                // SAFETY: `column + columns` ≤ `outputs` ≤ the length of the bias; the output block is ours.
-                unsafe {
-                    let place = target.add(r * outputs + done);
-                    let sum = s.add(
-                        s.load_partial(place.cast_const(), count),
-                        s.load_partial(bias.as_ptr().add(column + done), count),
-                    );
-                    s.store_partial(place, count, sum);
-                }
-                done += count;
+    let scales = match scales {
+        Scales::PerOutput(scales) => Some(scales),
+        _ => None,
+    };
+    if bias.is_none() && scales.is_none() {
+        return;
+    }
+    for r in 0..rows {
+        let mut done = 0;
+        while done < columns {
+            let count = LANES.min(columns - done);
+            // SAFETY: `column + columns` ≤ `outputs` ≤ the lengths of bias and scales; the output block is ours.
+            unsafe {
+                let place = target.add(r * outputs + done);
+                let sum = s.load_partial(place.cast_const(), count);
+                let of = |values: &[f32]| s.load_partial(values.as_ptr().add(column + done), count);
+                let value = match (scales, bias) {
+                    (Some(scales), Some(bias)) => s.fma(sum, of(scales), of(bias)),
+                    (Some(scales), None) => s.mul(sum, of(scales)),
+                    (None, Some(bias)) => s.add(sum, of(bias)),
+                    (None, None) => sum,
+                };
+                s.store_partial(place, count, value);
             }
+            done += count;
         }
     }
 }

@@ -9,14 +9,50 @@ pub enum PanelType {
     Bf16,
     /// binary16
     F16,
+    /// Signed bytes.
+    I8,
+    /// Signed, four bits.
+    I4,
+    /// Signed, two bits.
+    I2,
 }
 
 impl PanelType {
-    /// Bytes of one value.
-    pub const fn bytes(self) -> usize {
+    /// Bits of one value.
+    pub const fn bits(self) -> usize {
         match self {
-            PanelType::F32 => 4,
-            PanelType::Bf16 | PanelType::F16 => 2,
+            PanelType::F32 => 32,
+            PanelType::Bf16 | PanelType::F16 => 16,
+            PanelType::I8 => 8,
+            PanelType::I4 => 4,
+            PanelType::I2 => 2,
+        }
+    }
+
+    /// Bytes of one step of a panel: sixteen values.
+    pub const fn step_bytes(self) -> usize {
+        self.bits() * LANES / 8
+    }
+
+    /// Whether values are integers with scales.
+    pub const fn is_integer(self) -> bool {
+        matches!(self, PanelType::I8 | PanelType::I4 | PanelType::I2)
+    }
+
+    /// Smallest stored integer; the largest is one below its magnitude. Zero for floats.
+    pub const fn least(self) -> i32 {
+        if self.is_integer() { -(1 << (self.bits() - 1)) } else { 0 }
+    }
+
+    /// Lower-case name, as in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PanelType::F32 => "f32",
+            PanelType::Bf16 => "bf16",
+            PanelType::F16 => "f16",
+            PanelType::I8 => "i8",
+            PanelType::I4 => "i4",
+            PanelType::I2 => "i2",
         }
     }
 }
@@ -57,6 +93,28 @@ pub fn pack_from_rows<T: Copy + Default>(
     target: &mut [T],
 ) {
     pack_panel(inputs, outputs, panel, |output, k| source[output * inputs + k], target);
+}
+
+/// Packs one panel of integers: `rows` holds up to sixteen rows of `inputs` values, rows that are missing give zeros.
+/// `target` has [`PanelType::step_bytes`] per input.
+///
+/// # Panics
+/// When `kind` is no integer type, a value is outside its range, or the target is shorter than the dimensions say.
+pub fn pack_integers(kind: PanelType, rows: &[i8], inputs: usize, target: &mut [u8]) {
+    assert!(kind.is_integer(), "integers in panels of {}", kind.name());
+    let (bits, step) = (kind.bits(), kind.step_bytes());
+    let mask = u8::MAX >> (8 - bits);
+    let target = &mut target[..inputs * step];
+    target.fill(0);
+    for (lane, row) in rows.chunks_exact(inputs.max(1)).take(LANES).enumerate() {
+        // Lanes that share a byte are `step` apart, so that widening shifts whole registers.
+        let (byte, shift) = (lane % step, lane / step * bits);
+        for (k, &value) in row.iter().enumerate() {
+            let range = kind.least()..-kind.least();
+            assert!(range.contains(&i32::from(value)), "{value} in panels of {}", kind.name());
+            target[k * step + byte] |= (value as u8 & mask) << shift;
+        }
+    }
 }
 
 /// Packs panel `panel` of a row-major `[inputs, outputs]` matrix into `target` (`inputs · 16` values).

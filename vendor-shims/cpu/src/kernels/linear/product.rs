@@ -1,4 +1,4 @@
-use super::{PanelData, Panels, linear, pack_from_columns, pack_from_rows, packed_elements};
+use super::{PanelData, Panels, Scales, linear, pack_from_columns, pack_from_rows, packed_elements};
 use crate::kernels::elementwise::Broadcast;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level};
@@ -67,7 +67,8 @@ pub fn mat_mul(
             let panels = n.div_ceil(LANES);
             if pool.worth(b_size as u64) { pool.run(panels, &body) } else { (0..panels).for_each(body) }
         }
-        let weights = Panels { data: PanelData::F32(packed), inputs: k, outputs: n };
+        let data = PanelData::F32(packed.as_chunks().0);
+        let weights = Panels { data, scales: Scales::None, inputs: k, outputs: n };
         let rows = &a[a_at * a_size..(a_at + 1) * a_size];
         linear(level, pool, rows, weights, None, m, &mut out[index * out_size..(index + 1) * out_size]);
     }

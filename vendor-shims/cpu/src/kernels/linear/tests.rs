@@ -43,6 +43,10 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
+fn float_panels<'a>(data: PanelData<'a>, inputs: usize, outputs: usize) -> Panels<'a> {
+    Panels { data, scales: Scales::None, inputs, outputs }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     #[test]
@@ -57,14 +61,18 @@ proptest! {
         let bf16_wide: Vec<f32> = bf16.iter().map(|&b| f32::from_bits(u32::from(b) << 16)).collect();
         let f16_wide: Vec<f32> = f16.iter().map(|&b| crate::simd::widen_f16(b)).collect();
         let (p32, pb, ph) = (pack(&wide, inputs, outputs), pack(&bf16, inputs, outputs), pack(&f16, inputs, outputs));
-        let forms = [(PanelData::F32(&p32), &wide), (PanelData::Bf16(&pb), &bf16_wide), (PanelData::F16(&ph), &f16_wide)];
+        let forms = [
+            (PanelData::F32(p32.as_chunks().0), &wide),
+            (PanelData::Bf16(pb.as_chunks().0), &bf16_wide),
+            (PanelData::F16(ph.as_chunks().0), &f16_wide),
+        ];
         for (form, (data, w)) in forms.into_iter().enumerate() {
             let expected = bits(&twin(&x, w, bias.as_deref(), rows, inputs, outputs));
             for level in Level::available() {
                 for threads in [1, 3] {
                     let pool = Pool::eager(threads);
                     let mut out = vec![f32::NAN; rows * outputs];
-                    linear(level, &pool, &x, Panels { data, inputs, outputs }, bias.as_deref(), rows, &mut out);
+                    linear(level, &pool, &x, float_panels(data, inputs, outputs), bias.as_deref(), rows, &mut out);
                     prop_assert_eq!(&bits(&out), &expected, "{} form {} threads {}", level.name(), form, threads);
                 }
             }
@@ -78,7 +86,7 @@ fn a_row_alone_equals_the_row_among_many() {
     let x = values(rows * inputs, 3);
     let w = values(outputs * inputs, 4);
     let packed = pack(&w, inputs, outputs);
-    let weights = Panels { data: PanelData::F32(&packed), inputs, outputs };
+    let weights = float_panels(PanelData::F32(packed.as_chunks().0), inputs, outputs);
     let pool = Pool::eager(2);
     for level in Level::available() {
         let mut all = vec![0.0; rows * outputs];
@@ -95,8 +103,210 @@ fn a_row_alone_equals_the_row_among_many() {
 fn zero_inputs_give_the_bias() {
     for rows in [1, 2, 20] {
         let mut out = vec![9.0; rows * 3];
-        let weights = Panels { data: PanelData::Bf16(&[]), inputs: 0, outputs: 3 };
+        let weights = float_panels(PanelData::Bf16(&[]), 0, 3);
         linear(Level::detect(), &Pool::eager(1), &[], weights, Some(&[1.0, 2.0, 3.0]), rows, &mut out);
         assert_eq!(out, [1.0, 2.0, 3.0].repeat(rows));
     }
+}
+
+/// Integers of the whole range of a type, and how they are packed.
+struct Integers {
+    kind: PanelType,
+    raw: Vec<i8>,
+    packed: Vec<u8>,
+}
+
+impl Integers {
+    fn new(kind: PanelType, inputs: usize, outputs: usize, seed: u64) -> Integers {
+        let span = 1 << kind.bits();
+        let of = |value: &f32| (((value + 2.0) * 1e4) as i32 % span + kind.least()) as i8;
+        let raw: Vec<i8> = values(inputs * outputs, seed).iter().map(of).collect();
+        let step = kind.step_bytes() * inputs;
+        let mut packed = vec![0xff; outputs.div_ceil(LANES) * step];
+        for (panel, target) in packed.chunks_mut(step).enumerate() {
+            let rows = panel * LANES * inputs..((panel + 1) * LANES).min(outputs) * inputs;
+            pack_integers(kind, &raw[rows], inputs, target);
+        }
+        Integers { kind, raw, packed }
+    }
+
+    fn bytes(&self) -> Vec<i8> {
+        self.packed.iter().map(|byte| *byte as i8).collect()
+    }
+
+    fn data<'a>(&'a self, bytes: &'a [i8]) -> PanelData<'a> {
+        match self.kind {
+            PanelType::I8 => PanelData::I8(bytes.as_chunks().0),
+            PanelType::I4 => PanelData::I4(self.packed.as_chunks().0),
+            _ => PanelData::I2(self.packed.as_chunks().0),
+        }
+    }
+}
+
+/// Block scales as panels hold them.
+fn block_panels(scales: &[u16], blocks: usize, outputs: usize) -> Vec<[u16; LANES]> {
+    let panel_block =
+        (0..outputs.div_ceil(LANES)).flat_map(|panel| (0..blocks).map(move |block| (panel, block)));
+    panel_block
+        .map(|(panel, block)| {
+            std::array::from_fn(|lane| {
+                scales.get((panel * LANES + lane) * blocks + block).copied().unwrap_or(0)
+            })
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #[test]
+    fn integers_give_the_bits_of_the_twin_at_every_level(
+        rows in 1usize..30, inputs in 1usize..500, outputs in 1usize..150, block in 1usize..70, seed: u64, with_bias: bool,
+    ) {
+        let x = values(rows * inputs, seed);
+        let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
+        let scales: Vec<f32> = values(outputs, seed ^ 7).iter().map(|scale| scale / 100.0).collect();
+        for kind in [PanelType::I8, PanelType::I4, PanelType::I2] {
+            let integers = Integers::new(kind, inputs, outputs, seed ^ 0x55);
+            let bytes = integers.bytes();
+            let data = integers.data(&bytes);
+            let wide: Vec<f32> = integers.raw.iter().map(|raw| f32::from(*raw)).collect();
+            let mut expected = twin(&x, &wide, None, rows, inputs, outputs);
+            for (index, sum) in expected.iter_mut().enumerate() {
+                let scale = scales[index % outputs];
+                *sum = bias.as_ref().map_or(*sum * scale, |bias| sum.mul_add(scale, bias[index % outputs]));
+            }
+            let panels = Panels { data, scales: Scales::PerOutput(&scales), inputs, outputs };
+            same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+        }
+        // In blocks: the bits of the decoded weights.
+        let integers = Integers::new(PanelType::I4, inputs, outputs, seed ^ 0x33);
+        let blocks = inputs.div_ceil(block);
+        let scales: Vec<u16> = (0..outputs * blocks).map(|i| (i as u64 * 40503 % 0x4800) as u16 | ((i as u16 & 1) << 15)).collect();
+        let decoded: Vec<f32> = (0..inputs * outputs).map(|at| {
+            let scale = scales[at / inputs * blocks + at % inputs / block];
+            f32::from(integers.raw[at]) * crate::simd::widen_f16(scale)
+        }).collect();
+        let expected = twin(&x, &decoded, bias.as_deref(), rows, inputs, outputs);
+        let scales = block_panels(&scales, blocks, outputs);
+        let scales = Scales::PerBlock { size: block, values: &scales };
+        let panels = Panels { data: integers.data(&[]), scales, inputs, outputs };
+        same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+    }
+
+    #[test]
+    fn quantised_rows_are_summed_exactly(
+        rows in 1usize..30, inputs in 1usize..2500, outputs in 1usize..150, block in 1usize..70, seed: u64, with_bias: bool,
+    ) {
+        let x = values(rows * inputs, seed);
+        let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
+        let scales: Vec<f32> = values(outputs, seed ^ 7).iter().map(|scale| scale / 100.0).collect();
+        let quantised: Vec<(f32, Vec<i64>)> = x.chunks(inputs).map(|row| {
+            let largest = row.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
+            let scale = largest * (1.0 / 127.0);
+            (scale, row.iter().map(|value| (value / scale).round_ties_even() as i64).collect())
+        }).collect();
+        let add = |output: usize| bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
+        for kind in [PanelType::I8, PanelType::I4, PanelType::I2] {
+            let integers = Integers::new(kind, inputs, outputs, seed ^ 0x55);
+            let bytes = integers.bytes();
+            let mut expected = Vec::new();
+            for (scale, q) in &quantised {
+                for output in 0..outputs {
+                    let w = &integers.raw[output * inputs..][..inputs];
+                    let sum: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
+                    let scale = f64::from(*scale) * f64::from(scales[output]);
+                    expected.push((sum as f64 * scale + add(output)) as f32);
+                }
+            }
+            let panels = Panels { data: integers.data(&bytes), scales: Scales::PerOutput(&scales), inputs, outputs };
+            dynamic_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+        }
+        let integers = Integers::new(PanelType::I4, inputs, outputs, seed ^ 0x33);
+        let blocks = inputs.div_ceil(block);
+        let scales: Vec<u16> = (0..outputs * blocks).map(|i| (i as u64 * 40503 % 0x4800) as u16).collect();
+        let mut expected = Vec::new();
+        for (scale, q) in &quantised {
+            for output in 0..outputs {
+                let w = &integers.raw[output * inputs..][..inputs];
+                let mut sum = 0.0f64;
+                for (index, (q, w)) in q.chunks(block).zip(w.chunks(block)).enumerate() {
+                    let part: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
+                    sum += part as f64 * f64::from(crate::simd::widen_f16(scales[output * blocks + index]));
+                }
+                expected.push((sum * f64::from(*scale) + add(output)) as f32);
+            }
+        }
+        let scales = block_panels(&scales, blocks, outputs);
+        let scales = Scales::PerBlock { size: block, values: &scales };
+        let panels = Panels { data: integers.data(&[]), scales, inputs, outputs };
+        dynamic_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+    }
+}
+
+fn same_everywhere(
+    x: &[f32],
+    panels: Panels<'_>,
+    bias: Option<&[f32]>,
+    rows: usize,
+    expected: &[f32],
+) -> Result<(), TestCaseError> {
+    for level in Level::available() {
+        for threads in [1, 3] {
+            let mut out = vec![f32::NAN; rows * panels.outputs];
+            linear(level, &Pool::eager(threads), x, panels, bias, rows, &mut out);
+            prop_assert_eq!(bits(&out), bits(expected), "{} with {} threads", level.name(), threads);
+        }
+    }
+    Ok(())
+}
+
+fn dynamic_everywhere(
+    x: &[f32],
+    panels: Panels<'_>,
+    bias: Option<&[f32]>,
+    rows: usize,
+    expected: &[f32],
+) -> Result<(), TestCaseError> {
+    for level in Level::available() {
+        for threads in [1, 3] {
+            let mut out = vec![f32::NAN; rows * panels.outputs];
+            let mut scratch = vec![f32::NAN; dynamic_scratch_values(panels.inputs, rows).unwrap()];
+            dynamic_linear(level, &Pool::eager(threads), x, panels, bias, rows, &mut scratch, &mut out);
+            prop_assert_eq!(bits(&out), bits(expected), "{} with {} threads", level.name(), threads);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_longest_sums_are_exact() {
+    // The largest products of one sign, more than f32 can count.
+    let (inputs, outputs) = (1 << 16, 17);
+    let raw = vec![-128i8; inputs * outputs];
+    let mut packed = vec![0u8; 2 * LANES * inputs];
+    for (panel, target) in packed.chunks_mut(LANES * inputs).enumerate() {
+        let rows = panel * LANES * inputs..((panel + 1) * LANES).min(outputs) * inputs;
+        pack_integers(PanelType::I8, &raw[rows], inputs, target);
+    }
+    let bytes: Vec<i8> = packed.iter().map(|byte| *byte as i8).collect();
+    let mut x = vec![127.0; inputs];
+    x[inputs - 1] = 126.0;
+    let scales = vec![1.0; outputs];
+    let data = PanelData::I8(bytes.as_chunks().0);
+    let panels = Panels { data, scales: Scales::PerOutput(&scales), inputs, outputs };
+    let row_scale = f64::from(127.0f32 * (1.0 / 127.0));
+    let exact = (-128.0 * (127.0 * inputs as f64 - 1.0) * row_scale) as f32;
+    dynamic_everywhere(&x, panels, None, 1, &vec![exact; outputs]).unwrap();
+}
+
+#[test]
+fn rows_of_zeros_and_of_nothing() {
+    let scales = [0.5; 3];
+    let weights = vec![[7i8; LANES]; 4];
+    let panels =
+        Panels { data: PanelData::I8(&weights), scales: Scales::PerOutput(&scales), inputs: 4, outputs: 3 };
+    dynamic_everywhere(&[0.0; 8], panels, Some(&[1.0, 2.0, 3.0]), 2, &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
+        .unwrap();
+    let none = Panels { data: PanelData::I8(&[]), inputs: 0, ..panels };
+    dynamic_everywhere(&[], none, Some(&[1.0, 2.0, 3.0]), 2, &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]).unwrap();
 }

@@ -2,71 +2,89 @@
 
 use crate::simd::{LANES, Registers, Simd};
 
-/// A stored weight type that widens to f32 exactly.
+/// One step of k of a panel: sixteen stored weights that widen to f32 exactly.
 pub trait Element: Copy + Send + Sync {
     /// Whether widening costs instructions.
     const NARROW: bool;
-    /// Sixteen values, widened.
+    /// Whether scales change along k; see [`Blocks`].
+    const SCALED: bool = false;
+    /// The sixteen weights, widened, without their scales.
     ///
     /// # Safety
-    /// `source` is readable for sixteen elements.
+    /// `source` is readable.
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V;
 }
 
-impl Element for f32 {
+impl Element for [f32; LANES] {
     const NARROW: bool = false;
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
         // SAFETY: as the caller grants.
-        unsafe { s.load(source) }
+        unsafe { s.load(source.cast()) }
     }
 }
 
-/// bfloat16 bits.
+macro_rules! narrow_elements {
+    ($($(#[$meta:meta])* $name:ident([$stored:ty; $count:literal]) => $load:ident $(, scaled $scaled:literal)?;)*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Copy)]
+        #[repr(transparent)]
+        pub struct $name([$stored; $count]);
+
+        impl Element for $name {
+            const NARROW: bool = true;
+            $(const SCALED: bool = $scaled;)?
+            #[inline(always)]
+            unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
+                // SAFETY: as the caller grants; the type is transparent.
+                unsafe { s.$load(source.cast()) }
+            }
+        }
+    )* };
+}
+narrow_elements! {
+    /// bfloat16 bits.
+    Bf16([u16; 16]) => load_bf16;
+    /// binary16 bits.
+    F16([u16; 16]) => load_f16;
+    /// Signed bytes.
+    I8([i8; 16]) => load_i8;
+    /// Signed values of four bits, packed.
+    I4([u8; 8]) => load_i4;
+    /// Signed values of two bits, packed.
+    I2([u8; 4]) => load_i2;
+    /// As [`I4`], a scale per block of k.
+    BlockI4([u8; 8]) => load_i4, scaled true;
+}
+
+/// Scales that change along k, seen from the first step of a tile.
 #[derive(Clone, Copy)]
-#[repr(transparent)]
-pub struct Bf16(u16);
+pub struct Blocks {
+    /// Sixteen binary16 per block, of the first panel.
+    pub scales: *const [u16; LANES],
+    /// Blocks of a panel.
+    pub stride: usize,
+    /// Steps of a block.
+    pub size: usize,
+    /// Steps before the first one here.
+    pub first: usize,
+}
 
-impl Element for Bf16 {
-    const NARROW: bool = true;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
-        // SAFETY: as the caller grants; the type is transparent.
-        unsafe { s.load_bf16(source.cast()) }
+impl Blocks {
+    /// For weights without such scales.
+    pub const NONE: Blocks = Blocks { scales: std::ptr::null(), stride: 0, size: 1, first: 0 };
+
+    fn panel(self, panel: usize) -> Blocks {
+        // Never dereferenced where there are none.
+        Blocks { scales: self.scales.wrapping_add(panel * self.stride), ..self }
     }
-}
-
-/// binary16 bits.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub struct F16(u16);
-
-impl Element for F16 {
-    const NARROW: bool = true;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
-        // SAFETY: as the caller grants; the type is transparent.
-        unsafe { s.load_f16(source.cast()) }
-    }
-}
-
-/// The same values, seen as bfloat16.
-pub fn as_bf16(values: &[u16]) -> &[Bf16] {
-    // SAFETY: the type is a transparent u16.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) }
-}
-
-/// The same values, seen as binary16.
-pub fn as_f16(values: &[u16]) -> &[F16] {
-    // SAFETY: the type is a transparent u16.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) }
 }
 
 /// `ROWS × PANELS` accumulators over `steps` of k. `columns` of the outputs exist (at most `PANELS · 16`).
 ///
 /// # Safety
-/// `x` is readable for `ROWS` rows of `x_stride` of which `steps` are used, `weights` for `PANELS` panels of `panel_stride`,
-/// `out` is readable and writable for `ROWS` rows of `out_stride` of which `columns` are used.
+/// `x` is readable for `ROWS` rows of `x_stride` of which `steps` are used, `weights` for `PANELS` panels of `panel_stride` steps,
+/// `blocks` for the scales of these steps where the element is scaled, `out` is readable and writable for `ROWS` rows of `out_stride` of which `columns` are used.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a tile with its strides")]
 unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
@@ -75,6 +93,7 @@ unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
     x_stride: usize,
     weights: *const E,
     panel_stride: usize,
+    blocks: Blocks,
     steps: usize,
     out: *mut f32,
     out_stride: usize,
@@ -94,20 +113,37 @@ unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
             }
         }
     }
-    for k in 0..steps {
-        // SAFETY: `k` < `steps`; rows and panels as the caller grants.
-        unsafe {
-            let mut w = [s.splat(0.0); PANELS];
-            for (p, w) in w.iter_mut().enumerate() {
-                *w = E::load(s, weights.add(p * panel_stride + k * LANES));
+    let mut scales = [s.splat(1.0); PANELS];
+    let mut from = 0;
+    while from < steps {
+        let mut to = steps;
+        if E::SCALED {
+            let block = (blocks.first + from) / blocks.size;
+            to = steps.min((block + 1) * blocks.size - blocks.first);
+            for (p, scale) in scales.iter_mut().enumerate() {
+                // SAFETY: the caller grants the scales of these steps.
+                *scale = unsafe { s.load_f16(blocks.scales.add(p * blocks.stride + block).cast()) };
             }
-            for (r, row) in sums.iter_mut().enumerate() {
-                let value = s.splat(*x.add(r * x_stride + k));
-                for (sum, w) in row.iter_mut().zip(w) {
-                    *sum = s.fma(value, w, *sum);
+        }
+        for k in from..to {
+            // SAFETY: `k` < `steps`; rows and panels as the caller grants.
+            unsafe {
+                let mut w = [s.splat(0.0); PANELS];
+                for (p, w) in w.iter_mut().enumerate() {
+                    *w = E::load(s, weights.add(p * panel_stride + k));
+                    if E::SCALED {
+                        *w = s.mul(*w, scales[p]);
+                    }
+                }
+                for (r, row) in sums.iter_mut().enumerate() {
+                    let value = s.splat(*x.add(r * x_stride + k));
+                    for (sum, w) in row.iter_mut().zip(w) {
+                        *sum = s.fma(value, w, *sum);
+                    }
                 }
             }
         }
+        from = to;
     }
     for (r, row) in sums.iter().enumerate() {
         for (p, sum) in row.iter().enumerate() {
@@ -136,6 +172,7 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
     x_stride: usize,
     weights: *const E,
     panel_stride: usize,
+    blocks: Blocks,
     steps: usize,
     out: *mut f32,
     out_stride: usize,
@@ -150,6 +187,7 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
         // SAFETY: panel, row and column offsets stay within the block that the caller grants.
         unsafe {
             let w = weights.add(panel * panel_stride);
+            let blocks = blocks.panel(panel);
             let column = panel * LANES;
             macro_rules! cover {
                 ($rows:literal, $panels:literal, $row:expr) => {
@@ -159,6 +197,7 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
                         x_stride,
                         w,
                         panel_stride,
+                        blocks,
                         steps,
                         out.add($row * out_stride + column),
                         out_stride,

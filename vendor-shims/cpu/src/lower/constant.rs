@@ -1,0 +1,296 @@
+//! What a stored constant means, and which forms of it this shim takes.
+
+use shardwright_shim_abi::WeightView;
+use shardwright_shim_abi::raw::{
+    SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I2, SW_DTYPE_I4, SW_DTYPE_I8, SW_DTYPE_I16,
+    SW_DTYPE_U8, SW_DTYPE_U16, SW_QUANTISATION_PER_BLOCK, SW_QUANTISATION_PER_CHANNEL,
+};
+
+use crate::error::CpuError;
+use crate::kernels::linear::PanelType;
+use crate::program::MAX_VALUES;
+use crate::simd::{widen_bf16, widen_f16};
+
+/// Which values of a constant share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granularity {
+    /// All.
+    PerTensor,
+    /// Those of one index of an axis.
+    PerChannel {
+        /// The axis.
+        axis: usize,
+    },
+    /// So many consecutive ones of the last axis.
+    PerBlock {
+        /// Values per scale, at least one.
+        size: u64,
+    },
+}
+
+/// A constant of a type this shim knows.
+#[derive(Clone, Copy)]
+pub struct Constant<'a> {
+    weight: WeightView<'a>,
+    kind: Kind,
+    granularity: Option<Granularity>,
+    scale_dtype: u32,
+    zero_point: i32,
+}
+
+/// Stored types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    F32,
+    F16,
+    Bf16,
+    I16,
+    U16,
+    I8,
+    U8,
+    I4,
+    I2,
+}
+
+impl Kind {
+    fn of(dtype: u32) -> Option<Kind> {
+        Some(match dtype {
+            SW_DTYPE_F32 => Kind::F32,
+            SW_DTYPE_F16 => Kind::F16,
+            SW_DTYPE_BF16 => Kind::Bf16,
+            SW_DTYPE_I16 => Kind::I16,
+            SW_DTYPE_U16 => Kind::U16,
+            SW_DTYPE_I8 => Kind::I8,
+            SW_DTYPE_U8 => Kind::U8,
+            SW_DTYPE_I4 => Kind::I4,
+            SW_DTYPE_I2 => Kind::I2,
+            _ => return None,
+        })
+    }
+
+    fn bits(self) -> u64 {
+        match self {
+            Kind::F32 => 32,
+            Kind::F16 | Kind::Bf16 | Kind::I16 | Kind::U16 => 16,
+            Kind::I8 | Kind::U8 => 8,
+            Kind::I4 => 4,
+            Kind::I2 => 2,
+        }
+    }
+
+    fn is_float(self) -> bool {
+        matches!(self, Kind::F32 | Kind::F16 | Kind::Bf16)
+    }
+
+    fn is_packed(self) -> bool {
+        self.bits() < 8
+    }
+}
+
+impl<'a> Constant<'a> {
+    /// What a weight is, from its description alone; the reason when it is nothing this shim knows.
+    pub fn of(weight: WeightView<'a>) -> Result<Constant<'a>, String> {
+        let kind = Kind::of(weight.dtype())
+            .ok_or_else(|| format!("constants of element type {} are not known", weight.dtype()))?;
+        let plain = Constant { weight, kind, granularity: None, scale_dtype: SW_DTYPE_F32, zero_point: 0 };
+        let Some(quantisation) = weight.quantisation() else {
+            return match kind.is_float() {
+                true => Ok(plain),
+                false => Err(format!("integers of element type {} have no scale", weight.dtype())),
+            };
+        };
+        let rank = weight.shape().len();
+        let axis = quantisation.axis() as usize;
+        let granularity = match quantisation.kind() {
+            SW_QUANTISATION_PER_CHANNEL => Granularity::PerChannel { axis },
+            SW_QUANTISATION_PER_BLOCK if axis + 1 == rank => {
+                Granularity::PerBlock { size: quantisation.block() }
+            }
+            SW_QUANTISATION_PER_BLOCK => {
+                return Err(format!("scales per block along axis {axis} of {rank}, the last is known"));
+            }
+            _ => Granularity::PerTensor,
+        };
+        let zero_points = quantisation.zero_points().map_err(|error| error.message)?;
+        let zero_point = zero_points.first().copied().unwrap_or(0);
+        if zero_points.iter().any(|held| *held != zero_point) {
+            return Err("zero points differ within one constant".into());
+        }
+        let scale_dtype = quantisation.scale_dtype();
+        if !matches!(scale_dtype, SW_DTYPE_F32 | SW_DTYPE_F16) {
+            return Err(format!("scales of element type {scale_dtype}, f32 and f16 are known"));
+        }
+        Ok(Constant { granularity: Some(granularity), scale_dtype, zero_point, ..plain })
+    }
+
+    /// As [`Constant::of`], with all its bytes and finite scales.
+    pub fn complete(weight: WeightView<'a>) -> Result<Constant<'a>, CpuError> {
+        let invalid = |reason: String| CpuError::InvalidWeight { name: weight.name().to_owned(), reason };
+        let constant = Constant::of(weight).map_err(invalid)?;
+        let elements = weight.shape().iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
+        if elements.is_none_or(|elements| elements > MAX_VALUES) {
+            return Err(invalid(format!("{:?} values are too many", weight.shape())));
+        }
+        if Some(weight.length()) != constant.row_bytes().checked_mul(constant.rows()) {
+            return Err(invalid(format!(
+                "{} bytes for {:?} of {} bits each",
+                weight.length(),
+                weight.shape(),
+                constant.kind.bits()
+            )));
+        }
+        constant.stored()?;
+        constant.scales()?;
+        Ok(constant)
+    }
+
+    /// Number of values.
+    pub fn elements(&self) -> u64 {
+        self.weight.shape().iter().product()
+    }
+
+    fn width(&self) -> u64 {
+        self.weight.shape().last().copied().unwrap_or(1)
+    }
+
+    fn rows(&self) -> u64 {
+        let shape = self.weight.shape();
+        shape[..shape.len().saturating_sub(1)].iter().product()
+    }
+
+    /// Bytes of a row; no overflow, since the values of the whole are bounded.
+    fn row_bytes(&self) -> u64 {
+        self.width().saturating_mul(self.kind.bits()).div_ceil(8)
+    }
+
+    /// Whether stored integers stand for values.
+    pub fn is_quantised(&self) -> bool {
+        self.granularity.is_some()
+    }
+
+    /// Which values share a scale; none for floats.
+    pub fn granularity(&self) -> Option<Granularity> {
+        self.granularity
+    }
+
+    /// The type of its panels as a matrix that is stored `[outputs, inputs]` (`by_rows`) or `[inputs, outputs]`; the reason when it
+    /// cannot be one.
+    pub fn matrix(&self, by_rows: bool) -> Result<PanelType, String> {
+        match (self.kind, self.granularity) {
+            (Kind::F32, _) => Ok(PanelType::F32),
+            (Kind::F16, _) => Ok(PanelType::F16),
+            (Kind::Bf16, _) => Ok(PanelType::Bf16),
+            (Kind::I8 | Kind::I4 | Kind::I2, Some(granularity)) if by_rows && self.zero_point == 0 => {
+                match granularity {
+                    Granularity::PerTensor | Granularity::PerChannel { axis: 0 }
+                        if self.scale_dtype != SW_DTYPE_F32 =>
+                    {
+                        Err("scales of a tensor or of channels are f16, f32 are taken".into())
+                    }
+                    Granularity::PerBlock { .. } if self.scale_dtype != SW_DTYPE_F16 => {
+                        Err("scales of blocks are f32, f16 are taken".into())
+                    }
+                    Granularity::PerBlock { .. } if self.kind != Kind::I4 => {
+                        Err(format!("scales per block of {} bits, 4 are taken", self.kind.bits()))
+                    }
+                    Granularity::PerChannel { axis } if axis != 0 => {
+                        Err(format!("scales per channel of axis {axis}, of axis 0 are taken"))
+                    }
+                    _ => Ok(match self.kind {
+                        Kind::I4 => PanelType::I4,
+                        Kind::I2 => PanelType::I2,
+                        _ => PanelType::I8,
+                    }),
+                }
+            }
+            (kind, _) if kind.is_packed() && by_rows => {
+                Err(format!("a matrix of {} bits with a zero point is not taken", kind.bits()))
+            }
+            (kind, _) if kind.is_packed() => {
+                Err(format!("a matrix of {} bits is taken as [outputs, inputs] alone", kind.bits()))
+            }
+            _ => self.values().map(|()| PanelType::F32),
+        }
+    }
+
+    /// Whether it can be decoded to values wherever it stands; the reason when it cannot.
+    pub fn values(&self) -> Result<(), String> {
+        match self.granularity {
+            _ if self.kind.is_packed() => {
+                Err(format!("{} bits are taken as weights of a matrix product alone", self.kind.bits()))
+            }
+            None | Some(Granularity::PerTensor) => Ok(()),
+            Some(Granularity::PerChannel { axis }) => {
+                Err(format!("scales per channel of axis {axis} are taken of matrices alone"))
+            }
+            Some(Granularity::PerBlock { .. }) => Err("scales per block are taken of matrices alone".into()),
+        }
+    }
+
+    fn invalid(&self, reason: impl Into<String>) -> CpuError {
+        CpuError::InvalidWeight { name: self.weight.name().to_owned(), reason: reason.into() }
+    }
+
+    /// The stored bytes.
+    pub fn stored(&self) -> Result<&'a [u8], CpuError> {
+        self.weight.bytes().map_err(|error| self.invalid(error.message))
+    }
+
+    /// The stored scales.
+    pub fn stored_scales(&self) -> Result<&'a [u8], CpuError> {
+        match self.weight.quantisation() {
+            Some(quantisation) => quantisation.scales().map_err(|error| self.invalid(error.message)),
+            None => Ok(&[]),
+        }
+    }
+
+    /// The scales as f32, finite; empty for floats.
+    pub fn scales(&self) -> Result<Vec<f32>, CpuError> {
+        match self.weight.quantisation() {
+            Some(quantisation) => quantisation.scale_values().map_err(|error| self.invalid(error.message)),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Values from `first` on, as f32. Of constants that [`Constant::values`] accepts.
+    pub fn read(&self, first: usize, into: &mut [f32]) -> Result<(), CpuError> {
+        let step = self.kind.bits() as usize / 8;
+        let end = first.checked_add(into.len()).and_then(|end| end.checked_mul(step));
+        let bytes = end
+            .and_then(|end| self.stored().ok()?.get(first * step..end))
+            .filter(|_| step > 0)
+            .ok_or_else(|| self.invalid("values beyond its end"))?;
+        let scale = self.scales()?.first().copied().unwrap_or(1.0);
+        // The one multiplication that a stored integer means.
+        let integer = |raw: i32| (i64::from(raw) - i64::from(self.zero_point)) as f32 * scale;
+        for (into, raw) in into.iter_mut().zip(bytes.chunks_exact(step)) {
+            *into = match (self.kind, raw) {
+                (Kind::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+                (Kind::F16, &[a, b]) => widen_f16(u16::from_le_bytes([a, b])),
+                (Kind::Bf16, &[a, b]) => widen_bf16(u16::from_le_bytes([a, b])),
+                (Kind::U16, &[a, b]) => integer(u16::from_le_bytes([a, b]).into()),
+                (Kind::I16, &[a, b]) => integer(i16::from_le_bytes([a, b]).into()),
+                (Kind::U8, &[a]) => integer(a.into()),
+                (_, &[a]) => integer((a as i8).into()),
+                _ => 0.0,
+            };
+        }
+        Ok(())
+    }
+
+    /// The stored integers of one row of a matrix of signed integers of at most eight bits.
+    pub fn read_integers(&self, row: usize, into: &mut [i8]) -> Result<(), CpuError> {
+        let length = self.row_bytes() as usize;
+        let line = row.checked_mul(length).and_then(|start| self.stored().ok()?.get(start..start + length));
+        let line = line.ok_or_else(|| self.invalid("rows beyond its end"))?;
+        let bits = self.kind.bits() as usize;
+        let per_byte = 8 / bits.clamp(1, 8);
+        for (index, into) in into.iter_mut().enumerate() {
+            let byte = line.get(index / per_byte).copied().unwrap_or(0);
+            // Low bits first; shifted to the top and back, which extends the sign.
+            let shift = 8 - bits - bits * (index % per_byte);
+            *into = ((byte << shift) as i8) >> (8 - bits);
+        }
+        Ok(())
+    }
+}
