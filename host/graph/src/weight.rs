@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,10 @@ pub struct AssetId(pub u32);
 pub trait WeightBytes: Send + Sync {
     /// All bytes of the source.
     fn bytes(&self) -> &[u8];
+
+    /// Says that a range was read and is not needed soon. A mapped file gives its memory back and reads it again when asked; others do
+    /// nothing.
+    fn release(&self, _range: Range<usize>) {}
 }
 
 impl WeightBytes for Vec<u8> {
@@ -59,6 +64,14 @@ impl WeightData {
     /// The bytes, little-endian, row-major; empty for planned ones.
     pub fn bytes(&self) -> &[u8] {
         self.source.bytes().get(self.offset..self.offset + self.length).unwrap_or_default()
+    }
+
+    /// Says that bytes of a range, counted within this data, are not needed soon; see [`WeightBytes::release`].
+    pub fn release(&self, range: Range<usize>) {
+        let end = range.end.min(self.bytes().len());
+        if range.start < end {
+            self.source.release(self.offset + range.start..self.offset + end);
+        }
     }
 
     /// Bytes it has, or will have when it is planned.
