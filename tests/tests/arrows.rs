@@ -69,6 +69,11 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-planning", "shardwright-planner-build", "planners to ask and to be attacked by"),
     ("shardwright-reference", "shardwright-models", "the goldens belong to checkpoints"),
     ("shardwright-models", "shardwright-reference", "what a graph means is what the evaluator makes of it"),
+    (
+        "shardwright-quantisation",
+        "shardwright-models",
+        "formats are judged on the demo model and on real shapes",
+    ),
     ("shardwright-runtime", "shardwright-reference", "the oracle of a chain of shards"),
     ("shardwright-runtime", "shardwright-models", "chains of real architectures"),
 ];

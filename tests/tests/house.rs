@@ -152,6 +152,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
     ("host/models/", "mapping checkpoint files"),
     ("host/bundle/", "mapping the files of a bundle"),
+    ("host/quantisation/", "mapping the files of a store"),
     ("host/runtime/", "mapping the tables that rows are gathered from"),
     ("host/planning/", "deserialising a planner pack whose signature was verified"),
     ("planner/", "the exports wit-bindgen generates"),

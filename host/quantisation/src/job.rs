@@ -1,0 +1,388 @@
+//! One weight made in one format, chunk by chunk: what a chunk gives depends on nothing but its values, so order, threads and
+//! interruptions change no byte.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use half::f16;
+use rayon::prelude::*;
+use shardwright_graph::target::{Encoding, WeightFormat};
+use shardwright_graph::{ConstantFormat, DType, Granularity, Weight, WeightData, WeightQuantisation};
+
+use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
+use crate::{QuantiseError, RowSource, pack};
+
+/// Values a chunk is cut to, where its rows are not longer: a megabyte as f32.
+const CHUNK_VALUES: usize = 1 << 18;
+/// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and results, 50 MB or so.
+const CHUNKS_PER_THREAD: usize = 2;
+const CHUNKS_AT_A_TIME: usize = 32;
+/// Values that may share a channel's scale: a gigabyte as f32, a hundred times the longest row of any published model.
+pub(crate) const CHANNEL_LIMIT: u64 = 1 << 28;
+
+/// Stored bytes of one chunk.
+pub(crate) struct Chunk {
+    pub data: Vec<u8>,
+    pub scales: Vec<u8>,
+}
+
+/// What a weight is made into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// One of the weight formats.
+    Matrix(WeightFormat),
+    /// `U16` per tensor with a zero point.
+    Activation,
+}
+
+impl Target {
+    /// `None` for what stays as it is.
+    pub fn of(format: ConstantFormat) -> Option<Target> {
+        match format {
+            ConstantFormat::Stored => None,
+            ConstantFormat::Matrix(format) => Some(Target::Matrix(format)),
+            ConstantFormat::Activation => Some(Target::Activation),
+        }
+    }
+}
+
+/// What is known of a whole tensor before its chunks can be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Whole {
+    pub scale: f32,
+    pub zero_point: i32,
+}
+
+/// A weight to be made.
+pub(crate) struct Job<'s> {
+    source: &'s dyn RowSource,
+    importance: Option<&'s [f32]>,
+    /// Counted, not made.
+    planned: Weight,
+    rows: usize,
+    width: usize,
+    /// Rows whose values may share a scale.
+    unit: usize,
+    units_per_chunk: usize,
+}
+
+impl<'s> Job<'s> {
+    /// `importance` has a value per column.
+    pub fn new(
+        source: &'s dyn RowSource,
+        target: Target,
+        importance: Option<&'s [f32]>,
+    ) -> Result<Self, QuantiseError> {
+        let float = Weight {
+            name: source.name().to_owned(),
+            part: source.part(),
+            shape: source.shape().to_vec(),
+            dtype: DType::F32,
+            data: WeightData::planned(0),
+            quantisation: None,
+        };
+        let planned = match target {
+            Target::Matrix(format) => float.planned(format)?,
+            Target::Activation => Weight {
+                dtype: DType::U16,
+                quantisation: Some(WeightQuantisation {
+                    granularity: Granularity::PerTensor,
+                    scale_dtype: DType::F32,
+                    scales: WeightData::planned(4),
+                    zero_point: 0,
+                }),
+                ..float.planned(WeightFormat::F16)?
+            },
+        };
+        let (rows, width) = (planned.rows(), planned.row_width());
+        let granularity = planned.quantisation.as_ref().map(|held| held.granularity);
+        let channels = planned.shape.first().map_or(1, |&extent| extent as usize).max(1);
+        let unit = match granularity {
+            Some(Granularity::PerChannel) if planned.shape.len() > 1 => (rows / channels).max(1),
+            _ => 1,
+        };
+        let values = (unit as u64).saturating_mul(width as u64);
+        if values > CHANNEL_LIMIT {
+            return Err(QuantiseError::ChannelTooLarge {
+                weight: planned.name.clone(),
+                values,
+                limit: CHANNEL_LIMIT,
+            });
+        }
+        if let Some(importance) = importance {
+            let sound = importance.len() == width && importance.iter().all(|c| c.is_finite() && *c >= 0.0);
+            if !sound {
+                return Err(QuantiseError::Importance {
+                    weight: planned.name.clone(),
+                    columns: width,
+                    given: importance.len(),
+                });
+            }
+        }
+        let units_per_chunk = (CHUNK_VALUES / (values as usize).max(1)).max(1);
+        Ok(Job { source, importance, planned, rows, width, unit, units_per_chunk })
+    }
+
+    /// The weight to be made: counted.
+    pub fn planned(&self) -> &Weight {
+        &self.planned
+    }
+
+    /// Number of chunks.
+    pub fn chunks(&self) -> usize {
+        let units = if self.width == 0 { 0 } else { self.rows / self.unit };
+        units.div_ceil(self.units_per_chunk)
+    }
+
+    fn chunk_rows(&self, chunk: usize) -> Range<usize> {
+        let rows = self.units_per_chunk * self.unit;
+        (chunk * rows).min(self.rows)..((chunk + 1) * rows).min(self.rows)
+    }
+
+    fn row_bytes(&self) -> usize {
+        (self.width as u64 * self.planned.dtype.bits()).div_ceil(8) as usize
+    }
+
+    /// Scale bytes that belong to a row's chunk, per unit.
+    fn unit_scale_bytes(&self) -> usize {
+        let Some(held) = &self.planned.quantisation else { return 0 };
+        let scales = match held.granularity {
+            Granularity::PerTensor => 0,
+            Granularity::PerChannel if self.planned.shape.len() == 1 => self.width,
+            Granularity::PerChannel => 1,
+            Granularity::PerBlock { size } => self.width.div_ceil(size.max(1) as usize),
+        };
+        scales * held.scale_dtype.bytes() as usize
+    }
+
+    /// Where a chunk's bytes lie within the data and within the scales.
+    pub fn places(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
+        let rows = self.chunk_rows(chunk);
+        let (row, scale) = (self.row_bytes(), self.unit_scale_bytes());
+        let units = rows.start / self.unit..rows.end / self.unit;
+        (rows.start * row..rows.end * row, units.start * scale..units.end * scale)
+    }
+
+    /// Whether something of the whole tensor must be known before chunks.
+    pub fn needs_whole(&self) -> bool {
+        self.planned.quantisation.as_ref().is_some_and(|held| held.granularity == Granularity::PerTensor)
+    }
+
+    /// What must be known of the whole tensor, in one pass over it or two; `alive` ends the work with `false`.
+    pub fn whole(&self, alive: &mut dyn FnMut() -> bool) -> Result<Option<Whole>, QuantiseError> {
+        if !self.needs_whole() {
+            return Ok(None);
+        }
+        if self.planned.dtype == DType::U16 {
+            let ends = |values: &[f32]| {
+                values
+                    .iter()
+                    .fold((0.0_f32, 0.0_f32), |(low, high), &value| (low.min(value), high.max(value)))
+            };
+            let both = |a: (f32, f32), b: (f32, f32)| (a.0.min(b.0), a.1.max(b.1));
+            let (low, high) = self.fold(alive, (0.0, 0.0), ends, both)?;
+            let encoding = Encoding::affine_over(low, high, 16);
+            return Ok(Some(Whole { scale: encoding.scale.get(), zero_point: encoding.zero_point }));
+        }
+        let steps = self.steps();
+        let largest = self.fold(alive, 0.0, largest, f32::max)?;
+        if largest == 0.0 {
+            return Ok(Some(Whole { scale: 1.0, zero_point: 0 }));
+        }
+        let grid = steps.grid(largest);
+        let of = |values: &[f32]| -> Vec<Sums> {
+            let rows = || values.chunks(self.width.max(1));
+            let of_scale = |&scale: &f32| {
+                rows()
+                    .map(|row| sums(row, self.importance, scale, steps.limit))
+                    .fold(Sums::default(), Sums::plus)
+            };
+            grid.iter().map(of_scale).collect()
+        };
+        let add = |a: Vec<Sums>, b: Vec<Sums>| a.into_iter().zip(b).map(|(a, b)| a.plus(b)).collect();
+        let all = self.fold(alive, vec![Sums::default(); grid.len()], of, add)?;
+        let (mut best, mut error) = (0, f64::INFINITY);
+        for (index, (sums, &scale)) in all.iter().zip(&grid).enumerate() {
+            if sums.squared_error(scale) < error {
+                (best, error) = (index, sums.squared_error(scale));
+            }
+        }
+        // The least-squares scale for the same integers, and rounding anew, can only lessen the error.
+        let scale = all[best].fitted(grid[best], steps).unwrap_or(grid[best]);
+        Ok(Some(Whole { scale, zero_point: 0 }))
+    }
+
+    /// Makes the chunks in order, as many at a time as threads can take, and hands them on in order.
+    pub fn make(
+        &self,
+        wanted: impl Iterator<Item = usize>,
+        whole: Option<Whole>,
+        mut take: impl FnMut(usize, Chunk) -> Result<(), QuantiseError>,
+    ) -> Result<(), QuantiseError> {
+        let mut wanted = wanted.peekable();
+        while wanted.peek().is_some() {
+            let batch: Vec<usize> = wanted.by_ref().take(at_a_time()).collect();
+            let mut made: VecDeque<_> = batch
+                .par_iter()
+                .map(|&chunk| self.values(chunk).map(|values| self.chunk(chunk, &values, whole)))
+                .collect();
+            for chunk in batch {
+                if let Some(made) = made.pop_front() {
+                    take(chunk, made?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The data of the made weight put together.
+    pub fn weight(&self, data: WeightData, scales: Option<WeightData>, whole: Option<Whole>) -> Weight {
+        let mut weight = self.planned.clone();
+        weight.data = data;
+        if let (Some(held), Some(scales)) = (&mut weight.quantisation, scales) {
+            held.scales = scales;
+            held.zero_point = whole.map_or(0, |whole| whole.zero_point);
+        }
+        weight
+    }
+
+    /// A fold over all chunks in their order, whatever the number of threads.
+    fn fold<T: Send>(
+        &self,
+        alive: &mut dyn FnMut() -> bool,
+        start: T,
+        of: impl Fn(&[f32]) -> T + Sync,
+        add: impl Fn(T, T) -> T,
+    ) -> Result<T, QuantiseError> {
+        let mut total = start;
+        let chunks: Vec<usize> = (0..self.chunks()).collect();
+        for batch in chunks.chunks(at_a_time()) {
+            let parts: Vec<Result<T, QuantiseError>> =
+                batch.par_iter().map(|&chunk| self.values(chunk).map(|values| of(&values))).collect();
+            for part in parts {
+                total = add(total, part?);
+            }
+            if !alive() {
+                return Err(QuantiseError::Cancelled { weight: self.planned.name.clone() });
+            }
+        }
+        Ok(total)
+    }
+
+    /// The values of a chunk, all finite.
+    fn values(&self, chunk: usize) -> Result<Vec<f32>, QuantiseError> {
+        let rows = self.chunk_rows(chunk);
+        let mut values = vec![0.0; rows.len() * self.width];
+        self.source.rows(rows.start, &mut values)?;
+        self.source.release(rows.start, rows.len());
+        if !values.iter().all(|value| value.is_finite()) {
+            let at = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
+            return Err(QuantiseError::NotFinite {
+                weight: self.planned.name.clone(),
+                row: rows.start + at / self.width,
+                column: at % self.width,
+                value: values[at],
+            });
+        }
+        Ok(values)
+    }
+
+    fn steps(&self) -> Steps {
+        let limit = match self.planned.dtype {
+            DType::I2 => 1.0,
+            DType::I4 => 7.0,
+            _ => 127.0,
+        };
+        let scale = self.planned.quantisation.as_ref().map_or(DType::F32, |held| held.scale_dtype);
+        Steps { limit, scale }
+    }
+
+    fn chunk(&self, chunk: usize, values: &[f32], whole: Option<Whole>) -> Chunk {
+        let (data, scales) = self.places(chunk);
+        let mut made =
+            Chunk { data: Vec::with_capacity(data.len()), scales: Vec::with_capacity(scales.len()) };
+        let Some(held) = &self.planned.quantisation else {
+            pack::floats(self.planned.dtype, values, &mut made.data);
+            return made;
+        };
+        let mut codes = vec![0_i32; self.width];
+        match (held.granularity, whole) {
+            (Granularity::PerTensor, Some(whole)) if self.planned.dtype == DType::U16 => {
+                for row in values.chunks(self.width) {
+                    let encode = |value: f32| raw(value, whole);
+                    codes.iter_mut().zip(row).for_each(|(code, &value)| *code = encode(value));
+                    pack::integers(self.planned.dtype, &codes, &mut made.data);
+                }
+            }
+            (Granularity::PerTensor, whole) => {
+                let scale = whole.map_or(1.0, |whole| whole.scale);
+                for row in values.chunks(self.width) {
+                    self.round(row, scale, &mut codes);
+                    pack::integers(self.planned.dtype, &codes, &mut made.data);
+                }
+            }
+            (Granularity::PerChannel, _) if self.planned.shape.len() > 1 => {
+                self.channels(values, &mut codes, &mut made);
+            }
+            (Granularity::PerChannel, _) => self.blocks(values, 1, &mut codes, &mut made),
+            (Granularity::PerBlock { size }, _) => {
+                self.blocks(values, size.max(1) as usize, &mut codes, &mut made);
+            }
+        }
+        made
+    }
+
+    /// One scale for the rows of each unit.
+    fn channels(&self, values: &[f32], codes: &mut [i32], made: &mut Chunk) {
+        // Importances are per column; a channel of several rows sees them once per row.
+        let repeated: Option<Vec<f32>> =
+            self.importance.filter(|_| self.unit > 1).map(|importance| importance.repeat(self.unit));
+        let importance = repeated.as_deref().or(self.importance);
+        for channel in values.chunks(self.unit * self.width) {
+            let scale = best_scale(channel, importance, self.steps());
+            self.push_scale(scale, made);
+            for row in channel.chunks(self.width) {
+                self.round(row, scale, codes);
+                pack::integers(self.planned.dtype, codes, &mut made.data);
+            }
+        }
+    }
+
+    /// One scale for so many consecutive values of a row.
+    fn blocks(&self, values: &[f32], size: usize, codes: &mut [i32], made: &mut Chunk) {
+        for row in values.chunks(self.width) {
+            for start in (0..self.width).step_by(size) {
+                let block = start..(start + size).min(self.width);
+                let importance = self.importance.map(|importance| &importance[block.clone()]);
+                let scale = best_scale(&row[block.clone()], importance, self.steps());
+                self.push_scale(scale, made);
+                self.round(&row[block.clone()], scale, &mut codes[block]);
+            }
+            pack::integers(self.planned.dtype, codes, &mut made.data);
+        }
+    }
+
+    fn push_scale(&self, scale: f32, made: &mut Chunk) {
+        match self.steps().scale {
+            DType::F16 => made.scales.extend(f16::from_f32(scale).to_le_bytes()),
+            _ => made.scales.extend(scale.to_le_bytes()),
+        }
+    }
+
+    fn round(&self, values: &[f32], scale: f32, codes: &mut [i32]) {
+        let (limit, inverse) = (self.steps().limit, scale.recip());
+        for (code, &value) in codes.iter_mut().zip(values) {
+            *code = nearest(value * inverse, limit) as i32;
+        }
+    }
+}
+
+/// The stored integer of a constant that is encoded like an activation, as [`Encoding::raw`] says.
+fn raw(value: f32, whole: Whole) -> i32 {
+    let raw = (value / whole.scale).round_ties_even() + whole.zero_point as f32;
+    raw.clamp(0.0, f32::from(u16::MAX)) as i32
+}
+
+fn at_a_time() -> usize {
+    (rayon::current_num_threads() * CHUNKS_PER_THREAD).clamp(1, CHUNKS_AT_A_TIME)
+}

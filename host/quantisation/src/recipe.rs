@@ -1,0 +1,167 @@
+//! A whole graph in other formats: what becomes of each weight and table, and the making of them in memory.
+
+use std::collections::BTreeMap;
+
+use shardwright_graph::target::{FormatTuple, WeightFormat};
+use shardwright_graph::{Asset, ConstantFormat, Graph, Weight, WeightData};
+
+use crate::job::{Job, Target};
+use crate::{Progress, QuantiseError, RowSource, Watch};
+
+/// Formats of the gathered tables; `None` leaves one as it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TableFormats {
+    /// The embedding. A head that is tied to it has its own format, as a weight of role `head`.
+    pub embedding: Option<WeightFormat>,
+    /// Every other table: per-layer embeddings.
+    pub per_layer: Option<WeightFormat>,
+}
+
+impl TableFormats {
+    fn of(self, index: usize) -> Option<WeightFormat> {
+        if index == 0 { self.embedding } else { self.per_layer }
+    }
+}
+
+/// How much each input column of a matrix counts, by name of the weight: the mean square of what it is multiplied with.
+pub type Importance = BTreeMap<String, Vec<f32>>;
+
+/// What becomes of every weight and table of a graph.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recipe {
+    /// By [`shardwright_graph::WeightId`]. What a caller has no use for may be set to [`ConstantFormat::Stored`].
+    pub weights: Vec<ConstantFormat>,
+    /// Of the gathered tables.
+    pub tables: TableFormats,
+    /// Of the columns of matrices, where calibration found them; a matrix that is not named has equal columns.
+    pub importance: Importance,
+}
+
+impl Recipe {
+    /// The weights of `graph` as a format tuple says.
+    pub fn new(graph: &Graph, formats: &FormatTuple, tables: TableFormats) -> Self {
+        Recipe { weights: graph.constant_formats(formats), tables, importance: Importance::new() }
+    }
+
+    /// With columns that count as calibration found.
+    #[must_use]
+    pub fn with_importance(mut self, importance: Importance) -> Self {
+        self.importance = importance;
+        self
+    }
+}
+
+/// Counts what is made and tells the watcher.
+pub(crate) struct Meter<'w> {
+    pub watch: &'w mut dyn Watch,
+    pub done: u64,
+    pub total: u64,
+}
+
+impl Meter<'_> {
+    /// Counts bytes as made; an error when the watcher ends the work.
+    pub fn made(&mut self, weight: &str, bytes: u64) -> Result<(), QuantiseError> {
+        self.done += bytes;
+        let progress = Progress { weight, done: self.done, total: self.total };
+        match self.watch.progress(&progress).is_break() {
+            true => Err(QuantiseError::Cancelled { weight: weight.to_owned() }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Makes a weight: in memory, or in a store.
+pub(crate) type Make<'m> =
+    dyn FnMut(&Weight, Target, Option<&[f32]>, &mut Meter<'_>) -> Result<Weight, QuantiseError> + 'm;
+
+/// The graph with its weights and tables as the recipe says, each made by `make`.
+pub(crate) fn apply(
+    graph: &Graph,
+    recipe: &Recipe,
+    watch: &mut dyn Watch,
+    make: &mut Make<'_>,
+) -> Result<Graph, QuantiseError> {
+    if recipe.weights.len() != graph.weights.len() {
+        return Err(QuantiseError::Recipe { recipe: recipe.weights.len(), graph: graph.weights.len() });
+    }
+    let of_table = |(index, asset): (usize, &Asset)| {
+        recipe
+            .tables
+            .of(index)
+            .filter(|&format| WeightFormat::of(&asset.table) != Some(format))
+            .map(Target::Matrix)
+    };
+    let weights: Vec<Option<Target>> = recipe.weights.iter().map(|&format| Target::of(format)).collect();
+    let tables: Vec<Option<Target>> = graph.assets.iter().enumerate().map(of_table).collect();
+    let sources = graph.weights.iter().chain(graph.assets.iter().map(|asset| &asset.table));
+    let mut total = 0;
+    for (source, target) in sources.zip(weights.iter().chain(&tables)) {
+        if let Some(target) = target {
+            total += Job::new(source, *target, None)?.planned().bytes();
+        }
+    }
+    let mut meter = Meter { watch, done: 0, total };
+    let mut made = graph.clone();
+    for ((weight, source), target) in made.weights.iter_mut().zip(&graph.weights).zip(weights) {
+        if let Some(target) = target {
+            let importance = recipe.importance.get(&source.name).map(Vec::as_slice);
+            *weight = make(source, target, importance, &mut meter)?;
+        }
+    }
+    for ((asset, source), target) in made.assets.iter_mut().zip(&graph.assets).zip(tables) {
+        if let Some(target) = target {
+            asset.table = make(&source.table, target, None, &mut meter)?;
+        }
+    }
+    Ok(made)
+}
+
+/// The graph with its weights and tables as the recipe says, held in memory. What stays as stored is shared, not copied.
+///
+/// For models that fit; [`Store::graph`](crate::Store::graph) gives the same bytes for any.
+pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph, QuantiseError> {
+    apply(graph, recipe, watch, &mut in_memory)
+}
+
+/// One weight in another format, held in memory; `importance` has a value per column.
+pub fn quantise_weight(
+    source: &dyn RowSource,
+    format: WeightFormat,
+    importance: Option<&[f32]>,
+    watch: &mut dyn Watch,
+) -> Result<Weight, QuantiseError> {
+    let job = Job::new(source, Target::Matrix(format), importance)?;
+    let total = job.planned().bytes();
+    make_in_memory(&job, &mut Meter { watch, done: 0, total })
+}
+
+/// One weight encoded like an activation: `U16` with one scale and a zero point over its range and zero.
+pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight, QuantiseError> {
+    let job = Job::new(source, Target::Activation, None)?;
+    let total = job.planned().bytes();
+    make_in_memory(&job, &mut Meter { watch, done: 0, total })
+}
+
+pub(crate) fn in_memory(
+    source: &Weight,
+    target: Target,
+    importance: Option<&[f32]>,
+    meter: &mut Meter<'_>,
+) -> Result<Weight, QuantiseError> {
+    make_in_memory(&Job::new(source, target, importance)?, meter)
+}
+
+fn make_in_memory(job: &Job<'_>, meter: &mut Meter<'_>) -> Result<Weight, QuantiseError> {
+    let name = job.planned().name.clone();
+    let whole = job.whole(&mut || meter.made(&name, 0).is_ok())?;
+    let mut data = Vec::with_capacity(job.planned().data.length());
+    let mut scales = whole.map_or_else(Vec::new, |whole| whole.scale.to_le_bytes().to_vec());
+    meter.made(&name, scales.len() as u64)?;
+    job.make(0..job.chunks(), whole, |_, chunk| {
+        data.extend_from_slice(&chunk.data);
+        scales.extend_from_slice(&chunk.scales);
+        meter.made(&name, (chunk.data.len() + chunk.scales.len()) as u64)
+    })?;
+    let scales = job.planned().quantisation.is_some().then(|| WeightData::from_vec(scales));
+    Ok(job.weight(WeightData::from_vec(data), scales, whole))
+}

@@ -1,0 +1,332 @@
+//! The scale with the least squared error for values that share one.
+//!
+//! With w = s · v, stored q = clamp(round(v)), the error of a scale is s² Σ c (v − q)², c the importance of a value (1 unless calibration
+//! says otherwise). Max-abs scaling spends the range on one outlier, so smaller scales are tried on a geometric grid; then, for
+//! the stored integers of the best, the scale Σ c q w / Σ c q² is the least-squares one, after which values are rounded anew, a few
+//! rounds. The best of all that were tried wins, plain max-abs scaling among them, so the result is never worse than that.
+//!
+//! For ternary values no search is needed: the best set of non-zeros are the values above some threshold, so sorting by magnitude and
+//! running sums find the optimum.
+
+use half::f16;
+use shardwright_graph::DType;
+
+/// Values summed in f32 lanes before they go into an f64: short enough that lanes lose nothing that matters.
+const RUN: usize = 256;
+/// Independent sums, for the vector unit; a fixed number, since it decides the order of summation.
+const LANES: usize = 8;
+/// Rounds of fitting a scale to the integers and the integers to the scale.
+const FITS: usize = 3;
+/// Adding and subtracting 1.5 · 2²³ rounds to the nearest integer, ties to even, where a value is far smaller.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// Range of the stored integers and type of the scales of a format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Steps {
+    /// Largest stored value; the smallest is its negative.
+    pub limit: f32,
+    /// Type of the scale.
+    pub scale: DType,
+}
+
+impl Steps {
+    /// The scale in its type; positive and finite, so that every value has a quotient.
+    fn scale(&self, wanted: f64) -> f32 {
+        match self.scale {
+            DType::F16 => {
+                let lowest = f16::MIN_POSITIVE_SUBNORMAL.to_f64();
+                f16::from_f64(wanted.clamp(lowest, f16::MAX.to_f64())).to_f32()
+            }
+            _ => wanted.clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32,
+        }
+    }
+
+    /// The max-abs scale.
+    #[cfg(test)]
+    pub fn plain(&self, largest: f32) -> f32 {
+        self.scale(f64::from(largest) / f64::from(self.limit))
+    }
+
+    /// Scales worth trying, from the max-abs one down. Few integers profit from deep cuts, many do not.
+    pub fn grid(&self, largest: f32) -> Vec<f32> {
+        let (ratio, count) = if self.limit > 16.0 { (0.96_f64, 16) } else { (0.93_f64, 24) };
+        let plain = f64::from(largest) / f64::from(self.limit);
+        let mut grid: Vec<f32> = (0..count).map(|step| self.scale(plain * ratio.powi(step))).collect();
+        // Small f16 scales fall together.
+        grid.dedup();
+        grid
+    }
+}
+
+/// The stored value nearest to `v` steps.
+#[inline(always)]
+pub(crate) fn nearest(v: f32, limit: f32) -> f32 {
+    let v = if v > limit { limit } else { v };
+    let v = if v < -limit { -limit } else { v };
+    (v + ROUNDER) - ROUNDER
+}
+
+/// Largest magnitude.
+pub(crate) fn largest(values: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let (whole, rest) = values.as_chunks::<LANES>();
+    for eight in whole {
+        for (lane, value) in lanes.iter_mut().zip(eight) {
+            let value = value.abs();
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    rest.iter().map(|value| value.abs()).chain(lanes).fold(0.0, f32::max)
+}
+
+/// Sums over values at one scale, in steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Sums {
+    /// Σ c (v − q)².
+    pub error: f64,
+    /// Σ c q v.
+    pub product: f64,
+    /// Σ c q².
+    pub square: f64,
+}
+
+impl Sums {
+    /// With the sums of further values.
+    pub fn plus(self, other: Sums) -> Sums {
+        Sums {
+            error: self.error + other.error,
+            product: self.product + other.product,
+            square: self.square + other.square,
+        }
+    }
+
+    /// The squared error in units of the values.
+    pub fn squared_error(&self, scale: f32) -> f64 {
+        self.error * f64::from(scale) * f64::from(scale)
+    }
+
+    /// The least-squares scale for the integers these sums were made with.
+    pub fn fitted(&self, scale: f32, steps: Steps) -> Option<f32> {
+        (self.square > 0.0 && self.product.is_finite())
+            .then(|| steps.scale(f64::from(scale) * self.product / self.square))
+    }
+}
+
+/// The sums of `values` at `scale`; importances, where given, are as many.
+pub(crate) fn sums(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> Sums {
+    match importance {
+        None => sums_of::<false>(values, values, scale, limit),
+        Some(importance) => sums_of::<true>(values, importance, scale, limit),
+    }
+}
+
+fn sums_of<const WEIGHTED: bool>(values: &[f32], importance: &[f32], scale: f32, limit: f32) -> Sums {
+    let inverse = scale.recip();
+    let mut total = Sums::default();
+    for (values, importance) in values.chunks(RUN).zip(importance.chunks(RUN)) {
+        let mut lanes = [[0.0_f32; LANES]; 3];
+        let (whole, rest) = values.as_chunks::<LANES>();
+        let (importances, rest_importance) = importance.as_chunks::<LANES>();
+        for (eight, c) in whole.iter().zip(importances) {
+            add::<WEIGHTED, LANES>(&mut lanes, eight, c, inverse, limit);
+        }
+        let mut tail = [[0.0_f32; 1]; 3];
+        for (value, c) in rest.as_chunks::<1>().0.iter().zip(rest_importance.as_chunks::<1>().0) {
+            add::<WEIGHTED, 1>(&mut tail, value, c, inverse, limit);
+        }
+        let sum = |at: usize| lanes[at].iter().chain(&tail[at]).map(|&lane| f64::from(lane)).sum::<f64>();
+        total = total.plus(Sums { error: sum(0), product: sum(1), square: sum(2) });
+    }
+    total
+}
+
+#[inline(always)]
+fn add<const WEIGHTED: bool, const N: usize>(
+    lanes: &mut [[f32; N]; 3],
+    values: &[f32; N],
+    importance: &[f32; N],
+    inverse: f32,
+    limit: f32,
+) {
+    for lane in 0..N {
+        let v = values[lane] * inverse;
+        let q = nearest(v, limit);
+        let (left, weighted) = if WEIGHTED { (v - q, q * importance[lane]) } else { (v - q, q) };
+        lanes[0][lane] += if WEIGHTED { left * left * importance[lane] } else { left * left };
+        lanes[1][lane] += weighted * v;
+        lanes[2][lane] += weighted * q;
+    }
+}
+
+/// The best scale found for values that share one. Values are finite; of none but zeros the scale is 1.
+pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Steps) -> f32 {
+    let largest = largest(values);
+    if largest == 0.0 {
+        return steps.scale(1.0);
+    }
+    if steps.limit == 1.0 {
+        return ternary_scale(values, importance, steps);
+    }
+    /// Steps down the grid without gain after which the rest is not tried.
+    const PATIENCE: usize = 5;
+    let mut best =
+        Best { values, importance, steps, scale: 0.0, error: f64::INFINITY, sums: Sums::default() };
+    let mut idle = 0;
+    for scale in steps.grid(largest) {
+        idle = if best.offer(scale) { 0 } else { idle + 1 };
+        if idle == PATIENCE {
+            break;
+        }
+    }
+    for _ in 0..FITS {
+        let Some(fitted) = best.sums.fitted(best.scale, steps) else { break };
+        if !best.offer(fitted) {
+            break;
+        }
+    }
+    best.scale
+}
+
+struct Best<'v> {
+    values: &'v [f32],
+    importance: Option<&'v [f32]>,
+    steps: Steps,
+    scale: f32,
+    error: f64,
+    sums: Sums,
+}
+
+impl Best<'_> {
+    /// Whether it is better than what was offered before; the first is taken whatever it is.
+    fn offer(&mut self, scale: f32) -> bool {
+        let sums = sums(self.values, self.importance, scale, self.steps.limit);
+        let error = sums.squared_error(scale);
+        let better = self.scale == 0.0 || error < self.error;
+        if better {
+            (self.scale, self.error, self.sums) = (scale, error, sums);
+        }
+        better
+    }
+}
+
+/// The optimal scale for −1, 0, 1. Of m non-zeros the error is Σ c w² − (Σₘ c |w|)² / Σₘ c, and whichever set is best holds the m largest.
+fn ternary_scale(values: &[f32], importance: Option<&[f32]>, steps: Steps) -> f32 {
+    let mut sorted: Vec<(f32, f32)> = values
+        .iter()
+        .enumerate()
+        .map(|(index, value)| (value.abs(), importance.map_or(1.0, |importance| importance[index])))
+        .collect();
+    // Magnitudes are not negative, so their bits sort as they do; equal ones by importance, so that the order of values is of no account.
+    sorted.sort_unstable_by_key(|(value, c)| std::cmp::Reverse((value.to_bits(), c.to_bits())));
+    let (mut sum, mut count) = (0.0_f64, 0.0_f64);
+    let (mut best, mut scale) = (f64::NEG_INFINITY, f64::from(sorted[0].0));
+    for (value, c) in sorted {
+        sum += f64::from(value) * f64::from(c);
+        count += f64::from(c);
+        if count > 0.0 && sum * sum / count > best {
+            (best, scale) = (sum * sum / count, sum / count);
+        }
+    }
+    steps.scale(scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WIDE: Steps = Steps { limit: 127.0, scale: DType::F32 };
+    const NARROW: Steps = Steps { limit: 7.0, scale: DType::F32 };
+    const BLOCK: Steps = Steps { limit: 7.0, scale: DType::F16 };
+    const TERNARY: Steps = Steps { limit: 1.0, scale: DType::F32 };
+
+    /// The plain definition, in f64.
+    fn error(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> f64 {
+        let of = |(index, &value): (usize, &f32)| {
+            let q = (f64::from(value) / f64::from(scale)).round_ties_even();
+            let q = q.clamp(-f64::from(limit), f64::from(limit));
+            let left = f64::from(value) - q * f64::from(scale);
+            left * left * importance.map_or(1.0, |importance| f64::from(importance[index]))
+        };
+        values.iter().enumerate().map(of).sum()
+    }
+
+    fn values() -> impl Strategy<Value = Vec<f32>> {
+        let near = -1.0_f32..1.0;
+        let value = prop_oneof![8 => near.clone(), 1 => near.prop_map(|x| x * 40.0), 1 => Just(0.0)];
+        (prop::collection::vec(value, 1..700), -12_i32..8)
+            .prop_map(|(values, power)| values.iter().map(|value| value * 2.0_f32.powi(power)).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn never_worse_than_max_abs_scaling(values in values(), weigh in any::<bool>()) {
+            let importance: Vec<f32> = (0..values.len()).map(|i| 0.1 + (i % 7) as f32).collect();
+            let importance = weigh.then_some(importance.as_slice());
+            for steps in [WIDE, NARROW, BLOCK, TERNARY] {
+                let found = error(&values, importance, best_scale(&values, importance, steps), steps.limit);
+                let plain = error(&values, importance, steps.plain(largest(&values)), steps.limit);
+                prop_assert!(found <= plain * (1.0 + 1e-5) + 1e-30, "{steps:?}: {found} > {plain}");
+            }
+        }
+
+        #[test]
+        fn ternary_scales_are_optimal(values in prop::collection::vec(-3.0_f32..3.0, 1..9)) {
+            let found = error(&values, None, best_scale(&values, None, TERNARY), 1.0);
+            // Every choice of non-zeros with its own best scale.
+            let squares: f64 = values.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
+            let best = (1_u32..1 << values.len()).map(|set| {
+                let chosen = values.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1);
+                let sum: f64 = chosen.map(|(_, w)| f64::from(w.abs())).sum();
+                squares - sum * sum / f64::from(set.count_ones())
+            });
+            let best = best.fold(f64::INFINITY, f64::min);
+            prop_assert!(found <= best + 1e-6 * squares, "{found} > {best}");
+        }
+
+        #[test]
+        fn sums_are_what_they_say(values in values(), scale in 0.01_f32..3.0) {
+            let made = sums(&values, None, scale, 7.0);
+            let wanted = error(&values, None, scale, 7.0);
+            let size: f64 = values.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
+            prop_assert!((made.squared_error(scale) - wanted).abs() <= 1e-4 * wanted + 1e-9 * size);
+        }
+    }
+
+    #[test]
+    fn outliers_are_cut_where_integers_are_few() {
+        // A bell of 2,000 values and one far out.
+        let bell = |i: i32| ((i * 37 % 101) + (i * 53 % 97) + (i * 71 % 89) - 142) as f32 / 100.0;
+        let values: Vec<f32> = (0..2000).map(bell).chain([12.0]).collect();
+        let plain = NARROW.plain(12.0);
+        let found = best_scale(&values, None, NARROW);
+        assert!(found < 0.5 * plain, "{found} of {plain}");
+        assert!(error(&values, None, found, 7.0) < 0.5 * error(&values, None, plain, 7.0));
+    }
+
+    #[test]
+    fn extremes_have_a_usable_scale() {
+        for steps in [WIDE, NARROW, BLOCK, TERNARY] {
+            for values in [
+                vec![0.0; 9],
+                vec![f32::MIN_POSITIVE / 4.0; 3],
+                vec![f32::MAX, -f32::MAX, 0.0],
+                vec![1e-30, 1.0],
+            ] {
+                let scale = best_scale(&values, None, steps);
+                assert!(scale.is_finite() && scale > 0.0, "{steps:?} {values:?}: {scale}");
+            }
+        }
+        assert_eq!(best_scale(&[0.0; 5], None, BLOCK), 1.0);
+    }
+
+    #[test]
+    fn rounding_is_to_the_nearest_and_ties_go_to_even() {
+        for (v, limit, wanted) in
+            [(2.5, 7.0, 2.0), (3.5, 7.0, 4.0), (-0.5, 7.0, 0.0), (1e30, 127.0, 127.0), (-8.0, 7.0, -7.0)]
+        {
+            assert_eq!(nearest(v, limit), wanted);
+        }
+    }
+}

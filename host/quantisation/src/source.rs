@@ -1,0 +1,98 @@
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+use shardwright_graph::Weight;
+
+use crate::QuantiseError;
+
+/// Bytes hashed at a time by one thread, and given back after.
+const HASHED_BYTES: usize = 1 << 22;
+
+/// A weight that can be read row by row, in any order, by several threads at once.
+pub trait RowSource: Sync {
+    /// Name in the checkpoint.
+    fn name(&self) -> &str;
+
+    /// What it is to the network, see [`Weight::part`].
+    fn part(&self) -> &'static str;
+
+    /// Dense row-major shape; rank ≥ 1.
+    fn shape(&self) -> &[u64];
+
+    /// The values of whole rows (lines of the last axis) from `first` on, as many as `out` holds.
+    fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError>;
+
+    /// Says that so many rows from `first` on were read and are not needed soon.
+    fn release(&self, _first: usize, _rows: usize) {}
+
+    /// A hash that is another one when any value, the type or the shape is another.
+    fn identity(&self) -> Result<[u8; 32], QuantiseError>;
+}
+
+/// A weight of a checkpoint: mapped, decoded row by row. Its identity is a hash of all its bytes, made by all threads; memory
+/// is given back behind both.
+impl RowSource for Weight {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn part(&self) -> &'static str {
+        self.part
+    }
+
+    fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError> {
+        let width = self.row_width().max(1);
+        for (index, row) in out.chunks_mut(width).enumerate() {
+            if !self.decode_row(first + index, row) {
+                return Err(QuantiseError::MissingBytes {
+                    weight: self.name.clone(),
+                    row: first + index,
+                    bytes: self.data.bytes().len() as u64,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&self, first: usize, rows: usize) {
+        let row = self.row_bytes();
+        self.data.release(first.saturating_mul(row)..(first + rows).saturating_mul(row));
+    }
+
+    fn identity(&self) -> Result<[u8; 32], QuantiseError> {
+        let mut digest = Sha256::new();
+        digest.update([self.dtype.number() as u8]);
+        digest.update((self.shape.len() as u64).to_le_bytes());
+        self.shape.iter().for_each(|extent| digest.update(extent.to_le_bytes()));
+        let bytes = self.data.bytes();
+        let parts: Vec<[u8; 32]> = bytes
+            .par_chunks(HASHED_BYTES)
+            .enumerate()
+            .map(|(index, part)| {
+                let hash = Sha256::digest(part).into();
+                self.data.release(index * HASHED_BYTES..index * HASHED_BYTES + part.len());
+                hash
+            })
+            .collect();
+        parts.iter().for_each(|part| digest.update(part));
+        if let Some(held) = &self.quantisation {
+            digest.update(format!("{:?} {} {}", held.granularity, held.scale_dtype, held.zero_point));
+            digest.update(held.scales.bytes());
+        }
+        Ok(digest.finalize().into())
+    }
+}
+
+/// Bytes of one row as stored.
+trait RowBytes {
+    fn row_bytes(&self) -> usize;
+}
+
+impl RowBytes for Weight {
+    fn row_bytes(&self) -> usize {
+        (self.row_width() as u64 * self.dtype.bits()).div_ceil(8) as usize
+    }
+}

@@ -1,0 +1,257 @@
+//! One file of the store: written chunk by chunk, continued where an earlier run was ended, read back whole.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use shardwright_graph::{Weight, WeightBytes, WeightData};
+
+use super::header::{HASH, Header, PAGE, Parts, hash, hexadecimal};
+use super::mapped::Mapped;
+use crate::job::{Chunk, Job, Whole};
+use crate::{QuantiseError, StoreError};
+
+/// Hash of a chunk: its number is part of it, so that chunks cannot change places.
+fn chunk_hash(chunk: usize, data: &[u8], scales: &[u8]) -> [u8; HASH] {
+    hash(&[&(chunk as u64).to_le_bytes(), data, scales])
+}
+
+/// Hash of what is known of the whole tensor; after those of the chunks in the table.
+fn whole_hash(scale: &[u8]) -> [u8; HASH] {
+    hash(&[b"whole", scale])
+}
+
+/// A file in the making. Held locked, so that no two programs write it.
+pub(super) struct Unfinished<'j> {
+    path: PathBuf,
+    file: File,
+    header: Header,
+    parts: Parts,
+    job: &'j Job<'j>,
+    /// Which chunks are made.
+    made: Vec<bool>,
+    whole: Option<Whole>,
+    table: Vec<u8>,
+}
+
+impl<'j> Unfinished<'j> {
+    /// Opens what an earlier run left, or begins.
+    pub fn open(path: PathBuf, header: Header, job: &'j Job<'j>) -> Result<Self, QuantiseError> {
+        let io = |action, source| StoreError::Io { action, path: path.clone(), source };
+        let (Some(parts), Some(page)) = (header.parts(), header.page()) else {
+            let weight = job.planned();
+            return Err(shardwright_graph::GraphError::WeightTooLarge {
+                weight: weight.name.clone(),
+                shape: weight.shape.clone(),
+            }
+            .into());
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|source| io("open", source))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Busy { path }.into()),
+            Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
+        }
+        let chunks = job.chunks();
+        let mut unfinished = Unfinished {
+            path: path.clone(),
+            file,
+            header,
+            parts,
+            job,
+            made: vec![false; chunks],
+            whole: None,
+            table: vec![0; (chunks + 1) * HASH],
+        };
+        let length = unfinished.file.metadata().map_err(|source| io("read", source))?.len();
+        if length == parts.end {
+            let mapped = Mapped::of(&unfinished.file).map_err(|source| io("map", source))?;
+            if mapped.bytes().get(..PAGE as usize) == Some(&page) {
+                unfinished.take_over(&mapped);
+                return Ok(unfinished);
+            }
+        }
+        // Length first and the header last: a file with a header has its full length.
+        let file = &unfinished.file;
+        file.set_len(0).and_then(|()| file.set_len(parts.end)).map_err(|source| io("write", source))?;
+        unfinished.write(0, &page)?;
+        Ok(unfinished)
+    }
+
+    /// Finds the chunks whose hashes fit.
+    fn take_over(&mut self, mapped: &Mapped) {
+        let bytes = mapped.bytes();
+        self.table.copy_from_slice(&bytes[self.parts.table as usize..self.parts.end as usize]);
+        let (table, parts, job) = (&self.table, self.parts, self.job);
+        self.made = (0..self.made.len())
+            .into_par_iter()
+            .map(|chunk| {
+                let wanted = &table[chunk * HASH..(chunk + 1) * HASH];
+                wanted.iter().any(|&byte| byte != 0) && checked(bytes, parts, job, chunk, wanted, mapped)
+            })
+            .collect();
+        // Gaps are left unwritten: a hole made anew reads as zeros, as it would have.
+        for (chunk, made) in self.made.iter().enumerate() {
+            if !made {
+                self.table[chunk * HASH..(chunk + 1) * HASH].fill(0);
+            }
+        }
+        let (scale, chunks) = (parts.scales as usize, self.made.len());
+        if job.needs_whole() && whole_hash(&bytes[scale..scale + 4]) == self.table[chunks * HASH..] {
+            let scale =
+                f32::from_le_bytes([bytes[scale], bytes[scale + 1], bytes[scale + 2], bytes[scale + 3]]);
+            self.whole = Some(Whole { scale, zero_point: 0 });
+        } else {
+            self.table[chunks * HASH..].fill(0);
+            if job.needs_whole() {
+                self.made.fill(false);
+            }
+        }
+    }
+
+    /// Chunks made so far.
+    pub fn made(&self) -> usize {
+        self.made.iter().filter(|made| **made).count()
+    }
+
+    /// Bytes of the chunks made so far.
+    pub fn made_bytes(&self) -> u64 {
+        let bytes = |chunk: usize| {
+            let (data, scales) = self.job.places(chunk);
+            (data.len() + scales.len()) as u64
+        };
+        self.made.iter().enumerate().filter(|(_, made)| **made).map(|(chunk, _)| bytes(chunk)).sum()
+    }
+
+    /// Makes what is missing; `tell` hears of bytes made and may end the work.
+    pub fn complete(
+        &mut self,
+        tell: &mut dyn FnMut(u64) -> Result<(), QuantiseError>,
+    ) -> Result<(), QuantiseError> {
+        if self.job.needs_whole() && self.whole.is_none() {
+            let whole = self.job.whole(&mut || tell(0).is_ok())?;
+            if let Some(whole) = whole {
+                let scale = whole.scale.to_le_bytes();
+                self.write(self.parts.scales, &scale)?;
+                self.note_hash(self.made.len(), whole_hash(&scale))?;
+            }
+            self.whole = whole;
+        }
+        let missing: Vec<usize> = (0..self.made.len()).filter(|&chunk| !self.made[chunk]).collect();
+        let (job, whole) = (self.job, self.whole);
+        job.make(missing.into_iter(), whole, |chunk, made| {
+            self.put(chunk, &made)?;
+            tell((made.data.len() + made.scales.len()) as u64)
+        })
+    }
+
+    fn put(&mut self, chunk: usize, made: &Chunk) -> Result<(), QuantiseError> {
+        let (data, scales) = self.job.places(chunk);
+        self.write(self.parts.data + data.start as u64, &made.data)?;
+        self.write(self.parts.scales + scales.start as u64, &made.scales)?;
+        self.note_hash(chunk, chunk_hash(chunk, &made.data, &made.scales))?;
+        self.made[chunk] = true;
+        Ok(())
+    }
+
+    fn note_hash(&mut self, entry: usize, hash: [u8; HASH]) -> Result<(), QuantiseError> {
+        self.table[entry * HASH..(entry + 1) * HASH].copy_from_slice(&hash);
+        self.write(self.parts.table + (entry * HASH) as u64, &hash)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), QuantiseError> {
+        let written = self.file.seek(SeekFrom::Start(offset)).and_then(|_| self.file.write_all(bytes));
+        written.map_err(|source| StoreError::Io { action: "write", path: self.path.clone(), source }.into())
+    }
+
+    /// Says in the header that the file is whole and gives it its name.
+    pub fn finish(mut self, name: &Path) -> Result<(), QuantiseError> {
+        self.header.table = hexadecimal(&hash(&[&self.table]));
+        if let Some(page) = self.header.page() {
+            self.write(0, &page)?;
+        }
+        // No wait for the disk: whatever a loss of power leaves out is found by the hashes and made again.
+        std::fs::rename(&self.path, name)
+            .map_err(|source| StoreError::Io { action: "rename", path: self.path.clone(), source }.into())
+    }
+}
+
+/// Whether the bytes of a chunk have the hash; gives their memory back.
+fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8], mapped: &Mapped) -> bool {
+    let (data, scales) = job.places(chunk);
+    let place =
+        |start: u64, range: &std::ops::Range<usize>| start as usize + range.start..start as usize + range.end;
+    let (data, scales) = (place(parts.data, &data), place(parts.scales, &scales));
+    let fits = chunk_hash(chunk, &bytes[data.clone()], &bytes[scales]) == *wanted;
+    mapped.release(data);
+    fits
+}
+
+/// Opens a whole file and proves every byte of it.
+pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<Weight, StoreError> {
+    let mapped = Mapped::open(path)?;
+    let bytes = mapped.bytes();
+    let header = Header::read(path, bytes)?;
+    if (Header { table: String::new(), ..header.clone() }) != *wanted {
+        return Err(StoreError::OtherWeight {
+            path: path.to_owned(),
+            found: header.describe(),
+            wanted: wanted.describe(),
+        });
+    }
+    let length = bytes.len() as u64;
+    let parts = match header.parts() {
+        Some(parts) if parts.end == length => parts,
+        parts => {
+            let wanted = parts.map_or(u64::MAX, |parts| parts.end);
+            return Err(StoreError::Length { path: path.to_owned(), found: length, wanted });
+        }
+    };
+    let damaged = |offset: u64, what| StoreError::Damaged { path: path.to_owned(), offset, what };
+    let table = &bytes[parts.table as usize..];
+    if hexadecimal(&hash(&[table])) != header.table {
+        return Err(damaged(parts.table, "the table of hashes"));
+    }
+    let wrong = (0..job.chunks()).into_par_iter().find_first(|&chunk| {
+        !checked(bytes, parts, job, chunk, &table[chunk * HASH..(chunk + 1) * HASH], &mapped)
+    });
+    if let Some(chunk) = wrong {
+        return Err(damaged(
+            parts.data + job.places(chunk).0.start as u64,
+            "the hash of the chunk that begins here",
+        ));
+    }
+    let (scales, last) = (parts.scales as usize, &table[job.chunks() * HASH..]);
+    let whole = bytes[scales..].first_chunk::<4>().filter(|_| job.needs_whole());
+    let fits = match whole {
+        Some(scale) => whole_hash(scale) == last,
+        None => last.iter().all(|&byte| byte == 0),
+    };
+    if !fits {
+        return Err(damaged(parts.scales, "the hash of the scale"));
+    }
+    let gaps = [parts.data + header.data..parts.scales, parts.scales + header.scales..parts.table];
+    for gap in gaps {
+        if bytes[gap.start as usize..gap.end as usize].iter().any(|&byte| byte != 0) {
+            return Err(damaged(gap.start, "the gap after the part before"));
+        }
+    }
+    let whole = whole.map(|scale| Whole { scale: f32::from_le_bytes(*scale), zero_point: 0 });
+    let source: Arc<dyn WeightBytes> = Arc::new(mapped);
+    let data = |offset: u64, length: u64| {
+        // Within the file, as the parts were checked against its length.
+        WeightData::new(Arc::clone(&source), offset as usize, length as usize)
+            .map_err(|_| damaged(offset, "a part beyond the end"))
+    };
+    let scales =
+        job.planned().quantisation.as_ref().map(|_| data(parts.scales, header.scales)).transpose()?;
+    Ok(job.weight(data(parts.data, header.data)?, scales, whole))
+}

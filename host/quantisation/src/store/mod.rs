@@ -1,0 +1,169 @@
+//! Made weights in a directory: streamed there in chunks, mapped from there, continued after an interruption.
+
+mod file;
+mod header;
+mod mapped;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use shardwright_graph::target::WeightFormat;
+use shardwright_graph::{Graph, Weight};
+
+use crate::job::{Job, Target};
+use crate::recipe::{Meter, apply, in_memory};
+use crate::{Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
+use file::{Unfinished, open_whole};
+use header::{Header, VERSION, hash, hexadecimal};
+
+/// Ending of whole files.
+const WHOLE: &str = "weight";
+/// Ending of files in the making.
+const UNFINISHED: &str = "unfinished";
+
+/// A directory of made weights.
+///
+/// A file is named by a hash over all that decides its content: name, shape and identity of the source, format, importances and the
+/// version of the arithmetic. What is there and sound is used, however it came there; what an earlier run began is continued at the chunk
+/// where it was ended, whether by cancelling, a fault, or the end of the process. The bytes are the same in every case.
+///
+/// Memory: 32 chunks at most, about 100 MB, whatever the size of a weight; mapped sources and results are given back behind the
+/// reader.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    /// Weights made or proved by this value, by address: a tied head and embedding in one format share a file.
+    open: Mutex<BTreeMap<String, Weight>>,
+}
+
+impl Store {
+    /// A store in a directory, which is made if it is not there.
+    pub fn open(directory: impl Into<PathBuf>) -> Result<Self, QuantiseError> {
+        let directory = directory.into();
+        std::fs::create_dir_all(&directory).map_err(|source| StoreError::Io {
+            action: "make",
+            path: directory.clone(),
+            source,
+        })?;
+        Ok(Store { directory, open: Mutex::default() })
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The graph with its weights and tables as the recipe says, mapped from the store. What stays as stored is shared, not copied;
+    /// vectors (norm scales and the like) are made in memory.
+    pub fn graph(
+        &self,
+        graph: &Graph,
+        recipe: &Recipe,
+        watch: &mut dyn Watch,
+    ) -> Result<Graph, QuantiseError> {
+        apply(graph, recipe, watch, &mut |source, target, importance, meter| match target {
+            Target::Matrix(format) if source.shape.len() > 1 => self.make(source, format, importance, meter),
+            _ => in_memory(source, target, importance, meter),
+        })
+    }
+
+    /// One weight in a format, mapped from the store; `importance` has a value per column.
+    pub fn weight(
+        &self,
+        source: &dyn RowSource,
+        format: WeightFormat,
+        importance: Option<&[f32]>,
+        watch: &mut dyn Watch,
+    ) -> Result<Weight, QuantiseError> {
+        let total = Job::new(source, Target::Matrix(format), None)?.planned().bytes();
+        self.make(source, format, importance, &mut Meter { watch, done: 0, total })
+    }
+
+    fn make(
+        &self,
+        source: &dyn RowSource,
+        format: WeightFormat,
+        importance: Option<&[f32]>,
+        meter: &mut Meter<'_>,
+    ) -> Result<Weight, QuantiseError> {
+        let job = Job::new(source, Target::Matrix(format), importance)?;
+        let name = source.name();
+        let address = address(source, format, importance)?;
+        let bytes = job.planned().bytes();
+        let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
+        if let Some(weight) = known {
+            meter.made(name, bytes)?;
+            // The same content may serve as another part.
+            return Ok(Weight { part: source.part(), ..weight });
+        }
+        let path = self.directory.join(format!("{address}.{WHOLE}"));
+        let header = Header::new(&job, format, address.clone());
+        let found = match open_whole(&path, &header, &job) {
+            Ok(weight) => Some(weight),
+            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => None,
+            Err(fault) if fault.is_of_content() => {
+                let reason = fault.to_string();
+                meter.watch.note(Note::Remade { weight: name.to_owned(), path: path.clone(), reason });
+                None
+            }
+            Err(fault) => return Err(fault.into()),
+        };
+        let weight = match found {
+            Some(weight) => {
+                meter.watch.note(Note::Found { weight: name.to_owned() });
+                meter.made(name, bytes)?;
+                weight
+            }
+            None => {
+                let unfinished = self.directory.join(format!("{address}.{UNFINISHED}"));
+                let mut unfinished = Unfinished::open(unfinished, header.clone(), &job)?;
+                let before = unfinished.made_bytes();
+                if before > 0 {
+                    meter.watch.note(Note::Continued {
+                        weight: name.to_owned(),
+                        chunks: unfinished.made() as u64,
+                        of: job.chunks() as u64,
+                    });
+                }
+                let mut made = before;
+                meter.made(name, before)?;
+                unfinished.complete(&mut |bytes| {
+                    made += bytes;
+                    meter.made(name, bytes)
+                })?;
+                unfinished.finish(&path)?;
+                // A scale of the whole tensor belongs to no chunk.
+                meter.made(name, bytes.saturating_sub(made))?;
+                open_whole(&path, &header, &job)?
+            }
+        };
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(address, weight.clone());
+        Ok(weight)
+    }
+}
+
+/// Hash over all that decides the content of a file.
+fn address(
+    source: &dyn RowSource,
+    format: WeightFormat,
+    importance: Option<&[f32]>,
+) -> Result<String, QuantiseError> {
+    let length = |count: usize| (count as u64).to_le_bytes();
+    let shape: Vec<u8> = source.shape().iter().flat_map(|extent| extent.to_le_bytes()).collect();
+    let importance: Vec<u8> =
+        importance.unwrap_or_default().iter().flat_map(|value| value.to_le_bytes()).collect();
+    let name = source.name().as_bytes();
+    Ok(hexadecimal(&hash(&[
+        &VERSION.to_le_bytes(),
+        &length(name.len()),
+        name,
+        &length(shape.len()),
+        &shape,
+        &length(format.name().len()),
+        format.name().as_bytes(),
+        &source.identity()?,
+        &length(importance.len()),
+        &importance,
+    ])))
+}

@@ -1,0 +1,365 @@
+//! Every format, made and decoded: bounds, exactness, layout, threads, and what is refused.
+
+use std::ops::ControlFlow;
+
+use proptest::prelude::*;
+use shardwright_graph::target::{
+    ActivationFormat, Encoding, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
+};
+use shardwright_graph::{ConstantFormat, DType, Granularity, Graph, GraphError, Weight, WeightData};
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::{
+    Progress, QuantiseError, Recipe, RowSource, StoreError, TableFormats, Unwatched, Watch, quantise,
+    quantise_constant, quantise_weight,
+};
+use shardwright_test_checkpoints::Spec;
+
+use crate::support::{decoded, values, weight};
+
+fn made(source: &dyn RowSource, format: WeightFormat) -> Weight {
+    quantise_weight(source, format, None, &mut Unwatched).unwrap()
+}
+
+fn threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(count).build().unwrap().install(work)
+}
+
+pub fn same(a: &Weight, b: &Weight) -> bool {
+    let scales = |weight: &Weight| weight.quantisation.as_ref().map(|held| held.scales.bytes().to_vec());
+    a.name == b.name
+        && a.shape == b.shape
+        && a.dtype == b.dtype
+        && a.data.bytes() == b.data.bytes()
+        && scales(a) == scales(b)
+}
+
+/// Half a step of the max-abs scale of what shares a scale bounds the root of the mean square error of all of it.
+fn assert_close(source: &Weight, made: &Weight) {
+    let (before, after) = (decoded(source), decoded(made));
+    let width = source.row_width();
+    let limit = match made.dtype {
+        DType::I8 => 127.0,
+        DType::I4 => 7.0,
+        _ => 1.0,
+    };
+    let group = match made.quantisation.as_ref().unwrap().granularity {
+        Granularity::PerTensor => before.len(),
+        Granularity::PerChannel if source.shape.len() == 1 => 1,
+        Granularity::PerChannel => before.len() / source.shape[0] as usize,
+        Granularity::PerBlock { size } => size as usize,
+    };
+    let rows = before.chunks(width.max(group)).zip(after.chunks(width.max(group)));
+    for (before, after) in rows.flat_map(|(before, after)| before.chunks(group).zip(after.chunks(group))) {
+        let largest = before.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        let error: f64 = before.iter().zip(after).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+        // An f16 scale is off by one in 2,048 at most, which the largest value sees whole.
+        let bound = f64::from(largest) / limit * 0.5 + f64::from(largest) / 2048.0 + 1e-7;
+        let root = (error / before.len() as f64).sqrt();
+        assert!(root <= bound, "{root} > {bound}");
+    }
+}
+
+#[test]
+fn every_format_keeps_values_within_half_a_step() {
+    for (shape, seed) in
+        [(vec![1, 1], 1), (vec![5, 33], 2), (vec![64, 256], 3), (vec![3, 4, 37], 4), (vec![70], 5)]
+    {
+        let count = shape.iter().product::<u64>() as usize;
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            let source = weight(&shape, dtype, &values(count, seed));
+            for &format in WeightFormat::ALL {
+                let made = made(&source, format);
+                assert_eq!(WeightFormat::of(&made), Some(format));
+                assert_eq!(made.bytes(), source.planned(format).unwrap().bytes());
+                assert!(made.data.is_present());
+                match format.is_quantised() {
+                    true => assert_close(&source, &made),
+                    false => {
+                        let bound = if format == WeightFormat::Bf16 { 1.0 / 256.0 } else { 1.0 / 2048.0 };
+                        for (a, b) in decoded(&source).iter().zip(decoded(&made)) {
+                            assert!((a - b).abs() <= a.abs() * bound + 1e-7, "{a} {b} {format}");
+                        }
+                    }
+                }
+                if format.layout().0 == dtype {
+                    assert!(same(&source, &made));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ours_are_symmetric_and_hold_zero() {
+    let mut of = values(40 * 64, 9);
+    of[64..128].fill(0.0);
+    let source = weight(&[40, 64], DType::F32, &of);
+    for (format, limit) in [
+        (WeightFormat::W8PerChannel, 127),
+        (WeightFormat::W8PerTensor, 127),
+        (WeightFormat::W4PerChannel, 7),
+        (WeightFormat::W4PerTensor, 7),
+        (WeightFormat::W4Block32, 7),
+        (WeightFormat::W2PerChannel, 1),
+    ] {
+        let made = made(&source, format);
+        let mut largest = 0;
+        for row in 0..40 {
+            largest = largest.max(made.raw_row(row).unwrap().map(i32::abs).max().unwrap());
+        }
+        assert_eq!(largest, limit, "{format}");
+        assert!(made.raw_row(1).unwrap().all(|raw| raw == 0));
+        assert!(decoded(&made)[64..128].iter().all(|value| *value == 0.0));
+    }
+}
+
+#[test]
+fn making_again_what_was_made_changes_nothing() {
+    let source = weight(&[20, 96], DType::F32, &values(20 * 96, 11));
+    for &format in WeightFormat::ALL {
+        let once = made(&source, format);
+        let twice = made(&once, format);
+        // But for the last bit of a scale.
+        let same = |a: f32, b: f32| (a - b).abs() <= 2e-7 * a.abs();
+        assert!(decoded(&once).iter().zip(decoded(&twice)).all(|(a, b)| same(*a, b)), "{format}");
+    }
+}
+
+#[test]
+fn blocks_are_better_than_channels_and_channels_than_the_tensor() {
+    let mut of = values(64 * 256, 5);
+    of.chunks_mut(256)
+        .enumerate()
+        .for_each(|(row, values)| values.iter_mut().for_each(|v| *v *= 1.0 + row as f32));
+    let source = weight(&[64, 256], DType::F32, &of);
+    let error = |format| -> f64 {
+        let made = decoded(&made(&source, format));
+        of.iter().zip(made).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+    };
+    let order = [
+        WeightFormat::F32,
+        WeightFormat::W8PerChannel,
+        WeightFormat::W4Block32,
+        WeightFormat::W4PerChannel,
+        WeightFormat::W4PerTensor,
+    ];
+    let errors = order.map(error);
+    assert!(errors.is_sorted() && errors[0] == 0.0, "{errors:?}");
+    assert!(error(WeightFormat::W8PerTensor) > 2.0 * errors[1]);
+    assert!(error(WeightFormat::W2PerChannel) > errors[3]);
+}
+
+#[test]
+fn columns_that_count_more_are_kept_better() {
+    let source = weight(&[16, 64], DType::F32, &values(16 * 64, 21));
+    let importance: Vec<f32> = (0..64).map(|column| if column < 8 { 100.0 } else { 1.0 }).collect();
+    let error = |importance: Option<&[f32]>| -> f64 {
+        let made = quantise_weight(&source, WeightFormat::W4PerChannel, importance, &mut Unwatched).unwrap();
+        let both = decoded(&source).into_iter().zip(decoded(&made)).enumerate();
+        both.filter(|(index, _)| index % 64 < 8).map(|(_, (a, b))| f64::from(a - b).powi(2)).sum()
+    };
+    assert!(error(Some(&importance)) < 0.9 * error(None));
+}
+
+#[test]
+fn constants_like_activations_hold_zero_and_both_ends() {
+    for (values, seen) in
+        [(vec![0.5, 1.0, 2.0], 0.0..2.0), (vec![-3.0, 1.0, 0.0], -3.0..1.0), (vec![0.0; 4], 0.0..0.0)]
+    {
+        let source = weight(&[values.len() as u64], DType::Bf16, &values);
+        let made = quantise_constant(&source, &mut Unwatched).unwrap();
+        let held = made.quantisation.as_ref().unwrap();
+        assert_eq!((made.dtype, held.granularity), (DType::U16, Granularity::PerTensor));
+        let encoding = Encoding::affine_over(seen.start, seen.end, 16);
+        assert_eq!(held.zero_point, encoding.zero_point);
+        for (value, made) in values.iter().zip(decoded(&made)) {
+            assert_eq!(made, encoding.nearest(*value));
+            assert!((value - made).abs() <= encoding.scale.get() * 0.51);
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_byte() {
+    // Several chunks, the last of them shorter.
+    let source = weight(&[700, 1024], DType::Bf16, &values(700 * 1024, 3));
+    for &format in WeightFormat::ALL {
+        let of = |count| threads(count, || made(&source, format));
+        let one = of(1);
+        for count in [2, 5, 16] {
+            assert!(same(&one, &of(count)), "{format} with {count} threads");
+        }
+    }
+    let constant = |count| threads(count, || quantise_constant(&source, &mut Unwatched).unwrap());
+    assert!(same(&constant(1), &constant(7)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn never_worse_than_max_abs_scaling(
+        rows in 1_u64..6,
+        width in 1_u64..90,
+        seed in any::<u64>(),
+        power in -14_i32..6,
+    ) {
+        let of: Vec<f32> =
+            values((rows * width) as usize, seed).iter().map(|v| v * 2.0_f32.powi(power)).collect();
+        let source = weight(&[rows, width], DType::F32, &of);
+        for &format in WeightFormat::ALL.iter().filter(|format| format.is_quantised()) {
+            let (dtype, scales) = format.layout();
+            let (granularity, scale_dtype) = scales.unwrap();
+            let limit = if dtype == DType::I8 { 127.0 } else if dtype == DType::I4 { 7.0 } else { 1.0_f32 };
+            let group = match granularity {
+                Granularity::PerTensor => rows * width,
+                Granularity::PerChannel => width,
+                Granularity::PerBlock { size } => u64::from(size),
+            } as usize;
+            let plain: f64 = of
+                .chunks(if granularity == Granularity::PerTensor { of.len() } else { width as usize })
+                .flat_map(|row| row.chunks(group))
+                .map(|values| {
+                    let scale = values.iter().fold(0.0_f32, |a, b| a.max(b.abs())) / limit;
+                    let scale = match scale_dtype {
+                        DType::F16 => half::f16::from_f32(scale).to_f32().max(5.97e-8),
+                        _ => scale,
+                    };
+                    let q = |v: f32| if scale > 0.0 { (v / scale).round().clamp(-limit, limit) * scale } else { 0.0 };
+                    values.iter().map(|&v| f64::from(v - q(v)).powi(2)).sum::<f64>()
+                })
+                .sum();
+            let ours: f64 =
+                of.iter().zip(decoded(&made(&source, format))).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+            // Where max-abs scaling is exact, the last bit of a scale is left.
+            let squares: f64 = of.iter().map(|v| f64::from(*v).powi(2)).sum();
+            prop_assert!(ours <= plain * 1.0001 + squares * 1e-13, "{format}: {ours} > {plain}");
+        }
+    }
+}
+
+fn demo() -> Graph {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model");
+    Checkpoint::open(directory).unwrap().into_graph()
+}
+
+#[test]
+fn a_graph_is_made_as_its_formats_say() {
+    let graph = demo();
+    let formats = FormatTuple {
+        weights: WeightFormat::W4Block32,
+        roles: vec![RoleFormat { role: WeightRole::Head, format: WeightFormat::W8PerChannel }],
+        activations: ActivationFormat::A16,
+        states: StateFormat::F16,
+    };
+    let tables = TableFormats {
+        embedding: Some(WeightFormat::W8PerTensor),
+        per_layer: Some(WeightFormat::W2PerChannel),
+    };
+    let recipe = Recipe::new(&graph, &formats, tables);
+    let mut counted = Counted::default();
+    let made = quantise(&graph, &recipe, &mut counted).unwrap();
+    let planned = graph.planned(&formats).unwrap();
+    for (made, planned) in made.weights.iter().zip(&planned.weights) {
+        assert_eq!((made.dtype, &made.shape, made.bytes()), (planned.dtype, &planned.shape, planned.bytes()));
+        assert!(made.data.is_present());
+    }
+    let head = made.weights.iter().find(|weight| weight.part == "head").unwrap();
+    assert_eq!(WeightFormat::of(head), Some(WeightFormat::W8PerChannel));
+    let tables = made.assets.iter().map(|asset| WeightFormat::of(&asset.table).unwrap());
+    assert_eq!(tables.collect::<Vec<_>>(), [WeightFormat::W8PerTensor, WeightFormat::W2PerChannel]);
+    let bytes: u64 =
+        made.weights.iter().chain(made.assets.iter().map(|asset| &asset.table)).map(Weight::bytes).sum();
+    assert_eq!((counted.done, counted.total), (bytes, bytes));
+
+    let as_stored = FormatTuple::uniform(WeightFormat::Bf16, ActivationFormat::F32, StateFormat::F32);
+    let same_recipe = Recipe::new(&graph, &as_stored, TableFormats::default());
+    assert!(same_recipe.weights.iter().all(|format| *format == ConstantFormat::Stored));
+    let shared = quantise(&graph, &same_recipe, &mut Unwatched).unwrap();
+    assert!(
+        shared
+            .weights
+            .iter()
+            .zip(&graph.weights)
+            .all(|(a, b)| a.data.bytes().as_ptr() == b.data.bytes().as_ptr())
+    );
+}
+
+#[derive(Default)]
+struct Counted {
+    done: u64,
+    total: u64,
+    stop_at: Option<u64>,
+}
+
+impl Watch for Counted {
+    fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
+        assert!(progress.done >= self.done && progress.done <= progress.total);
+        (self.done, self.total) = (progress.done, progress.total);
+        match self.stop_at {
+            Some(stop) if progress.done >= stop => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_made_says_why() {
+    let mut of = values(4 * 40, 2);
+    of[2 * 40 + 7] = f32::NEG_INFINITY;
+    let broken = weight(&[4, 40], DType::F32, &of);
+    for &format in WeightFormat::ALL {
+        let error = quantise_weight(&broken, format, None, &mut Unwatched).unwrap_err();
+        assert!(matches!(error, QuantiseError::NotFinite { row: 2, column: 7, .. }), "{error}");
+        assert!(error.help().is_some() && error.to_string().contains("`w`"));
+    }
+    assert!(matches!(quantise_constant(&broken, &mut Unwatched), Err(QuantiseError::NotFinite { .. })));
+
+    let planned = weight(&[4, 40], DType::F32, &values(160, 1)).planned(WeightFormat::F32).unwrap();
+    let error = quantise_weight(&planned, WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap_err();
+    assert!(matches!(error, QuantiseError::MissingBytes { row: 0, bytes: 0, .. }), "{error}");
+
+    let wide = Weight {
+        shape: vec![1, 1 << 29],
+        data: WeightData::planned(1 << 31),
+        ..weight(&[1], DType::F32, &[0.0])
+    };
+    let error = quantise_weight(&wide, WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap_err();
+    assert!(matches!(error, QuantiseError::ChannelTooLarge { values: 0x2000_0000, .. }), "{error}");
+    let endless = Weight { shape: vec![1 << 40, 1 << 40], ..wide };
+    let error = quantise_weight(&endless, WeightFormat::F16, None, &mut Unwatched).unwrap_err();
+    assert!(matches!(error, QuantiseError::Graph(GraphError::WeightTooLarge { .. })), "{error}");
+
+    let sound = weight(&[4, 40], DType::F32, &values(160, 1));
+    for importance in [vec![1.0; 39], vec![-1.0; 40], vec![f32::NAN; 40]] {
+        let error =
+            quantise_weight(&sound, WeightFormat::W4Block32, Some(&importance), &mut Unwatched).unwrap_err();
+        assert!(matches!(error, QuantiseError::Importance { columns: 40, .. }), "{error}");
+    }
+
+    let graph = demo();
+    let error = quantise(&graph, &Recipe::default(), &mut Unwatched).unwrap_err();
+    assert!(matches!(error, QuantiseError::Recipe { recipe: 0, .. }), "{error}");
+    let formats = FormatTuple::uniform(WeightFormat::W8PerTensor, ActivationFormat::F32, StateFormat::F32);
+    let recipe = Recipe::new(&graph, &formats, TableFormats::default());
+    let mut counted = Counted { stop_at: Some(100_000), ..Counted::default() };
+    let error = quantise(&graph, &recipe, &mut counted).unwrap_err();
+    assert!(matches!(error, QuantiseError::Cancelled { .. }) && error.help().is_some(), "{error}");
+    assert!(counted.done < counted.total);
+    let store = StoreError::NotAWeight { path: "x".into() };
+    assert!(QuantiseError::Store(store).help().is_some());
+}
+
+#[test]
+fn every_family_takes_every_format() {
+    for spec in [Spec::gemma3(), Spec::gemma4(), Spec::qwen3(), Spec::embeddinggemma()] {
+        let directory = tempfile::tempdir().unwrap();
+        spec.write(directory.path()).unwrap();
+        let graph = Checkpoint::open(directory.path()).unwrap().into_graph();
+        for &format in WeightFormat::ALL {
+            let formats = FormatTuple::uniform(format, ActivationFormat::A8Dynamic, StateFormat::F32);
+            let tables = TableFormats { embedding: Some(format), per_layer: Some(format) };
+            let made = quantise(&graph, &Recipe::new(&graph, &formats, tables), &mut Unwatched).unwrap();
+            assert!(made.assets.iter().all(|asset| WeightFormat::of(&asset.table) == Some(format)));
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The store: the bytes of memory, found again, continued, and never believed.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
+use shardwright_graph::{DType, Graph, Weight};
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::{
+    Note, Progress, QuantiseError, Recipe, RowSource, Store, StoreError, TableFormats, Unwatched, Watch,
+    quantise, quantise_weight,
+};
+use shardwright_test_checkpoints::{Random, Spec};
+use tempfile::TempDir;
+
+use crate::formats::same;
+use crate::support::{Synthetic, values, weight};
+
+/// Follows, and stops after so many calls.
+#[derive(Default)]
+struct Follower {
+    calls: usize,
+    stop_after: Option<usize>,
+    notes: Vec<Note>,
+    last: (u64, u64),
+}
+
+impl Watch for Follower {
+    fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
+        self.calls += 1;
+        self.last = (progress.done, progress.total);
+        match self.stop_after {
+            Some(stop) if self.calls > stop => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+}
+
+fn synthetic() -> Synthetic {
+    // Nine chunks, the last of them shorter.
+    Synthetic { name: "layers.0.up".to_owned(), part: "up", shape: vec![2100, 1056], seed: 7 }
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn in_memory(source: &dyn RowSource, format: WeightFormat) -> Weight {
+    quantise_weight(source, format, None, &mut Unwatched).unwrap()
+}
+
+#[test]
+fn the_store_gives_what_memory_gives() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path().join("made/here")).unwrap();
+    for &format in WeightFormat::ALL {
+        let mut follower = Follower::default();
+        let made = store.weight(&synthetic(), format, None, &mut follower).unwrap();
+        assert!(same(&made, &in_memory(&synthetic(), format)), "{format}");
+        assert_eq!(made.part, "up");
+        assert_eq!(follower.last, (made.bytes(), made.bytes()), "{format}");
+        assert!(follower.notes.is_empty());
+    }
+    assert_eq!(files(store.directory()).len(), WeightFormat::ALL.len());
+
+    // Another process would find the files.
+    let again = Store::open(store.directory()).unwrap();
+    for &format in WeightFormat::ALL {
+        let mut follower = Follower::default();
+        let found = again.weight(&synthetic(), format, None, &mut follower).unwrap();
+        assert!(same(&found, &in_memory(&synthetic(), format)), "{format}");
+        assert_eq!(follower.notes, [Note::Found { weight: "layers.0.up".to_owned() }]);
+        assert_eq!(follower.last, (found.bytes(), found.bytes()));
+    }
+}
+
+#[test]
+fn whatever_decides_the_content_makes_another_file() {
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    let made = |source: &dyn RowSource, importance: Option<&[f32]>| {
+        store.weight(source, WeightFormat::W4PerChannel, importance, &mut Unwatched).unwrap();
+        files(directory.path()).len()
+    };
+    let of = values(64 * 64, 1);
+    let plain = weight(&[64, 64], DType::F32, &of);
+    assert_eq!(made(&plain, None), 1);
+    assert_eq!(made(&plain, None), 1);
+    let mut changed = of.clone();
+    changed[4095] += 1e-6;
+    assert_eq!(made(&weight(&[64, 64], DType::F32, &changed), None), 2);
+    assert_eq!(made(&weight(&[32, 128], DType::F32, &of), None), 3);
+    assert_eq!(made(&Weight { name: "v".to_owned(), ..plain.clone() }, None), 4);
+    assert_eq!(made(&plain, Some(&[1.0; 64])), 5);
+    assert_eq!(made(&plain, Some(&[2.0; 64])), 6);
+    assert_eq!(made(&weight(&[64, 64], DType::Bf16, &of), None), 7);
+    let quantised = in_memory(&plain, WeightFormat::W8PerChannel);
+    assert_eq!(made(&quantised, None), 8);
+    // The part is the network's word for it and decides nothing.
+    assert_eq!(made(&Weight { part: "head", ..plain }, None), 8);
+}
+
+#[test]
+fn ended_anywhere_and_continued_the_bytes_are_the_same() {
+    for format in [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W8PerTensor] {
+        let wanted = in_memory(&synthetic(), format);
+        let directory = TempDir::new().unwrap();
+        let (mut continued, mut runs) = (0, 0);
+        loop {
+            // A store of its own each time, as a new process has.
+            let store = Store::open(directory.path()).unwrap();
+            let mut follower = Follower { stop_after: Some(2), ..Follower::default() };
+            let made = store.weight(&synthetic(), format, None, &mut follower);
+            continued += follower.notes.iter().filter(|note| matches!(note, Note::Continued { .. })).count();
+            match made {
+                Ok(made) => {
+                    assert!(same(&made, &wanted), "{format}");
+                    break;
+                }
+                Err(QuantiseError::Cancelled { weight }) => assert_eq!(weight, "layers.0.up"),
+                Err(error) => panic!("{error}"),
+            }
+            runs += 1;
+            // A tensor-wide scale takes two passes, which are not kept.
+            if runs == 6 {
+                follower = Follower::default();
+                store.weight(&synthetic(), format, None, &mut follower).unwrap();
+            }
+            assert!(runs < 20);
+        }
+        let uninterrupted = TempDir::new().unwrap();
+        Store::open(uninterrupted.path())
+            .unwrap()
+            .weight(&synthetic(), format, None, &mut Unwatched)
+            .unwrap();
+        let bytes = |directory: &TempDir| fs::read(&files(directory.path())[0]).unwrap();
+        assert!(bytes(&directory) == bytes(&uninterrupted), "{format}");
+        assert_eq!(files(directory.path()).len(), 1);
+        assert!(continued > 1 || format == WeightFormat::W8PerTensor, "{format}: {continued}");
+    }
+}
+
+/// The file of a weight of which the first chunks are made.
+fn begun(directory: &Path, format: WeightFormat) -> PathBuf {
+    let store = Store::open(directory).unwrap();
+    let mut follower = Follower { stop_after: Some(5), ..Follower::default() };
+    let made = store.weight(&synthetic(), format, None, &mut follower);
+    assert!(matches!(made, Err(QuantiseError::Cancelled { .. })));
+    let files = files(directory);
+    assert_eq!(files.len(), 1);
+    files[0].clone()
+}
+
+#[test]
+fn a_file_in_the_making_is_believed_chunk_by_chunk() {
+    let mut random = Random::new(5, "unfinished");
+    let wanted = in_memory(&synthetic(), WeightFormat::W4Block32);
+    for round in 0..24 {
+        let directory = TempDir::new().unwrap();
+        let path = begun(directory.path(), WeightFormat::W4Block32);
+        let mut bytes = fs::read(&path).unwrap();
+        match round % 4 {
+            0 => bytes.truncate(random.below(bytes.len() as u64) as usize),
+            1 => bytes.push(1),
+            _ => {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << random.below(8);
+            }
+        }
+        fs::write(&path, &bytes).unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let made = store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut Unwatched).unwrap();
+        assert!(same(&made, &wanted), "round {round}");
+    }
+}
+
+#[test]
+fn every_changed_bit_of_a_whole_file_is_found_and_the_file_made_again() {
+    let directory = TempDir::new().unwrap();
+    let source = Synthetic { shape: vec![6, 64], ..synthetic() };
+    let mut random = Random::new(6, "bits");
+    for format in [WeightFormat::W4Block32, WeightFormat::W8PerTensor, WeightFormat::F16] {
+        let wanted =
+            Store::open(directory.path()).unwrap().weight(&source, format, None, &mut Unwatched).unwrap();
+        let path = files(directory.path())[0].clone();
+        let sound = fs::read(&path).unwrap();
+        // All of the header's front, and samples elsewhere: data, scales, hashes, gaps.
+        let samples: Vec<_> = (0..80).map(|_| random.below(sound.len() as u64) as usize).collect();
+        let places = (0..56).chain((56..700).step_by(7)).chain(samples);
+        for at in places {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1 << random.below(8);
+            assert_remade(directory.path(), &path, &bytes, &source, format, &wanted);
+            assert!(fs::read(&path).unwrap() == sound);
+        }
+        for length in [0, 1, 47, 4095, 4096, sound.len() - 1] {
+            assert_remade(directory.path(), &path, &sound[..length], &source, format, &wanted);
+        }
+        let longer: Vec<u8> = sound.iter().copied().chain([0]).collect();
+        assert_remade(directory.path(), &path, &longer, &source, format, &wanted);
+        fs::remove_file(path).unwrap();
+    }
+}
+
+fn assert_remade(
+    directory: &Path,
+    path: &Path,
+    bytes: &[u8],
+    source: &dyn RowSource,
+    format: WeightFormat,
+    wanted: &Weight,
+) {
+    fs::write(path, bytes).unwrap();
+    let mut follower = Follower::default();
+    let made = Store::open(directory).unwrap().weight(source, format, None, &mut follower).unwrap();
+    assert!(same(&made, wanted));
+    assert!(matches!(&follower.notes[..], [Note::Remade { .. }]), "{:?}", follower.notes);
+}
+
+/// What was said of a file of which these bytes were changed.
+fn reason(change: impl FnOnce(&mut Vec<u8>)) -> String {
+    let directory = TempDir::new().unwrap();
+    let source = Synthetic { shape: vec![6, 64], ..synthetic() };
+    let store = |follower: &mut Follower| {
+        Store::open(directory.path())
+            .unwrap()
+            .weight(&source, WeightFormat::W8PerTensor, None, follower)
+            .unwrap();
+    };
+    store(&mut Follower::default());
+    let path = files(directory.path())[0].clone();
+    let mut bytes = fs::read(&path).unwrap();
+    change(&mut bytes);
+    fs::write(&path, bytes).unwrap();
+    let mut follower = Follower::default();
+    store(&mut follower);
+    match &follower.notes[..] {
+        [Note::Remade { reason, weight, path: named }] => {
+            assert_eq!((weight.as_str(), named), ("layers.0.up", &path));
+            reason.clone()
+        }
+        notes => panic!("{notes:?}"),
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said() {
+    // NotAWeight, Version, Damaged, Length, OtherWeight, in their words.
+    for (what, said) in [
+        (reason(|bytes| bytes[0] = b'X'), "is not a file of made weights"),
+        (reason(|bytes| bytes.clear()), "is not a file of made weights"),
+        (reason(|bytes| bytes[8] = 9), "version 9 of the format, this program reads version 1"),
+        (reason(|bytes| bytes[60] ^= 1), "damaged at byte 16: the header's hash"),
+        (reason(|bytes| bytes[4096] ^= 1), "damaged at byte 4096: the hash of the chunk"),
+        (reason(|bytes| bytes[8192] ^= 1), "damaged at byte 8192: the hash of the scale"),
+        (reason(|bytes| bytes[8191] ^= 1), "the gap after the part before"),
+        (reason(|bytes| bytes[12288] ^= 1), "damaged at byte 12288: the table of hashes"),
+        (reason(|bytes| bytes.truncate(12300)), "has 12300 bytes, its header says 12352"),
+    ] {
+        assert!(what.contains(said), "{what}");
+    }
+    let directory = TempDir::new().unwrap();
+    let one = Synthetic { shape: vec![6, 64], ..synthetic() };
+    let other = Synthetic { seed: 8, ..synthetic() };
+    let store = Store::open(directory.path()).unwrap();
+    store.weight(&one, WeightFormat::W8PerTensor, None, &mut Unwatched).unwrap();
+    let first = files(directory.path())[0].clone();
+    store.weight(&other, WeightFormat::W8PerTensor, None, &mut Unwatched).unwrap();
+    let second = files(directory.path()).into_iter().find(|path| *path != first).unwrap();
+    fs::copy(&second, &first).unwrap();
+    let mut follower = Follower::default();
+    Store::open(directory.path())
+        .unwrap()
+        .weight(&one, WeightFormat::W8PerTensor, None, &mut follower)
+        .unwrap();
+    assert!(matches!(&follower.notes[..], [Note::Remade { reason, .. }] if reason.contains("wanted is")));
+}
+
+#[test]
+fn errors_of_the_store_say_what_helps() {
+    let path = || PathBuf::from("made");
+    let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let errors = [
+        StoreError::Io { action: "write", path: path(), source: full },
+        StoreError::NotAWeight { path: path() },
+        StoreError::Version { path: path(), found: 2, supported: 1 },
+        StoreError::OtherWeight { path: path(), found: "a".to_owned(), wanted: "b".to_owned() },
+        StoreError::Length { path: path(), found: 1, wanted: 2 },
+        StoreError::Damaged { path: path(), offset: 3, what: "it" },
+        StoreError::Busy { path: path() },
+    ];
+    for error in errors {
+        assert!(error.help().is_some() && error.to_string().contains("made"), "{error}");
+    }
+
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    let error = Store::open(file.join("below")).unwrap_err();
+    assert!(matches!(error, QuantiseError::Store(StoreError::Io { action: "make", .. })), "{error}");
+}
+
+#[test]
+fn two_programs_do_not_write_one_file() {
+    let directory = TempDir::new().unwrap();
+    let path = begun(directory.path(), WeightFormat::W8PerChannel);
+    let held = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    held.lock().unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    let error = store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap_err();
+    assert!(
+        matches!(&error, QuantiseError::Store(StoreError::Busy { path: busy }) if *busy == path),
+        "{error}"
+    );
+    drop(held);
+    store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap();
+}
+
+fn graph_of(spec: &Spec) -> Graph {
+    let directory = TempDir::new().unwrap();
+    spec.write(directory.path()).unwrap();
+    Checkpoint::open(directory.path()).unwrap().into_graph()
+}
+
+#[test]
+fn a_graph_from_the_store_is_the_graph_from_memory() {
+    let graph = graph_of(&Spec::gemma4());
+    let formats = FormatTuple::uniform(WeightFormat::W4PerChannel, ActivationFormat::A16, StateFormat::F32);
+    let tables = TableFormats {
+        embedding: Some(WeightFormat::W4PerChannel),
+        per_layer: Some(WeightFormat::W8PerChannel),
+    };
+    let recipe = Recipe::new(&graph, &formats, tables);
+    let directory = TempDir::new().unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    let mut follower = Follower::default();
+    let stored = store.graph(&graph, &recipe, &mut follower).unwrap();
+    let held = quantise(&graph, &recipe, &mut Unwatched).unwrap();
+    assert_eq!(follower.last.0, follower.last.1);
+    for (a, b) in stored.weights.iter().zip(&held.weights) {
+        assert!(same(a, b), "{}", a.name);
+        let zero = |weight: &Weight| weight.quantisation.as_ref().map(|held| held.zero_point);
+        assert_eq!(zero(a), zero(b));
+    }
+    for (a, b) in stored.assets.iter().zip(&held.assets) {
+        assert!(same(&a.table, &b.table), "{}", a.name);
+    }
+    // A head that is tied to the embedding, in the same format, is the same file.
+    let head = stored.weights.iter().find(|weight| weight.part == "head").unwrap();
+    assert_eq!(head.data.bytes().as_ptr(), stored.assets[0].table.data.bytes().as_ptr());
+    let matrices = graph.matrices().iter().filter(|matrix| **matrix).count();
+    assert_eq!(files(directory.path()).len(), matrices + 1);
+}
