@@ -123,6 +123,11 @@ impl Artefact {
         Artefact::from_container(Container::open(path, &FORMAT)?)
     }
 
+    /// Maps a file that another process has opened and checked.
+    pub(crate) fn received(file: std::fs::File) -> Result<Artefact, ArtefactError> {
+        Artefact::from_container(Container::written((PathBuf::from("<received>"), file), &FORMAT)?)
+    }
+
     fn from_container(container: Container) -> Result<Artefact, ArtefactError> {
         let head: ArtefactHead = serde_json::from_slice(container.head())
             .map_err(|error| container.head_error(error.to_string()))?;

@@ -11,7 +11,8 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{Buffer as _, HostBuffer};
 
 use crate::error::ShimError;
-use crate::shim::{InstanceInner, ShimInstance, c_text};
+use crate::isolated::SharedMemory;
+use crate::local::{Local, c_text};
 
 /// A buffer; cloning shares it.
 ///
@@ -31,8 +32,10 @@ struct Inner {
 
 enum Memory {
     Host(#[expect(dead_code, reason = "keeps the memory behind `pointer`")] HostBuffer),
+    /// Of an instance in a worker: memory of both processes.
+    Shared(Arc<SharedMemory>),
     Shim {
-        instance: Arc<InstanceInner>,
+        local: Arc<Local>,
         device: String,
         raw: *mut SwBuffer,
         /// The imported descriptor, which the contract keeps open until the buffer is freed.
@@ -48,12 +51,12 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Memory::Shim { instance, raw, .. } = &self.memory
-            && let Some(free) = instance.table().0.buffer_free
+        if let Memory::Shim { local, raw, .. } = &self.memory
+            && let Some(free) = local.table().0.buffer_free
         {
-            let _one = instance.enter();
+            let _one = local.enter();
             // SAFETY: made by this instance, freed once; `users` shows that nobody holds a view, for views borrow `self`.
-            unsafe { free(instance.raw(), *raw) };
+            unsafe { free(local.raw(), *raw) };
         }
     }
 }
@@ -66,6 +69,7 @@ impl std::fmt::Debug for Buffer {
                 "kind",
                 &match self.0.memory {
                     Memory::Host(_) => "host",
+                    Memory::Shared(_) => "shared",
                     Memory::Shim { .. } => "shim",
                 },
             )
@@ -93,38 +97,46 @@ impl Buffer {
         })))
     }
 
+    pub(crate) fn shared(memory: SharedMemory) -> Buffer {
+        let (pointer, length) = (memory.pointer(), memory.length());
+        Buffer(Arc::new(Inner {
+            memory: Memory::Shared(Arc::new(memory)),
+            pointer,
+            length,
+            users: AtomicI32::new(0),
+        }))
+    }
+
     pub(crate) fn allocate(
-        instance: &ShimInstance,
+        local: &Arc<Local>,
         device: &str,
         length: u64,
         alignment: u64,
     ) -> Result<Buffer, ShimError> {
-        let inner = &instance.0;
-        let Some(function) = inner.table().0.buffer_allocate else {
+        let Some(function) = local.table().0.buffer_allocate else {
             return Buffer::host(length, alignment);
         };
         let name = c_text("the device", device)?;
         let mut raw = ptr::null_mut();
         {
-            let _one = inner.enter();
+            let _one = local.enter();
             // SAFETY: pointers are as the contract says; the error came from this table.
             unsafe {
-                let error = function(inner.raw(), name.as_ptr(), length, alignment, &mut raw);
-                inner.take("buffer_allocate", error)?;
+                let error = function(local.raw(), name.as_ptr(), length, alignment, &mut raw);
+                local.take("buffer_allocate", error)?;
             }
         }
-        Buffer::wrap(inner, device, raw, length, None, "buffer_allocate")
+        Buffer::wrap(local, device, raw, length, None, "buffer_allocate")
     }
 
     pub(crate) fn import(
-        instance: &ShimInstance,
+        local: &Arc<Local>,
         device: &str,
         fd: OwnedFd,
         offset: u64,
         length: u64,
     ) -> Result<Buffer, ShimError> {
-        let inner = &instance.0;
-        let function = inner.table().0.buffer_import.ok_or_else(|| inner.missing("buffer_import"))?;
+        let function = local.table().0.buffer_import.ok_or_else(|| local.missing("buffer_import"))?;
         let name = c_text("the device", device)?;
         let import = SwImport {
             size: size_of::<SwImport>() as u64,
@@ -136,18 +148,18 @@ impl Buffer {
         };
         let mut raw = ptr::null_mut();
         {
-            let _one = inner.enter();
+            let _one = local.enter();
             // SAFETY: pointers are as the contract says; the error came from this table.
             unsafe {
-                let error = function(inner.raw(), name.as_ptr(), &import, &mut raw);
-                inner.take("buffer_import", error)?;
+                let error = function(local.raw(), name.as_ptr(), &import, &mut raw);
+                local.take("buffer_import", error)?;
             }
         }
-        Buffer::wrap(inner, device, raw, length, Some(fd), "buffer_import")
+        Buffer::wrap(local, device, raw, length, Some(fd), "buffer_import")
     }
 
     fn wrap(
-        instance: &Arc<InstanceInner>,
+        local: &Arc<Local>,
         device: &str,
         raw: *mut SwBuffer,
         length: u64,
@@ -155,30 +167,30 @@ impl Buffer {
         function: &'static str,
     ) -> Result<Buffer, ShimError> {
         if raw.is_null() {
-            return Err(instance.contract(function, "success without a buffer"));
+            return Err(local.contract(function, "success without a buffer"));
         }
         // From here on dropping frees the shim's buffer.
         let mut buffer = Inner {
-            memory: Memory::Shim { instance: instance.clone(), device: device.to_owned(), raw, _fd: fd },
+            memory: Memory::Shim { local: local.clone(), device: device.to_owned(), raw, _fd: fd },
             pointer: ptr::null_mut(),
             length,
             users: AtomicI32::new(0),
         };
-        if let Some(map) = instance.table().0.buffer_map {
+        if let Some(map) = local.table().0.buffer_map {
             let mut pointer: *mut c_void = ptr::null_mut();
             let mapped = {
-                let _one = instance.enter();
+                let _one = local.enter();
                 // SAFETY: pointers are as the contract says; the error came from this table.
                 unsafe {
-                    let error = map(instance.raw(), raw, &mut pointer);
-                    instance.take("buffer_map", error)
+                    let error = map(local.raw(), raw, &mut pointer);
+                    local.take("buffer_map", error)
                 }
             };
             // A buffer that cannot be mapped is of use to its own shim still.
             if let Err(error) = mapped {
-                tracing::debug!(shim = instance.name(), "buffer not mapped: {error}");
+                tracing::debug!(shim = local.name(), "buffer not mapped: {error}");
             } else if pointer.is_null() && length > 0 {
-                return Err(instance.contract("buffer_map", "success without a pointer"));
+                return Err(local.contract("buffer_map", "success without a pointer"));
             }
             buffer.pointer = pointer.cast();
         }
@@ -201,13 +213,21 @@ impl Buffer {
     }
 
     /// The shim's handle, when this memory belongs to that instance and device.
-    pub(crate) fn handle_for(&self, instance: &Arc<InstanceInner>, device: &str) -> Option<*mut SwBuffer> {
+    pub(crate) fn handle_for(&self, local: &Arc<Local>, device: &str) -> Option<*mut SwBuffer> {
         match &self.0.memory {
-            Memory::Shim { instance: own, device: own_device, raw, .. }
-                if Arc::ptr_eq(own, instance) && own_device == device =>
+            Memory::Shim { local: own, device: own_device, raw, .. }
+                if Arc::ptr_eq(own, local) && own_device == device =>
             {
                 Some(*raw)
             }
+            _ => None,
+        }
+    }
+
+    /// The memory, when workers can map it.
+    pub(crate) fn shared_memory(&self) -> Option<&Arc<SharedMemory>> {
+        match &self.0.memory {
+            Memory::Shared(memory) => Some(memory),
             _ => None,
         }
     }
@@ -240,13 +260,17 @@ impl Buffer {
     }
 
     fn sync(&self, direction: u32) -> Result<(), ShimError> {
-        let Memory::Shim { instance, raw, .. } = &self.0.memory else { return Ok(()) };
-        let Some(function) = instance.table().0.buffer_sync else { return Ok(()) };
-        let _one = instance.enter();
+        let (local, raw) = match &self.0.memory {
+            Memory::Host(_) => return Ok(()),
+            Memory::Shared(memory) => return memory.sync(direction),
+            Memory::Shim { local, raw, .. } => (local, raw),
+        };
+        let Some(function) = local.table().0.buffer_sync else { return Ok(()) };
+        let _one = local.enter();
         // SAFETY: pointers are as the contract says; the error came from this table.
         unsafe {
-            let error = function(instance.raw(), *raw, 0, self.0.length, direction);
-            instance.take("buffer_sync", error)
+            let error = function(local.raw(), *raw, 0, self.0.length, direction);
+            local.take("buffer_sync", error)
         }
     }
 

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use shardwright_graph::target::ErrorClass;
 
 use crate::artefact::ArtefactError;
+use crate::isolated::{WorkerEnd, WorkerFailure};
 use crate::work_order::WorkOrderError;
 
 /// Why a shim was not loaded.
@@ -137,6 +138,24 @@ pub enum LoadError {
         /// What it said.
         source: Box<ShimError>,
     },
+    /// The worker in which it was to be opened ended.
+    #[error("`{}`: {source}", path.display())]
+    Worker {
+        /// The library.
+        path: PathBuf,
+        /// How the worker ended.
+        source: Box<ShimError>,
+    },
+    /// The library was not let in, in a worker.
+    #[error("{message}")]
+    InWorker {
+        /// The library.
+        path: PathBuf,
+        /// The stable word of the reason there.
+        reason: &'static str,
+        /// The whole reason.
+        message: String,
+    },
     /// Another shim of that name was found first.
     #[error("`{}` is named `{name}` like the shim found before it", path.display())]
     DuplicateName {
@@ -166,8 +185,26 @@ impl LoadError {
             LoadError::TableTooSmall { .. } => "table-too-small",
             LoadError::MissingFunction { .. } => "function-missing",
             LoadError::Describe { .. } => "describe-failed",
+            LoadError::Worker { .. } => "worker-ended",
+            LoadError::InWorker { reason, .. } => reason,
             LoadError::DuplicateName { .. } => "duplicate-name",
         }
+    }
+
+    /// The word of that spelling, if a shim's own library can be refused for it.
+    pub(crate) fn known_reason(word: &str) -> Option<&'static str> {
+        const WORDS: [&str; 8] = [
+            "not-found",
+            "not-a-library",
+            "not-a-shim",
+            "layout-differs",
+            "refused",
+            "answer-invalid",
+            "table-too-small",
+            "function-missing",
+        ];
+        const MORE: [&str; 3] = ["describe-failed", "too-new", "too-old"];
+        WORDS.into_iter().chain(MORE).find(|known| *known == word)
     }
 
     /// What would help.
@@ -196,7 +233,9 @@ impl LoadError {
             | LoadError::Answer { .. }
             | LoadError::TableTooSmall { .. }
             | LoadError::MissingFunction { .. }
-            | LoadError::Describe { .. } => Some("report this to the shim's vendor"),
+            | LoadError::Describe { .. }
+            | LoadError::Worker { .. }
+            | LoadError::InWorker { .. } => Some("report this to the shim's vendor"),
         }
     }
 }
@@ -274,6 +313,19 @@ pub enum ShimError {
         /// By whom.
         holder: String,
     },
+    /// The worker process of the instance ended, which is how a shim that crashes, hangs or grows shows in isolation. Every
+    /// shard and buffer of that worker is dead; asking anew starts another worker.
+    #[error(transparent)]
+    Worker(Box<WorkerFailure>),
+    /// Isolation is asked for and the program for it is not there.
+    #[error("the program `shardwright-worker` is not there; looked for {looked}")]
+    NoWorker {
+        /// Where.
+        looked: String,
+    },
+    /// The library was opened in a worker, and is refused in this process.
+    #[error(transparent)]
+    Load(Box<LoadError>),
     /// The artefact is damaged or not one.
     #[error(transparent)]
     Artefact(#[from] ArtefactError),
@@ -292,6 +344,9 @@ impl ShimError {
             | ShimError::NoShim { .. }
             | ShimError::BufferBusy { .. } => Some(ErrorClass::InvalidArgument),
             ShimError::Taken { .. } => Some(ErrorClass::ResourceLimit),
+            ShimError::Worker(failure) => failure.class(),
+            ShimError::NoWorker { .. } => Some(ErrorClass::InvalidArgument),
+            ShimError::Load(_) => Some(ErrorClass::Internal),
             ShimError::Contract { .. } => Some(ErrorClass::Internal),
             ShimError::Artefact(_) => Some(ErrorClass::CorruptArtefact),
             ShimError::WorkOrder(_) => Some(ErrorClass::InvalidArgument),
@@ -302,13 +357,26 @@ impl ShimError {
     pub fn details(&self) -> &[(String, String)] {
         match self {
             ShimError::Failed(failure) => &failure.details,
+            ShimError::Worker(failure) => &failure.details,
             _ => &[],
         }
     }
 
     /// Whether somebody asked the call to stop.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self, ShimError::Failed(failure) if failure.class.is_none())
+        match self {
+            ShimError::Failed(failure) => failure.class.is_none(),
+            ShimError::Worker(failure) => failure.end == WorkerEnd::Cancelled,
+            _ => false,
+        }
+    }
+
+    /// How the worker ended, when that is what went wrong.
+    pub fn worker(&self) -> Option<&WorkerFailure> {
+        match self {
+            ShimError::Worker(failure) => Some(failure),
+            _ => None,
+        }
     }
 
     /// What would help.
@@ -337,6 +405,12 @@ impl ShimError {
                 "`shardwright shim list` shows which shims were found and why others were skipped".to_owned(),
             ),
             ShimError::Taken { .. } => Some("close the other instance first".to_owned()),
+            ShimError::Worker(failure) => failure.help().map(str::to_owned),
+            ShimError::NoWorker { .. } => Some(
+                "put it beside the program or name it in SHARDWRIGHT_WORKER; without isolation shims run in this process"
+                    .to_owned(),
+            ),
+            ShimError::Load(error) => error.help().map(str::to_owned),
             ShimError::Artefact(error) => error.help().map(str::to_owned),
             ShimError::WorkOrder(error) => error.help().map(str::to_owned),
         }

@@ -9,6 +9,7 @@ use abi_stable::abi_stability::abi_checking::{
 use abi_stable::library::{LibraryError, RootModule, abi_header_from_path};
 use abi_stable::sabi_types::VersionNumber;
 use abi_stable::type_layout::TLFieldOrFunction;
+use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::ShimModuleRef;
 
 use crate::LoadError;
@@ -17,7 +18,7 @@ use crate::LoadError;
 const REASON_LIMIT: usize = 400;
 
 /// What the comparison found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayoutCheck {
     /// A Rust shim with the host's layouts.
     Same,

@@ -10,20 +10,27 @@
 //! Reading order: `vendor-shims/README.md`, [`ShimRegistry`], [`ShimInstance`], [`LoadedShard`], [`Buffer`], [`WorkOrder`].
 
 mod artefact;
+mod board;
 mod buffer;
 mod call;
+mod compile;
 mod container;
 mod convert;
 mod error;
+mod instance;
 mod interface;
+mod isolated;
 mod layout;
 mod library;
 mod loaded;
+mod local;
 mod manifest;
+mod os;
 mod registry;
 mod shim;
 mod tables;
 mod work_order;
+mod worker;
 
 pub use artefact::{
     ARTEFACT_SUFFIX, Artefact, ArtefactError, ArtefactHead, FlagReport, Place, PlacementReport,
@@ -31,16 +38,22 @@ pub use artefact::{
 pub use buffer::{Buffer, BufferRead, BufferWrite};
 pub use container::ContainerError;
 pub use error::{Failure, LoadError, ShimError};
+pub use instance::{CallTimes, ShimInstance};
 pub use interface::{Direction, EntryInterface, Port};
+pub use isolated::{
+    Caps, Isolation, Running, Touched, WorkerEnd, WorkerFailure, WorkerReport, find_worker,
+};
 pub use layout::LayoutCheck;
 pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, Update};
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
 pub use shim::{
-    Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds, Shim, ShimInstance, Watch,
+    Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds, Shim, Watch,
 };
 pub use tables::{EntryTables, WorkOrderTables};
 pub use work_order::{
-    OrderWeight, WORK_ORDER_SUFFIX, WorkOrder, WorkOrderBuilder, WorkOrderError, WorkOrderHead,
+    OrderQuantisation, OrderWeight, WORK_ORDER_SUFFIX, WorkOrder, WorkOrderBuilder, WorkOrderError,
+    WorkOrderHead,
 };
+pub use worker::worker_main;

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::version_text;
@@ -38,14 +39,30 @@ pub(crate) fn host() -> *const SwHost {
     &HOST.0
 }
 
+/// Where lines of shims go instead of this process's own log.
+static LOG: OnceLock<fn(u32, &str)> = OnceLock::new();
+
+/// Sends what shims log elsewhere, from now on and for ever; a worker's host has the log.
+pub(crate) fn send_log_to(log: fn(u32, &str)) {
+    let _ = LOG.set(log);
+}
+
 unsafe extern "C" fn log(_context: *mut c_void, level: u32, message: *const c_char) {
     // SAFETY: the contract makes `message` a string.
     let Ok(message) = (unsafe { call::text(message) }) else { return };
+    match LOG.get() {
+        Some(log) => log(level, &message),
+        None => log_line(level, "", &message),
+    }
+}
+
+/// A line that a shim logged; `worker` names the instance whose worker passed it on.
+pub(crate) fn log_line(level: u32, worker: &str, message: &str) {
     match level {
-        SW_LOG_ERROR => tracing::error!(target: "shim", "{message}"),
-        SW_LOG_WARNING => tracing::warn!(target: "shim", "{message}"),
-        SW_LOG_INFO => tracing::info!(target: "shim", "{message}"),
-        _ => tracing::debug!(target: "shim", "{message}"),
+        SW_LOG_ERROR => tracing::error!(target: "shim", worker, "{message}"),
+        SW_LOG_WARNING => tracing::warn!(target: "shim", worker, "{message}"),
+        SW_LOG_INFO => tracing::info!(target: "shim", worker, "{message}"),
+        _ => tracing::debug!(target: "shim", worker, "{message}"),
     }
 }
 

@@ -1,21 +1,20 @@
 //! A loaded shard: what it binds, running it, cancelling it.
 
-use std::os::fd::AsRawFd;
-use std::ptr;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use shardwright_graph::DType;
 use shardwright_shim_abi::raw::*;
 
 use crate::artefact::Artefact;
 use crate::buffer::Buffer;
-use crate::call;
 use crate::convert;
 use crate::error::ShimError;
+use crate::instance::ShimInstance;
 use crate::interface::{Direction, EntryInterface, Port};
-use crate::shim::{InstanceInner, MemoryKinds, ShimInstance, c_text};
-use crate::tables::OptionTables;
+use crate::isolated::{RemoteCanceller, RemoteShard};
+use crate::local::{LocalCanceller, LocalShard, contract};
+use crate::shim::MemoryKinds;
 
 /// One thing a run binds: the port of the graph, and what the shim asks of its memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,47 +75,28 @@ pub enum Bound<'a> {
     Write(&'a mut [u8]),
 }
 
-struct Inner {
-    instance: ShimInstance,
-    device: String,
-    raw: *mut SwShard,
-    // Dropped after `drop` has unloaded: the mapping outlives the handle.
-    artefact: Artefact,
-}
-
-// SAFETY: the contract allows run and cancel from any thread; `LoadedShard::run` takes `&mut self`, so one run at a time.
-unsafe impl Send for Inner {}
-// SAFETY: as above; through a shared reference only cancel is called, which the contract allows at any time.
-unsafe impl Sync for Inner {}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let inner = &self.instance.0;
-        if let Some(unload) = inner.table().0.unload {
-            let _one = inner.enter();
-            // SAFETY: made by load, unloaded once; a run borrows the shard, so none is in progress.
-            unsafe { unload(self.raw) };
-        }
-    }
+/// Where a shard was loaded.
+pub(crate) enum ShardEngine {
+    Local(LocalShard),
+    Remote(RemoteShard),
 }
 
 /// A shard that is ready to run. It keeps its instance open and its artefact mapped.
 pub struct LoadedShard {
-    inner: Arc<Inner>,
+    // Unloaded before the instance may close.
+    engine: ShardEngine,
+    instance: ShimInstance,
+    device: String,
+    artefact: Artefact,
     entries: Vec<LoadedEntry>,
-    bounds: Vec<SwBound>,
-    pointers: Vec<*const SwBound>,
 }
-
-// SAFETY: the scratch arrays hold pointers only during a run, which borrows the shard.
-unsafe impl Send for LoadedShard {}
 
 impl std::fmt::Debug for LoadedShard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let entries: Vec<&str> = self.entries.iter().map(|entry| entry.interface.name.as_str()).collect();
         f.debug_struct("LoadedShard")
-            .field("instance", &self.inner.instance.name())
-            .field("device", &self.inner.device)
+            .field("instance", &self.instance.name())
+            .field("device", &self.device)
             .field("entries", &entries)
             .finish_non_exhaustive()
     }
@@ -124,25 +104,44 @@ impl std::fmt::Debug for LoadedShard {
 
 /// Ends the run in progress of one shard, from any thread.
 #[derive(Clone)]
-pub struct Canceller(Weak<Inner>);
+pub struct Canceller(Way);
+
+#[derive(Clone)]
+enum Way {
+    Local(LocalCanceller),
+    Remote(RemoteCanceller),
+}
 
 impl Canceller {
     /// The run in progress, if there is one, ends soon with a cancelled error. False when the shard is gone or its shim cannot
-    /// cancel.
+    /// cancel. A worker that was asked and does not obey is ended.
     pub fn cancel(&self) -> bool {
-        let Some(inner) = self.0.upgrade() else { return false };
-        let Some(cancel) = inner.instance.0.table().0.cancel else { return false };
-        // SAFETY: the shard is held by `inner`; the contract allows cancel from any thread.
-        unsafe { cancel(inner.raw) };
-        true
+        match &self.0 {
+            Way::Local(way) => way.cancel(),
+            Way::Remote(way) => way.cancel(),
+        }
     }
 }
 
-/// Gives back the buffers of a run, also when it fails half-way.
-struct Acquired<'a, 'b> {
+/// Buffers taken for a run; gives them back, also when it fails half-way.
+pub(crate) struct Acquired<'a, 'b> {
     bound: &'a [Bound<'b>],
     bindings: &'a [Binding],
     count: usize,
+}
+
+impl<'a, 'b> Acquired<'a, 'b> {
+    /// Takes every buffer, those that a run writes whole.
+    pub(crate) fn all(bound: &'a [Bound<'b>], bindings: &'a [Binding]) -> Result<Self, ShimError> {
+        let mut acquired = Acquired { bound, bindings, count: 0 };
+        for (given, binding) in bound.iter().zip(bindings) {
+            if let Bound::Buffer(buffer) | Bound::BufferAt(buffer, _) = given {
+                buffer.acquire(binding.port.direction.is_written())?;
+            }
+            acquired.count += 1;
+        }
+        Ok(acquired)
+    }
 }
 
 impl Drop for Acquired<'_, '_> {
@@ -156,71 +155,36 @@ impl Drop for Acquired<'_, '_> {
 }
 
 impl LoadedShard {
-    pub(crate) fn load(
+    pub(crate) fn new(
         instance: &ShimInstance,
         device: &str,
         artefact: &Artefact,
-        options: &[(String, String)],
+        engine: ShardEngine,
+        told: Vec<ToldEntry>,
     ) -> Result<LoadedShard, ShimError> {
-        let inner = &instance.0;
-        let function = inner.table().0.load.ok_or_else(|| inner.missing("load"))?;
-        let name = c_text("the device", device)?;
-        let options = OptionTables::new(options)?;
-        let (head, payload) = (artefact.shim_head(), artefact.payload());
-        let shown = SwArtefact {
-            size: size_of::<SwArtefact>() as u64,
-            head: if head.is_empty() { ptr::null() } else { head.as_ptr().cast() },
-            head_length: head.len() as u64,
-            pointer: if payload.is_empty() { ptr::null() } else { payload.as_ptr().cast() },
-            length: payload.len() as u64,
-            fd: artefact.file().as_raw_fd(),
-            reserved: 0,
-            fd_offset: artefact.payload_offset(),
-        };
-        let mut raw = ptr::null_mut();
-        {
-            let _one = inner.enter();
-            // SAFETY: pointers are as the contract says; the mapping is kept by `Inner` until unload; the error came from this
-            // table.
-            unsafe {
-                let error =
-                    function(inner.raw(), name.as_ptr(), &shown, options.as_ptr(), options.len(), &mut raw);
-                inner.take("load", error)?;
-            }
-        }
-        if raw.is_null() {
-            return Err(inner.contract("load", "success without a shard"));
-        }
-        // From here on dropping unloads.
-        let loaded = Arc::new(Inner {
+        let entries = join_entries(instance.name(), told, &artefact.head().entries)?;
+        Ok(LoadedShard {
+            engine,
             instance: instance.clone(),
             device: device.to_owned(),
-            raw,
             artefact: artefact.clone(),
-        });
-        let entries = read_entries(inner, raw, &artefact.head().entries)?;
-        let most = entries.iter().map(|entry| entry.bindings.len()).max().unwrap_or(0);
-        Ok(LoadedShard {
-            inner: loaded,
             entries,
-            bounds: Vec::with_capacity(most),
-            pointers: Vec::with_capacity(most),
         })
     }
 
     /// The instance it runs on.
     pub fn instance(&self) -> &ShimInstance {
-        &self.inner.instance
+        &self.instance
     }
 
     /// The device it runs on.
     pub fn device(&self) -> &str {
-        &self.inner.device
+        &self.device
     }
 
     /// The artefact it was made from.
     pub fn artefact(&self) -> &Artefact {
-        &self.inner.artefact
+        &self.artefact
     }
 
     /// What can be run.
@@ -235,14 +199,18 @@ impl LoadedShard {
 
     /// A handle by which another thread can end a run. It does not keep the shard.
     pub fn canceller(&self) -> Canceller {
-        Canceller(Arc::downgrade(&self.inner))
+        Canceller(match &self.engine {
+            ShardEngine::Local(shard) => Way::Local(shard.canceller()),
+            ShardEngine::Remote(shard) => Way::Remote(shard.canceller()),
+        })
     }
 
     /// Runs an entry and blocks until it is done.
     ///
     /// `rows` are valid, 1 to the entry's rows. `bound` has one element per binding, in their order; outputs and states take a
     /// buffer or [`Bound::Write`]. A buffer of this instance and device is handed over as it is, any other mapped memory as a
-    /// pointer. Without a deadline the run takes as long as it takes.
+    /// pointer (to a worker: as a copy). Without a deadline the run takes as long as it takes, in a worker as long as its cap
+    /// allows.
     pub fn run(
         &mut self,
         entry: usize,
@@ -250,8 +218,6 @@ impl LoadedShard {
         bound: &mut [Bound<'_>],
         deadline: Option<Duration>,
     ) -> Result<(), ShimError> {
-        let instance = &self.inner.instance.0;
-        let function = instance.table().0.run.ok_or_else(|| instance.missing("run"))?;
         let told = self
             .entries
             .get(entry)
@@ -268,135 +234,55 @@ impl LoadedShard {
                 told.bindings.len()
             )));
         }
-        self.bounds.clear();
-        self.pointers.clear();
-        for (given, binding) in bound.iter_mut().zip(&told.bindings) {
-            self.bounds.push(bind(instance, &self.inner.device, given, binding)?);
-        }
-        let mut acquired = Acquired { bound, bindings: &told.bindings, count: 0 };
-        for (given, binding) in acquired.bound.iter().zip(&told.bindings) {
-            if let Bound::Buffer(buffer) | Bound::BufferAt(buffer, _) = given {
-                buffer.acquire(binding.port.direction.is_written())?;
-            }
-            acquired.count += 1;
-        }
-        self.pointers.extend(self.bounds.iter().map(ptr::from_ref));
-        let run = SwRun {
-            size: size_of::<SwRun>() as u64,
-            entry: entry as u64,
-            rows,
-            bounds: if self.pointers.is_empty() { ptr::null() } else { self.pointers.as_ptr() },
-            bound_count: self.pointers.len() as u64,
-            // 0 means none in the contract: a deadline of zero is the shortest there is.
-            deadline_nanoseconds: deadline
-                .map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)),
-        };
-        // SAFETY: pointers are as the contract says. Written memory overlaps nothing: `&mut` guarantees it for plain memory,
-        // `acquired` for buffers. The error came from this table.
-        unsafe {
-            let error = function(self.inner.raw, &run);
-            instance.take("run", error)
-        }
+        let engine = &mut self.engine;
+        self.instance.timed("run", || match engine {
+            ShardEngine::Local(shard) => shard.run(entry, rows, &told.bindings, bound, deadline),
+            ShardEngine::Remote(shard) => shard.run(entry, rows, &told.bindings, bound, deadline),
+        })
     }
 }
 
-/// What is handed over for one binding.
-fn bind(
-    instance: &Arc<InstanceInner>,
-    device: &str,
-    given: &mut Bound<'_>,
-    binding: &Binding,
-) -> Result<SwBound, ShimError> {
-    let refuse = |reason: String| ShimError::Argument(format!("binding `{}`: {reason}", binding.port.name));
-    let mut shown = SwBound {
-        size: size_of::<SwBound>() as u64,
-        buffer: ptr::null_mut(),
-        pointer: ptr::null_mut(),
-        offset: 0,
-        length: 0,
-    };
-    match given {
-        Bound::Buffer(_) | Bound::BufferAt(..) => {
-            let (buffer, offset) = match given {
-                Bound::BufferAt(buffer, offset) => (*buffer, *offset),
-                Bound::Buffer(buffer) => (*buffer, 0),
-                _ => return Err(refuse("no buffer".to_owned())),
-            };
-            shown.length = buffer
-                .length()
-                .checked_sub(offset)
-                .ok_or_else(|| refuse(format!("offset {offset} in a buffer of {}", buffer.length())))?;
-            match buffer.handle_for(instance, device) {
-                Some(handle) if binding.memory_kinds.shim() => {
-                    shown.buffer = handle;
-                    shown.offset = offset;
-                }
-                _ if binding.memory_kinds.host() && buffer.is_mapped() => {
-                    if shown.length > 0 {
-                        // SAFETY: the offset lies within the mapped buffer.
-                        shown.pointer = unsafe { buffer.pointer().add(offset as usize) }.cast();
-                    }
-                }
-                _ => {
-                    return Err(refuse(
-                        "the device cannot see this buffer; copy it into one of its own".to_owned(),
-                    ));
-                }
-            }
-        }
-        Bound::Read(bytes) => {
-            if binding.port.direction.is_written() {
-                return Err(refuse("it is written, but bound for reading".to_owned()));
-            }
-            shown.length = bytes.len() as u64;
-            // The contract does not write through an input.
-            shown.pointer = bytes.as_ptr().cast_mut().cast();
-        }
-        Bound::Write(bytes) => {
-            shown.length = bytes.len() as u64;
-            shown.pointer = bytes.as_mut_ptr().cast();
-        }
-    }
-    if shown.length < binding.bytes {
-        return Err(refuse(format!("{} bytes given, {} needed", shown.length, binding.bytes)));
-    }
-    if shown.buffer.is_null() {
-        if !binding.memory_kinds.host() {
-            return Err(refuse("the device takes no plain memory; bind a buffer it allocated".to_owned()));
-        }
-        if binding.bytes > 0 && !(shown.pointer as u64).is_multiple_of(binding.alignment) {
-            return Err(refuse(format!("an alignment of {} is needed", binding.alignment)));
-        }
-    }
-    Ok(shown)
+/// One entry as the shim told it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToldEntry {
+    pub(crate) index: u64,
+    pub(crate) name: String,
+    pub(crate) rows: u64,
+    /// Bindings it is said to have.
+    pub(crate) count: u64,
+    pub(crate) bindings: Vec<ToldBinding>,
 }
 
-/// Asks a fresh shard what it runs and joins that with what the artefact says.
-fn read_entries(
-    instance: &Arc<InstanceInner>,
-    raw: *mut SwShard,
+/// One binding as the shim told it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToldBinding {
+    pub(crate) index: u64,
+    pub(crate) name: String,
+    pub(crate) direction: u32,
+    pub(crate) role: u32,
+    pub(crate) dtype: u32,
+    pub(crate) update: u32,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) strides: Option<Vec<u64>>,
+    pub(crate) bytes: u64,
+    pub(crate) alignment: u64,
+    pub(crate) memory_kinds: u32,
+    /// Of an f64: decimal text would not bring every one back.
+    pub(crate) scale_bits: u64,
+    pub(crate) zero_point: i64,
+}
+
+/// Joins what a fresh shard told with what its artefact says.
+pub(crate) fn join_entries(
+    shim: &str,
+    told: Vec<ToldEntry>,
     interfaces: &[EntryInterface],
 ) -> Result<Vec<LoadedEntry>, ShimError> {
-    let table = instance.table().0;
-    let function = table.entries.ok_or_else(|| instance.missing("entries"))?;
-    let (error, told) = {
-        let _one = instance.enter();
-        call::loaded_entries(
-            |item| {
-                // SAFETY: the contract makes it a string.
-                let name = unsafe { call::text(item.name) }?;
-                Ok((item.index, name, item.rows, item.context, item.binding_count))
-            },
-            // SAFETY: the shard was just loaded; the sink is as the contract says.
-            |sink| unsafe { function(raw, sink) },
-        )
-    };
-    // SAFETY: the error came from this table.
-    unsafe { instance.take("entries", error) }?;
-    let told = told.finish().map_err(|reason| instance.contract("entries", reason))?;
-    let wrong = |reason: String| instance.contract("entries", reason);
+    let wrong = |reason: String| contract(shim, "entries", reason);
     let mut entries = Vec::with_capacity(told.len());
-    for (place, (index, name, rows, _context, count)) in told.into_iter().enumerate() {
+    for (place, ToldEntry { index, name, rows, count, bindings }) in told.into_iter().enumerate() {
         if index != place as u64 {
             return Err(wrong(format!("entry {index} told in place {place}")));
         }
@@ -410,7 +296,7 @@ fn read_entries(
                 interface.point.rows
             )));
         }
-        let bindings = read_bindings(instance, raw, index, interface)?;
+        let bindings = join_bindings(shim, bindings, interface)?;
         if bindings.len() as u64 != count {
             return Err(wrong(format!("`{name}` with {count} bindings, {} were told", bindings.len())));
         }
@@ -425,64 +311,12 @@ fn read_entries(
     Ok(entries)
 }
 
-/// One binding as the shim told it.
-struct Told {
-    index: u64,
-    name: String,
-    direction: u32,
-    role: u32,
-    dtype: u32,
-    update: u32,
-    shape: Vec<u64>,
-    strides: Option<Vec<u64>>,
-    bytes: u64,
-    alignment: u64,
-    memory_kinds: u32,
-    scale: f64,
-    zero_point: i64,
-}
-
-fn read_bindings(
-    instance: &Arc<InstanceInner>,
-    raw: *mut SwShard,
-    entry: u64,
+fn join_bindings(
+    shim: &str,
+    told: Vec<ToldBinding>,
     interface: &EntryInterface,
 ) -> Result<Vec<Binding>, ShimError> {
-    let function = instance.table().0.bindings.ok_or_else(|| instance.missing("bindings"))?;
-    let (error, told) = {
-        let _one = instance.enter();
-        call::bindings(
-            |item| {
-                // SAFETY: the contract gives a string and arrays of `rank` numbers.
-                unsafe {
-                    Ok(Told {
-                        index: item.index,
-                        name: call::text(item.name)?,
-                        direction: item.direction,
-                        role: item.role,
-                        dtype: item.dtype,
-                        update: item.update,
-                        shape: call::numbers(item.shape, item.rank)?,
-                        strides: match item.strides.is_null() {
-                            true => None,
-                            false => Some(call::numbers(item.strides, item.rank)?),
-                        },
-                        bytes: item.bytes,
-                        alignment: item.alignment,
-                        memory_kinds: item.memory_kinds,
-                        scale: item.scale,
-                        zero_point: item.zero_point,
-                    })
-                }
-            },
-            // SAFETY: the shard is loaded; the sink is as the contract says.
-            |sink| unsafe { function(raw, entry, sink) },
-        )
-    };
-    // SAFETY: the error came from this table.
-    unsafe { instance.take("bindings", error) }?;
-    let told = told.finish().map_err(|reason| instance.contract("bindings", reason))?;
-    let wrong = |reason: String| instance.contract("bindings", format!("`{}`: {reason}", interface.name));
+    let wrong = |reason: String| contract(shim, "bindings", format!("`{}`: {reason}", interface.name));
     let mut bindings: Vec<Binding> = Vec::with_capacity(told.len());
     for (place, told) in told.into_iter().enumerate() {
         if told.index != place as u64 {
@@ -506,7 +340,7 @@ fn read_bindings(
     }
 }
 
-fn join(port: &Port, told: Told) -> Result<Binding, String> {
+fn join(port: &Port, told: ToldBinding) -> Result<Binding, String> {
     let name = &told.name;
     let direction = match port.direction {
         Direction::Input => SW_BINDING_INPUT,
@@ -523,6 +357,7 @@ fn join(port: &Port, told: Told) -> Result<Binding, String> {
     if told.shape != port.shape {
         return Err(format!("binding `{name}` has shape {:?}, the graph {:?}", told.shape, port.shape));
     }
+    let told_scale = f64::from_bits(told.scale_bits);
     let (dtype, scale, zero_point) = match port.encoding {
         Some(encoding) => (
             convert::element_number(encoding.element),
@@ -531,10 +366,10 @@ fn join(port: &Port, told: Told) -> Result<Binding, String> {
         ),
         None => (port.dtype.number(), 1.0, 0),
     };
-    if (told.dtype, told.scale, told.zero_point) != (dtype, scale, zero_point) {
+    if (told.dtype, told_scale, told.zero_point) != (dtype, scale, zero_point) {
         return Err(format!(
             "binding `{name}` is encoded as type {} scale {} zero {}, agreed were {dtype}, {scale}, {zero_point}",
-            told.dtype, told.scale, told.zero_point
+            told.dtype, told_scale, told.zero_point
         ));
     }
     let dtype = convert::dtype(dtype).ok_or_else(|| format!("binding `{name}` has element type {dtype}"))?;

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use shardwright_shim_abi::raw::SwEntryFunction;
 
 use crate::container::hexadecimal;
+use crate::isolated::{self, Isolation, Origin};
 use crate::layout::LayoutCheck;
 use crate::library;
 use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
@@ -53,6 +54,7 @@ enum Source {
 #[derive(Debug, Default)]
 pub struct RegistryBuilder {
     sources: Vec<Source>,
+    isolation: Option<Isolation>,
 }
 
 impl RegistryBuilder {
@@ -74,18 +76,27 @@ impl RegistryBuilder {
         self
     }
 
+    /// Opens every library in a worker of its own, for as long as it takes to say who it is, and none in this process. They are
+    /// opened here only when an instance is, by [`ShimRegistry::open`].
+    pub fn isolated(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
+        self
+    }
+
     /// Opens what is found, in the order given; of two shims with one name the first stays.
     pub fn build(self) -> ShimRegistry {
         let mut registry = ShimRegistry::default();
         let mut seen = HashSet::new();
+        let isolation = self.isolation.as_ref();
         for source in self.sources {
             match source {
-                Source::Directory(path) => registry.search(&path, &mut seen),
-                Source::File(path) => registry.add_file(&path, &mut seen),
+                Source::Directory(path) => registry.search(&path, &mut seen, isolation),
+                Source::File(path) => registry.add_file(&path, &mut seen, isolation),
                 Source::Linked(name, entry) => {
                     let path = PathBuf::from(format!("<linked {name}>"));
-                    let found = library::enter(&path, entry)
-                        .and_then(|table| Shim::new(path.clone(), None, table, LayoutCheck::Linked));
+                    let found = library::enter(&path, entry).and_then(|table| {
+                        Shim::new(path.clone(), None, table, LayoutCheck::Linked, Origin::Linked(name))
+                    });
                     registry.add(path, found);
                 }
             }
@@ -127,14 +138,28 @@ impl ShimRegistry {
         instance: &str,
         options: &[(String, String)],
     ) -> Result<ShimInstance, ShimError> {
-        let shim = self.get(name).ok_or_else(|| {
+        self.known(name)?.open(instance, options)
+    }
+
+    /// The same in a worker process: what the shim does wrong ends that process, not this one.
+    pub fn open_isolated(
+        &self,
+        name: &str,
+        instance: &str,
+        options: &[(String, String)],
+        isolation: &Isolation,
+    ) -> Result<ShimInstance, ShimError> {
+        self.known(name)?.open_isolated(instance, options, isolation)
+    }
+
+    fn known(&self, name: &str) -> Result<&Shim, ShimError> {
+        self.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
             ShimError::NoShim {
                 name: name.to_owned(),
                 known: if known.is_empty() { "none".to_owned() } else { known.join(", ") },
             }
-        })?;
-        shim.open(instance, options)
+        })
     }
 
     fn add(&mut self, path: PathBuf, found: Result<Shim, LoadError>) {
@@ -154,7 +179,7 @@ impl ShimRegistry {
         }
     }
 
-    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>) {
+    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Isolation>) {
         let mut files = match list(directory) {
             Ok(files) => files,
             Err(error) => return self.add(directory.to_owned(), Err(error)),
@@ -163,7 +188,7 @@ impl ShimRegistry {
         let is_manifest = |path: &PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
         let manifests: Vec<&PathBuf> = files.iter().filter(|path| is_manifest(path)).collect();
         for path in &manifests {
-            self.add_file(path, seen);
+            self.add_file(path, seen, isolation);
         }
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
@@ -176,7 +201,7 @@ impl ShimRegistry {
         }
     }
 
-    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>) {
+    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Isolation>) {
         let manifest = match path.to_string_lossy().ends_with(MANIFEST_SUFFIX) {
             true => path.to_owned(),
             false => Manifest::path_for(path),
@@ -186,8 +211,16 @@ impl ShimRegistry {
         }
         let found = read(path, &manifest).and_then(|(read, library)| {
             seen.insert(canonical(&library));
-            let (table, layout) = library::open(&library)?;
-            Shim::new(library, Some(read), table, layout)
+            match isolation {
+                Some(isolation) => {
+                    let facts = isolated::ask_facts(&library, isolation)?;
+                    Shim::told(library, Some(read), facts, Origin::Library, None)
+                }
+                None => {
+                    let (table, layout) = library::open(&library)?;
+                    Shim::new(library, Some(read), table, layout, Origin::Library)
+                }
+            }
         });
         self.add(path.to_owned(), found);
     }

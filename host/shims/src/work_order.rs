@@ -165,6 +165,16 @@ impl WorkOrder {
         WorkOrder::from_container(Container::open(path, &FORMAT)?)
     }
 
+    /// Maps a file that another process has opened and checked.
+    pub(crate) fn received(file: std::fs::File) -> Result<WorkOrder, WorkOrderError> {
+        WorkOrder::from_container(Container::written(("<received>".into(), file), &FORMAT)?)
+    }
+
+    /// The open file behind the mapping.
+    pub(crate) fn file(&self) -> &std::fs::File {
+        &self.container.file
+    }
+
     fn from_container(container: Container) -> Result<WorkOrder, WorkOrderError> {
         let head: WorkOrderHead = serde_json::from_slice(container.head())
             .map_err(|error| container.head_error(error.to_string()))?;

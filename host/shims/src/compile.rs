@@ -1,0 +1,325 @@
+//! The output of a compilation: from the shim's callbacks, or from a worker's messages, to an artefact.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use shardwright_graph::target::FlagVerdict;
+use shardwright_shim_abi::raw::*;
+
+use crate::artefact::{
+    Artefact, ArtefactError, ArtefactHead, ArtefactWriter, FlagReport, Place, PlacementReport,
+};
+use crate::call;
+use crate::error::ShimError;
+use crate::interface::EntryInterface;
+use crate::local::contract;
+use crate::shim::{Description, Watch};
+use crate::work_order::WorkOrder;
+
+/// Most verdicts and placements taken in one compilation.
+pub(crate) const REPORT_LIMIT: usize = 1 << 20;
+
+/// Takes what a compilation gives.
+pub(crate) trait Output {
+    /// Appends to the artefact; false to stop.
+    fn write(&mut self, bytes: &[u8]) -> bool;
+    /// The shim's head, whose length was checked; given at most once.
+    fn head(&mut self, bytes: &[u8]);
+    /// How far it is.
+    fn progress(&mut self, per_mille: u32, stage: &str);
+    /// Whether to stop.
+    fn cancelled(&mut self) -> bool;
+    /// What became of a flag.
+    fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String);
+    /// Where the node of an entry runs, by index.
+    fn placement(&mut self, placement: Placement);
+}
+
+/// Where a node runs, as a shim tells it: indices of entry and node, place, reason.
+pub(crate) type Placement = (u64, u64, String, String);
+
+/// The artefact being written, and the caller who watches.
+pub(crate) struct Compilation<'a> {
+    writer: ArtefactWriter,
+    watch: &'a mut dyn Watch,
+    failed: Option<ArtefactError>,
+    flags: BTreeMap<String, (FlagVerdict, String)>,
+    placements: Vec<Placement>,
+}
+
+impl<'a> Compilation<'a> {
+    pub(crate) fn new(place: Place<'_>, watch: &'a mut dyn Watch) -> Result<Compilation<'a>, ShimError> {
+        Ok(Compilation {
+            writer: ArtefactWriter::new(place)?,
+            watch,
+            failed: None,
+            flags: BTreeMap::new(),
+            placements: Vec::new(),
+        })
+    }
+
+    /// The artefact, when the shim's function ended with `result`. Without one the file is gone.
+    pub(crate) fn finish(
+        self,
+        result: Result<(), ShimError>,
+        order: &WorkOrder,
+        entries: Vec<EntryInterface>,
+        (instance, device, description): (&str, &str, &Description),
+    ) -> Result<Artefact, ShimError> {
+        let Compilation { writer, failed, mut flags, placements, .. } = self;
+        // The host's own failure is the cause; what the shim says then only follows from it.
+        if let Some(failed) = failed {
+            return Err(failed.into());
+        }
+        result?;
+        if !writer.has_head() {
+            return Err(contract(instance, "compile", "success without a head"));
+        }
+        let flags = order
+            .head()
+            .flags
+            .iter()
+            .map(|flag| {
+                let (verdict, reason) = flags
+                    .remove(&flag.name)
+                    .unwrap_or((FlagVerdict::Unknown, "the shim said nothing about it".to_owned()));
+                FlagReport { flag: flag.clone(), verdict, reason }
+            })
+            .collect();
+        let named = |&(entry, node, ref place, ref reason): &Placement| {
+            let entry = order.head().entries.get(usize::try_from(entry).ok()?)?;
+            let node = entry.nodes.get(usize::try_from(node).ok()?)?;
+            Some(PlacementReport {
+                entry: entry.point.name(),
+                node: node.name.clone(),
+                place: place.clone(),
+                reason: reason.clone(),
+            })
+        };
+        let placements = placements
+            .iter()
+            .map(named)
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| contract(instance, "compile", "the placement of a node that is not there"))?;
+        Ok(writer.finish(ArtefactHead {
+            shim: description.name.clone(),
+            shim_version: description.version.clone(),
+            device: device.to_owned(),
+            work_order: order.name(),
+            payload_length: 0,
+            head_length: 0,
+            entries,
+            flags,
+            placements,
+        })?)
+    }
+}
+
+impl Output for Compilation<'_> {
+    fn write(&mut self, bytes: &[u8]) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        self.failed = self.writer.write(bytes).err();
+        self.failed.is_none()
+    }
+
+    fn head(&mut self, bytes: &[u8]) {
+        self.writer.set_head(bytes);
+    }
+
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        self.watch.progress(per_mille.min(1000), stage);
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.failed.is_some() || self.watch.cancelled()
+    }
+
+    fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String) {
+        if self.flags.len() < REPORT_LIMIT {
+            self.flags.insert(name, (verdict, evidence));
+        }
+    }
+
+    fn placement(&mut self, placement: Placement) {
+        if self.placements.len() < REPORT_LIMIT {
+            self.placements.push(placement);
+        }
+    }
+}
+
+/// How a shim's compile ended.
+pub(crate) struct Called {
+    /// What it returned, not yet freed.
+    pub(crate) error: *mut SwError,
+    /// The first thing in its callbacks that is against the contract.
+    pub(crate) contract: Option<String>,
+    /// A panic of the caller's, to be raised once the error is freed.
+    pub(crate) panic: Option<Box<dyn Any + Send>>,
+}
+
+/// What the callbacks work on.
+struct Context<'a> {
+    output: &'a mut dyn Output,
+    stopped: bool,
+    has_head: bool,
+    contract: Option<String>,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+/// Calls `compile` with callbacks that go to `output`.
+pub(crate) fn call(
+    output: &mut dyn Output,
+    compile: impl FnOnce(*const SwCompileOutput) -> *mut SwError,
+) -> Called {
+    let mut context = Context { output, stopped: false, has_head: false, contract: None, panic: None };
+    let shown = SwCompileOutput {
+        size: size_of::<SwCompileOutput>() as u64,
+        context: (&raw mut context).cast(),
+        write: Some(compile_write),
+        head: Some(compile_head),
+        progress: Some(compile_progress),
+        cancelled: Some(compile_cancelled),
+        flag: Some(compile_flag),
+        placement: Some(compile_placement),
+    };
+    let error = compile(&shown);
+    Called { error, contract: context.contract, panic: context.panic }
+}
+
+/// Runs `body` on the context. A panic of the caller's `Watch` is kept and raised when the shim has returned: it must not unwind
+/// through foreign code.
+///
+/// # Safety
+///
+/// `context` is the one given with the callbacks, on the thread that called compile.
+unsafe fn within<T>(context: *mut c_void, stopped: T, body: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    // SAFETY: promised by the caller; callbacks do not nest.
+    let found = unsafe { &mut *context.cast::<Context<'_>>() };
+    match catch_unwind(AssertUnwindSafe(|| body(found))) {
+        Ok(value) => value,
+        Err(payload) => {
+            // SAFETY: as above; the panicking borrow has ended.
+            unsafe { &mut *context.cast::<Context<'_>>() }.panic.get_or_insert(payload);
+            stopped
+        }
+    }
+}
+
+/// # Safety
+///
+/// `pointer` is null or `length` readable bytes.
+unsafe fn given<'a>(pointer: *const c_void, length: u64) -> Option<&'a [u8]> {
+    match length {
+        0 => Some(&[]),
+        _ if pointer.is_null() || length > isize::MAX as u64 => None,
+        // SAFETY: promised by the caller.
+        _ => Some(unsafe { std::slice::from_raw_parts(pointer.cast(), length as usize) }),
+    }
+}
+
+unsafe extern "C" fn compile_write(raw: *mut c_void, bytes: *const c_void, length: u64) -> u32 {
+    // SAFETY: as the contract says.
+    unsafe {
+        within(raw, 1, |context| {
+            let Some(bytes) = given(bytes, length) else {
+                context.contract.get_or_insert("bytes that are null".to_owned());
+                return 1;
+            };
+            if !context.stopped && context.panic.is_none() {
+                context.stopped = !context.output.write(bytes);
+            }
+            u32::from(context.stopped || context.panic.is_some())
+        })
+    }
+}
+
+unsafe extern "C" fn compile_head(raw: *mut c_void, bytes: *const c_void, length: u64) -> u32 {
+    // SAFETY: as the contract says.
+    unsafe {
+        within(raw, 1, |context| {
+            let possible = !context.has_head && length <= u64::from(SW_HEAD_LIMIT);
+            match given(bytes, length).filter(|_| possible) {
+                Some(bytes) => {
+                    context.has_head = true;
+                    context.output.head(bytes);
+                    0
+                }
+                None => {
+                    context.contract.get_or_insert(format!(
+                        "a head of {length} bytes that is null, too long or not the first"
+                    ));
+                    1
+                }
+            }
+        })
+    }
+}
+
+unsafe extern "C" fn compile_progress(raw: *mut c_void, per_mille: u32, stage: *const c_char) {
+    // SAFETY: as the contract says.
+    unsafe {
+        within(raw, (), |context| {
+            let stage = call::optional_text(stage).unwrap_or_default();
+            context.output.progress(per_mille.min(1000), &stage);
+        });
+    }
+}
+
+unsafe extern "C" fn compile_cancelled(raw: *mut c_void) -> u32 {
+    // SAFETY: as the contract says.
+    unsafe {
+        within(raw, 1, |context| {
+            u32::from(context.stopped || context.panic.is_some() || context.output.cancelled())
+        })
+    }
+}
+
+unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdict) {
+    // SAFETY: as the contract says.
+    unsafe {
+        within(raw, (), |context| {
+            let read = || -> Result<(String, FlagVerdict, String), String> {
+                let item = call::whole(verdict)?;
+                let evidence = call::optional_text(item.evidence).unwrap_or_default();
+                let verdict = match item.verdict {
+                    SW_FLAG_APPLIED => FlagVerdict::Applied { evidence: evidence.clone() },
+                    SW_FLAG_RECORDED => FlagVerdict::Recorded,
+                    SW_FLAG_INERT => FlagVerdict::Inert,
+                    SW_FLAG_REFUSED => FlagVerdict::Refused,
+                    SW_FLAG_UNKNOWN => FlagVerdict::Unknown,
+                    other => return Err(format!("flag verdict {other}")),
+                };
+                Ok((call::text(item.name)?, verdict, evidence))
+            };
+            match read() {
+                Ok((name, verdict, evidence)) => context.output.flag(name, verdict, evidence),
+                Err(reason) => {
+                    context.contract.get_or_insert(reason);
+                }
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn compile_placement(raw: *mut c_void, placement: *const SwPlacement) {
+    // SAFETY: as the contract says.
+    unsafe {
+        within(raw, (), |context| {
+            let read = || -> Result<Placement, String> {
+                let item = call::whole(placement)?;
+                let reason = call::optional_text(item.reason).unwrap_or_default();
+                Ok((item.entry, item.node, call::text(item.place)?, reason))
+            };
+            match read() {
+                Ok(item) => context.output.placement(item),
+                Err(reason) => {
+                    context.contract.get_or_insert(reason);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,290 @@
+//! An open instance: the questions one can ask it, and what an answer must be, wherever the shim runs.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use shardwright_graph::target::{FlagSchema, Limit};
+use shardwright_graph::{EntryGraph, Verdict, Weight};
+
+use crate::artefact::{Artefact, Place};
+use crate::buffer::Buffer;
+use crate::compile::{Compilation, Output};
+use crate::error::ShimError;
+use crate::isolated::{Isolation, Remote, RemoteShard, Running};
+use crate::loaded::{LoadedShard, ShardEngine};
+use crate::local::{Local, LocalShard, contract};
+use crate::shim::{Compatibility, Device, Estimate, Shim, Watch, lock};
+use crate::work_order::WorkOrder;
+
+/// What an instance answers, in the shim's words: nothing is judged yet.
+pub(crate) trait Answers {
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError>;
+    fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError>;
+    fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError>;
+    fn check(
+        &self,
+        device: &str,
+        entry: &EntryGraph,
+        weights: &[Weight],
+    ) -> Result<Vec<(u64, Verdict)>, ShimError>;
+    fn estimate(
+        &self,
+        device: &str,
+        entry: &EntryGraph,
+        weights: &[Weight],
+    ) -> Result<Vec<Estimate>, ShimError>;
+    fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError>;
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Vec<Compatibility>, ShimError>;
+    fn recover(&self, device: &str) -> Result<(), ShimError>;
+}
+
+/// An open instance of a shim; cloning shares it. It closes when the last clone, shard and buffer is gone.
+#[derive(Clone)]
+pub struct ShimInstance(Arc<Inner>);
+
+struct Inner {
+    shim: Shim,
+    name: String,
+    engine: Engine,
+    times: Mutex<BTreeMap<&'static str, CallTimes>>,
+}
+
+enum Engine {
+    Local(Arc<Local>),
+    Remote(Arc<Remote>),
+}
+
+/// How often a function of the contract was called, and how long that took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// Calls, failed ones too.
+    pub calls: u64,
+    /// All of them together.
+    pub total: Duration,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+impl std::fmt::Debug for ShimInstance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShimInstance")
+            .field("name", &self.0.name)
+            .field("shim", &self.0.shim.name())
+            .field("running", &self.running())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ShimInstance {
+    pub(crate) fn in_process(
+        shim: &Shim,
+        name: &str,
+        options: &[(String, String)],
+    ) -> Result<ShimInstance, ShimError> {
+        let local = Local::open(shim, name, options)?;
+        Ok(ShimInstance::new(shim, name, Engine::Local(local)))
+    }
+
+    pub(crate) fn in_worker(
+        shim: &Shim,
+        name: &str,
+        options: &[(String, String)],
+        isolation: &Isolation,
+    ) -> Result<ShimInstance, ShimError> {
+        let remote = Remote::open(shim, name, options, isolation)?;
+        Ok(ShimInstance::new(shim, name, Engine::Remote(remote)))
+    }
+
+    fn new(shim: &Shim, name: &str, engine: Engine) -> ShimInstance {
+        let times = Mutex::new(BTreeMap::new());
+        ShimInstance(Arc::new(Inner { shim: shim.clone(), name: name.to_owned(), engine, times }))
+    }
+
+    fn answers(&self) -> &dyn Answers {
+        match &self.0.engine {
+            Engine::Local(local) => &**local,
+            Engine::Remote(remote) => &**remote,
+        }
+    }
+
+    /// Name given when it was opened.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The shim it is an instance of.
+    pub fn shim(&self) -> &Shim {
+        &self.0.shim
+    }
+
+    /// Whether two handles are the same instance.
+    pub fn same(&self, other: &ShimInstance) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Where it runs: in this process, or in which worker.
+    pub fn running(&self) -> Running {
+        match &self.0.engine {
+            Engine::Local(_) => Running::InProcess,
+            Engine::Remote(remote) => Running::Worker(remote.report()),
+        }
+    }
+
+    /// Calls so far, by function of the contract.
+    pub fn call_times(&self) -> BTreeMap<&'static str, CallTimes> {
+        lock(&self.0.times).clone()
+    }
+
+    pub(crate) fn timed<T>(&self, function: &'static str, call: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = call();
+        let time = start.elapsed();
+        let mut times = lock(&self.0.times);
+        let times = times.entry(function).or_default();
+        times.calls += 1;
+        times.total += time;
+        times.longest = times.longest.max(time);
+        result
+    }
+
+    /// Devices of this machine, or with `soc` those it compiles for offline or simulates. None is an answer, not an error.
+    pub fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
+        self.timed("devices", || self.answers().devices(soc))
+    }
+
+    /// What the device cannot exceed.
+    pub fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError> {
+        self.timed("limits", || self.answers().limits(device))
+    }
+
+    /// Compiler flags of the device.
+    pub fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
+        self.timed("flags", || self.answers().flags(device))
+    }
+
+    /// One verdict per node, in the graph's order. `weights` are those the graph's constants index; their bytes are not shown.
+    pub fn check(
+        &self,
+        device: &str,
+        entry: &EntryGraph,
+        weights: &[Weight],
+    ) -> Result<Vec<Verdict>, ShimError> {
+        let told = self.timed("check", || self.answers().check(device, entry, weights))?;
+        let wrong = |reason: String| contract(&self.0.name, "check", reason);
+        let mut verdicts: Vec<Option<Verdict>> = vec![None; entry.nodes.len()];
+        for (node, verdict) in told {
+            let place = usize::try_from(node)
+                .ok()
+                .and_then(|node| verdicts.get_mut(node))
+                .ok_or_else(|| wrong(format!("a verdict on node {node}")))?;
+            if place.replace(verdict).is_some() {
+                return Err(wrong(format!("two verdicts on node {node}")));
+            }
+        }
+        let unsaid = || Verdict::refused("the shim gave no verdict");
+        Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(unsaid)).collect())
+    }
+
+    /// Time of one run with all rows; none when the shim does not know.
+    pub fn estimate(
+        &self,
+        device: &str,
+        entry: &EntryGraph,
+        weights: &[Weight],
+    ) -> Result<Option<Estimate>, ShimError> {
+        let mut told = self.timed("estimate", || self.answers().estimate(device, entry, weights))?;
+        let wrong = |reason: String| contract(&self.0.name, "estimate", reason);
+        match (told.pop(), told.len()) {
+            (Some(estimate), 0) => {
+                let nodes = entry.nodes.len() as u64;
+                match estimate.uncosted.iter().find(|&&node| node >= nodes) {
+                    None => Ok(Some(estimate)),
+                    Some(node) => Err(wrong(format!("node {node} of {nodes}"))),
+                }
+            }
+            (None, _) => Ok(None),
+            _ => Err(wrong("more than one estimate".to_owned())),
+        }
+    }
+
+    /// Compiles a work order. The artefact appears whole or not at all; every flag of the order gets a verdict in it.
+    pub fn compile(
+        &self,
+        device: &str,
+        order: &WorkOrder,
+        place: Place<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<Artefact, ShimError> {
+        let entries = order.interfaces()?;
+        let mut compilation = Compilation::new(place, watch)?;
+        let result = self.timed("compile", || self.answers().compile(device, order, &mut compilation));
+        let description = self.0.shim.description();
+        compilation.finish(result, order, entries, (&self.0.name, device, description))
+    }
+
+    /// Whether this instance can use an artefact, judged by its head alone.
+    pub fn compatibility(&self, device: &str, artefact: &Artefact) -> Result<Compatibility, ShimError> {
+        if artefact.head().shim != self.0.shim.name() {
+            return Ok(Compatibility::NotMine(format!("made by shim `{}`", artefact.head().shim)));
+        }
+        let head = artefact.shim_head();
+        let mut told = self.timed("compatibility", || self.answers().compatibility(device, head))?;
+        match (told.pop(), told.len()) {
+            (Some(answer), 0) => Ok(answer),
+            _ => Err(contract(&self.0.name, "compatibility", "not exactly one answer")),
+        }
+    }
+
+    /// Makes an artefact ready to run. Options are the shim's, such as `threads`.
+    pub fn load(
+        &self,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+    ) -> Result<LoadedShard, ShimError> {
+        let (engine, told) = self.timed("load", || match &self.0.engine {
+            Engine::Local(local) => {
+                let shard = LocalShard::load(local, device, artefact, options)?;
+                let told = shard.told()?;
+                Ok::<_, ShimError>((ShardEngine::Local(shard), told))
+            }
+            Engine::Remote(remote) => {
+                let (shard, told) = RemoteShard::load(remote, device, artefact, options)?;
+                Ok((ShardEngine::Remote(shard), told))
+            }
+        })?;
+        LoadedShard::new(self, device, artefact, engine, told)
+    }
+
+    /// Allocates memory the device can see, zeroed: the shim's when it has its own, else the process's; with a worker, memory
+    /// that it shares.
+    pub fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        match &self.0.engine {
+            Engine::Local(local) => Buffer::allocate(local, device, length, alignment),
+            Engine::Remote(remote) => remote.allocate(length, alignment),
+        }
+    }
+
+    /// Makes a dma-buf visible to the device. The descriptor must stay open until the buffer is gone. A worker takes none.
+    pub fn import_dma_buf(
+        &self,
+        device: &str,
+        fd: OwnedFd,
+        offset: u64,
+        length: u64,
+    ) -> Result<Buffer, ShimError> {
+        match &self.0.engine {
+            Engine::Local(local) => Buffer::import(local, device, fd, offset, length),
+            Engine::Remote(_) => {
+                Err(ShimError::Missing { shim: self.0.name.clone(), function: "buffer_import" })
+            }
+        }
+    }
+
+    /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended is started anew.
+    pub fn recover(&self, device: &str) -> Result<(), ShimError> {
+        self.timed("recover", || self.answers().recover(device))
+    }
+}

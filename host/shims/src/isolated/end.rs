@@ -1,0 +1,207 @@
+//! How workers end, as errors say it.
+
+use shardwright_graph::target::ErrorClass;
+
+use crate::os;
+
+/// How a worker ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WorkerEnd {
+    /// It could not be started or set up.
+    Start {
+        /// Why.
+        reason: String,
+    },
+    /// A signal ended it.
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// For faults of memory, the address.
+        address: Option<u64>,
+        /// The bound buffer that lies there.
+        touched: Option<Touched>,
+    },
+    /// It exited, not asked to.
+    Exited {
+        /// With this code, which is not 0.
+        code: i32,
+    },
+    /// It exited with code 0 before it answered.
+    NoAnswer,
+    /// It was killed: it took longer than it may.
+    OverTime {
+        /// What it may, in milliseconds.
+        limit_ms: u64,
+    },
+    /// It ended for want of memory: its cap was reached.
+    OverMemory {
+        /// The cap.
+        limit_bytes: u64,
+    },
+    /// It was killed: it wrote beside a bound buffer.
+    Overrun(Touched),
+    /// It was killed: what it sent is not what workers send.
+    Protocol {
+        /// What is wrong.
+        reason: String,
+    },
+    /// It was killed: it was asked to stop and did not.
+    Cancelled,
+}
+
+/// Memory that was touched where it must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// Name of the binding.
+    pub binding: String,
+    /// First byte touched, counted from the buffer's first.
+    pub offset: i64,
+    /// Bytes of the buffer.
+    pub length: u64,
+}
+
+impl std::fmt::Display for Touched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "byte {} of the {} bytes bound as `{}`", self.offset, self.length, self.binding)
+    }
+}
+
+impl std::fmt::Display for WorkerEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            WorkerEnd::Start { reason } => write!(f, "could not be started: {reason}"),
+            WorkerEnd::Signal { signal, address, touched } => {
+                write!(f, "was killed by signal {signal}")?;
+                if let Some(name) = os::signal_name(*signal) {
+                    write!(f, " ({name})")?;
+                }
+                match (touched, address) {
+                    (Some(touched), _) => write!(f, " at {touched}"),
+                    (None, Some(address)) => write!(f, " at address {address:#x}"),
+                    (None, None) => Ok(()),
+                }
+            }
+            WorkerEnd::Exited { code } => write!(f, "exited with code {code}"),
+            WorkerEnd::NoAnswer => write!(f, "exited with code 0 without an answer"),
+            WorkerEnd::OverTime { limit_ms } => {
+                write!(f, "was killed after {limit_ms} ms, which is its time")
+            }
+            WorkerEnd::OverMemory { limit_bytes } => {
+                write!(f, "ran out of memory: {limit_bytes} bytes are all it may have")
+            }
+            WorkerEnd::Overrun(touched) => write!(f, "was killed: it wrote {touched}"),
+            WorkerEnd::Protocol { reason } => write!(f, "was killed: it broke the protocol: {reason}"),
+            WorkerEnd::Cancelled => write!(f, "was killed: it did not stop when asked"),
+        }
+    }
+}
+
+/// A call that failed because its worker ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerFailure {
+    /// The instance.
+    pub shim: String,
+    /// The function of the contract that was called.
+    pub function: &'static str,
+    /// How the worker ended.
+    pub end: WorkerEnd,
+    /// Whether it ended before this call, which then needed something of that worker.
+    pub earlier: bool,
+    /// The process; 0 if there was none yet.
+    pub pid: u32,
+    /// Most memory it had resident.
+    pub peak_memory_bytes: u64,
+    /// What a program can act on: `worker` says how it ended; a cap that was reached stands as `limit`, `value` and `max`.
+    pub details: Vec<(String, String)>,
+    /// The end of what it printed.
+    pub log_tail: Option<String>,
+}
+
+impl std::fmt::Display for WorkerFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let when = if self.earlier { "ended earlier: it " } else { "" };
+        write!(f, "shim `{}`, {}: its worker {when}{}", self.shim, self.function, self.end)
+    }
+}
+
+impl std::error::Error for WorkerFailure {}
+
+impl WorkerFailure {
+    pub(crate) fn new(
+        shim: &str,
+        function: &'static str,
+        obituary: &Obituary,
+        earlier: bool,
+    ) -> WorkerFailure {
+        let Obituary { end, pid, peak_memory_bytes, log_tail } = obituary.clone();
+        let mut details = vec![("worker".to_owned(), end.to_string())];
+        let mut reached = |limit: &str, value: Option<u64>, max: u64| {
+            details.push(("limit".to_owned(), limit.to_owned()));
+            details.extend(value.map(|value| ("value".to_owned(), value.to_string())));
+            details.push(("max".to_owned(), max.to_string()));
+        };
+        match &end {
+            WorkerEnd::OverTime { limit_ms } => reached("worker-milliseconds", None, *limit_ms),
+            WorkerEnd::OverMemory { limit_bytes } => {
+                reached("worker-memory-bytes", Some(peak_memory_bytes), *limit_bytes);
+            }
+            _ => {}
+        }
+        WorkerFailure {
+            shim: shim.to_owned(),
+            function,
+            end,
+            earlier,
+            pid,
+            peak_memory_bytes,
+            details,
+            log_tail,
+        }
+    }
+
+    /// What a planner or session acts on.
+    ///
+    /// Of a shard or buffer: device-lost. Of a question about a graph: resource-limit when a cap was reached and unmappable when
+    /// the compiler crashed, for another cut may get through; what tells both from a compiler that answered is that the error is
+    /// a [`WorkerFailure`]. Otherwise internal. None when the caller cancelled.
+    pub fn class(&self) -> Option<ErrorClass> {
+        let of_graph = matches!(self.function, "check" | "estimate" | "compile");
+        Some(match &self.end {
+            WorkerEnd::Cancelled => return None,
+            _ if matches!(self.function, "load" | "unload" | "run" | "buffer") => ErrorClass::DeviceLost,
+            WorkerEnd::OverTime { .. } | WorkerEnd::OverMemory { .. } if of_graph => {
+                ErrorClass::ResourceLimit
+            }
+            WorkerEnd::Signal { .. } | WorkerEnd::Exited { .. } | WorkerEnd::NoAnswer if of_graph => {
+                ErrorClass::Unmappable
+            }
+            _ => ErrorClass::Internal,
+        })
+    }
+
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        Some(match &self.end {
+            WorkerEnd::Cancelled => return None,
+            WorkerEnd::Start { .. } => "check the worker program and the free memory and processes",
+            WorkerEnd::OverTime { .. } | WorkerEnd::OverMemory { .. } => {
+                "raise the cap, or plan smaller shards"
+            }
+            _ if self.class() == Some(ErrorClass::DeviceLost) => {
+                "load the shard again, which starts a new worker, and report this to the shim's vendor"
+            }
+            WorkerEnd::Protocol { .. } => "the worker program must be of the same release",
+            _ => "plan again: smaller shards or other formats may fit; and report this to the shim's vendor",
+        })
+    }
+}
+
+/// What is known of a worker that ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Obituary {
+    pub(crate) end: WorkerEnd,
+    pub(crate) pid: u32,
+    pub(crate) peak_memory_bytes: u64,
+    pub(crate) log_tail: Option<String>,
+}

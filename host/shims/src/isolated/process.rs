@@ -1,0 +1,694 @@
+//! One worker process as the host has it: started, asked, watched, and when it ends, buried: killed with what it started,
+//! waited for, its last words kept.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::end::{Obituary, Touched, WorkerEnd, WorkerFailure};
+use super::protocol::{
+    ANSWER_LIMIT, Answer, Ask, Decoder, Fault, Kind, Library, Message, PROTOCOL, REQUEST_LIMIT, Request,
+    decode, encode,
+};
+use super::{Caps, Isolation};
+use crate::board::BoardPage;
+use crate::error::ShimError;
+use crate::os::{self, Waiting};
+use crate::shim::{Facts, Held, lock};
+
+/// How often a caller is asked whether to go on.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What is kept of a worker's prints.
+const TAIL_LIMIT: usize = 16 << 10;
+
+/// Most bytes taken of its prints at one time; a process that prints for ever must not keep the host.
+const DRAIN_LIMIT: usize = 4 << 20;
+
+/// Longest log line of a shim.
+pub(crate) const LINE_LIMIT: usize = 8 << 10;
+
+/// What one read takes.
+const READ_SIZE: usize = 64 << 10;
+
+/// A request to stop, sent beside the channels: the worker's thread for it listens at all times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Compile { number: u64 },
+    Run { shard: u64, number: u64 },
+}
+
+/// Bytes of a signal.
+pub(crate) const SIGNAL_SIZE: usize = 24;
+
+impl Signal {
+    pub(crate) fn bytes(self) -> [u8; SIGNAL_SIZE] {
+        let numbers = match self {
+            Signal::Compile { number } => [1, 0, number],
+            Signal::Run { shard, number } => [2, shard, number],
+        };
+        let mut bytes = [0; SIGNAL_SIZE];
+        for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn of(bytes: [u8; SIGNAL_SIZE]) -> Option<Signal> {
+        let mut numbers = [0_u64; 3];
+        for (number, place) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
+            *number = place.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+        }
+        match numbers {
+            [1, 0, number] => Some(Signal::Compile { number }),
+            [2, shard, number] => Some(Signal::Run { shard, number }),
+            _ => None,
+        }
+    }
+}
+
+/// One socket to the worker, on which one question is open at a time.
+pub(crate) struct Channel {
+    stream: UnixStream,
+    decoder: Decoder,
+    scratch: Box<[u8]>,
+}
+
+/// What a read found.
+enum Arrived {
+    Something,
+    Nothing,
+    End,
+}
+
+impl Channel {
+    pub(crate) fn new(stream: UnixStream) -> io::Result<Channel> {
+        stream.set_nonblocking(true)?;
+        let scratch = vec![0; READ_SIZE].into_boxed_slice();
+        Ok(Channel { stream, decoder: Decoder::new(ANSWER_LIMIT), scratch })
+    }
+
+    fn receive(&mut self) -> Arrived {
+        loop {
+            return match self.stream.read(&mut self.scratch) {
+                Ok(0) => Arrived::End,
+                Ok(count) => {
+                    self.decoder.feed(&self.scratch[..count]);
+                    Arrived::Something
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Arrived::Nothing,
+                Err(_) => Arrived::End,
+            };
+        }
+    }
+}
+
+/// A question and how it may go.
+pub(crate) struct Call<'a> {
+    pub(crate) function: &'static str,
+    /// It is over after this time, and then so is the worker.
+    pub(crate) time: Duration,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// Asked often; once true the worker is asked to stop, and ended when it does not within its grace.
+    pub(crate) cancelled: Option<&'a mut dyn FnMut() -> bool>,
+    pub(crate) cancel: Option<Signal>,
+    /// The bound buffer beside which an address of the worker lies.
+    pub(crate) touched: &'a dyn Fn(u64) -> Option<Touched>,
+}
+
+/// Nothing is bound.
+pub(crate) const UNTOUCHED: &dyn Fn(u64) -> Option<Touched> = &|_| None;
+
+/// What comes before the answer, or is it.
+pub(crate) enum Incoming {
+    Message(Message),
+    Bytes(Vec<u8>),
+    Head(Vec<u8>),
+}
+
+/// What to do after something came.
+pub(crate) enum Step<T> {
+    More,
+    Done(T),
+    /// No worker sends that here.
+    Unexpected,
+}
+
+/// Why a worker is ended or was found ended.
+enum Cause {
+    /// It ended by itself.
+    Found,
+    /// It is killed for this.
+    Killed(WorkerEnd),
+}
+
+/// What it printed.
+struct Captured {
+    pipe: Option<PipeReader>,
+    lines: Option<UnixDatagram>,
+    tail: VecDeque<u8>,
+    /// Bytes printed so far.
+    total: u64,
+}
+
+impl Captured {
+    /// Takes what is there without waiting.
+    fn drain(&mut self, name: &str) {
+        let mut buffer = [0; 8 << 10];
+        let mut taken = 0;
+        while let Some(pipe) = &self.pipe {
+            match os::read(pipe.as_fd(), &mut buffer) {
+                Ok(0) => self.pipe = None,
+                Ok(count) => {
+                    self.total += count as u64;
+                    self.tail.extend(&buffer[..count]);
+                    let excess = self.tail.len().saturating_sub(TAIL_LIMIT);
+                    self.tail.drain(..excess);
+                    taken += count;
+                    if taken >= DRAIN_LIMIT {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.pipe = None,
+            }
+        }
+        let mut line = [0; LINE_LIMIT + 1];
+        taken = 0;
+        while let Some(lines) = &self.lines {
+            match lines.recv(&mut line) {
+                Ok(0) => {}
+                Ok(count) => {
+                    let text = String::from_utf8_lossy(&line[1..count]);
+                    crate::library::log_line(u32::from(line[0]), name, &text);
+                    taken += count;
+                    if taken >= DRAIN_LIMIT {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.lines = None,
+            }
+        }
+    }
+
+    /// What was printed after the first `mark` bytes, as far as it was kept.
+    fn since(&self, mark: u64) -> Option<String> {
+        let kept =
+            usize::try_from(self.total - mark.min(self.total)).unwrap_or(usize::MAX).min(self.tail.len());
+        let bytes: Vec<u8> = self.tail.iter().skip(self.tail.len() - kept).copied().collect();
+        let text = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn descriptors(&self) -> [RawFd; 2] {
+        [
+            self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+            self.lines.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+        ]
+    }
+}
+
+/// Why no worker came of it.
+pub(crate) enum StartError {
+    /// It opened the library and refused it, with a word of [`crate::LoadError::reason`].
+    Refused {
+        reason: String,
+        message: String,
+    },
+    Failed(ShimError),
+}
+
+impl StartError {
+    pub(crate) fn into_error(self, name: &str) -> ShimError {
+        match self {
+            StartError::Failed(error) => error,
+            StartError::Refused { message, .. } => start_failure(name, "open", message),
+        }
+    }
+}
+
+fn start_failure(name: &str, function: &'static str, reason: String) -> ShimError {
+    let end = WorkerEnd::Start { reason };
+    let obituary = Obituary { end, pid: 0, peak_memory_bytes: 0, log_tail: None };
+    ShimError::Worker(Box::new(WorkerFailure::new(name, function, &obituary, false)))
+}
+
+/// A worker that was started. Dropping it closes it, or kills it when it takes longer than its grace.
+pub(crate) struct Worker {
+    name: String,
+    pid: u32,
+    process: OwnedFd,
+    caps: Caps,
+    control: Mutex<Channel>,
+    signals: Mutex<UnixStream>,
+    captured: Mutex<Captured>,
+    board: BoardPage,
+    /// Buffers mapped there, and at which address.
+    mapped: Mutex<BTreeMap<u64, u64>>,
+    /// Buffers to be unmapped there with the next question.
+    forgotten: Mutex<Vec<u64>>,
+    end: Mutex<Option<Arc<Obituary>>>,
+    shards: std::sync::atomic::AtomicU64,
+    _held: Option<Arc<Held>>,
+}
+
+impl Worker {
+    /// Starts the program and has it open the library.
+    pub(crate) fn start(
+        name: &str,
+        isolation: &Isolation,
+        library: Library,
+        held: Option<Arc<Held>>,
+    ) -> Result<(Worker, Facts), StartError> {
+        let (worker, descriptors) = Worker::spawn(name, isolation, held).map_err(|error| {
+            let reason = format!("`{}`: {error}", isolation.worker.display());
+            StartError::Failed(start_failure(name, "open", reason))
+        })?;
+        let ask = Ask::Hello {
+            protocol: PROTOCOL,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            library,
+            memory_bytes: isolation.caps.memory_bytes,
+        };
+        let mut refused = None;
+        let call = Call { descriptors, ..Call::plain("open", isolation.caps.probe_time) };
+        let facts = worker.exchange(&mut lock(&worker.control), call, ask, &mut |incoming| match incoming {
+            Incoming::Message(Message::Answer(Answer::Facts(facts))) => Step::Done(Some(facts)),
+            Incoming::Message(Message::Fault(Fault::Load { reason, message })) => {
+                refused = Some((reason, message));
+                Step::Done(None)
+            }
+            _ => Step::Unexpected,
+        });
+        match (facts.map_err(StartError::Failed)?, refused) {
+            (Some(facts), _) => Ok((worker, facts)),
+            (None, refused) => {
+                let (reason, message) = refused.unwrap_or_default();
+                Err(StartError::Refused { reason, message })
+            }
+        }
+    }
+
+    fn spawn(
+        name: &str,
+        isolation: &Isolation,
+        held: Option<Arc<Held>>,
+    ) -> io::Result<(Worker, Vec<OwnedFd>)> {
+        let (control, their_control) = UnixStream::pair()?;
+        let (signals, their_signals) = UnixStream::pair()?;
+        let (lines, their_lines) = UnixDatagram::pair()?;
+        let (pipe, their_pipe) = io::pipe()?;
+        let (board, their_board) = BoardPage::new()?;
+        os::never_block(pipe.as_fd())?;
+        signals.set_nonblocking(true)?;
+        lines.set_nonblocking(true)?;
+        let control = Channel::new(control)?;
+        let child = Command::new(&isolation.worker)
+            .stdin(Stdio::from(OwnedFd::from(their_control)))
+            .stdout(Stdio::from(OwnedFd::from(their_pipe.try_clone()?)))
+            .stderr(Stdio::from(OwnedFd::from(their_pipe)))
+            // Its own group: what it starts can be ended with it, and a terminal's interrupt is the host's to act on.
+            .process_group(0)
+            .spawn()?;
+        let pid = child.id();
+        let process = os::process_descriptor(pid).inspect_err(|_| {
+            os::kill_group(pid);
+            let _ = os::wait_for(pid);
+        })?;
+        let captured = Captured { pipe: Some(pipe), lines: Some(lines), tail: VecDeque::new(), total: 0 };
+        let worker = Worker {
+            name: name.to_owned(),
+            pid,
+            process,
+            caps: isolation.caps,
+            control: Mutex::new(control),
+            signals: Mutex::new(signals),
+            captured: Mutex::new(captured),
+            board,
+            mapped: Mutex::new(BTreeMap::new()),
+            forgotten: Mutex::new(Vec::new()),
+            end: Mutex::new(None),
+            shards: std::sync::atomic::AtomicU64::new(0),
+            _held: held,
+        };
+        Ok((worker, vec![their_board, their_signals.into(), their_lines.into()]))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(crate) fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    pub(crate) fn next_shard(&self) -> u64 {
+        self.shards.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Buffers mapped in it; held while one is being mapped.
+    pub(crate) fn mapped(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        lock(&self.mapped)
+    }
+
+    /// Most memory it has, or had, resident.
+    pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
+        if let Some(obituary) = &*lock(&self.end) {
+            return Some(obituary.peak_memory_bytes);
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    }
+
+    /// How it ended, if it did; looks.
+    pub(crate) fn ended(&self) -> Option<WorkerEnd> {
+        if lock(&self.end).is_none() && self.has_ended(Duration::ZERO) {
+            self.bury(Cause::Found, UNTOUCHED);
+        }
+        lock(&self.end).as_ref().map(|obituary| obituary.end.clone())
+    }
+
+    fn has_ended(&self, time: Duration) -> bool {
+        let mut waiting = [Waiting::readable(self.process.as_raw_fd())];
+        os::poll(&mut waiting, time).is_ok() && waiting[0].is_readable()
+    }
+
+    /// The error of something that needs this worker, which ended before.
+    pub(crate) fn gone(&self, function: &'static str) -> Option<ShimError> {
+        let end = lock(&self.end);
+        let obituary = end.as_ref()?;
+        Some(ShimError::Worker(Box::new(WorkerFailure::new(&self.name, function, obituary, true))))
+    }
+
+    /// An error of the host before anything was asked.
+    pub(crate) fn host_failure(&self, function: &'static str, error: &io::Error) -> ShimError {
+        start_failure(&self.name, function, format!("{error}"))
+    }
+
+    /// Asks on the control channel, where what comes is the answer.
+    pub(crate) fn ask<T>(
+        &self,
+        function: &'static str,
+        time: Duration,
+        ask: Ask,
+        mut take: impl FnMut(Answer) -> Option<T>,
+    ) -> Result<T, ShimError> {
+        self.ask_with(Call::plain(function, time), ask, &mut |incoming| answered(incoming, &mut take))
+    }
+
+    /// Asks on the control channel.
+    pub(crate) fn ask_with<T>(
+        &self,
+        call: Call<'_>,
+        ask: Ask,
+        on: &mut dyn FnMut(Incoming) -> Step<T>,
+    ) -> Result<T, ShimError> {
+        self.exchange(&mut lock(&self.control), call, ask, on)
+    }
+
+    /// Asks on `channel` and reads until the answer.
+    pub(crate) fn exchange<T>(
+        &self,
+        channel: &mut Channel,
+        mut call: Call<'_>,
+        ask: Ask,
+        on: &mut dyn FnMut(Incoming) -> Step<T>,
+    ) -> Result<T, ShimError> {
+        if let Some(gone) = self.gone(call.function) {
+            return Err(gone);
+        }
+        let forget = std::mem::take(&mut *lock(&self.forgotten));
+        let bytes = encode(&Request { forget, ask }, REQUEST_LIMIT)
+            .map_err(|broken| ShimError::Argument(broken.0))?;
+        let printed_before = lock(&self.captured).total;
+        let descriptors: Vec<RawFd> = call.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let start = Instant::now();
+        let mut sent = 0;
+        let mut stop_by: Option<Instant> = None;
+        let mut signalled: Option<Instant> = None;
+        // The other end is closed; what is left is to find out why.
+        let mut closed = false;
+        let mut open = OpenCall { worker: self, answered: false };
+        loop {
+            while let Some(frame) = match channel.decoder.next() {
+                Ok(frame) => frame,
+                Err(broken) => return Err(self.broke(&call, broken.0)),
+            } {
+                let incoming = match frame.kind {
+                    Kind::Bytes => Incoming::Bytes(frame.content),
+                    Kind::Head => Incoming::Head(frame.content),
+                    Kind::Message => match decode(&frame.content) {
+                        Ok(message) => Incoming::Message(message),
+                        Err(broken) => return Err(self.broke(&call, broken.0)),
+                    },
+                };
+                match incoming {
+                    Incoming::Message(Message::Fault(fault)) if !matches!(fault, Fault::Load { .. }) => {
+                        let printed = || {
+                            let mut captured = lock(&self.captured);
+                            captured.drain(&self.name);
+                            captured.since(printed_before)
+                        };
+                        open.answered = true;
+                        return Err(fault.into_error(&self.name, call.function, printed));
+                    }
+                    incoming => match on(incoming) {
+                        Step::More => {}
+                        Step::Done(done) => {
+                            open.answered = true;
+                            return Ok(done);
+                        }
+                        Step::Unexpected => {
+                            return Err(
+                                self.broke(&call, format!("an answer that `{}` has not", call.function))
+                            );
+                        }
+                    },
+                }
+            }
+            if closed {
+                // A process that closed its sockets is about to end, as a rule.
+                let cause = match self.has_ended(self.caps.grace) {
+                    true => Cause::Found,
+                    false => {
+                        Cause::Killed(WorkerEnd::Protocol { reason: "it closed its connection".to_owned() })
+                    }
+                };
+                return Err(self.end_call(&call, cause));
+            }
+            let now = Instant::now();
+            let Some(left) = call.time.checked_sub(now - start).filter(|left| !left.is_zero()) else {
+                let limit_ms = u64::try_from(call.time.as_millis()).unwrap_or(u64::MAX);
+                return Err(self.end_call(&call, Cause::Killed(WorkerEnd::OverTime { limit_ms })));
+            };
+            if sent < bytes.len() {
+                let with = if sent == 0 { &descriptors[..] } else { &[] };
+                match os::send(channel.stream.as_fd(), &bytes[sent..], with) {
+                    Ok(count) => {
+                        sent += count;
+                        if sent == bytes.len() {
+                            // The worker has its own now.
+                            call.descriptors.clear();
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    // What it still said can be read.
+                    Err(_) => sent = bytes.len(),
+                }
+            }
+            let mut wait = left;
+            if let Some(cancelled) = &mut call.cancelled {
+                if stop_by.is_some() || cancelled() {
+                    let by = *stop_by.get_or_insert(now + self.caps.grace);
+                    if now >= by {
+                        return Err(self.end_call(&call, Cause::Killed(WorkerEnd::Cancelled)));
+                    }
+                    // More than once: one that came before the shim was entered is lost on it.
+                    if let Some(signal) = call.cancel
+                        && signalled.is_none_or(|last| now - last >= TICK)
+                    {
+                        signalled = Some(now);
+                        let _ = lock(&self.signals).write(&signal.bytes());
+                    }
+                }
+                wait = wait.min(TICK);
+            }
+            let [pipe, lines] = lock(&self.captured).descriptors();
+            let mut waiting = [
+                Waiting::both(channel.stream.as_raw_fd(), sent < bytes.len()),
+                Waiting::readable(self.process.as_raw_fd()),
+                Waiting::readable(pipe),
+                Waiting::readable(lines),
+            ];
+            if let Err(error) = os::poll(&mut waiting, wait) {
+                let reason = format!("waiting for it failed: {error}");
+                return Err(self.end_call(&call, Cause::Killed(WorkerEnd::Protocol { reason })));
+            }
+            if waiting[2].is_readable() || waiting[3].is_readable() {
+                lock(&self.captured).drain(&self.name);
+            }
+            let ended = waiting[1].is_readable();
+            if waiting[0].is_readable() || ended {
+                match channel.receive() {
+                    Arrived::Something => {}
+                    Arrived::End => closed = true,
+                    // Someone else may hold its end of the socket; that it is gone is certain.
+                    Arrived::Nothing => closed = ended,
+                }
+            }
+        }
+    }
+
+    fn broke(&self, call: &Call<'_>, reason: String) -> ShimError {
+        self.end_call(call, Cause::Killed(WorkerEnd::Protocol { reason }))
+    }
+
+    /// Ends the worker over a call.
+    fn end_call(&self, call: &Call<'_>, cause: Cause) -> ShimError {
+        let obituary = self.bury(cause, call.touched);
+        tracing::warn!(instance = %self.name, pid = self.pid, function = call.function, "worker {}", obituary.end);
+        ShimError::Worker(Box::new(WorkerFailure::new(&self.name, call.function, &obituary, false)))
+    }
+
+    /// Ends the worker because it wrote beside a buffer.
+    pub(crate) fn overran(&self, function: &'static str, touched: Touched) -> ShimError {
+        let call = Call::plain(function, Duration::ZERO);
+        self.end_call(&call, Cause::Killed(WorkerEnd::Overrun(touched)))
+    }
+
+    /// Kills what is left of it, waits for it and says how it ended; the first to come decides.
+    fn bury(&self, cause: Cause, touched: &dyn Fn(u64) -> Option<Touched>) -> Arc<Obituary> {
+        let mut end = lock(&self.end);
+        if let Some(obituary) = &*end {
+            return obituary.clone();
+        }
+        os::kill_group(self.pid);
+        let status = os::wait_for(self.pid);
+        let mut captured = lock(&self.captured);
+        captured.drain(&self.name);
+        let peak_memory_bytes = status.as_ref().map_or(0, |status| status.peak_memory_bytes);
+        let end_found = match (cause, status) {
+            (Cause::Killed(end), _) => end,
+            (Cause::Found, Err(error)) => {
+                WorkerEnd::Protocol { reason: format!("it cannot be waited for: {error}") }
+            }
+            (Cause::Found, Ok(status)) => self.found(status, touched),
+        };
+        let obituary = Arc::new(Obituary {
+            end: end_found,
+            pid: self.pid,
+            peak_memory_bytes,
+            log_tail: captured.since(0),
+        });
+        captured.pipe = None;
+        captured.lines = None;
+        captured.tail = VecDeque::new();
+        *end = Some(obituary.clone());
+        obituary
+    }
+
+    fn found(&self, status: os::Ended, touched: &dyn Fn(u64) -> Option<Touched>) -> WorkerEnd {
+        let board = self.board.board();
+        let limit_bytes = self.caps.memory_bytes;
+        let exhausted = board.exhausted.load(Ordering::Relaxed) != 0
+            // Within a sixteenth: what a process has resident is never quite what it has.
+            || status.peak_memory_bytes >= limit_bytes - limit_bytes / 16;
+        match (status.signal, status.code) {
+            (_, Some(0)) => WorkerEnd::NoAnswer,
+            _ if exhausted => WorkerEnd::OverMemory { limit_bytes },
+            (_, Some(code)) => WorkerEnd::Exited { code },
+            (signal, None) => {
+                let signal = signal.unwrap_or(0);
+                let written = board.signal.load(Ordering::Relaxed) == signal.unsigned_abs();
+                let has_address = written && board.has_address.load(Ordering::Relaxed) != 0;
+                let address = has_address.then(|| board.address.load(Ordering::Relaxed));
+                WorkerEnd::Signal { signal, address, touched: address.and_then(touched) }
+            }
+        }
+    }
+
+    /// Has a buffer unmapped there, at the latest with the next question.
+    pub(crate) fn forget(&self, buffer: u64) {
+        let was_mapped = lock(&self.mapped).remove(&buffer).is_some();
+        if !was_mapped || lock(&self.end).is_some() {
+            return;
+        }
+        lock(&self.forgotten).push(buffer);
+        // At once, if nobody is asking; memory that is gone here should not stay there.
+        if let Ok(mut control) = self.control.try_lock() {
+            let call = Call::plain("buffer", self.caps.probe_time);
+            let asked = self.exchange(&mut control, call, Ask::Nothing, &mut |incoming| {
+                answered(incoming, &mut |answer| matches!(answer, Answer::Done).then_some(()))
+            });
+            if let Err(error) = asked {
+                tracing::debug!(instance = %self.name, "buffer not unmapped: {error}");
+            }
+        }
+    }
+}
+
+/// A question that is not answered. Left so, by a panic of the caller's, the next one would read its answer.
+struct OpenCall<'a> {
+    worker: &'a Worker,
+    answered: bool,
+}
+
+impl Drop for OpenCall<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            let reason = "the host gave up a question".to_owned();
+            self.worker.bury(Cause::Killed(WorkerEnd::Protocol { reason }), UNTOUCHED);
+        }
+    }
+}
+
+/// Where nothing but the answer comes.
+pub(crate) fn answered<T>(incoming: Incoming, take: &mut dyn FnMut(Answer) -> Option<T>) -> Step<T> {
+    match incoming {
+        Incoming::Message(Message::Answer(answer)) => take(answer).map_or(Step::Unexpected, Step::Done),
+        _ => Step::Unexpected,
+    }
+}
+
+impl<'a> Call<'a> {
+    /// Without descriptors, not to be cancelled, about no buffer.
+    pub(crate) fn plain(function: &'static str, time: Duration) -> Call<'a> {
+        Call { function, time, descriptors: Vec::new(), cancelled: None, cancel: None, touched: UNTOUCHED }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if lock(&self.end).is_some() {
+            return;
+        }
+        // It closes its instance and exits when the host hangs up.
+        let _ = lock(&self.control).stream.shutdown(std::net::Shutdown::Both);
+        let start = Instant::now();
+        while let Some(left) = self.caps.grace.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            let [pipe, lines] = lock(&self.captured).descriptors();
+            let mut waiting = [
+                Waiting::readable(self.process.as_raw_fd()),
+                Waiting::readable(pipe),
+                Waiting::readable(lines),
+            ];
+            if os::poll(&mut waiting, left).is_err() || waiting[0].is_readable() {
+                break;
+            }
+            lock(&self.captured).drain(&self.name);
+        }
+        self.bury(Cause::Found, UNTOUCHED);
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory of host and workers: bound buffers, each with a page behind and before it that faults where a worker maps it, as
+//! close as its alignment allows, and marked bytes in what is left between.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use shardwright_shim_abi::raw::SW_SYNC_AFTER_HOST;
+
+use super::end::Touched;
+use super::process::Worker;
+use crate::error::ShimError;
+use crate::os::{self, Region};
+use crate::shim::lock;
+
+/// Bytes beside a buffer that nobody asked for.
+const MARK: u8 = 0xa5;
+
+/// Marked bytes that are looked at before a buffer. Behind it all are: fewer than its alignment.
+const FRONT: usize = 64;
+
+/// Alignment when none is asked for.
+const USUAL_ALIGNMENT: u64 = 64;
+
+/// Largest alignment; address space is set aside for it.
+const ALIGNMENT_LIMIT: u64 = 1 << 30;
+
+/// A piece of shared memory.
+pub(crate) struct SharedMemory {
+    /// Unique in this process.
+    id: u64,
+    fd: OwnedFd,
+    region: Region,
+    /// Where in the region it begins.
+    offset: usize,
+    length: usize,
+    alignment: u64,
+    /// Times it may have changed since it was made, but for runs of the worker that has it.
+    changes: AtomicU64,
+    /// The worker it was allocated for, with which it dies.
+    owner: Option<Arc<Worker>>,
+    /// Where it is mapped.
+    users: Mutex<Vec<Weak<Worker>>>,
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        for worker in lock(&self.users).drain(..).filter_map(|worker| worker.upgrade()) {
+            worker.forget(self.id);
+        }
+    }
+}
+
+impl SharedMemory {
+    /// Zeroed; `alignment` is a power of two, or 0 for 64.
+    pub(crate) fn new(
+        length: u64,
+        alignment: u64,
+        owner: Option<Arc<Worker>>,
+    ) -> Result<SharedMemory, ShimError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let refuse = |reason: &dyn std::fmt::Display| {
+            ShimError::Argument(format!(
+                "a buffer of {length} bytes aligned to {alignment} is not possible: {reason}"
+            ))
+        };
+        let alignment = if alignment == 0 { USUAL_ALIGNMENT } else { alignment };
+        if !alignment.is_power_of_two() || alignment > ALIGNMENT_LIMIT {
+            return Err(refuse(&"no such alignment"));
+        }
+        let page = os::page();
+        let bytes = usize::try_from(length).map_err(|error| refuse(&error))?;
+        let close = usize::try_from(alignment).map_or(page, |alignment| alignment.min(page));
+        // Its end lies as near to the page behind as its beginning's alignment allows.
+        let total = bytes.max(1).checked_next_multiple_of(page);
+        let taken = bytes.checked_next_multiple_of(close);
+        let (Some(total), Some(taken)) = (total, taken) else { return Err(refuse(&"too large")) };
+        let offset = total - taken;
+        let fd = os::shared_memory(total).map_err(|error| refuse(&error))?;
+        let region = Region::map(fd.as_fd(), total, alignment as usize).map_err(|error| refuse(&error))?;
+        let memory = SharedMemory {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            fd,
+            region,
+            offset,
+            length: bytes,
+            alignment,
+            changes: AtomicU64::new(0),
+            owner,
+            users: Mutex::new(Vec::new()),
+        };
+        for (start, end) in memory.margins() {
+            // SAFETY: lies within the region, which nobody else has yet.
+            unsafe { memory.region.data().add(start).write_bytes(MARK, end - start) };
+        }
+        Ok(memory)
+    }
+
+    /// Marked ranges of the region.
+    fn margins(&self) -> [(usize, usize); 2] {
+        let end = self.offset + self.length;
+        [(self.offset.saturating_sub(FRONT), self.offset), (end, self.region.length())]
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Where in the shared memory it begins.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        self.length as u64
+    }
+
+    pub(crate) fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        // SAFETY: lies within the region, or one past its end.
+        unsafe { self.region.data().add(self.offset) }
+    }
+
+    /// The worker it belongs to.
+    pub(crate) fn owner(&self) -> Option<&Arc<Worker>> {
+        self.owner.as_ref()
+    }
+
+    pub(crate) fn used_by(&self, worker: &Arc<Worker>) {
+        let mut users = lock(&self.users);
+        users.retain(|user| user.strong_count() > 0);
+        users.push(Arc::downgrade(worker));
+    }
+
+    /// Times it may have changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Before and after the host looks at it.
+    pub(crate) fn sync(&self, direction: u32) -> Result<(), ShimError> {
+        if direction == SW_SYNC_AFTER_HOST {
+            self.changed();
+            return Ok(());
+        }
+        match self.owner.as_ref().and_then(|owner| owner.gone("buffer")) {
+            None => Ok(()),
+            Some(gone) => Err(gone),
+        }
+    }
+
+    /// The first marked byte that is not as it was, counted from the buffer's first.
+    pub(crate) fn overrun(&self, binding: &str) -> Option<Touched> {
+        self.margins().into_iter().find_map(|(start, end)| {
+            // SAFETY: lies within the region. A worker that writes at the same time broke the contract; then any bytes are right.
+            let marked = unsafe { std::slice::from_raw_parts(self.region.data().add(start), end - start) };
+            let at = start + marked.iter().position(|&byte| byte != MARK)?;
+            Some(self.touched(binding, at as i64 - self.offset as i64))
+        })
+    }
+
+    /// The place an address of a worker is, if it lies in or beside this memory, which is mapped there at `mapped`.
+    pub(crate) fn locate(&self, binding: &str, mapped: u64, address: u64) -> Option<Touched> {
+        let page = os::page() as u64;
+        let from = mapped.checked_sub(page)?;
+        let to = mapped.checked_add(self.region.length() as u64)?.checked_add(page)?;
+        let first = mapped.checked_add(self.offset as u64)?;
+        (from..to).contains(&address).then(|| self.touched(binding, address.wrapping_sub(first) as i64))
+    }
+
+    fn touched(&self, binding: &str, offset: i64) -> Touched {
+        Touched { binding: binding.to_owned(), offset, length: self.length as u64 }
+    }
+}

@@ -1,0 +1,340 @@
+//! An instance in this process: the functions of its table, called one at a time. Also what a worker calls.
+
+use std::ffi::{CString, c_char, c_void};
+use std::panic::resume_unwind;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use shardwright_graph::target::{FlagSchema, FlagType, Limit};
+use shardwright_graph::{EntryGraph, Verdict, Weight};
+use shardwright_shim_abi::raw::*;
+
+use crate::call;
+use crate::compile::{self, Output};
+use crate::convert;
+use crate::error::ShimError;
+use crate::instance::Answers;
+use crate::library::{self, Table};
+use crate::shim::{Compatibility, Device, DeviceKind, Estimate, Held, MemoryKinds, Shim, lock};
+use crate::tables::{EntryTables, OptionTables, WorkOrderTables};
+use crate::work_order::WorkOrder;
+
+mod shard;
+
+pub(crate) use shard::{LocalCanceller, LocalShard};
+
+/// Longest text value a flag without a stated bound takes.
+const FLAG_TEXT_LIMIT: u32 = 1024;
+
+/// An open instance. Shards and buffers hold it; it closes when the last is gone.
+pub(crate) struct Local {
+    name: String,
+    table: Table,
+    raw: *mut SwShim,
+    /// The contract: one call at a time per instance, but for run and cancel.
+    lock: Mutex<()>,
+    _held: Held,
+}
+
+// SAFETY: the contract allows calls from any thread; `lock` keeps them one at a time.
+unsafe impl Send for Local {}
+// SAFETY: as above.
+unsafe impl Sync for Local {}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Some(close) = self.table.0.close {
+            // SAFETY: made by `open`; shards and buffers hold this value, so none is left.
+            unsafe { close(self.raw) };
+        }
+    }
+}
+
+pub(crate) fn missing(shim: &str, function: &'static str) -> ShimError {
+    ShimError::Missing { shim: shim.to_owned(), function }
+}
+
+pub(crate) fn contract(shim: &str, function: &'static str, reason: impl Into<String>) -> ShimError {
+    ShimError::Contract { shim: shim.to_owned(), function, reason: reason.into() }
+}
+
+pub(crate) fn c_text(what: &str, text: &str) -> Result<CString, ShimError> {
+    CString::new(text).map_err(|_| ShimError::Argument(format!("{what} contains a NUL byte")))
+}
+
+impl Local {
+    pub(crate) fn open(
+        shim: &Shim,
+        name: &str,
+        options: &[(String, String)],
+    ) -> Result<Arc<Local>, ShimError> {
+        let held = Held::take(shim, name)?;
+        let options = OptionTables::new(options)?;
+        let table = shim.table().map_err(|error| ShimError::Load(Box::new(error)))?;
+        let function = table.0.open.ok_or_else(|| missing(name, "open"))?;
+        let mut raw: *mut SwShim = ptr::null_mut();
+        // SAFETY: pointers are as the contract says.
+        let error = unsafe { function(library::host(), options.as_ptr(), options.len(), &mut raw) };
+        // SAFETY: the error came from this table.
+        unsafe { call::take_error(table, name, "open", error) }?;
+        if raw.is_null() {
+            return Err(contract(name, "open", "success without an instance"));
+        }
+        Ok(Arc::new(Local { name: name.to_owned(), table, raw, lock: Mutex::new(()), _held: held }))
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        self.table
+    }
+
+    pub(crate) fn raw(&self) -> *mut SwShim {
+        self.raw
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn enter(&self) -> MutexGuard<'_, ()> {
+        lock(&self.lock)
+    }
+
+    /// Error object to error.
+    ///
+    /// # Safety
+    ///
+    /// `error` came from this instance's table and was not freed.
+    pub(crate) unsafe fn take(&self, function: &'static str, error: *mut SwError) -> Result<(), ShimError> {
+        // SAFETY: promised by the caller.
+        unsafe { call::take_error(self.table, &self.name, function, error) }
+    }
+
+    pub(crate) fn missing(&self, function: &'static str) -> ShimError {
+        missing(&self.name, function)
+    }
+
+    pub(crate) fn contract(&self, function: &'static str, reason: impl Into<String>) -> ShimError {
+        contract(&self.name, function, reason)
+    }
+
+    /// What a sink was told, unless the function failed.
+    fn told<T>(
+        &self,
+        function: &'static str,
+        error: *mut SwError,
+        told: call::Collected<T>,
+    ) -> Result<Vec<T>, ShimError> {
+        // SAFETY: the callers pass what their table's function returned.
+        unsafe { self.take(function, error) }?;
+        told.finish().map_err(|reason| self.contract(function, reason))
+    }
+}
+
+impl Answers for Local {
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
+        let function = self.table.0.devices.ok_or_else(|| self.missing("devices"))?;
+        let soc = soc.map(|soc| c_text("the SoC", soc)).transpose()?;
+        let soc = soc.as_ref().map_or(ptr::null(), |soc| soc.as_ptr());
+        let (error, told) = {
+            let _one = self.enter();
+            call::devices(
+                |item| {
+                    let kind = match item.kind {
+                        SW_DEVICE_PRESENT => DeviceKind::Present,
+                        SW_DEVICE_OFFLINE => DeviceKind::Offline,
+                        SW_DEVICE_SIMULATED => DeviceKind::Simulated,
+                        other => return Err(format!("device kind {other}")),
+                    };
+                    // SAFETY: the contract makes them strings.
+                    unsafe {
+                        Ok(Device {
+                            name: call::text(item.name)?,
+                            soc: call::optional_text(item.soc),
+                            detail: call::optional_text(item.detail),
+                            kind,
+                            memory_kinds: MemoryKinds(item.memory_kinds),
+                            memory_bytes: item.memory_bytes,
+                        })
+                    }
+                },
+                // SAFETY: pointers are as the contract says.
+                |sink| unsafe { function(self.raw, soc, sink) },
+            )
+        };
+        self.told("devices", error, told)
+    }
+
+    fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError> {
+        let Some(function) = self.table.0.limits else { return Ok(Vec::new()) };
+        let device = c_text("the device", device)?;
+        let (error, told) = {
+            let _one = self.enter();
+            call::limits(
+                |item| {
+                    // SAFETY: the contract makes them strings.
+                    let (name, note) = unsafe { (call::text(item.name)?, call::optional_text(item.note)) };
+                    let provenance = convert::provenance(item.provenance)
+                        .ok_or_else(|| format!("provenance {}", item.provenance))?;
+                    Ok(Limit { name, value: item.value, provenance, note: note.unwrap_or_default() })
+                },
+                // SAFETY: pointers are as the contract says.
+                |sink| unsafe { function(self.raw, device.as_ptr(), sink) },
+            )
+        };
+        self.told("limits", error, told)
+    }
+
+    fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
+        let Some(function) = self.table.0.flags else { return Ok(Vec::new()) };
+        let device = c_text("the device", device)?;
+        let (error, told) = {
+            let _one = self.enter();
+            // SAFETY: pointers are as the contract says.
+            call::flags(flag_schema, |sink| unsafe { function(self.raw, device.as_ptr(), sink) })
+        };
+        self.told("flags", error, told)
+    }
+
+    fn check(
+        &self,
+        device: &str,
+        entry: &EntryGraph,
+        weights: &[Weight],
+    ) -> Result<Vec<(u64, Verdict)>, ShimError> {
+        let function = self.table.0.check.ok_or_else(|| self.missing("check"))?;
+        let device = c_text("the device", device)?;
+        let tables = EntryTables::new(entry, weights)?;
+        let (error, told) = {
+            let _one = self.enter();
+            call::verdicts(
+                |item| {
+                    let verdict = match item.verdict {
+                        SW_VERDICT_TAKEN => Verdict::accepted(),
+                        // SAFETY: the contract makes it a string.
+                        SW_VERDICT_REFUSED => Verdict::refused(unsafe { call::text(item.reason) }?),
+                        other => return Err(format!("verdict {other}")),
+                    };
+                    Ok((item.node, verdict))
+                },
+                // SAFETY: pointers are as the contract says; the tables outlive the call.
+                |sink| unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), sink) },
+            )
+        };
+        self.told("check", error, told)
+    }
+
+    fn estimate(
+        &self,
+        device: &str,
+        entry: &EntryGraph,
+        weights: &[Weight],
+    ) -> Result<Vec<Estimate>, ShimError> {
+        let Some(function) = self.table.0.estimate else { return Ok(Vec::new()) };
+        let device = c_text("the device", device)?;
+        let tables = EntryTables::new(entry, weights)?;
+        let (error, told) = {
+            let _one = self.enter();
+            call::estimates(
+                |item| {
+                    Ok(Estimate {
+                        time_microseconds: item.time_microseconds,
+                        provenance: convert::provenance(item.provenance)
+                            .ok_or_else(|| format!("provenance {}", item.provenance))?,
+                        bytes_moved: item.bytes_moved,
+                        // SAFETY: the contract gives that many numbers.
+                        uncosted: unsafe { call::numbers(item.uncosted, item.uncosted_count) }?,
+                    })
+                },
+                // SAFETY: pointers are as the contract says; the tables outlive the call.
+                |sink| unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), sink) },
+            )
+        };
+        self.told("estimate", error, told)
+    }
+
+    fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError> {
+        let function = self.table.0.compile.ok_or_else(|| self.missing("compile"))?;
+        let device = c_text("the device", device)?;
+        let tables = WorkOrderTables::new(order)?;
+        let called = compile::call(output, |shown| {
+            let _one = self.enter();
+            // SAFETY: pointers are as the contract says; the tables outlive the call.
+            unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), shown) }
+        });
+        // SAFETY: the error came from this table.
+        let result = unsafe { self.take("compile", called.error) };
+        if let Some(payload) = called.panic {
+            resume_unwind(payload);
+        }
+        result?;
+        match called.contract {
+            None => Ok(()),
+            Some(reason) => Err(self.contract("compile", reason)),
+        }
+    }
+
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Vec<Compatibility>, ShimError> {
+        let function = self.table.0.compatibility.ok_or_else(|| self.missing("compatibility"))?;
+        let device = c_text("the device", device)?;
+        let pointer: *const c_void = if head.is_empty() { ptr::null() } else { head.as_ptr().cast() };
+        let (error, told) = {
+            let _one = self.enter();
+            call::compatibilities(
+                |item| {
+                    // SAFETY: the contract makes it a string or null.
+                    let reason = unsafe { call::optional_text(item.reason) }.unwrap_or_default();
+                    Ok(match item.answer {
+                        SW_COMPATIBILITY_NOT_MINE => Compatibility::NotMine(reason),
+                        SW_COMPATIBILITY_OPTIMAL => Compatibility::Optimal,
+                        SW_COMPATIBILITY_RECOMPILE => Compatibility::Recompile(reason),
+                        SW_COMPATIBILITY_UNSUPPORTED => Compatibility::Unsupported(reason),
+                        other => return Err(format!("answer {other}")),
+                    })
+                },
+                // SAFETY: pointers are as the contract says; the head outlives the call.
+                |sink| unsafe { function(self.raw, device.as_ptr(), pointer, head.len() as u64, sink) },
+            )
+        };
+        self.told("compatibility", error, told)
+    }
+
+    fn recover(&self, device: &str) -> Result<(), ShimError> {
+        let function = self.table.0.recover.ok_or_else(|| self.missing("recover"))?;
+        let device = c_text("the device", device)?;
+        let _one = self.enter();
+        // SAFETY: pointers are as the contract says; the error came from this table.
+        unsafe {
+            let error = function(self.raw, device.as_ptr());
+            self.take("recover", error)
+        }
+    }
+}
+
+fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
+    let values = match item.kind {
+        SW_FLAG_BOOLEAN => FlagType::Switch,
+        SW_FLAG_INTEGER if item.minimum > item.maximum => FlagType::Integer { min: i64::MIN, max: i64::MAX },
+        SW_FLAG_INTEGER => FlagType::Integer { min: item.minimum, max: item.maximum },
+        SW_FLAG_CHOICE => {
+            // SAFETY: the contract gives that many strings.
+            let pointers = unsafe { call::numbers::<*const c_char>(item.choices, item.choice_count) }?;
+            let values = pointers
+                .into_iter()
+                // SAFETY: the contract makes them strings.
+                .map(|choice| unsafe { call::text(choice) }.map_err(str::to_owned))
+                .collect::<Result<_, _>>()?;
+            FlagType::Choice { values }
+        }
+        SW_FLAG_FLOAT | SW_FLAG_TEXT => FlagType::Text { max_bytes: FLAG_TEXT_LIMIT },
+        other => return Err(format!("flag kind {other}")),
+    };
+    // SAFETY: the contract makes them strings.
+    unsafe {
+        Ok(FlagSchema {
+            name: call::text(item.name)?,
+            values,
+            default: call::optional_text(item.standard),
+            description: call::text(item.description)?,
+        })
+    }
+}

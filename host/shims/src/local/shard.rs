@@ -1,0 +1,281 @@
+//! A shard loaded in this process.
+
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use shardwright_shim_abi::raw::*;
+
+use super::{Local, c_text};
+use crate::artefact::Artefact;
+use crate::call;
+use crate::error::ShimError;
+use crate::loaded::{Acquired, Binding, Bound, ToldBinding, ToldEntry};
+use crate::tables::OptionTables;
+
+struct Inner {
+    local: Arc<Local>,
+    raw: *mut SwShard,
+    // Dropped after `drop` has unloaded: the mapping outlives the handle.
+    _artefact: Artefact,
+}
+
+// SAFETY: the contract allows run and cancel from any thread; `LocalShard::run` takes `&mut self`, so one run at a time.
+unsafe impl Send for Inner {}
+// SAFETY: as above; through a shared reference only cancel is called, which the contract allows at any time.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(unload) = self.local.table().0.unload {
+            let _one = self.local.enter();
+            // SAFETY: made by load, unloaded once; a run borrows the shard, so none is in progress.
+            unsafe { unload(self.raw) };
+        }
+    }
+}
+
+/// A loaded artefact.
+pub(crate) struct LocalShard {
+    inner: Arc<Inner>,
+    device: String,
+    bounds: Vec<SwBound>,
+    pointers: Vec<*const SwBound>,
+}
+
+// SAFETY: the scratch arrays hold pointers only during a run, which borrows the shard.
+unsafe impl Send for LocalShard {}
+
+/// Ends runs of a shard that it does not keep.
+#[derive(Clone)]
+pub(crate) struct LocalCanceller(Weak<Inner>);
+
+impl LocalCanceller {
+    pub(crate) fn cancel(&self) -> bool {
+        let Some(inner) = self.0.upgrade() else { return false };
+        let Some(cancel) = inner.local.table().0.cancel else { return false };
+        // SAFETY: the shard is held by `inner`; the contract allows cancel from any thread.
+        unsafe { cancel(inner.raw) };
+        true
+    }
+}
+
+impl LocalShard {
+    pub(crate) fn load(
+        local: &Arc<Local>,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+    ) -> Result<LocalShard, ShimError> {
+        let function = local.table().0.load.ok_or_else(|| local.missing("load"))?;
+        let name = c_text("the device", device)?;
+        let options = OptionTables::new(options)?;
+        let (head, payload) = (artefact.shim_head(), artefact.payload());
+        let shown = SwArtefact {
+            size: size_of::<SwArtefact>() as u64,
+            head: if head.is_empty() { ptr::null() } else { head.as_ptr().cast() },
+            head_length: head.len() as u64,
+            pointer: if payload.is_empty() { ptr::null() } else { payload.as_ptr().cast() },
+            length: payload.len() as u64,
+            fd: artefact.file().as_raw_fd(),
+            reserved: 0,
+            fd_offset: artefact.payload_offset(),
+        };
+        let mut raw = ptr::null_mut();
+        {
+            let _one = local.enter();
+            // SAFETY: pointers are as the contract says; the mapping is kept by `Inner` until unload; the error came from this
+            // table.
+            unsafe {
+                let error =
+                    function(local.raw(), name.as_ptr(), &shown, options.as_ptr(), options.len(), &mut raw);
+                local.take("load", error)?;
+            }
+        }
+        if raw.is_null() {
+            return Err(local.contract("load", "success without a shard"));
+        }
+        // From here on dropping unloads.
+        let inner = Arc::new(Inner { local: local.clone(), raw, _artefact: artefact.clone() });
+        Ok(LocalShard { inner, device: device.to_owned(), bounds: Vec::new(), pointers: Vec::new() })
+    }
+
+    /// What a fresh shard says that it runs.
+    pub(crate) fn told(&self) -> Result<Vec<ToldEntry>, ShimError> {
+        let local = &self.inner.local;
+        let function = local.table().0.entries.ok_or_else(|| local.missing("entries"))?;
+        let (error, told) = {
+            let _one = local.enter();
+            call::loaded_entries(
+                |item| {
+                    // SAFETY: the contract makes it a string.
+                    let name = unsafe { call::text(item.name) }?;
+                    let (index, rows, count) = (item.index, item.rows, item.binding_count);
+                    Ok(ToldEntry { index, name, rows, count, bindings: Vec::new() })
+                },
+                // SAFETY: the shard was just loaded; the sink is as the contract says.
+                |sink| unsafe { function(self.inner.raw, sink) },
+            )
+        };
+        // SAFETY: the error came from this table.
+        unsafe { local.take("entries", error) }?;
+        let mut told = told.finish().map_err(|reason| local.contract("entries", reason))?;
+        for (place, entry) in told.iter_mut().enumerate() {
+            // The shim is asked about places it knows.
+            if entry.index == place as u64 {
+                entry.bindings = self.told_bindings(entry.index)?;
+            }
+        }
+        Ok(told)
+    }
+
+    fn told_bindings(&self, entry: u64) -> Result<Vec<ToldBinding>, ShimError> {
+        let local = &self.inner.local;
+        let function = local.table().0.bindings.ok_or_else(|| local.missing("bindings"))?;
+        let (error, told) = {
+            let _one = local.enter();
+            call::bindings(
+                |item| {
+                    // SAFETY: the contract gives a string and arrays of `rank` numbers.
+                    unsafe {
+                        Ok(ToldBinding {
+                            index: item.index,
+                            name: call::text(item.name)?,
+                            direction: item.direction,
+                            role: item.role,
+                            dtype: item.dtype,
+                            update: item.update,
+                            shape: call::numbers(item.shape, item.rank)?,
+                            strides: match item.strides.is_null() {
+                                true => None,
+                                false => Some(call::numbers(item.strides, item.rank)?),
+                            },
+                            bytes: item.bytes,
+                            alignment: item.alignment,
+                            memory_kinds: item.memory_kinds,
+                            scale_bits: item.scale.to_bits(),
+                            zero_point: item.zero_point,
+                        })
+                    }
+                },
+                // SAFETY: the shard is loaded; the sink is as the contract says.
+                |sink| unsafe { function(self.inner.raw, entry, sink) },
+            )
+        };
+        // SAFETY: the error came from this table.
+        unsafe { local.take("bindings", error) }?;
+        told.finish().map_err(|reason| local.contract("bindings", reason))
+    }
+
+    pub(crate) fn canceller(&self) -> LocalCanceller {
+        LocalCanceller(Arc::downgrade(&self.inner))
+    }
+
+    /// `bound` was checked to have one element per binding.
+    pub(crate) fn run(
+        &mut self,
+        entry: usize,
+        rows: u64,
+        bindings: &[Binding],
+        bound: &mut [Bound<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<(), ShimError> {
+        let local = &self.inner.local;
+        let function = local.table().0.run.ok_or_else(|| local.missing("run"))?;
+        self.bounds.clear();
+        self.pointers.clear();
+        for (given, binding) in bound.iter_mut().zip(bindings) {
+            self.bounds.push(bind(local, &self.device, given, binding)?);
+        }
+        let _acquired = Acquired::all(bound, bindings)?;
+        self.pointers.extend(self.bounds.iter().map(ptr::from_ref));
+        let run = SwRun {
+            size: size_of::<SwRun>() as u64,
+            entry: entry as u64,
+            rows,
+            bounds: if self.pointers.is_empty() { ptr::null() } else { self.pointers.as_ptr() },
+            bound_count: self.pointers.len() as u64,
+            // 0 means none in the contract: a deadline of zero is the shortest there is.
+            deadline_nanoseconds: deadline
+                .map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)),
+        };
+        // SAFETY: pointers are as the contract says. Written memory overlaps nothing: `&mut` guarantees it for plain memory,
+        // `_acquired` for buffers. The error came from this table.
+        unsafe {
+            let error = function(self.inner.raw, &run);
+            local.take("run", error)
+        }
+    }
+}
+
+/// What is handed over for one binding.
+fn bind(
+    local: &Arc<Local>,
+    device: &str,
+    given: &mut Bound<'_>,
+    binding: &Binding,
+) -> Result<SwBound, ShimError> {
+    let refuse = |reason: String| ShimError::Argument(format!("binding `{}`: {reason}", binding.port.name));
+    let mut shown = SwBound {
+        size: size_of::<SwBound>() as u64,
+        buffer: ptr::null_mut(),
+        pointer: ptr::null_mut(),
+        offset: 0,
+        length: 0,
+    };
+    match given {
+        Bound::Buffer(_) | Bound::BufferAt(..) => {
+            let (buffer, offset) = match given {
+                Bound::BufferAt(buffer, offset) => (*buffer, *offset),
+                Bound::Buffer(buffer) => (*buffer, 0),
+                _ => return Err(refuse("no buffer".to_owned())),
+            };
+            shown.length = buffer
+                .length()
+                .checked_sub(offset)
+                .ok_or_else(|| refuse(format!("offset {offset} in a buffer of {}", buffer.length())))?;
+            match buffer.handle_for(local, device) {
+                Some(handle) if binding.memory_kinds.shim() => {
+                    shown.buffer = handle;
+                    shown.offset = offset;
+                }
+                _ if binding.memory_kinds.host() && buffer.is_mapped() => {
+                    if shown.length > 0 {
+                        // SAFETY: the offset lies within the mapped buffer.
+                        shown.pointer = unsafe { buffer.pointer().add(offset as usize) }.cast();
+                    }
+                }
+                _ => {
+                    return Err(refuse(
+                        "the device cannot see this buffer; copy it into one of its own".to_owned(),
+                    ));
+                }
+            }
+        }
+        Bound::Read(bytes) => {
+            if binding.port.direction.is_written() {
+                return Err(refuse("it is written, but bound for reading".to_owned()));
+            }
+            shown.length = bytes.len() as u64;
+            // The contract does not write through an input.
+            shown.pointer = bytes.as_ptr().cast_mut().cast();
+        }
+        Bound::Write(bytes) => {
+            shown.length = bytes.len() as u64;
+            shown.pointer = bytes.as_mut_ptr().cast();
+        }
+    }
+    if shown.length < binding.bytes {
+        return Err(refuse(format!("{} bytes given, {} needed", shown.length, binding.bytes)));
+    }
+    if shown.buffer.is_null() {
+        if !binding.memory_kinds.host() {
+            return Err(refuse("the device takes no plain memory; bind a buffer it allocated".to_owned()));
+        }
+        if binding.bytes > 0 && !(shown.pointer as u64).is_multiple_of(binding.alignment) {
+            return Err(refuse(format!("an alignment of {} is needed", binding.alignment)));
+        }
+    }
+    Ok(shown)
+}

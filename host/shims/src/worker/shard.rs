@@ -1,0 +1,257 @@
+//! Shards in the worker: each has a thread and a channel, and runs over memory that the host shares.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Line, ShardState, cancelled, one, shared};
+use crate::artefact::Artefact;
+use crate::buffer::Buffer;
+use crate::error::ShimError;
+use crate::interface::Direction;
+use crate::isolated::protocol::{Answer, Ask, Fault, Shown};
+use crate::loaded::{Binding, Bound, LoadedEntry, join_entries};
+use crate::local::{Local, LocalShard};
+use crate::os::{self, Region};
+use crate::shim::lock;
+
+/// Longest message on a shard's channel: a run names what it binds.
+const RUN_LIMIT: usize = 4 << 20;
+
+/// A buffer of the host.
+pub(super) struct Mapped {
+    region: Region,
+    offset: usize,
+    length: usize,
+    alignment: u64,
+    /// Memory of the shim with the same content, by device, and the change of the host's that it is as new as; for shims that
+    /// take no other.
+    own: Mutex<BTreeMap<String, (Buffer, u64)>>,
+}
+
+/// Maps a shared memory, with pages before and behind it that fault.
+pub(super) fn map(
+    buffer: u64,
+    offset: u64,
+    length: u64,
+    alignment: u64,
+    descriptors: Vec<OwnedFd>,
+) -> Result<Answer, ShimError> {
+    let fd = one(descriptors)?;
+    let refuse = |reason: String| ShimError::Argument(format!("a shared memory cannot be mapped: {reason}"));
+    let total = os::sealed_length(fd.as_fd()).map_err(|error| refuse(error.to_string()))?;
+    let end = offset.checked_add(length).filter(|&end| end <= total as u64);
+    if end.is_none() || !alignment.is_power_of_two() {
+        return Err(refuse(format!("{length} bytes at {offset} of {total}")));
+    }
+    let region =
+        Region::map(fd.as_fd(), total, alignment as usize).map_err(|error| refuse(error.to_string()))?;
+    let address = region.data() as u64;
+    let mapped = Mapped {
+        region,
+        offset: offset as usize,
+        length: length as usize,
+        alignment,
+        own: Mutex::new(BTreeMap::new()),
+    };
+    lock(&shared().buffers).insert(buffer, Arc::new(mapped));
+    Ok(Answer::Mapped { address })
+}
+
+/// Loads an artefact and starts the thread that runs it.
+pub(super) fn load(
+    local: &Arc<Local>,
+    shard: u64,
+    device: &str,
+    artefact: &Artefact,
+    options: &[(String, String)],
+    channel: UnixStream,
+) -> Result<Answer, ShimError> {
+    let loaded = LocalShard::load(local, device, artefact, options)?;
+    let told = loaded.told()?;
+    // The host joins what was told with the artefact and refuses what does not fit; then nothing of it is run.
+    let entries = join_entries(local.name(), told.clone(), &artefact.head().entries)?;
+    let state = ShardState { canceller: loaded.canceller(), running: 0, stopped: 0 };
+    let cancels = local.table().0.cancel.is_some();
+    let mut runner =
+        Runner { local: local.clone(), shard, device: device.to_owned(), loaded: Some(loaded), entries };
+    lock(&shared().shards).insert(shard, state);
+    let line = Line::new(channel, RUN_LIMIT);
+    std::thread::Builder::new()
+        .name(format!("shard-{shard}"))
+        .spawn(move || runner.serve(line))
+        .map_err(|error| ShimError::Argument(format!("no thread for the shard: {error}")))?;
+    Ok(Answer::Loaded { entries: told, cancels })
+}
+
+struct Runner {
+    local: Arc<Local>,
+    shard: u64,
+    device: String,
+    /// None once it is unloaded.
+    loaded: Option<LocalShard>,
+    entries: Vec<LoadedEntry>,
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        lock(&shared().shards).remove(&self.shard);
+    }
+}
+
+impl Runner {
+    fn serve(&mut self, mut line: Line) {
+        while let Ok((request, descriptors)) = line.request() {
+            let result = match request.ask {
+                Ask::Map { buffer, offset, length, alignment } => {
+                    map(buffer, offset, length, alignment, descriptors)
+                }
+                Ask::Run { number, entry, rows, bounds, deadline_nanoseconds } => self
+                    .numbered(number, entry, rows, &bounds, deadline_nanoseconds.map(Duration::from_nanos))
+                    .map(|()| Answer::Done),
+                Ask::Unload => {
+                    self.loaded = None;
+                    Ok(Answer::Done)
+                }
+                _ => Err(ShimError::Argument("not asked of a shard".to_owned())),
+            };
+            line.answer(result.map_err(Fault::of));
+            if self.loaded.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// A run that can be asked to stop, before it began too.
+    fn numbered(
+        &mut self,
+        number: u64,
+        entry: u64,
+        rows: u64,
+        bounds: &[Shown],
+        deadline: Option<Duration>,
+    ) -> Result<(), ShimError> {
+        let set = |running: u64| {
+            let mut shards = lock(&shared().shards);
+            shards.get_mut(&self.shard).is_some_and(|state| {
+                state.running = running;
+                state.stopped >= number
+            })
+        };
+        if set(number) {
+            set(0);
+            return Err(cancelled(&self.local, "run"));
+        }
+        let result = self.run(entry, rows, bounds, deadline);
+        let mut shards = lock(&shared().shards);
+        if let Some(state) = shards.get_mut(&self.shard) {
+            state.running = 0;
+        }
+        result
+    }
+
+    fn run(
+        &mut self,
+        entry: u64,
+        rows: u64,
+        bounds: &[Shown],
+        deadline: Option<Duration>,
+    ) -> Result<(), ShimError> {
+        let index = entry as usize;
+        let refuse = |reason: &str| ShimError::Argument(reason.to_owned());
+        let told = self.entries.get(index).ok_or_else(|| refuse("no such entry"))?;
+        let loaded = self.loaded.as_mut().ok_or_else(|| refuse("the shard is unloaded"))?;
+        if bounds.len() != told.bindings.len() {
+            return Err(refuse("not as many memories as bindings"));
+        }
+        let mut places = Vec::with_capacity(bounds.len());
+        for (&Shown(buffer, offset, change), binding) in bounds.iter().zip(&told.bindings) {
+            let mapped = lock(&shared().buffers).get(&buffer).cloned();
+            let mapped = mapped.ok_or_else(|| refuse("a buffer that is not mapped"))?;
+            let offset = usize::try_from(offset).ok().filter(|&offset| offset <= mapped.length);
+            let offset = offset.ok_or_else(|| refuse("an offset beyond the buffer"))?;
+            let own = match binding.memory_kinds.host() {
+                true => None,
+                false => Some(mapped.own(&self.local, &self.device, change)?),
+            };
+            places.push((mapped, offset, own));
+        }
+        let mut bound: Vec<Bound<'_>> = places
+            .iter()
+            .zip(&told.bindings)
+            .map(|((mapped, offset, own), binding)| match own {
+                Some(own) => Bound::BufferAt(own, *offset as u64),
+                None => mapped.bound(*offset, binding),
+            })
+            .collect();
+        let result = loaded.run(index, rows, &told.bindings, &mut bound, deadline);
+        drop(bound);
+        for (((mapped, _, own), &Shown(_, _, change)), binding) in
+            places.iter().zip(bounds).zip(&told.bindings)
+        {
+            if let Some(own) = own
+                && binding.port.direction.is_written()
+            {
+                mapped.copy_back(own, &self.device, change)?;
+            }
+        }
+        result
+    }
+}
+
+impl Mapped {
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: lies within the region, or one past its end.
+        unsafe { self.region.data().add(self.offset) }
+    }
+
+    /// The memory itself from `offset` on, which lies in it.
+    fn bound(&self, offset: usize, binding: &Binding) -> Bound<'_> {
+        let length = self.length - offset;
+        // SAFETY: lies within the region, which lives as long as `self`. The host lets one run write it, or any number read it.
+        unsafe {
+            let start = self.pointer().add(offset);
+            match binding.port.direction {
+                Direction::Input | Direction::StateRead => {
+                    Bound::Read(std::slice::from_raw_parts(start, length))
+                }
+                Direction::Output | Direction::State => {
+                    Bound::Write(std::slice::from_raw_parts_mut(start, length))
+                }
+            }
+        }
+    }
+
+    /// Memory of the shim with the content that this has at the host's `change`.
+    fn own(&self, local: &Arc<Local>, device: &str, change: u64) -> Result<Buffer, ShimError> {
+        let mut own = lock(&self.own);
+        if !own.contains_key(device) {
+            let buffer = Buffer::allocate(local, device, self.length as u64, self.alignment)?;
+            own.insert(device.to_owned(), (buffer, u64::MAX));
+        }
+        let Some((buffer, newest)) = own.get_mut(device) else {
+            return Err(ShimError::Argument("no buffer".to_owned()));
+        };
+        if *newest != change {
+            // SAFETY: lies within the region; the host lets nobody write it now.
+            let content = unsafe { std::slice::from_raw_parts(self.pointer(), self.length) };
+            buffer.write()?.copy_from_slice(content);
+            *newest = change;
+        }
+        Ok(buffer.clone())
+    }
+
+    /// The content of the shim's memory after a run wrote it.
+    fn copy_back(&self, buffer: &Buffer, device: &str, change: u64) -> Result<(), ShimError> {
+        let written = buffer.read()?;
+        // SAFETY: lies within the region; the host lets only this run write it.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.length) }.copy_from_slice(&written);
+        // The host counts a run that writes as one change.
+        if let Some((_, newest)) = lock(&self.own).get_mut(device) {
+            *newest = change + 1;
+        }
+        Ok(())
+    }
+}
