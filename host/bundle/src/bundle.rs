@@ -20,6 +20,10 @@ use crate::{BundleError, Digest, file};
 /// [`Verify::Everything`] asks for it.
 pub const SMALL_FILE_BYTES: u64 = 64 << 20;
 
+/// Files up to this length are hashed already when the bundle is opened, so that what little a start depends on besides the
+/// manifest (the heads of artefacts, plans, settings) is known to be as written.
+pub const TINY_FILE_BYTES: u64 = 64 << 10;
+
 /// Most bytes that [`Bundle::read`] brings into memory.
 const READ_BYTES: u64 = 256 << 20;
 
@@ -36,7 +40,7 @@ pub enum Verify {
 
 /// A complete bundle whose manifest was checked in full, and whose files are all there in their length.
 ///
-/// Content is verified when it is used: [`Bundle::read`] always, [`Bundle::map`] as asked, [`Bundle::verify_all`] everything.
+/// Longer files are verified when they are used: [`Bundle::read`] always, [`Bundle::map`] as asked, [`Bundle::verify_all`] everything.
 #[derive(Debug)]
 pub struct Bundle {
     layout: Layout,
@@ -51,14 +55,14 @@ pub struct Bundle {
 impl Bundle {
     /// Opens the bundle in `directory`.
     ///
-    /// Costs the manifest and one look at each file, no matter how long they are. Whatever lies there, it ends in a bundle
-    /// or an error, within a small multiple of 16 MiB of memory.
+    /// Costs the manifest, the files of at most [`TINY_FILE_BYTES`], and one look at each other file, no matter how long. Whatever
+    /// lies there, it ends in a bundle or an error, within a small multiple of 16 MiB of memory.
     pub fn open(directory: impl AsRef<Path>) -> Result<Bundle, BundleError> {
         let layout = Layout::of(directory.as_ref());
         let (manifest, sha256) = read_manifest(&layout)?;
         let uses = uses_of(&manifest);
         for (reference, used_as) in &uses {
-            check_file(&layout, *reference, used_as, false)?;
+            check_file(&layout, *reference, used_as, reference.bytes <= TINY_FILE_BYTES)?;
         }
         Ok(Bundle { layout, manifest, sha256, uses, mapped: Mutex::default() })
     }
@@ -88,6 +92,10 @@ impl Bundle {
     pub fn read(&self, reference: &FileReference) -> Result<Vec<u8>, BundleError> {
         let opened = self.check(reference, false)?;
         let path = self.layout.file(reference.sha256);
+        if reference.bytes > READ_BYTES {
+            let (field, value) = ("bytes to read at once".to_owned(), reference.bytes);
+            return Err(BundleError::Limit { path, field, value, limit: READ_BYTES });
+        }
         let bytes = file::read_capped(&path, opened, READ_BYTES)?;
         file::expect_hash(&path, reference.sha256, Digest::of(&bytes))?;
         Ok(bytes)

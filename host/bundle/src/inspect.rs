@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::bundle::{check_file, read_manifest, unreferenced, uses_of};
+use crate::bundle::{TINY_FILE_BYTES, check_file, read_manifest, unreferenced, uses_of};
 use crate::layout::Layout;
 use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
 
 /// How closely files are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Examine {
-    /// Whether they are there in their length.
+    /// What opening looks at: whether they are there in their length, and the content of those up to [`TINY_FILE_BYTES`].
     #[default]
     Presence,
     /// Every byte.
@@ -82,7 +82,7 @@ pub fn inspect(
     let mut done = 0;
     for (file, used_as) in uses {
         progress(Progress { file, done, total });
-        let content = examine == Examine::Content;
+        let content = examine == Examine::Content || file.bytes <= TINY_FILE_BYTES;
         let state = match check_file(&layout, file, &used_as, content) {
             Ok(_) if content => FileState::Verified,
             Ok(_) => FileState::Present,

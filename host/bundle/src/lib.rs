@@ -23,7 +23,7 @@
 //!
 //! | call | manifest | files |
 //! |---|---|---|
-//! | [`Bundle::open`] | every byte | there, regular, in their length |
+//! | [`Bundle::open`] | every byte | there, regular, in their length; up to [`TINY_FILE_BYTES`] every byte |
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
 //! | [`Bundle::map`], [`Bundle::assets`] | | up to [`SMALL_FILE_BYTES`] every byte, longer ones with [`Verify::Everything`] |
 //! | [`Bundle::path`] | | there, regular, in its length: whoever opens it verifies it (artefacts carry a hash of their own) |
@@ -168,7 +168,7 @@ mod layout;
 mod manifest;
 mod writer;
 
-pub use bundle::{Bundle, Progress, SMALL_FILE_BYTES, Stray, Verify};
+pub use bundle::{Bundle, Progress, SMALL_FILE_BYTES, Stray, TINY_FILE_BYTES, Verify};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
 pub use file::MappedFile;

@@ -49,14 +49,17 @@ impl BundleWriter {
     /// valid until [`BundleWriter::finish`].
     pub fn create(directory: impl AsRef<Path>) -> Result<BundleWriter, BundleError> {
         let directory = directory.as_ref();
-        match fs::create_dir(directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(BundleError::io(directory)(error));
-            }
-            _ => {}
-        }
+        let made = match fs::create_dir(directory) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(BundleError::io(directory)(error)),
+        };
         let directory = &directory.canonicalize().map_err(BundleError::io(directory))?;
         file::expect_directory(directory)?;
+        if let Some(parent) = directory.parent().filter(|_| made) {
+            // Where its folder may be written but not read, the name may be lost with the power.
+            let _ = sync_directory(parent);
+        }
         let lock = Lock::take(directory)?;
         let layout = Layout::of(directory);
         claim(&layout)?;
@@ -156,7 +159,13 @@ impl BundleWriter {
         if bytes != length {
             return Err(BundleError::Length { path: path.to_owned(), expected: length, found: bytes });
         }
-        file.sync_all().map_err(BundleError::io(path))?;
+        // Whoever made it may have made it for itself alone, as temporary files are.
+        let files = self.layout.files();
+        let usual =
+            temporary(&files).and_then(|file| file.as_file().metadata()).map_err(BundleError::io(&files))?;
+        file.set_permissions(usual.permissions())
+            .and_then(|()| file.sync_all())
+            .map_err(BundleError::io(path))?;
         let temporary = TempPath::try_from_path(path).map_err(BundleError::io(path))?;
         self.keep(temporary, FileReference { sha256, bytes })
     }

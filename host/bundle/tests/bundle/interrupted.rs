@@ -14,7 +14,7 @@ use crate::support::{RECIPE, Recipe, fill, place, snapshot, write};
 const DIRECTORY: &str = "SHARDWRIGHT_BUNDLE_TEST_DIRECTORY";
 
 /// Enough files that a kill falls between them.
-const LARGE: Recipe = Recipe { seed: 5, layers: 24, fallback: true };
+const LARGE: Recipe = Recipe { seed: 5, layers: 12, fallback: true };
 
 /// Not a test of its own: the process that the tests below start and kill.
 #[test]

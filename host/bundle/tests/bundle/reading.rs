@@ -4,8 +4,8 @@ use std::fs;
 use std::thread;
 
 use shardwright_bundle::{
-    Bundle, BundleError, Digest, Examine, FileReference, FileState, SMALL_FILE_BYTES, TextFile, Verify,
-    inspect,
+    Bundle, BundleError, Digest, Examine, FileReference, FileState, SMALL_FILE_BYTES, TINY_FILE_BYTES,
+    TextFile, Verify, inspect,
 };
 
 use crate::support::{RECIPE, checkpoint, files, place, snapshot, tables, write};
@@ -124,8 +124,9 @@ fn a_changed_bit_in_any_file_is_found() {
             let mut changed = bytes.clone();
             changed[offset] ^= 1 << (step % 8);
             fs::write(&path, &changed).unwrap();
-            // Opening looks at lengths only; using the file does not.
-            let bundle = Bundle::open(&directory).unwrap();
+            // Opening looks at what is short; using a file looks at all of it.
+            let opened = Bundle::open(&directory);
+            assert_eq!(opened.is_ok(), reference.bytes > TINY_FILE_BYTES);
             for error in [
                 bundle.verify_all(|_| ()).unwrap_err(),
                 bundle.read(&reference).unwrap_err(),
@@ -136,6 +137,8 @@ fn a_changed_bit_in_any_file_is_found() {
                 assert_eq!((found, *expected), (&path, reference.sha256));
                 assert!(error.help().is_some() && error.is_damage());
             }
+            let glance = inspect(&directory, Examine::Presence, |_| ()).unwrap();
+            assert_eq!(glance.intact, opened.is_ok());
             let inspection = inspect(&directory, Examine::Content, |_| ()).unwrap();
             assert!(!inspection.intact);
             let damaged = |state: &FileState| matches!(state, FileState::Damaged { reason } if reason.contains("SHA-256"));
@@ -198,6 +201,24 @@ fn a_long_file_is_hashed_on_request_only() {
 }
 
 #[test]
+fn lengths_at_the_ends_of_the_scale() {
+    let (_parent, directory) = place();
+    let mut writer = shardwright_bundle::BundleWriter::create(&directory).unwrap();
+    let mut manifest = crate::support::fill(&mut writer, RECIPE).unwrap();
+    let empty = writer.add_bytes(b"").unwrap();
+    manifest.chains[0].shards[0].head = empty;
+    let huge = writer.staging().unwrap().join("huge");
+    fs::File::create(&huge).unwrap().set_len((256 << 20) + 1).unwrap();
+    let huge = writer.adopt(&huge).unwrap();
+    manifest.chains[0].shards[0].artefact = huge;
+    let bundle = writer.finish(&manifest).unwrap();
+    assert!(bundle.read(&empty).unwrap().is_empty());
+    assert!(bundle.map(&empty, Verify::Everything).unwrap().is_empty());
+    assert!(matches!(bundle.read(&huge), Err(BundleError::Limit { .. })));
+    assert_eq!(bundle.map(&huge, Verify::Small).unwrap().len() as u64, huge.bytes);
+}
+
+#[test]
 fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
@@ -207,7 +228,11 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     let mut heard = 0;
     let found = inspect(&directory, Examine::Presence, |_| heard += 1).unwrap();
     assert_eq!(heard, found.files.len());
-    assert!(found.intact && found.files.iter().all(|file| file.state == FileState::Present));
+    assert!(found.intact);
+    for file in &found.files {
+        let long = file.file.bytes > TINY_FILE_BYTES;
+        assert_eq!(file.state, if long { FileState::Present } else { FileState::Verified });
+    }
     assert_eq!(found.total_bytes, bundle.total_bytes());
     assert_eq!((found.sha256, &found.manifest), (bundle.sha256(), bundle.manifest()));
     let strays: Vec<_> =

@@ -177,7 +177,8 @@ fn shard(
     kind: TargetKind,
 ) -> Result<ShardEntry, BundleError> {
     let shim = if kind == TargetKind::Cpu { "cpu" } else { "neuron" }.to_owned();
-    let payload = [format!("{shim} {name} {}", recipe.seed).into_bytes(), noise(recipe.seed, 9000)].concat();
+    let payload =
+        [format!("{shim} {name} {}", recipe.seed).into_bytes(), noise(recipe.seed, 70_000)].concat();
     let work_order = Digest::of(&payload);
     let key = format!("artefact {work_order} by {shim} 0.1.0");
     let artefact = match writer.recall(&key) {

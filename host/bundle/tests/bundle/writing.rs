@@ -55,12 +55,20 @@ fn files_lie_under_their_content_once() {
 fn others_may_read_what_is_written() {
     use std::os::unix::fs::PermissionsExt;
     let (_parent, directory) = place();
-    let bundle = write(&directory, RECIPE).unwrap();
+    let mut writer = BundleWriter::create(&directory).unwrap();
+    let mut manifest = fill(&mut writer, RECIPE).unwrap();
+    let private = writer.staging().unwrap().join("private");
+    fs::write(&private, "made for oneself").unwrap();
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
+    manifest.chains[0].shards[0].artefact = writer.adopt(&private).unwrap();
+    let bundle = writer.finish(&manifest).unwrap();
     // As this process makes any file.
     let usual = directory.join("usual");
     fs::write(&usual, "").unwrap();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    for path in [directory.join("bundle.json"), bundle.path(&bundle.manifest().chains[0].plan).unwrap()] {
+    let chain = &bundle.manifest().chains[0];
+    let [plan, artefact] = [chain.plan, chain.shards[0].artefact].map(|file| bundle.path(&file).unwrap());
+    for path in [directory.join("bundle.json"), plan, artefact] {
         assert_eq!(mode(&path), mode(&usual), "{}", path.display());
     }
 }
