@@ -77,6 +77,12 @@ impl Hasher {
     }
 }
 
+impl From<[u8; 32]> for Digest {
+    fn from(hash: [u8; 32]) -> Self {
+        Digest(hash)
+    }
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
