@@ -179,11 +179,13 @@ impl Rewrite {
                 let half = self.step(Op::MulScalar { value: 0.5 }, &[x]);
                 self.step(Op::Mul, &[half, one_plus]);
             }
+            // Not through e^−x, which no 16-bit integer holds beside 1 once x is far below zero.
             Op::Silu => {
-                let negative = self.step(Op::Neg, &[x]);
-                let exponential = self.step(Op::Exp, &[negative]);
-                let denominator = self.step(Op::AddScalar { value: 1.0 }, &[exponential]);
-                self.step(Op::Div, &[x, denominator]);
+                let half = self.step(Op::MulScalar { value: 0.5 }, &[x]);
+                let tanh = self.step(Op::Tanh, &[half]);
+                let half = self.step(Op::MulScalar { value: 0.5 }, &[tanh]);
+                let sigmoid = self.step(Op::AddScalar { value: 0.5 }, &[half]);
+                self.step(Op::Mul, &[x, sigmoid]);
             }
             Op::Softcap { cap } => {
                 self.softcap(x, *cap);

@@ -207,7 +207,8 @@ pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGrap
         return Err(EncodeError::Encoded { tensor: tensor.name.clone(), dtype: tensor.dtype });
     }
     let classes = Classes::of(entry);
-    let inside = Inside { entry, encodings, classes: &classes };
+    let masked = masked_tensors(entry);
+    let inside = Inside { entry, encodings, classes: &classes, masked: &masked };
     let mut graph = entry.clone();
     let mut known: BTreeMap<usize, Encoding> = BTreeMap::new();
     for (index, tensor) in entry.tensors.iter().enumerate() {
@@ -267,10 +268,27 @@ impl Classes {
     }
 }
 
+/// Which tensors hold masked scores, whether calibration saw a key masked or not: the sums of a mask and what follows from them up to the
+/// softmax's exponential.
+fn masked_tensors(entry: &EntryGraph) -> Vec<bool> {
+    let mut masked = vec![false; entry.tensors.len()];
+    for (tensor, role) in &entry.inputs {
+        masked[tensor.0 as usize] = matches!(role, Role::Mask(_));
+    }
+    for node in &entry.nodes {
+        let passes_on = matches!(node.op, Op::Add | Op::Sub) || node.op.is_movement();
+        masked[node.output.0 as usize] =
+            passes_on && node.inputs.iter().any(|input| masked[input.0 as usize]);
+    }
+    masked
+}
+
 struct Inside<'a> {
     entry: &'a EntryGraph,
     encodings: &'a Encodings<'a>,
     classes: &'a Classes,
+    /// Per tensor; see [`masked_tensors`].
+    masked: &'a [bool],
 }
 
 impl Inside<'_> {
@@ -331,7 +349,10 @@ impl Inside<'_> {
             .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
             .reduce(Range::union);
         match seen.or(self.encodings.assumed) {
-            Some(range) => Ok(range.ends()),
+            Some(range) => {
+                let masked = self.members(class).any(|tensor| self.masked[tensor.0 as usize]);
+                Ok(Range { masked: range.masked || masked, ..range }.ends())
+            }
             None => Err(EncodeError::NoRange { key: range_key(self.entry, TensorId(class as u32)) }),
         }
     }

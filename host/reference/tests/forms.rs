@@ -1,12 +1,14 @@
 //! Random small models: every form, cut and chunking of one model computes the same.
 
+mod random;
 #[path = "../../graph/tests/support/mod.rs"]
 mod support;
 
 use proptest::prelude::*;
-use shardwright_graph::{DType, Graph};
+use random::{ids, recipes};
+use shardwright_graph::Graph;
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel};
-use support::{LayerRecipe, Noise, Recipe, toy};
+use support::toy;
 
 /// Largest difference between forms of one graph, relative to the largest value: a form rounds to f32 between primitives.
 const FORM_BOUND: f32 = 2e-5;
@@ -22,59 +24,6 @@ fn close(what: &str, a: &Array, b: &Array) -> Result<(), TestCaseError> {
     let bound = FORM_BOUND * largest(&a).max(1.0);
     prop_assert!(difference <= bound, "{}: {} > {}", what, difference, bound);
     Ok(())
-}
-
-fn recipes() -> impl Strategy<Value = Recipe> {
-    let layer = (0..3_u32, 1..3_u32, 0..3_u32, 0..4_u32, any::<[bool; 4]>()).prop_map(
-        |(kv, group, dims, window, [gelu, bias, capped, partial])| {
-            let head_dim = [2, 4, 8][dims as usize];
-            let kv_heads = [1, 1, 2][kv as usize];
-            LayerRecipe {
-                heads: kv_heads * group,
-                kv_heads,
-                head_dim,
-                rotated_pairs: if partial { head_dim / 4 } else { head_dim / 2 },
-                theta: if gelu { 1e4 } else { 50.0 },
-                factor: if capped { 8.0 } else { 1.0 },
-                window: [0, 1, 3, 6][window as usize],
-                softcap: if capped { 4.0 } else { 0.0 },
-                donor: None,
-                inner: 10,
-                gelu,
-                bias,
-            }
-        },
-    );
-    let shares = proptest::collection::vec(proptest::option::weighted(0.3, any::<u8>()), 5);
-    (proptest::collection::vec(layer, 1..6), shares, any::<u64>(), 0..3_usize, any::<[bool; 4]>()).prop_map(
-        |(mut layers, shares, seed, dtype, [per_layer, offset, softcap, encoder])| {
-            for (index, share) in shares.iter().enumerate().take(layers.len()).skip(1) {
-                let Some(share) = share else { continue };
-                let donor = usize::from(*share) % index;
-                // Only a layer with keys of its own lends them, and only to one that reads them the same way.
-                if layers[donor].donor.is_none() && !encoder {
-                    layers[index] = LayerRecipe { gelu: layers[index].gelu, ..layers[donor].clone() };
-                    layers[index].donor = Some(donor as u32);
-                }
-            }
-            Recipe {
-                seed,
-                hidden: 8,
-                vocabulary: 24,
-                per_layer_width: if per_layer && !encoder { 4 } else { 0 },
-                dtype: [DType::F32, DType::F16, DType::Bf16][dtype],
-                weight_offset: if offset { 1.0 } else { 0.0 },
-                softcap: if softcap { 30.0 } else { 0.0 },
-                encoder,
-                layers,
-            }
-        },
-    )
-}
-
-fn ids(seed: u64, count: usize) -> Vec<u32> {
-    let mut noise = Noise(seed ^ 0x5eed);
-    (0..count).map(|_| ((noise.next() + 1.0) * 11.9) as u32).collect()
 }
 
 fn model<'g>(

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod quantise;
+
 use half::{bf16, f16};
 use shardwright_graph::{
     Asset, AssetId, Attention, ComponentBuilder, ComponentKind, DType, Dim, EntryKind, EntryPoint, Graph,
