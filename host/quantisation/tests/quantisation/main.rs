@@ -3,5 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/killed.rs"]
+mod killed;
+
 mod formats;
+mod kill;
 mod store;

@@ -105,3 +105,16 @@ impl RowSource for Synthetic {
         Ok(identity)
     }
 }
+
+/// The size of a synthetic weight in a format.
+pub fn planned(source: &Synthetic, format: shardwright_graph::target::WeightFormat) -> Weight {
+    let float = Weight {
+        name: source.name.clone(),
+        part: source.part,
+        shape: source.shape.clone(),
+        dtype: DType::F32,
+        data: WeightData::planned(0),
+        quantisation: None,
+    };
+    float.planned(format).unwrap()
+}

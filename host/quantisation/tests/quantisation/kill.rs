@@ -1,0 +1,65 @@
+//! Killed at 20 random moments and begun again: the bytes are those of an uninterrupted run, and memory is that of a few chunks.
+//! `examples/real_shapes.rs` does the same at the shapes of real models.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use shardwright_graph::target::WeightFormat;
+use shardwright_quantisation::{Store, Unwatched};
+use tempfile::TempDir;
+
+use crate::killed::{files_and_hashes, make_all, until_done};
+use crate::support::{Synthetic, planned};
+
+/// Directory and format of the child's work.
+const DIRECTORY: &str = "SHARDWRIGHT_TEST_STORE";
+const FORMAT: &str = "SHARDWRIGHT_TEST_FORMAT";
+
+/// A table of many chunks, a matrix of one and one of some.
+fn sources() -> Vec<Synthetic> {
+    let of = |name: &str, shape: [u64; 2]| Synthetic {
+        name: name.to_owned(),
+        part: "up",
+        shape: shape.to_vec(),
+        seed: shape[0],
+    };
+    vec![of("table", [16_384, 512]), of("q", [64, 512]), of("up", [1024, 1536])]
+}
+
+#[test]
+#[ignore = "the child of the test below"]
+fn child() {
+    let (Ok(directory), Ok(format)) = (std::env::var(DIRECTORY), std::env::var(FORMAT)) else { return };
+    let format: WeightFormat = format.parse().unwrap();
+    make_all(&sources(), format, &PathBuf::from(directory), Duration::from_millis(2));
+}
+
+#[test]
+fn killed_at_twenty_moments_the_bytes_are_the_same() {
+    for (seed, format) in [(1, WeightFormat::W8PerChannel), (2, WeightFormat::W4Block32)] {
+        let total = sources().iter().map(|source| planned(source, format).bytes()).sum();
+        let directory = TempDir::new().unwrap();
+        let child = || {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["kill::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+            command.env(DIRECTORY, directory.path()).env(FORMAT, format.name());
+            command.stderr(std::process::Stdio::null());
+            command
+        };
+        let outcome = until_done(child, total, 20, seed);
+        assert!(outcome.kills > 10, "{outcome:?}");
+        let whole = TempDir::new().unwrap();
+        let store = Store::open(whole.path()).unwrap();
+        for source in &sources() {
+            store.weight(source, format, None, &mut Unwatched).unwrap();
+        }
+        assert!(files_and_hashes(directory.path()) == files_and_hashes(whole.path()), "{format}");
+        // As f32 the table alone has 32 MiB; a child holds 2 chunks for each thread and the program.
+        if cfg!(target_os = "linux") {
+            let chunks = 2 * std::thread::available_parallelism().unwrap().get() as u64;
+            let bound = 40 * 1024 + chunks * 4 * 1024;
+            assert!(outcome.peak_kib > 0 && outcome.peak_kib < bound, "{outcome:?}");
+        }
+    }
+}
