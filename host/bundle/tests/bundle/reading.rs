@@ -152,12 +152,13 @@ fn a_changed_bit_in_any_file_is_found() {
 }
 
 #[test]
-fn every_changed_bit_of_the_manifest_is_refused() {
+fn a_changed_bit_of_the_manifest_is_refused() {
     let (_parent, directory) = place();
     write(&directory, RECIPE).unwrap();
     let path = directory.join("bundle.json");
     let bytes = fs::read(&path).unwrap();
-    for offset in 0..bytes.len() {
+    // Every bit is changed where the manifest is parsed in memory; here it is a sample on disk.
+    for offset in (0..bytes.len()).step_by(11) {
         let mut changed = bytes.clone();
         changed[offset] ^= 1 << (offset % 8);
         fs::write(&path, &changed).unwrap();
