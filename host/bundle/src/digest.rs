@@ -30,11 +30,6 @@ impl Digest {
         Digest(Sha256::digest(bytes).into())
     }
 
-    /// From the 32 bytes that another room computed.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
-        Digest(bytes)
-    }
-
     /// The 32 bytes.
     pub const fn bytes(&self) -> &[u8; 32] {
         &self.0
@@ -80,6 +75,13 @@ impl Hasher {
 impl From<[u8; 32]> for Digest {
     fn from(hash: [u8; 32]) -> Self {
         Digest(hash)
+    }
+}
+
+/// The 32 bytes that another room computed.
+impl From<[u8; 32]> for Digest {
+    fn from(bytes: [u8; 32]) -> Digest {
+        Digest(bytes)
     }
 }
 
@@ -137,7 +139,7 @@ mod tests {
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(Digest::of(b"").to_string(), empty);
         assert_eq!(empty.parse::<Digest>().unwrap(), Digest::of(b""));
-        assert_eq!(Digest::from_bytes(*Digest::of(b"").bytes()), Digest::of(b""));
+        assert_eq!(Digest::from(*Digest::of(b"").bytes()), Digest::of(b""));
         for wrong in
             [&empty.to_uppercase(), &empty[1..], &format!("{empty}0"), &format!("{}é", &empty[2..]), ""]
         {

@@ -83,6 +83,11 @@ impl BundleWriter {
         &self.layout.directory
     }
 
+    /// Where a file lies that was added or recalled, for another room that opens it while the bundle is being written.
+    pub fn path(&self, reference: &FileReference) -> PathBuf {
+        self.layout.file(reference.sha256)
+    }
+
     /// What the bundle says that was complete here before, for whoever only adds to it (the result of a verification).
     /// Files it names may be named again without being added again.
     pub fn previous(&self) -> Option<&Manifest> {

@@ -435,7 +435,7 @@ fn what_is_no_manifest_is_refused_with_its_place() {
 }
 
 fn digest() -> impl Strategy<Value = Digest> {
-    any::<[u8; 32]>().prop_map(Digest::from_bytes)
+    any::<[u8; 32]>().prop_map(Digest::from)
 }
 
 fn reference() -> impl Strategy<Value = FileReference> {

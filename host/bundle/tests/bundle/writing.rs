@@ -33,8 +33,7 @@ fn files_lie_under_their_content_once() {
         }
     }
     assert_eq!(writer.add_reader(Trickle(&bytes, 0)).unwrap(), reference);
-    let path = writer.directory().join("files").join(reference.sha256.to_string());
-    assert_eq!(fs::read(&path).unwrap(), bytes);
+    assert_eq!(fs::read(writer.path(&reference)).unwrap(), bytes);
     assert_eq!(fs::read_dir(directory.join("files")).unwrap().count(), 1);
     assert_eq!(fs::read(&source).unwrap(), bytes, "the source is left as it is");
 
