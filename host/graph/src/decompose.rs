@@ -15,7 +15,8 @@ pub fn decompose_all(entry: &EntryGraph) -> EntryGraph {
 
 /// The graph with the chosen semantic operations in primitives; `StateUpdate` and primitives stay, chosen or not.
 ///
-/// Inputs that nothing reads any more (positions, as a rule) are dropped.
+/// Inputs that nothing reads any more (positions, as a rule) are dropped. Steps are in f32: a graph is decomposed before it is encoded, and
+/// one that was encoded before gets steps of another rounding.
 pub fn decompose_where(entry: &EntryGraph, mut chosen: impl FnMut(usize, &EntryNode) -> bool) -> EntryGraph {
     let mut rewrite = Rewrite::new(entry);
     for (index, node) in entry.nodes.iter().enumerate() {
@@ -103,10 +104,23 @@ impl Rewrite {
             inputs.iter().map(|&input| self.graph.tensor(input).shape.as_slice()).collect();
         let shape =
             infer_shape(&op, &shapes).unwrap_or_else(|reason| panic!("decomposition of {name}: {reason}"));
-        self.graph.tensors.push(Tensor::plain(name.clone(), shape, DType::F32));
+        let mut tensor = Tensor::plain(name.clone(), shape, DType::F32);
+        if op.is_movement() {
+            let moved = self.graph.tensor(inputs[0]);
+            (tensor.dtype, tensor.affine) = (moved.dtype, moved.affine);
+        }
+        self.graph.tensors.push(tensor);
         let output = TensorId(self.graph.tensors.len() as u32 - 1);
         self.graph.nodes.push(EntryNode { name, op, inputs: inputs.to_vec(), output, layer: self.layer });
         output
+    }
+
+    /// The tensor in f32, for a step that joins it to one.
+    fn plain(&mut self, tensor: TensorId) -> TensorId {
+        match self.graph.tensor(tensor).dtype {
+            DType::F32 => tensor,
+            _ => self.step(Op::Convert, &[tensor]),
+        }
     }
 
     /// `[state ‖ new rows]`, named after the state and not counted as a step: the steps of an attention have one name each, whoever
@@ -123,8 +137,15 @@ impl Rewrite {
         joined
     }
 
-    /// Makes the last step write the replaced node's output.
+    /// Makes the last step write the replaced node's output; a step that moves its operand does so through a conversion where the two are
+    /// encoded differently.
     pub(crate) fn deliver(&mut self, output: TensorId) {
+        let last = self.graph.nodes.last().filter(|last| last.op.is_movement()).map(|last| last.output);
+        if let Some(made) = last
+            && self.graph.tensor(made).encoding() != self.graph.tensor(output).encoding()
+        {
+            self.step(Op::Convert, &[made]);
+        }
         if let Some(last) = self.graph.nodes.last_mut() {
             last.output = output;
         }
@@ -141,6 +162,7 @@ impl Rewrite {
                 }
             }
             Op::DynamicLinear => {
+                let x = self.plain(x);
                 let negative = self.step(Op::Neg, &[x]);
                 let axis = self.shape(x).len() as u32 - 1;
                 let both = self.step(Op::Concat { axis }, &[x, negative]);
