@@ -72,12 +72,6 @@ impl Hasher {
     }
 }
 
-impl From<[u8; 32]> for Digest {
-    fn from(hash: [u8; 32]) -> Self {
-        Digest(hash)
-    }
-}
-
 /// The 32 bytes that another room computed.
 impl From<[u8; 32]> for Digest {
     fn from(bytes: [u8; 32]) -> Digest {

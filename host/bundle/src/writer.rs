@@ -183,11 +183,6 @@ impl BundleWriter {
         Ok(staging)
     }
 
-    /// Where a file that was added lies.
-    pub fn path(&self, reference: &FileReference) -> PathBuf {
-        self.layout.file(reference.sha256)
-    }
-
     /// Adds the bytes of a gathered table and of its scales.
     pub fn add_asset(&mut self, asset: &Asset) -> Result<AssetEntry, BundleError> {
         let table = &asset.table;
