@@ -14,7 +14,7 @@ use crate::description::ChainDescription;
 use crate::error::{ChainError, SessionError};
 use crate::executor::{Interrupt, ShardExecutor};
 use crate::next_chain::NextChain;
-use crate::origin::Isolation;
+use crate::origin::ProcessPlacement;
 use crate::session::Session;
 
 /// Loaded shards that together are a model. Clones are cheap and mean the same shards.
@@ -30,7 +30,7 @@ struct Shared {
     layout: Layout,
     executors: Vec<Mutex<Box<dyn ShardExecutor>>>,
     interrupts: Vec<Option<Interrupt>>,
-    isolations: Vec<Isolation>,
+    processes: Vec<ProcessPlacement>,
     assets: Vec<Asset>,
 }
 
@@ -55,10 +55,10 @@ impl Chain {
         check::check(&description, &executors, &assets)?;
         let layout = layout::lay_out(&description, &executors)?;
         let interrupts = executors.iter().map(|executor| executor.interrupt()).collect();
-        let isolations = executors.iter().map(|executor| executor.isolation()).collect();
+        let processes = executors.iter().map(|executor| executor.process()).collect();
         let executors = executors.into_iter().map(Mutex::new).collect();
         Ok(Chain {
-            shared: Arc::new(Shared { description, layout, executors, interrupts, isolations, assets }),
+            shared: Arc::new(Shared { description, layout, executors, interrupts, processes, assets }),
         })
     }
 
@@ -114,8 +114,8 @@ impl Chain {
         self.shared.interrupts[shard].clone()
     }
 
-    pub(crate) fn isolation(&self, shard: usize) -> Isolation {
-        self.shared.isolations[shard]
+    pub(crate) fn process(&self, shard: usize) -> ProcessPlacement {
+        self.shared.processes[shard]
     }
 
     /// Schedules of that kind, fewest rows first.

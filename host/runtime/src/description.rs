@@ -43,7 +43,8 @@ pub struct ShardDescription {
 }
 
 impl ShardDescription {
-    /// The description of a loaded shard that holds exactly what its artefact says; `None` where that has no entry.
+    /// The description of a loaded shard that holds exactly what its artefact says; `None` where that has no entry. What was asked is for
+    /// whoever opens the chain to add to its origin.
     pub fn of(name: impl Into<String>, shard: &LoadedShard) -> Option<Self> {
         let entries: Vec<EntryInterface> =
             shard.entries().iter().map(|entry| entry.interface.clone()).collect();
@@ -54,7 +55,7 @@ impl ShardDescription {
             layers: first.layers,
             place: Place::of(shard),
             entries,
-            origin: ShardOrigin::default(),
+            origin: ShardOrigin::of(shard),
         })
     }
 }

@@ -310,6 +310,18 @@ pub enum ChainError {
         /// How that stores it.
         second_storage: Box<Storage>,
     },
+    /// What was loaded is not what the bundle names, or lacks what a bundle says of every shard.
+    #[error("shard `{shard}`: {what} is {given}, {expected} was expected by the bundle")]
+    Bundled {
+        /// The shard.
+        shard: String,
+        /// What differs.
+        what: &'static str,
+        /// As the bundle has it.
+        expected: String,
+        /// As it is.
+        given: String,
+    },
     /// An entry point whose last shard does not give what it is for.
     #[error("{entry} gives no {what}")]
     ResultMissing {
@@ -335,6 +347,9 @@ impl ChainError {
             }
             ChainError::EntryMissing { .. } | ChainError::EntryPoint { .. } => {
                 "every shard needs the same entry points; a prefill may only end where no later shard has states"
+            }
+            ChainError::Bundled { .. } => {
+                "the artefacts come from another build than the manifest; compile again"
             }
             ChainError::Asset { .. } => "the tables come from another checkpoint than the description",
             ChainError::NoEntry(_) => {

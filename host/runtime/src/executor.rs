@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwright_shims::{Bound, Buffer, LoadedEntry, LoadedShard, ShimError};
+use shardwright_shims::{Bound, Buffer, LoadedEntry, LoadedShard, Running, ShimError};
 
 use crate::description::Place;
-use crate::origin::Isolation;
+use crate::origin::ProcessPlacement;
 
 /// Ends the run in progress from another thread; does nothing when none is.
 pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
@@ -36,8 +36,8 @@ pub trait ShardExecutor: Send {
     fn interrupt(&self) -> Option<Interrupt>;
 
     /// In which process it runs; asked once.
-    fn isolation(&self) -> Isolation {
-        Isolation::InProcess
+    fn process(&self) -> ProcessPlacement {
+        ProcessPlacement::InProcess
     }
 }
 
@@ -74,6 +74,13 @@ impl Place {
 impl ShardExecutor for ShimShard {
     fn place(&self) -> &Place {
         &self.place
+    }
+
+    fn process(&self) -> ProcessPlacement {
+        match self.shard.instance().running() {
+            Running::InProcess => ProcessPlacement::InProcess,
+            Running::Worker(worker) => ProcessPlacement::Worker { pid: worker.pid },
+        }
     }
 
     fn entries(&self) -> &[LoadedEntry] {

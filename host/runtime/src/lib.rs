@@ -31,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bundled;
 mod cancel;
 mod chain;
 mod description;
@@ -45,6 +46,7 @@ mod session;
 mod step;
 mod storage;
 
+pub use bundled::ShardFiles;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 pub use description::{AssetDescription, ChainDescription, Place, ShardDescription, TableQuantisation};
@@ -52,11 +54,14 @@ pub use error::{ChainError, SessionError};
 pub use executor::{Interrupt, ShardExecutor, ShimShard};
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
-pub use origin::{Isolation, ShardOrigin};
+pub use origin::{ProcessPlacement, ShardOrigin};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
 };
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use storage::Storage;
 
-pub use shardwright_text as text;
+pub use {
+    shardwright_bundle as bundle, shardwright_graph as graph, shardwright_shims as shims,
+    shardwright_text as text,
+};

@@ -1,20 +1,21 @@
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::{FlagEntry, NodePlacement, RewriteEntry, ShardEntry, ShimIdentity};
 use shardwright_graph::target::{FlagVerdict, FormatTuple, Target, TargetKind};
+use shardwright_shims::LoadedShard;
 
 use crate::description::Place;
 
-/// Where the code of a shard runs.
+/// In which process the code of a shard runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "isolation")]
-pub enum Isolation {
-    /// In this process: a crash of the vendor's library is one of the application.
+#[serde(rename_all = "kebab-case", tag = "process")]
+pub enum ProcessPlacement {
+    /// In this one: a crash of the vendor's library is one of the application.
     #[default]
     InProcess,
-    /// In a process of its own.
-    Process {
-        /// Its id.
-        pid: u32,
+    /// In a worker.
+    Worker {
+        /// Its id, as long as it lives.
+        pid: Option<u32>,
     },
 }
 
@@ -47,6 +48,33 @@ pub struct ShardOrigin {
 }
 
 impl ShardOrigin {
+    /// As far as the artefact of a loaded shard tells it: who compiled it, its flags and its nodes.
+    pub fn of(shard: &LoadedShard) -> Self {
+        let head = shard.artefact().head();
+        let compiled_by = ShimIdentity {
+            shim: head.shim.clone(),
+            version: head.shim_version.clone(),
+            device: head.device.clone(),
+        };
+        let flags = head.flags.iter().map(|told| FlagEntry {
+            flag: told.flag.clone(),
+            verdict: told.verdict.clone(),
+            reason: told.reason.clone(),
+        });
+        let placements = head.placements.iter().filter_map(|told| {
+            // A chain takes no entry of another name than its point's, which can be read.
+            let entry = told.entry.parse().ok()?;
+            let (node, place, reason) = (told.node.clone(), told.place.clone(), told.reason.clone());
+            Some(NodePlacement { entry, node, place, reason })
+        });
+        ShardOrigin {
+            compiled_by: Some(compiled_by),
+            flags: flags.collect(),
+            placements: placements.collect(),
+            ..ShardOrigin::default()
+        }
+    }
+
     /// Whether nothing was said.
     pub fn is_unknown(&self) -> bool {
         *self == ShardOrigin::default()

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::chain::Chain;
 use crate::description::Place;
-use crate::origin::{Isolation, ShardOrigin};
+use crate::origin::{ProcessPlacement, ShardOrigin};
 
 /// What became of every shard, boundary and state of a session. Counts are since the session began on this chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -109,7 +109,7 @@ pub struct ShardPlacement {
     pub place: Place,
     /// In which process.
     #[serde(flatten)]
-    pub isolation: Isolation,
+    pub process: ProcessPlacement,
     /// What was asked, and what became of that before it was loaded.
     #[serde(skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
@@ -219,7 +219,7 @@ impl Counters {
                     component: shard.component,
                     layers: shard.layers,
                     place: shard.place.clone(),
-                    isolation: chain.isolation(index),
+                    process: chain.process(index),
                     origin: shard.origin.clone(),
                     runs,
                     nanoseconds,

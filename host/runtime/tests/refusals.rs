@@ -2,8 +2,12 @@
 
 mod support;
 
+use shardwright_graph::target::WeightFormat;
 use shardwright_graph::target::{ElementType, Encoding, ScaleBits};
-use shardwright_graph::{AssetId, ComponentKind, DType, EntryKind, Graph, Role, StateId};
+use shardwright_graph::{
+    AssetId, ComponentKind, DType, EntryKind, Granularity, Graph, Role, StateId, Weight, WeightData,
+    WeightQuantisation,
+};
 use shardwright_runtime::{
     ASSETS_MAX, ChainDescription, ChainError, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX, ShardExecutor,
 };
@@ -455,6 +459,16 @@ fn ports_are_what_their_roles_say() {
         both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(impossible))),
         ChainError::PortStorage { .. }
     );
+    let half = Encoding { element: ElementType::I16, ..Encoding::F16 };
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(half))),
+        ChainError::PortStorage { .. }
+    );
+    // Integers that stand for nothing.
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Hidden, |port| port.dtype = DType::U16)),
+        ChainError::PortStorage { .. }
+    );
     is!(
         both(
             &graph,
@@ -481,6 +495,47 @@ fn tables_are_those_described() {
     asset("its shape", |parts| parts.assets[0].table.shape = vec![96, 25]);
     asset("its shape", |parts| parts.assets[0].table.shape = vec![96]);
     asset("its format", |parts| parts.assets[0].table.dtype = DType::F32);
+    // Described and given alike, but nothing that a table can be.
+    let alike = |what: &'static str, change: fn(&mut shardwright_graph::Weight)| {
+        is!(
+            refused(&graph, &plan(), |parts| {
+                change(&mut parts.assets[0].table);
+                parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+            }),
+            ChainError::Asset { what: found, .. } if *found == what
+        );
+    };
+    alike("its format", |table| table.dtype = DType::I8);
+    alike("its format", |table| {
+        *table = table
+            .planned(WeightFormat::W8PerChannel)
+            .map(|planned| Weight { dtype: DType::F32, ..planned })
+            .unwrap()
+    });
+    let quantised = |table: &Weight, change: fn(&mut WeightQuantisation)| {
+        let mut planned = table.planned(WeightFormat::W8PerChannel).unwrap();
+        let held = planned.quantisation.as_mut().unwrap();
+        held.scales = WeightData::from_vec(vec![0; held.scales.length()]);
+        change(held);
+        Weight { data: WeightData::from_vec(vec![0; planned.data.length()]), ..planned }
+    };
+    let quantised_to = |what: &'static str, change: fn(&mut WeightQuantisation)| {
+        let mut parts = parts(&graph, &plan());
+        parts.assets[0].table = quantised(&parts.assets[0].table, change);
+        parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+        match (parts.chain(), what) {
+            (Ok(_), "") => {}
+            (given, _) => is!(given.unwrap_err(), ChainError::Asset { what: found, .. } if *found == what),
+        }
+    };
+    quantised_to("", |_| {});
+    quantised_to("its format", |held| held.zero_point = 128);
+    quantised_to("its format", |held| held.scale_dtype = DType::Bf16);
+    quantised_to("its format", |held| held.granularity = Granularity::PerBlock { size: 0 });
+    quantised_to("the size of its scales", |held| held.granularity = Granularity::PerTensor);
+    quantised_to("the size of its scales", |held| held.scales = WeightData::planned(held.scales.length()));
+    // Counted and never made.
+    alike("its size", |table| table.data = WeightData::planned(table.data.length()));
     asset("its size", |parts| {
         parts.assets[0].table.data = shardwright_graph::WeightData::from_vec(vec![0; 5]);
     });
@@ -605,5 +660,35 @@ fn neighbours_agree() {
             }
         }),
         ChainError::StateStorage { first, second, .. } if first == "decoder.0-4" && second == "decoder.4-6"
+    );
+    // Nor with two zero points.
+    let stored = |zero_point| {
+        move |entry: &mut EntryInterface| {
+            for port in entry.ports.iter_mut().filter(|port| matches!(port.role, Role::State { .. })) {
+                port.dtype = DType::U16;
+                port.encoding =
+                    Some(Encoding { element: ElementType::U16, scale: ScaleBits::ONE, zero_point });
+            }
+        }
+    };
+    is!(
+        refused(&graph, &reader, |parts| {
+            for shard in [FIRST, SECOND] {
+                let change = stored(if shard == FIRST { 7 } else { 8 });
+                parts.description.shards[shard].entries.iter_mut().for_each(&change);
+                let inner = &parts.executors[shard];
+                let mut entries = inner.entries().to_vec();
+                for entry in &mut entries {
+                    change(&mut entry.interface);
+                    for binding in &mut entry.bindings {
+                        binding.port = entry.interface.port(&binding.port.name).unwrap().clone();
+                        binding.dtype = binding.port.dtype;
+                    }
+                }
+                parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+            }
+        }),
+        ChainError::StateStorage { first_storage, second_storage, .. }
+            if (first_storage.zero_point, second_storage.zero_point) == (7, 8)
     );
 }

@@ -15,7 +15,7 @@ use shardwright_graph::{
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
 use shardwright_runtime::{
-    Chain, ChainDescription, ChainError, Interrupt, Isolation, Place, ShardDescription, ShardExecutor,
+    Chain, ChainDescription, ChainError, Interrupt, Place, ProcessPlacement, ShardDescription, ShardExecutor,
     ShardOrigin,
 };
 use shardwright_shims::{
@@ -127,7 +127,7 @@ pub struct PlainShard {
     evaluators: Vec<Evaluator>,
     /// For each binding of each entry what its values are rounded to.
     rounding: Vec<Vec<Option<Encoding>>>,
-    isolation: Isolation,
+    process: ProcessPlacement,
     trouble: Arc<Trouble>,
 }
 
@@ -328,8 +328,8 @@ impl ShardExecutor for PlainShard {
         }
     }
 
-    fn isolation(&self) -> Isolation {
-        self.isolation
+    fn process(&self) -> ProcessPlacement {
+        self.process
     }
 
     fn interrupt(&self) -> Option<Interrupt> {
@@ -493,7 +493,7 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
                 entries,
                 evaluators,
                 rounding,
-                isolation: Isolation::InProcess,
+                process: ProcessPlacement::InProcess,
                 trouble,
             }));
         }
