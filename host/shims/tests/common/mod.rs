@@ -9,7 +9,7 @@ use shardwright_graph::{
     Attention, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryPoint, KeySource, Op, Role, Rope,
     State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId,
 };
-use shardwright_shims::ShimRegistry;
+use shardwright_shims::{Caps, Isolation, ShimRegistry};
 
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -77,11 +77,24 @@ impl Shims {
         self.compile("faulty", &[source], &[])
     }
 
+    /// The shim that dies where and how its instance is told; `at_once` is the way it dies when it is opened or described.
+    pub fn dying(&self, at_once: Option<(&str, &str)>) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/dying.c");
+        self.manifest("dying", "dying", |_| {});
+        let defines = at_once.map(|(place, how)| format!("-D{place}=\"{how}\""));
+        self.compile("dying", &[source], &Vec::from_iter(defines))
+    }
+
     pub fn registry(&self) -> ShimRegistry {
         let registry = ShimRegistry::builder().directory(self.path()).build();
         assert!(registry.skipped().is_empty(), "{:?}", registry.skipped());
         registry
     }
+}
+
+/// The worker program, with caps that no test comes near to.
+pub fn isolation() -> Isolation {
+    Isolation { worker: env!("CARGO_BIN_EXE_shardwright-worker").into(), caps: Caps::default() }
 }
 
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
@@ -135,7 +148,13 @@ impl Builder {
     }
 
     pub fn tensor(&mut self, name: &str, shape: &[u64], dtype: DType) -> TensorId {
-        self.entry.tensors.push(Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, affine: None, weight: None });
+        self.entry.tensors.push(Tensor {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype,
+            affine: None,
+            weight: None,
+        });
         TensorId(self.entry.tensors.len() as u32 - 1)
     }
 
