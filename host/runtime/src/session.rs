@@ -135,6 +135,8 @@ impl StepView<'_> {
 
 type Visit<'v> = &'v mut dyn FnMut(&mut StepView<'_>);
 
+type Run<'r> = &'r mut dyn FnMut(&mut Session, &[u32], usize) -> Result<(), SessionError>;
+
 impl Session {
     pub(crate) fn new(chain: Chain) -> Result<Self, SessionError> {
         Ok(Session {
@@ -225,11 +227,7 @@ impl Session {
 
     /// Hands `run` all tokens without states, old and new, and how many of them are old. Where a chain is lost, the next one is handed what
     /// is left.
-    fn extend(
-        &mut self,
-        ids: &[u32],
-        run: &mut dyn FnMut(&mut Session, &[u32], usize) -> Result<(), SessionError>,
-    ) -> Result<Appended, SessionError> {
+    fn extend(&mut self, ids: &[u32], run: Run<'_>) -> Result<Appended, SessionError> {
         self.check_generative(ids)?;
         let before = self.tokens.len();
         let mut recomputed = 0;
