@@ -104,7 +104,7 @@ fn two_targets_in_one_chain_say_the_same_and_count_what_crosses() {
         .planner_option("place.per-layer-input", "cpu")
         .planner_option("place.head", "cpu");
     let model = open(DEMO_MODEL, &apart);
-    assert_eq!(model.plan().emulated_on.as_deref(), Some("cpu"));
+    assert_eq!(model.plan().unwrap().emulated_on.as_deref(), Some("cpu"));
     let mut session = greedy(&model);
     let text = session.complete("And it came to pass").map(short).expect("a reply");
     assert_eq!(text, plain);

@@ -1,5 +1,6 @@
 //! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
 
+use shardwright_bundle::{BundleError, Rewrite};
 use shardwright_graph::target::{Encoding, EntryName, ErrorClass};
 use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
@@ -9,7 +10,11 @@ use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::feedback::{Detail, Feedback};
 use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
-use shardwright_shims::{Artefact, Place, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError};
+use shardwright_quantisation::QuantiseError;
+use shardwright_shims::{
+    Artefact, ArtefactError, Place, ShimError, ShimInstance, Watch, WorkOrder, WorkOrderBuilder,
+    WorkOrderError,
+};
 
 use crate::{ModelFormats, TargetOffer, needs_ranges};
 
@@ -28,11 +33,53 @@ pub struct Executor {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Rewritten {
     /// The entry point.
-    pub entry: String,
+    pub entry: EntryName,
+    /// In which way it runs otherwise.
+    pub rewrite: Rewrite,
     /// Node or state.
     pub name: String,
     /// The shim's reason.
     pub reason: String,
+}
+
+/// Where artefacts go, and whether one need not be made again.
+pub trait Shelf {
+    /// Where `compile` writes.
+    fn place(&self) -> Result<Place<'_>, BuildError>;
+
+    /// What was made of this work order before by that shim on that device.
+    fn recall(&mut self, order: &WorkOrder, executor: &Executor) -> Result<Option<Artefact>, BuildError>;
+
+    /// Takes what was made; gives what to use of it from now on.
+    fn keep(
+        &mut self,
+        order: &WorkOrder,
+        executor: &Executor,
+        made: Artefact,
+    ) -> Result<Artefact, BuildError>;
+}
+
+/// Keeps nothing: artefacts are files without a name, gone with the chain that loads them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unkept;
+
+impl Shelf for Unkept {
+    fn place(&self) -> Result<Place<'_>, BuildError> {
+        Ok(Place::Temporary)
+    }
+
+    fn recall(&mut self, _order: &WorkOrder, _executor: &Executor) -> Result<Option<Artefact>, BuildError> {
+        Ok(None)
+    }
+
+    fn keep(
+        &mut self,
+        _order: &WorkOrder,
+        _executor: &Executor,
+        made: Artefact,
+    ) -> Result<Artefact, BuildError> {
+        Ok(made)
+    }
 }
 
 /// One compiled shard.
@@ -46,6 +93,8 @@ pub struct BuiltShard {
     pub layers: (u32, u32),
     /// Index of the target in the request.
     pub target: usize,
+    /// Index of the formats in the request.
+    pub formats: usize,
     /// What `compile` gave.
     pub artefact: Artefact,
     /// Nodes that were decomposed, and states that the runtime updates.
@@ -99,6 +148,23 @@ pub enum BuildError {
     /// The shim failed in a way no other plan would mend.
     #[error(transparent)]
     Shim(Box<ShimError>),
+    /// A constant could not be made.
+    #[error(transparent)]
+    Quantise(#[from] QuantiseError),
+    /// An artefact that was made before cannot be read.
+    #[error(transparent)]
+    Artefact(#[from] ArtefactError),
+    /// The bundle could not be written.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// What was built does not make an entry of a bundle.
+    #[error("shard {shard}: {reason}")]
+    Shelf {
+        /// Name of the shard.
+        shard: String,
+        /// What is missing.
+        reason: String,
+    },
     /// The caller asked to stop.
     #[error("building was cancelled")]
     Cancelled,
@@ -118,6 +184,12 @@ impl BuildError {
             BuildError::Graph(error) => error.help().map(str::to_owned),
             BuildError::WorkOrder(error) => error.help().map(str::to_owned),
             BuildError::Shim(error) => error.help(),
+            BuildError::Quantise(error) => error.help().map(Into::into),
+            BuildError::Artefact(error) => error.help().map(Into::into),
+            BuildError::Bundle(error) => error.help().map(Into::into),
+            BuildError::Shelf { .. } => {
+                Some("report this: the shim's artefact says nothing usable".to_owned())
+            }
             BuildError::Cancelled => None,
         }
     }
@@ -134,6 +206,7 @@ pub fn compile_plan(
     executors: &[Executor],
     plan: &CheckedPlan,
     options: EntryOptions,
+    shelf: &mut dyn Shelf,
     watch: &mut dyn Watch,
 ) -> Result<Vec<BuiltShard>, BuildError> {
     let mut built = Vec::new();
@@ -182,15 +255,12 @@ pub fn compile_plan(
                 LegaliseError::Check(error) => refused(error),
                 other => unsupported(index, &name, &other),
             })?;
-            let note =
-                |(name, reason): (String, String)| Rewritten { entry: entry.to_string(), name, reason };
-            rewritten.extend(legal.decomposed.into_iter().map(note));
-            rewritten.extend(
-                legal
-                    .by_runtime
-                    .into_iter()
-                    .map(|(state, reason)| note((graph.states[state.0 as usize].name.clone(), reason))),
-            );
+            let note = |rewrite, name, reason| Rewritten { entry: *entry, rewrite, name, reason };
+            let decomposed = legal.decomposed.into_iter();
+            rewritten.extend(decomposed.map(|(name, reason)| note(Rewrite::Decomposed, name, reason)));
+            rewritten.extend(legal.by_runtime.into_iter().map(|(state, reason)| {
+                note(Rewrite::ByRuntime, graph.states[state.0 as usize].name.clone(), reason)
+            }));
             order = order.entry(&legal.graph)?;
             graphs.push(legal.graph);
         }
@@ -200,11 +270,17 @@ pub fn compile_plan(
             }
         }
         let order = order.temporary()?;
-        let artefact =
-            executor.instance.compile(&executor.device, &order, Place::Temporary, watch).map_err(refused)?;
+        let artefact = match shelf.recall(&order, executor)? {
+            Some(artefact) => artefact,
+            None => {
+                let compiled = executor.instance.compile(&executor.device, &order, shelf.place()?, watch);
+                shelf.keep(&order, executor, compiled.map_err(refused)?)?
+            }
+        };
         let layers = (shard.first, shard.end);
         let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
-        built.push(BuiltShard { name, component, layers, target, artefact, rewritten, compiled });
+        let formats = format;
+        built.push(BuiltShard { name, component, layers, target, formats, artefact, rewritten, compiled });
     }
     Ok(built)
 }

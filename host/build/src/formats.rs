@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat};
-use shardwright_graph::{
-    ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, Weight, WeightId,
-};
+use shardwright_graph::{ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, WeightId};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
 
@@ -63,8 +61,8 @@ impl ModelFormats {
         plan.plan().shards.iter().any(|shard| needs_ranges(&self.tuples[shard.formats as usize]))
     }
 
-    /// What a plan's shards are compiled from: every constant they use is made by `make`, each once. `ranges` are what calibration found,
-    /// where the plan needs them.
+    /// What a plan's shards are compiled from: for every tuple they use, `make` makes the constants that are read in it, given the
+    /// model as stored and what becomes of each weight. `ranges` are what calibration found, where the plan needs them.
     ///
     /// `from` is the model as its checkpoint stores it.
     pub fn made(
@@ -73,7 +71,7 @@ impl ModelFormats {
         request: &Request,
         plan: &CheckedPlan,
         ranges: Option<Ranges>,
-        mut make: impl FnMut(&Weight, ConstantFormat) -> Result<Weight, BuildError>,
+        mut make: impl FnMut(&Graph, Vec<ConstantFormat>) -> Result<Graph, BuildError>,
     ) -> Result<ModelFormats, BuildError> {
         let stored = stored_formats(from);
         let mut graphs = self.graphs.clone();
@@ -82,13 +80,15 @@ impl ModelFormats {
             if *tuple == stored {
                 continue;
             }
-            let wanted = from.constant_formats(tuple);
+            let mut wanted = from.constant_formats(tuple);
+            for (index, format) in wanted.iter_mut().enumerate() {
+                if !weights.contains(&WeightId(index as u32)) {
+                    *format = ConstantFormat::Stored;
+                }
+            }
+            let made = make(from, wanted)?;
             for id in weights {
-                let (weight, format) = (from.weight(id), wanted[id.0 as usize]);
-                graphs[formats].weights[id.0 as usize] = match format {
-                    ConstantFormat::Stored => weight.clone(),
-                    format => make(weight, format)?,
-                };
+                graphs[formats].weights[id.0 as usize] = made.weight(id).clone();
             }
         }
         Ok(ModelFormats {

@@ -6,6 +6,7 @@
 //! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs nothing: a built shard goes
 //! to `runtime`.
 
+mod bundled;
 mod compile;
 mod formats;
 mod judge;
@@ -14,7 +15,10 @@ mod report;
 mod request;
 mod shim_judge;
 
-pub use compile::{BuildError, BuiltShard, CompiledGraphs, Executor, Rewritten, compile_plan, shard_name};
+pub use bundled::{BundleShelf, digest};
+pub use compile::{
+    BuildError, BuiltShard, CompiledGraphs, Executor, Rewritten, Shelf, Unkept, compile_plan, shard_name,
+};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{Judge, PrimitiveCount};
 pub use menu::EntryMenu;
@@ -26,6 +30,7 @@ pub use request::{ModelName, TargetOffer, make_request, stored_formats};
 pub use shim_judge::ShimJudge;
 
 pub use {
-    shardwright_graph as graph, shardwright_models as models, shardwright_planning as planning,
+    shardwright_bundle as bundle, shardwright_graph as graph, shardwright_models as models,
+    shardwright_planning as planning, shardwright_quantisation as quantisation,
     shardwright_reference as reference, shardwright_shims as shims,
 };

@@ -1,13 +1,13 @@
 //! A checked plan as people and programs read it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shardwright_graph::target::{Encoding, EntryName, Flag, Limit, TimeCost};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 
 /// How loudly something wants to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoticeKind {
     /// Something was done in another way than asked; `--strict` makes it an error.
@@ -17,7 +17,7 @@ pub enum NoticeKind {
 }
 
 /// One thing that a report must not keep silent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// How loudly.
     pub kind: NoticeKind,
@@ -38,7 +38,7 @@ impl Notice {
 }
 
 /// The planner that answered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannerName {
     /// As it describes itself.
     pub name: String,
@@ -49,7 +49,7 @@ pub struct PlannerName {
 }
 
 /// A limit with the target it belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetLimit {
     /// Name of the target.
     pub target: String,
@@ -59,7 +59,7 @@ pub struct TargetLimit {
 }
 
 /// One boundary tensor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoundaryReport {
     /// Its name.
     pub name: String,
@@ -68,7 +68,7 @@ pub struct BoundaryReport {
 }
 
 /// An entry point of a shard with its cost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryReport {
     /// Name of the entry point.
     pub entry: EntryName,
@@ -81,7 +81,7 @@ pub struct EntryReport {
 }
 
 /// One choice with its ground.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasonReport {
     /// What was chosen.
     pub choice: String,
@@ -92,7 +92,7 @@ pub struct ReasonReport {
 }
 
 /// One shard of the plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardReport {
     /// Position in the chain.
     pub index: usize,
@@ -127,7 +127,7 @@ pub struct ShardReport {
 }
 
 /// A plan with everything a reader needs to judge it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanReport {
     /// Name of the model.
     pub model: String,

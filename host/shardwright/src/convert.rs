@@ -3,6 +3,9 @@
 #[cfg(feature = "build")]
 mod build;
 
+use shardwright_runtime::bundle::BundleError;
+use shardwright_runtime::graph::target::ErrorClass;
+use shardwright_runtime::shims::ShimError;
 use shardwright_runtime::text::TextError;
 use shardwright_runtime::{ChainError, SessionError};
 
@@ -48,5 +51,32 @@ impl From<ChainError> for Error {
     fn from(error: ChainError) -> Self {
         let help = error.help().map(str::to_owned);
         Error::from_room(ErrorKind::Incompatible, error, help)
+    }
+}
+
+impl From<BundleError> for Error {
+    fn from(error: BundleError) -> Self {
+        let kind = match &error {
+            BundleError::Io { .. } | BundleError::NoManifest { .. } => ErrorKind::Missing,
+            BundleError::Version { .. } => ErrorKind::Incompatible,
+            BundleError::Occupied { .. } | BundleError::Busy { .. } => ErrorKind::Argument,
+            BundleError::Reference { .. } => ErrorKind::Internal,
+            _ => ErrorKind::Invalid,
+        };
+        let help = error.help().map(str::to_owned);
+        Error::from_room(kind, error, help)
+    }
+}
+
+impl From<ShimError> for Error {
+    fn from(error: ShimError) -> Self {
+        let kind = match &error {
+            error if error.is_cancelled() => ErrorKind::Cancelled,
+            ShimError::NoShim { .. } => ErrorKind::Missing,
+            error if error.class() == Some(ErrorClass::IncompatibleArtefact) => ErrorKind::Incompatible,
+            _ => ErrorKind::Shim,
+        };
+        let help = error.help();
+        Error::from_room(kind, error, help)
     }
 }

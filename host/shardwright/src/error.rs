@@ -65,7 +65,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// An error of its own, without a cause.
-    #[cfg(feature = "build")]
     #[cold]
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner { kind, message: message.into(), help: None, source: None }))
@@ -83,7 +82,6 @@ impl Error {
     }
 
     /// The same with something that would help.
-    #[cfg(feature = "build")]
     #[must_use]
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());

@@ -29,13 +29,19 @@
 
 #![forbid(unsafe_code)]
 
+mod bundled;
 mod convert;
 mod error;
+mod isolation;
+mod model;
+mod search;
+mod session;
+mod text_side;
 
 #[cfg(feature = "build")]
-mod making;
+mod compiling;
 #[cfg(feature = "build")]
-mod model;
+mod making;
 #[cfg(feature = "build")]
 mod opening;
 #[cfg(feature = "build")]
@@ -43,17 +49,18 @@ mod options;
 #[cfg(feature = "build")]
 mod planners;
 #[cfg(feature = "build")]
-mod search;
-#[cfg(feature = "build")]
-mod session;
-#[cfg(feature = "build")]
 mod shims;
 #[cfg(feature = "build")]
 mod show;
 #[cfg(feature = "build")]
 mod verify;
 
+pub use bundled::BundleOptions;
 pub use error::{Error, ErrorKind, Result};
+pub use isolation::Isolation;
+pub use model::{EmbedOptions, Model};
+pub use search::SearchPath;
+pub use session::{Reply, Session};
 pub use shardwright_runtime as runtime;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
@@ -64,12 +71,10 @@ pub use shardwright_planning as planning;
 
 #[cfg(feature = "build")]
 pub use {
-    model::{EmbedOptions, Model},
+    compiling::CompileReport,
     opening::Planned,
     options::{Executor, FormatChoice, OpenOptions, TableFormats},
     planners::{PlannerReport, check_planner, pack_planner},
-    search::SearchPath,
-    session::{Reply, Session},
     shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat},
     shardwright_build::shims::Watch,
     shardwright_build::{Notice, NoticeKind, PlanReport, PlannerName, ReasonReport, ShardReport},
@@ -81,6 +86,11 @@ pub use {
         verify,
     },
 };
+
+/// Opens a bundle with the default [`BundleOptions`].
+pub fn open_bundle(directory: impl AsRef<std::path::Path>) -> Result<Model> {
+    BundleOptions::new().open(directory)
+}
 
 /// Plans, compiles and loads a checkpoint with the default [`OpenOptions`]: the generic profile on this machine's CPU.
 #[cfg(feature = "build")]

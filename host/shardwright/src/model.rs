@@ -1,16 +1,13 @@
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use shardwright_build::CompiledGraphs;
-use shardwright_runtime::Chain;
-use shardwright_runtime::text::{
-    ChatTemplate, GenerationConfig, Message, RenderOptions, Tokenizer, TokenizerLoading,
-};
+use shardwright_runtime::bundle::{Bundle, BundleNotice};
+use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
+use shardwright_runtime::{Chain, NextChain};
 
-use crate::{Error, ErrorKind, OpenOptions, PlanReport, Result, Session};
+use crate::text_side::TextSide;
+use crate::{Error, ErrorKind, Result, Session};
 
-/// A checkpoint that was planned, compiled and loaded. Cloning shares it.
+/// A model that is loaded: from a checkpoint, which was planned and compiled for it, or from a bundle. Cloning shares it.
 #[derive(Clone)]
 pub struct Model {
     inner: Arc<Inner>,
@@ -18,11 +15,41 @@ pub struct Model {
 
 struct Inner {
     chain: Chain,
-    plan: PlanReport,
+    next: Option<Arc<NextOf>>,
     text: Arc<TextSide>,
-    directory: PathBuf,
-    broken_layer: Option<u32>,
-    compiled: Vec<CompiledGraphs>,
+    origin: Origin,
+}
+
+/// Makes, for each session, what gives it chains to go on with.
+pub(crate) type NextOf = dyn Fn() -> Box<dyn NextChain> + Send + Sync;
+
+/// Where a model comes from.
+pub(crate) enum Origin {
+    /// A checkpoint that was planned and compiled just now.
+    #[cfg(feature = "build")]
+    Built(Box<BuiltOrigin>),
+    /// A bundle.
+    Bundle(Arc<BundleOrigin>),
+}
+
+/// What is known of a model that was just built.
+#[cfg(feature = "build")]
+pub(crate) struct BuiltOrigin {
+    pub(crate) plan: shardwright_build::PlanReport,
+    pub(crate) broken_layer: Option<u32>,
+    /// What each shard was compiled from, where there are taps.
+    pub(crate) compiled: Vec<shardwright_build::CompiledGraphs>,
+}
+
+/// What is known of a model that came in a bundle.
+pub(crate) struct BundleOrigin {
+    pub(crate) bundle: Arc<Bundle>,
+    /// Index of the chain that runs.
+    pub(crate) chain: usize,
+    /// What must be said: the bundle's own notices, then what was done in another way here.
+    pub(crate) notices: Vec<BundleNotice>,
+    #[cfg(feature = "build")]
+    pub(crate) plan: Option<shardwright_build::PlanReport>,
 }
 
 /// How to make a sentence vector.
@@ -35,26 +62,19 @@ pub struct EmbedOptions {
 }
 
 impl Model {
-    pub(crate) fn open(checkpoint: &Path, options: &OpenOptions) -> Result<Self> {
-        let text = TextSide::load(checkpoint)?;
-        let built = crate::opening::build(checkpoint, options)?;
-        Ok(Model {
-            inner: Arc::new(Inner {
-                chain: built.chain,
-                plan: built.report,
-                text: Arc::new(text),
-                directory: checkpoint.to_owned(),
-                broken_layer: built.broken_layer,
-                compiled: built.compiled,
-            }),
-        })
+    pub(crate) fn new(chain: Chain, next: Option<Arc<NextOf>>, text: TextSide, origin: Origin) -> Self {
+        Model { inner: Arc::new(Inner { chain, next, text: Arc::new(text), origin }) }
     }
 
-    /// A session at position 0.
+    /// A session at position 0. When what it runs on is lost, it goes on with the next target of the plan, where there is one.
     pub fn session(&self) -> Result<Session> {
         // Asked for here, so that a damaged tokenizer is an error of the first call that needs it.
         self.tokenizer()?;
-        Ok(Session::new(self.inner.chain.session()?, Arc::clone(&self.inner.text)))
+        let session = match &self.inner.next {
+            Some(next) => self.inner.chain.session_with(next())?,
+            None => self.inner.chain.session()?,
+        };
+        Ok(Session::new(session, Arc::clone(&self.inner.text)))
     }
 
     /// The sentence vector of `text`, of length 1; for embedding models.
@@ -66,12 +86,16 @@ impl Model {
                 ));
         }
         let mut prompt = match &options.prompt_name {
-            Some(name) => sentence_prompt(&self.inner.directory, name)?,
+            Some(name) => self.inner.text.sentence_prompt(name)?,
             None => String::new(),
         };
         prompt.push_str(text);
         let ids = self.tokenizer()?.encode(&prompt, true)?;
-        let mut vector = self.inner.chain.session()?.encode(&ids)?;
+        let mut session = match &self.inner.next {
+            Some(next) => self.inner.chain.session_with(next())?,
+            None => self.inner.chain.session()?,
+        };
+        let mut vector = session.encode(&ids)?;
         if let Some(dimensions) = options.dimensions {
             if dimensions == 0 || dimensions > vector.len() {
                 return Err(Error::new(
@@ -86,9 +110,43 @@ impl Model {
         Ok(vector)
     }
 
-    /// The plan it was built by, with everything that was done in another way than asked.
-    pub fn plan(&self) -> &PlanReport {
-        &self.inner.plan
+    /// The plan it was built by, with everything that was done in another way than asked; `None` for a bundle that carries no report.
+    #[cfg(feature = "build")]
+    pub fn plan(&self) -> Option<&shardwright_build::PlanReport> {
+        match &self.inner.origin {
+            Origin::Built(built) => Some(&built.plan),
+            Origin::Bundle(bundled) => bundled.plan.as_ref(),
+        }
+    }
+
+    /// The bundle it came from, if it did.
+    pub fn bundle(&self) -> Option<&Bundle> {
+        match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(_) => None,
+            Origin::Bundle(bundled) => Some(&bundled.bundle),
+        }
+    }
+
+    /// Name of the bundle's chain that runs.
+    pub fn bundle_chain(&self) -> Option<&str> {
+        match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(_) => None,
+            Origin::Bundle(bundled) => {
+                bundled.bundle.manifest().chains.get(bundled.chain).map(|chain| chain.name.as_str())
+            }
+        }
+    }
+
+    /// What must be said of a bundle: what was noted when it was made, then what was done in another way here, such as running its second
+    /// chain. Empty for a checkpoint, whose plan says it.
+    pub fn bundle_notices(&self) -> &[BundleNotice] {
+        match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(_) => &[],
+            Origin::Bundle(bundled) => &bundled.notices,
+        }
     }
 
     /// The loaded shards.
@@ -106,95 +164,19 @@ impl Model {
         self.inner.text.render(messages, options)
     }
 
-    /// What each shard was compiled from; empty unless it was opened with taps.
-    pub(crate) fn compiled(&self) -> &[CompiledGraphs] {
-        &self.inner.compiled
-    }
-
+    #[cfg(feature = "build")]
     pub(crate) fn broken_layer(&self) -> Option<u32> {
-        self.inner.broken_layer
-    }
-}
-
-/// What a checkpoint brings for text. The tokenizer loads on its own thread, beside planning and compiling.
-pub(crate) struct TextSide {
-    directory: PathBuf,
-    loading: Mutex<Option<TokenizerLoading>>,
-    tokenizer: OnceLock<Tokenizer>,
-    template: Option<ChatTemplate>,
-    pub(crate) generation: GenerationConfig,
-}
-
-impl TextSide {
-    fn load(directory: &Path) -> Result<Self> {
-        if !directory.is_dir() {
-            return Err(Error::new(
-                ErrorKind::Missing,
-                format!("{}: not a checkpoint directory", directory.display()),
-            )
-            .with_help("name a directory that holds config.json, *.safetensors and tokenizer.json"));
+        match &self.inner.origin {
+            Origin::Built(built) => built.broken_layer,
+            Origin::Bundle(_) => None,
         }
-        let loading = Tokenizer::load_in_background(directory.join("tokenizer.json"));
-        Ok(TextSide {
-            template: ChatTemplate::from_directory(directory)?,
-            generation: GenerationConfig::from_directory(directory)?,
-            directory: directory.to_owned(),
-            loading: Mutex::new(Some(loading)),
-            tokenizer: OnceLock::new(),
-        })
     }
 
-    pub(crate) fn tokenizer(&self) -> Result<&Tokenizer> {
-        if let Some(tokenizer) = self.tokenizer.get() {
-            return Ok(tokenizer);
+    #[cfg(feature = "build")]
+    pub(crate) fn compiled(&self) -> &[shardwright_build::CompiledGraphs] {
+        match &self.inner.origin {
+            Origin::Built(built) => &built.compiled,
+            Origin::Bundle(_) => &[],
         }
-        let mut loading = self.loading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let tokenizer = match loading.take() {
-            Some(loading) => loading.join()?,
-            // It failed before, or another thread has just set it.
-            None => match self.tokenizer.get() {
-                Some(tokenizer) => return Ok(tokenizer),
-                None => Tokenizer::from_file(self.directory.join("tokenizer.json"))?,
-            },
-        };
-        Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
-
-    pub(crate) fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
-        let template = self.template.as_ref().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                format!("{}: the checkpoint has no chat template", self.directory.display()),
-            )
-            .with_help("continue plain text instead, or put a chat_template.jinja beside the checkpoint")
-        })?;
-        Ok(template.render(messages, options)?)
-    }
-}
-
-/// `config_sentence_transformers.json`
-#[derive(Deserialize, Serialize)]
-struct SentencePrompts {
-    #[serde(default)]
-    prompts: std::collections::BTreeMap<String, String>,
-}
-
-/// Largest `config_sentence_transformers.json` read; published ones have a few hundred bytes.
-const SENTENCE_CONFIG_BYTES_MAX: u64 = 1 << 20;
-
-fn sentence_prompt(directory: &Path, name: &str) -> Result<String> {
-    let path = directory.join("config_sentence_transformers.json");
-    let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
-    let length = std::fs::metadata(&path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
-    if length > SENTENCE_CONFIG_BYTES_MAX {
-        return Err(fault(ErrorKind::Invalid, &format!("{length} bytes are too many")));
-    }
-    let bytes = std::fs::read(&path).map_err(|error| fault(ErrorKind::Missing, &error))?;
-    let config: SentencePrompts =
-        serde_json::from_slice(&bytes).map_err(|error| fault(ErrorKind::Invalid, &error))?;
-    config.prompts.get(name).cloned().ok_or_else(|| {
-        let known: Vec<&str> = config.prompts.keys().map(String::as_str).collect();
-        fault(ErrorKind::Argument, &format!("no prompt is named `{name}`"))
-            .with_help(format!("prompts there are: {}", known.join(", ")))
-    })
 }

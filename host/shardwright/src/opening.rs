@@ -1,13 +1,18 @@
 //! From a checkpoint directory to loaded shards: read, plan, compile, load.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use shardwright_build::bundle::{FlagEntry, NodePlacement, RewriteEntry, ShimIdentity};
 use shardwright_build::graph::target::{
     FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
 };
-use shardwright_build::graph::{ComponentKind, DType, EntryOptions, Graph, Op, ValueSource, WeightData};
+use shardwright_build::graph::{
+    ComponentKind, DType, EntryOptions, Graph, Op, Ranges, ValueSource, WeightData,
+};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::builtin;
+use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::error::{PlannerError, PlannerErrorKind};
 use shardwright_build::planning::feedback::Attempt;
 use shardwright_build::planning::pack::PublicKey;
@@ -16,16 +21,22 @@ use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
 use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
-use shardwright_build::shims::{DeviceKind, ShimInstance, ShimRegistry};
+use shardwright_build::shims::{DeviceKind, ShimInstance, Watch};
 use shardwright_build::{
-    BuildError, BuiltShard, CompiledGraphs, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats,
-    ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, ShimJudge,
-    TargetOffer, compile_plan, make_request, report_plan, shard_name, stored_formats,
+    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats, ModelName, Notice,
+    NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept,
+    compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
-use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
+use shardwright_runtime::{
+    Chain, ChainDescription, NextChainError, PlacementRecord, SessionError, ShardDescription, ShardExecutor,
+    ShardOrigin, ShimShard,
+};
 
+use crate::isolation::Shims;
 use crate::making::Making;
-use crate::{Error, ErrorKind, Executor, FormatChoice, OpenOptions, Result};
+use crate::model::{BuiltOrigin, NextOf, Origin};
+use crate::text_side::TextSide;
+use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result};
 
 /// Context taken when none is asked for, where the model allows more: long enough for a conversation, small enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
@@ -42,15 +53,6 @@ pub struct Planned {
     pub request: Vec<u8>,
 }
 
-/// What opening a checkpoint gives.
-pub(crate) struct Built {
-    pub(crate) chain: Chain,
-    pub(crate) report: PlanReport,
-    pub(crate) broken_layer: Option<u32>,
-    /// What each shard was compiled from, for verification: where there are taps.
-    pub(crate) compiled: Vec<CompiledGraphs>,
-}
-
 /// Plans without compiling.
 pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> {
     let checkpoint = Checkpoint::open(checkpoint)?;
@@ -61,18 +63,49 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> 
 }
 
 /// Plans, compiles, revises what is refused, and loads.
-pub(crate) fn build(checkpoint: &Path, options: &OpenOptions) -> Result<Built> {
-    let checkpoint = Checkpoint::open(checkpoint)?;
+pub(crate) fn open(directory: &Path, options: &OpenOptions) -> Result<Model> {
+    let text = TextSide::load(directory)?;
+    let checkpoint = Checkpoint::open(directory)?;
+    let settled = settle(&checkpoint, options, &mut Unkept, &mut ())?;
+    let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
+    let next = going_on(directory, options, &settled);
+    let compiled = match options.taps {
+        true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
+        false => Vec::new(),
+    };
+    let origin = BuiltOrigin { plan: settled.report, broken_layer: settled.broken_layer, compiled };
+    Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin))))
+}
+
+/// A plan that was carried out, before anything is loaded.
+pub(crate) struct Settled {
+    pub(crate) preparation: Preparation,
+    /// The model, its tables in the formats asked for.
+    pub(crate) graph: Graph,
+    pub(crate) plan: CheckedPlan,
+    pub(crate) shards: Vec<BuiltShard>,
+    pub(crate) report: PlanReport,
+    pub(crate) ranges: Option<Ranges>,
+    broken_layer: Option<u32>,
+}
+
+/// Plans and compiles, and revises what is refused.
+pub(crate) fn settle(
+    checkpoint: &Checkpoint,
+    options: &OpenOptions,
+    shelf: &mut dyn Shelf,
+    watch: &mut dyn Watch,
+) -> Result<Settled> {
     let mut graph = checkpoint.graph().clone();
     let broken_layer = if options.break_middle_layer { break_middle_layer(&mut graph) } else { None };
-    let preparation = Preparation::new(&checkpoint, &graph, options, Purpose::Run)?;
+    let preparation = Preparation::new(checkpoint, &graph, options, Purpose::Run)?;
 
     let entry_options = EntryOptions { taps: options.taps };
-    let mut making = Making::new(&checkpoint, &graph, options);
+    let mut making = Making::new(checkpoint, &graph, options);
     let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
         let Preparation { request, offers, executors, formats, .. } = &preparation;
-        let made = making.materials(formats, request, &planned.plan)?;
-        match compile_plan(&made, request, offers, executors, &planned.plan, entry_options, &mut ()) {
+        let made = making.materials(formats, request, &planned.plan, watch)?;
+        match compile_plan(&made, request, offers, executors, &planned.plan, entry_options, shelf, watch) {
             Ok(shards) => Ok(Trial::Accepted(shards)),
             Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
             Err(error) => Err(Error::from(error)),
@@ -80,18 +113,55 @@ pub(crate) fn build(checkpoint: &Path, options: &OpenOptions) -> Result<Built> {
     })?;
 
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
+    let assets = making.tables(watch)?;
     notices.extend(making.notices());
-    graph.assets = making.tables()?;
+    let ranges = making.ranges().cloned();
+    graph.assets = assets;
     for shard in &settled.result {
         notices.extend(rewritten_notice(shard));
     }
-    let chain = preparation.load(&graph, &settled.result)?;
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
-    let compiled = match options.taps {
-        true => settled.result.into_iter().map(|shard| shard.compiled).collect(),
-        false => Vec::new(),
-    };
-    Ok(Built { chain, report, broken_layer, compiled })
+    let plan = settled.planned.plan;
+    let mut preparation = preparation;
+    preparation.let_go();
+    Ok(Settled { preparation, graph, plan, shards: settled.result, report, ranges, broken_layer })
+}
+
+/// What a session goes on with when the chip is lost: everything on this machine's CPU, built when it is needed. `None` where the plan
+/// names no other target, and under `strict`.
+fn going_on(directory: &Path, options: &OpenOptions, settled: &Settled) -> Option<Arc<NextOf>> {
+    let cpu = on_the_cpu(options, settled)?;
+    let directory = directory.to_owned();
+    Some(Arc::new(move || {
+        let (directory, options) = (directory.clone(), cpu.clone());
+        let mut tried = false;
+        Box::new(move |_: &SessionError, _: &PlacementRecord| {
+            (!std::mem::replace(&mut tried, true)).then(|| {
+                let built = Checkpoint::open(&directory)
+                    .map_err(Error::from)
+                    .and_then(|checkpoint| settle(&checkpoint, &options, &mut Unkept, &mut ()))
+                    .and_then(|settled| settled.preparation.load(&settled.graph, &settled.shards));
+                built.map_err(NextChainError::new)
+            })
+        })
+    }))
+}
+
+/// The options of the chain that a plan falls back to, in the formats of the plan.
+pub(crate) fn on_the_cpu(options: &OpenOptions, settled: &Settled) -> Option<OpenOptions> {
+    if options.strict || settled.plan.plan().fallback.is_empty() {
+        return None;
+    }
+    let mut formats = Vec::new();
+    for shard in &settled.plan.plan().shards {
+        let choice = FormatChoice::Tuple(settled.preparation.request.formats[shard.formats as usize].clone());
+        if !formats.contains(&choice) {
+            formats.push(choice);
+        }
+    }
+    formats.push(FormatChoice::Stored);
+    let cpu = OpenOptions { soc: None, on: None, limits: Vec::new(), formats, ..options.clone() };
+    Some(OpenOptions { planner: None, planner_options: Vec::new(), ..cpu })
 }
 
 /// That the plan which runs is not the first one is said, with the last refusal.
@@ -122,14 +192,17 @@ enum Purpose {
 }
 
 /// Everything up to the question to the planner.
-struct Preparation {
-    profile: Profile,
+pub(crate) struct Preparation {
+    pub(crate) profile: Profile,
+    shims: Shims,
     offers: Vec<TargetOffer>,
     /// The model in each format of the request, counted.
     formats: ModelFormats,
     /// One per target; empty when nothing is to be run.
     executors: Vec<TargetExecutor>,
-    request: Request,
+    /// Where shards run, one per target, once everything is compiled.
+    places: Vec<RunPlace>,
+    pub(crate) request: Request,
     session: PlanningSession,
     notices: Vec<Notice>,
     emulated_on: Option<String>,
@@ -147,9 +220,9 @@ impl Preparation {
             profiles = profiles.with_directory(directory);
         }
         let profile = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?.profile;
-        let registry = registry(options);
+        let shims = Shims::open(&search, options.isolation)?;
 
-        let mut notices = Vec::new();
+        let mut notices: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
         let tuples = offered_formats(graph, &profile, &options.formats);
         let mut targets = targets(&profile);
         override_limits(&mut targets, &options.limits);
@@ -158,7 +231,7 @@ impl Preparation {
         let mut executors = Vec::new();
         let mut emulated_on = None;
         for mut summary in targets {
-            let own = open_target(&registry, &summary.target, options)?;
+            let own = open_target(&shims, &summary.target, options)?;
             notices.extend(complete(&mut summary, own.as_ref(), &profile)?);
             let judge: Box<dyn Judge> = match &own {
                 Some(own) => Box::new(ShimJudge::new(own.instance.clone(), &own.device)),
@@ -168,16 +241,13 @@ impl Preparation {
                         summary.target.name,
                         PrimitiveCount::default().describe()
                     )));
-                    let (known, trusted) = match known_is_makeable() {
-                        true => known_formats(&profile, &tuples, &options.formats),
-                        false => (Vec::new(), Vec::new()),
-                    };
+                    let (known, trusted) = known_formats(&profile, &tuples, &options.formats);
                     notices.extend(trusted);
                     Box::new(PrimitiveCount::knowing(known))
                 }
             };
             if purpose == Purpose::Run {
-                let (executor, emulated) = executor(&registry, &summary.target, own, on, options)?;
+                let (executor, emulated) = executor(&shims, &summary.target, own, on, options)?;
                 if emulated {
                     emulated_on = Some(Executor::Cpu.name().to_owned());
                 }
@@ -209,9 +279,11 @@ impl Preparation {
         let request = make_request(graph, &model, &offers, &formats, &menu, goals, planner_options)?;
         Ok(Preparation {
             profile,
+            shims,
             offers,
             formats,
             executors,
+            places: Vec::new(),
             request,
             session: planning_session(options)?,
             notices,
@@ -284,31 +356,52 @@ impl Preparation {
         notices
     }
 
+    /// Closes what was opened for questions and compiling, as far as running opens its own: a chip may be open only once.
+    fn let_go(&mut self) {
+        let keeps = self.shims.compiles_where_it_runs();
+        self.offers.clear();
+        self.places = std::mem::take(&mut self.executors)
+            .into_iter()
+            .map(|executor| RunPlace {
+                shim: executor.instance.shim().name().to_owned(),
+                name: executor.instance.name().to_owned(),
+                device: executor.device,
+                instance: keeps.then_some(executor.instance),
+            })
+            .collect();
+    }
+
     /// Loads every artefact on the executor of its target and joins them to a chain.
-    fn load(&self, graph: &Graph, shards: &[BuiltShard]) -> Result<Chain> {
+    pub(crate) fn load(&self, graph: &Graph, shards: &[BuiltShard]) -> Result<Chain> {
+        let mut runners: Vec<Option<ShimInstance>> =
+            self.places.iter().map(|place| place.instance.clone()).collect();
         let mut descriptions = Vec::new();
         let mut loaded: Vec<Box<dyn ShardExecutor>> = Vec::new();
         for shard in shards {
-            let executor = &self.executors[shard.target];
-            let options = thread_options(executor.instance.shim().name(), self.threads);
-            let artefact = executor.instance.load(&executor.device, &shard.artefact, &options)?;
-            let description = ShardDescription::of(&shard.name, &artefact).ok_or_else(|| {
+            let place = &self.places[shard.target];
+            let options = thread_options(&place.shim, self.threads);
+            let runner = match &runners[shard.target] {
+                Some(runner) => runner.clone(),
+                None => {
+                    let opened = self.shims.open_to_run(&place.shim, &place.name, &options)?;
+                    runners[shard.target].insert(opened).clone()
+                }
+            };
+            let artefact = runner.load(&place.device, &shard.artefact, &options)?;
+            let mut description = ShardDescription::of(&shard.name, &artefact).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Shim,
                     format!("shard {} was compiled to nothing that can run", shard.name),
                 )
             })?;
+            description.origin = origin_of(shard, &self.request);
             descriptions.push(description);
             loaded.push(Box::new(ShimShard::new(artefact)));
         }
-        let description = ChainDescription::of(graph, descriptions);
+        let mut description = ChainDescription::of(graph, descriptions);
+        description.emulated_on.clone_from(&self.emulated_on);
         Ok(Chain::new(description, loaded, graph.assets.clone())?)
     }
-}
-
-/// Until the room that makes quantised weights is joined, nothing but stored weights is offered unasked.
-const fn known_is_makeable() -> bool {
-    false
 }
 
 /// What the planner may choose from, best first: what the user names, else what the chip is known to take, then every weight as it is
@@ -318,8 +411,7 @@ fn offered_formats(graph: &Graph, profile: &Profile, named: &[FormatChoice]) -> 
     let mut offered: Vec<FormatTuple> = Vec::new();
     let known = profile.formats.iter().filter(|known| known.legal).map(|known| known.formats.clone());
     let candidates: Vec<FormatTuple> = match named {
-        [] if known_is_makeable() => known.chain([stored]).collect(),
-        [] => vec![stored],
+        [] => known.chain([stored]).collect(),
         named => named
             .iter()
             .map(|choice| match choice {
@@ -366,9 +458,50 @@ fn known_formats(
     (known, notices)
 }
 
-/// Finds shims where the options say.
-pub(crate) fn registry(options: &OpenOptions) -> ShimRegistry {
-    crate::shims::registry(&options.search())
+/// Where the shards of a target run.
+struct RunPlace {
+    shim: String,
+    name: String,
+    device: String,
+    /// The instance that compiled, where it runs too.
+    instance: Option<ShimInstance>,
+}
+
+/// What was asked for a shard and what became of it.
+fn origin_of(shard: &BuiltShard, request: &Request) -> ShardOrigin {
+    let head = shard.artefact.head();
+    let flags = head.flags.iter().map(|flag| FlagEntry {
+        flag: flag.flag.clone(),
+        verdict: flag.verdict.clone(),
+        reason: flag.reason.clone(),
+    });
+    let rewritten = shard.rewritten.iter().map(|rewritten| RewriteEntry {
+        entry: rewritten.entry,
+        name: rewritten.name.clone(),
+        rewrite: rewritten.rewrite,
+        reason: rewritten.reason.clone(),
+    });
+    let placements = head.placements.iter().filter_map(|placement| {
+        Some(NodePlacement {
+            entry: placement.entry.parse().ok()?,
+            node: placement.node.clone(),
+            place: placement.place.clone(),
+            reason: placement.reason.clone(),
+        })
+    });
+    ShardOrigin {
+        requested: request.targets.get(shard.target).map(|target| target.target.clone()),
+        compiled_by: Some(ShimIdentity {
+            shim: head.shim.clone(),
+            version: head.shim_version.clone(),
+            device: head.device.clone(),
+        }),
+        formats: request.formats.get(shard.formats).cloned(),
+        fallback: None,
+        flags: flags.collect(),
+        rewritten: rewritten.collect(),
+        placements: placements.collect(),
+    }
 }
 
 /// Options of a shim that has threads.
@@ -444,12 +577,12 @@ struct OwnShim {
 }
 
 /// The target's own shim with its device, where both are there.
-fn open_target(registry: &ShimRegistry, target: &Target, options: &OpenOptions) -> Result<Option<OwnShim>> {
-    if registry.get(&target.shim).is_none() {
+fn open_target(shims: &Shims, target: &Target, options: &OpenOptions) -> Result<Option<OwnShim>> {
+    if shims.registry.get(&target.shim).is_none() {
         return Ok(None);
     }
     let instance =
-        registry.open(&target.shim, &target.name, &thread_options(&target.shim, options.threads))?;
+        shims.open_to_compile(&target.shim, &target.name, &thread_options(&target.shim, options.threads))?;
     let soc = (target.kind != TargetKind::Cpu).then_some(target.device.as_str());
     let devices = instance.devices(soc)?;
     let wanted = |kind: DeviceKind| {
@@ -473,7 +606,7 @@ fn open_target(registry: &ShimRegistry, target: &Target, options: &OpenOptions) 
 
 /// What runs a target, and whether it is a stand-in.
 fn executor(
-    registry: &ShimRegistry,
+    shims: &Shims,
     target: &Target,
     own: Option<OwnShim>,
     on: Option<Executor>,
@@ -510,8 +643,8 @@ fn executor(
         )
         .with_help(help));
     }
-    let instance = registry.open(CPU_SHIM, &target.name, &thread_options(CPU_SHIM, options.threads)).map_err(|error| {
-        Error::from(error).with_help("`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim")
+    let instance = shims.open_to_compile(CPU_SHIM, &target.name, &thread_options(CPU_SHIM, options.threads)).map_err(|error| {
+        error.with_help("`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim")
     })?;
     let devices = instance.devices(None)?;
     let device = devices.iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
@@ -619,7 +752,7 @@ impl PlannerTools {
 }
 
 /// `$XDG_CACHE_HOME/shardwright`, else `~/.cache/shardwright`.
-fn user_cache() -> Option<PathBuf> {
+pub(crate) fn user_cache() -> Option<PathBuf> {
     let absolute = |path: PathBuf| path.is_absolute().then_some(path);
     let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);
     let home =

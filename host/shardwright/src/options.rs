@@ -3,8 +3,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat};
+use shardwright_build::shims::Watch;
 
-use crate::{Model, Planned, Result, SearchPath};
+use crate::{CompileReport, Isolation, Model, Planned, Result, SearchPath};
 
 /// Formats that a plan may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +76,7 @@ pub struct OpenOptions {
     pub(crate) formats: Vec<FormatChoice>,
     pub(crate) tables: TableFormats,
     pub(crate) calibration_text: Option<PathBuf>,
+    pub(crate) isolation: Isolation,
     pub(crate) taps: bool,
     pub(crate) break_middle_layer: bool,
 }
@@ -132,6 +134,13 @@ impl OpenOptions {
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
         self.context = Some(tokens);
+        self
+    }
+
+    /// Which work of shims happens in a process of its own.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
         self
     }
 
@@ -203,12 +212,28 @@ impl OpenOptions {
 
     /// Plans, compiles and loads a checkpoint directory as Hugging Face publishes it.
     pub fn open(&self, checkpoint: impl AsRef<Path>) -> Result<Model> {
-        Model::open(checkpoint.as_ref(), self)
+        crate::opening::open(checkpoint.as_ref(), self)
+    }
+
+    /// Plans, compiles and writes a bundle into `directory`, which [`BundleOptions`](crate::BundleOptions) opens. An interrupted call that is
+    /// made again goes on where it stopped.
+    pub fn compile(
+        &self,
+        checkpoint: impl AsRef<Path>,
+        directory: impl AsRef<Path>,
+        watch: &mut dyn Watch,
+    ) -> Result<CompileReport> {
+        crate::compiling::compile(checkpoint.as_ref(), directory.as_ref(), self, watch)
     }
 
     /// Plans without compiling.
     pub fn plan(&self, checkpoint: impl AsRef<Path>) -> Result<Planned> {
         crate::opening::plan(checkpoint.as_ref(), self)
+    }
+
+    /// Where made weights are kept.
+    pub(crate) fn cache_directory_path(&self) -> Option<PathBuf> {
+        self.cache.clone().or_else(crate::opening::user_cache)
     }
 
     pub(crate) fn search(&self) -> SearchPath {

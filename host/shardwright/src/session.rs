@@ -6,7 +6,7 @@ use shardwright_runtime::{
     CancelHandle, Generation, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
 };
 
-use crate::model::TextSide;
+use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Result};
 
 /// A conversation or a text in the making, with the states of its own.

@@ -5,8 +5,8 @@ use shardwright_build::planning::error::{PlannerError, PlannerErrorKind};
 use shardwright_build::planning::profile::ProfileError;
 use shardwright_build::planning::registry::RegistryError;
 use shardwright_build::planning::session::LoopError;
-use shardwright_build::shims::ShimError;
-use shardwright_build::{BuildError, graph::GraphError, graph::target::ErrorClass};
+use shardwright_build::quantisation::QuantiseError;
+use shardwright_build::{BuildError, graph::GraphError};
 
 use crate::{Error, ErrorKind};
 
@@ -30,19 +30,6 @@ impl From<GraphError> for Error {
             _ => ErrorKind::Internal,
         };
         let help = error.help().map(str::to_owned);
-        Error::from_room(kind, error, help)
-    }
-}
-
-impl From<ShimError> for Error {
-    fn from(error: ShimError) -> Self {
-        let kind = match &error {
-            error if error.is_cancelled() => ErrorKind::Cancelled,
-            ShimError::NoShim { .. } => ErrorKind::Missing,
-            error if error.class() == Some(ErrorClass::IncompatibleArtefact) => ErrorKind::Incompatible,
-            _ => ErrorKind::Shim,
-        };
-        let help = error.help();
         Error::from_room(kind, error, help)
     }
 }
@@ -84,6 +71,8 @@ impl From<BuildError> for Error {
         let kind = match &error {
             BuildError::Refused(_) => ErrorKind::Planning,
             BuildError::Cancelled => ErrorKind::Cancelled,
+            BuildError::Quantise(QuantiseError::Cancelled { .. }) => ErrorKind::Cancelled,
+            BuildError::Bundle(_) | BuildError::Artefact(_) | BuildError::Quantise(_) => ErrorKind::Invalid,
             BuildError::Promise { .. } => ErrorKind::Internal,
             _ => ErrorKind::Shim,
         };

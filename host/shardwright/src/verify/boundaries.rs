@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardwright_build::graph::{EntryKind, Graph};
+use shardwright_build::CompiledGraphs;
+use shardwright_build::graph::{Asset, EntryKind, Graph};
 use shardwright_runtime::{Chain, ShardExecutor};
 
 use super::next_norm::NextNorm;
 use super::report::{BoundaryVerification, EntryVerification, ShardVerification};
 use super::rows::RowErrors;
-use super::shard_run::{Observed, Rows, ShardMemory};
+use super::shard_run::{Feed, Observed, Rows, ShardMemory, Twin};
 use super::thresholds::Thresholds;
 use super::trace::{Chunk, Trace};
 use super::{Progress, reference_fault};
@@ -23,12 +24,14 @@ pub(crate) struct Prompt<'a> {
 /// What is compared with what.
 pub(crate) struct BoundaryCheck<'a> {
     pub(crate) chain: &'a Chain,
-    /// The graph whose reference every shard is fed from and held against.
+    /// The checkpoint's graph, whose reference every shard is fed from.
     pub(crate) graph: &'a Graph,
-    /// What that graph is, for the report.
-    pub(crate) against: &'static str,
-    /// Whether the outcome counts.
-    pub(crate) judged: bool,
+    /// The tables as the chain gathers from them.
+    pub(crate) assets: &'a [Asset],
+    /// What each shard was compiled from; empty where that is not known.
+    pub(crate) compiled: &'a [CompiledGraphs],
+    /// Whether shards are to give what the checkpoint's graph gives.
+    pub(crate) exact: bool,
     /// Formats of each shard.
     pub(crate) formats: Vec<String>,
     pub(crate) thresholds: Thresholds,
@@ -38,25 +41,58 @@ pub(crate) struct BoundaryCheck<'a> {
     pub(crate) steps: usize,
 }
 
-/// Results of one entry point of one shard: what, layer, norm, errors.
+/// Results of one entry point of one shard.
 #[derive(Default)]
 struct EntryTally {
     runs: u64,
-    outputs: Vec<(String, Option<u32>, Option<usize>, RowErrors)>,
+    outputs: Vec<OutputTally>,
+}
+
+struct OutputTally {
+    what: String,
+    layer: Option<u32>,
+    cut: Option<usize>,
+    /// Against the checkpoint's graph.
+    plain: RowErrors,
+    /// Against the graph the shard was compiled from.
+    compiled: Option<RowErrors>,
+}
+
+/// What results are held against.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Against {
+    Checkpoint,
+    Compiled,
+}
+
+impl Against {
+    const fn text(self) -> &'static str {
+        match self {
+            Against::Checkpoint => "the checkpoint in float",
+            Against::Compiled => "the graphs the shards were compiled from",
+        }
+    }
 }
 
 impl BoundaryCheck<'_> {
     /// Runs every entry point of every shard over every prompt.
+    ///
+    /// Where shards are to give what the checkpoint's graph gives, that is what they are held against. Else they are held against the
+    /// reference on the very graphs they were compiled from, fed the same values; how far they are from the checkpoint's is
+    /// reported beside it and not judged.
     pub(crate) fn run(
         &self,
         prompts: &[Prompt<'_>],
         progress: &mut Progress<'_>,
-    ) -> Result<BoundaryVerification> {
+    ) -> Result<Vec<BoundaryVerification>> {
         let shards = self.chain.description().shards.len();
         let mut memories = Vec::with_capacity(shards);
         for shard in 0..shards {
             memories.push(self.lend(shard, |executor| ShardMemory::new(executor))?);
         }
+        let compiled = if self.exact { &[] } else { self.compiled };
+        let twins = compiled.iter().map(Twin::new).collect::<std::result::Result<Vec<_>, _>>();
+        let twins = twins.map_err(reference_fault)?;
         let mut tallies: Vec<Vec<EntryTally>> = memories
             .iter()
             .map(|memory| memory.entries.iter().map(|_| EntryTally::default()).collect())
@@ -84,15 +120,26 @@ impl BoundaryCheck<'_> {
                     let done = rows_done as f64 + chunk.rows as f64 * shard as f64 / shards as f64;
                     progress
                         .step(done / all_rows.max(1) as f64, || format!("{} through {name}", prompt.name))?;
-                    let (memory, tally) = (&mut memories[shard], &mut tallies[shard]);
-                    let mut run =
-                        Run { check: self, prompt, trace: &trace, chunk: &chunk, norms: &mut norms };
-                    run.shard(shard, memory, tally, &singles, progress)?;
+                    let feed = Feed {
+                        graph: self.graph,
+                        assets: self.assets,
+                        trace: &trace,
+                        chunk: &chunk,
+                        twin: twins.get(shard),
+                    };
+                    let mut run = Run { check: self, prompt, feed, norms: &mut norms };
+                    run.shard(shard, &mut memories[shard], &mut tallies[shard], &singles, progress)?;
                 }
                 rows_done += chunk.rows;
             }
         }
-        Ok(self.report(&memories, tallies, &norms))
+        let order = match (self.exact, twins.is_empty()) {
+            (true, _) => &[(Against::Checkpoint, true)][..],
+            (false, true) => &[(Against::Checkpoint, false)],
+            (false, false) => &[(Against::Compiled, true), (Against::Checkpoint, false)],
+        };
+        let report = |&(against, judged)| self.report(&memories, &mut tallies, &norms, against, judged);
+        Ok(order.iter().map(report).collect())
     }
 
     fn lend<R>(&self, shard: usize, borrow: impl FnOnce(&mut dyn ShardExecutor) -> Result<R>) -> Result<R> {
@@ -109,9 +156,19 @@ impl BoundaryCheck<'_> {
     fn report(
         &self,
         memories: &[ShardMemory],
-        tallies: Vec<Vec<EntryTally>>,
+        tallies: &mut [Vec<EntryTally>],
         norms: &Norms<'_>,
+        against: Against,
+        judged: bool,
     ) -> BoundaryVerification {
+        let compare = |output: &mut OutputTally| {
+            let errors = match against {
+                Against::Checkpoint => Some(&mut output.plain),
+                Against::Compiled => output.compiled.as_mut(),
+            };
+            let after = output.cut.and_then(|cut| norms.name(cut));
+            Some(std::mem::take(errors?).compare(output.what.clone(), output.layer, after, &self.thresholds))
+        };
         let descriptions = &self.chain.description().shards;
         let mut shards = Vec::new();
         for (index, (description, tallies)) in descriptions.iter().zip(tallies).enumerate() {
@@ -122,33 +179,25 @@ impl BoundaryCheck<'_> {
                 .map(|(entry, tally)| EntryVerification {
                     entry: entry.interface.name.clone(),
                     runs: tally.runs,
-                    outputs: tally
-                        .outputs
-                        .into_iter()
-                        .map(|(what, layer, cut, errors)| {
-                            errors.compare(what, layer, cut.and_then(|cut| norms.name(cut)), &self.thresholds)
-                        })
-                        .collect(),
+                    outputs: tally.outputs.iter_mut().filter_map(compare).collect(),
                 })
                 .collect();
             let outputs = || entries.iter().flat_map(|entry| &entry.outputs);
+            let divergent = outputs().filter(|output| !output.passed).filter_map(|output| output.layer).min();
             shards.push(ShardVerification {
                 shard: description.name.clone(),
                 layers: (description.layers.1 > 0).then_some(description.layers),
                 place: description.place.to_string(),
                 formats: self.formats.get(index).cloned().unwrap_or_default(),
-                first_divergent_layer: outputs()
-                    .filter(|output| !output.passed)
-                    .filter_map(|output| output.layer)
-                    .min(),
+                first_divergent_layer: divergent,
                 passed: outputs().all(|output| output.passed),
                 entries,
             });
         }
-        let compared = shards.iter().flat_map(|shard| &shard.entries).any(|entry| entry.runs > 0);
+        let compared = shards.iter().flat_map(|shard| &shard.entries).any(|entry| !entry.outputs.is_empty());
         BoundaryVerification {
-            against: self.against.to_owned(),
-            judged: self.judged,
+            against: against.text().to_owned(),
+            judged,
             thresholds: self.thresholds,
             first_divergent_layer: shards.iter().filter_map(|shard| shard.first_divergent_layer).min(),
             passed: compared && shards.iter().all(|shard| shard.passed),
@@ -181,8 +230,7 @@ impl Norms<'_> {
 struct Run<'r, 'a> {
     check: &'r BoundaryCheck<'a>,
     prompt: &'r Prompt<'r>,
-    trace: &'r Trace<'r, 'r>,
-    chunk: &'r Chunk,
+    feed: Feed<'r>,
     norms: &'r mut Norms<'a>,
 }
 
@@ -197,11 +245,10 @@ impl Run<'_, '_> {
     ) -> Result<()> {
         for (entry, tally) in tallies.iter_mut().enumerate() {
             let point = memory.entries[entry].interface.point;
-            for rows in pieces(point.kind, point.rows as usize, self.chunk, singles) {
+            for rows in pieces(point.kind, point.rows as usize, self.feed.chunk, singles) {
                 progress.check()?;
-                let observed = self.check.lend(shard, |executor| {
-                    memory.run(executor, entry, self.check.graph, self.trace, self.chunk, rows)
-                })?;
+                let observed =
+                    self.check.lend(shard, |executor| memory.run(executor, entry, &self.feed, rows))?;
                 tally.runs += 1;
                 for observed in observed {
                     self.enter(tally, observed, rows)?;
@@ -213,27 +260,43 @@ impl Run<'_, '_> {
 
     /// Compares row by row, the residual stream after the next norm.
     fn enter(&mut self, tally: &mut EntryTally, observed: Observed, rows: Rows) -> Result<()> {
-        let Observed { what, layer, cut, width, mut got, mut wanted } = observed;
-        if let Some(cut) = cut
-            && got.len() == wanted.len()
-            && let Some(norm) = self.norms.after(cut)?
-        {
-            got = norm.apply(&got, width).map_err(reference_fault)?;
-            wanted = norm.apply(&wanted, width).map_err(reference_fault)?;
-        }
-        let index = match tally.outputs.iter().position(|(held, ..)| *held == what) {
+        let Observed { what, layer, cut, width, got, wanted, compiled } = observed;
+        let normed = |values: Vec<f32>, norms: &mut Norms<'_>| -> Result<Vec<f32>> {
+            let norm = match cut {
+                Some(cut) => norms.after(cut)?,
+                None => None,
+            };
+            match norm {
+                Some(norm) => norm.apply(&values, width).map_err(reference_fault),
+                None => Ok(values),
+            }
+        };
+        let got = normed(got, self.norms)?;
+        let wanted = normed(wanted, self.norms)?;
+        let compiled = compiled.map(|values| normed(values, self.norms)).transpose()?;
+        let index = match tally.outputs.iter().position(|held| held.what == what) {
             Some(index) => index,
             None => {
-                tally.outputs.push((what, layer, cut, RowErrors::default()));
+                let plain = RowErrors::default();
+                tally.outputs.push(OutputTally { what, layer, cut, plain, compiled: None });
                 tally.outputs.len() - 1
             }
         };
-        let errors = &mut tally.outputs[index].3;
-        let first = self.chunk.first + rows.offset;
+        let output = &mut tally.outputs[index];
+        self.rows(&mut output.plain, &got, &wanted, width, rows);
+        if let Some(compiled) = compiled {
+            let errors = output.compiled.get_or_insert_default();
+            self.rows(errors, &got, &compiled, width, rows);
+        }
+        Ok(())
+    }
+
+    fn rows(&self, errors: &mut RowErrors, got: &[f32], wanted: &[f32], width: usize, rows: Rows) {
+        let first = self.feed.chunk.first + rows.offset;
         let name = &self.prompt.name;
         if got.len() != wanted.len() {
-            errors.add(&got, &wanted, || format!("{name} position {first}"));
-            return Ok(());
+            errors.add(got, wanted, || format!("{name} position {first}"));
+            return;
         }
         let width = width.max(1);
         for (row, (got, wanted)) in got.chunks(width).zip(wanted.chunks(width)).enumerate() {
@@ -245,7 +308,6 @@ impl Run<'_, '_> {
                 }
             });
         }
-        Ok(())
     }
 }
 

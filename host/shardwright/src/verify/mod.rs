@@ -16,7 +16,7 @@ use std::path::Path;
 use shardwright_build::models::Checkpoint;
 use shardwright_build::reference::ReferenceError;
 use shardwright_build::shims::Watch;
-use shardwright_build::stored_formats;
+use shardwright_build::{CompiledGraphs, stored_formats};
 
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport, ShardVerification,
@@ -109,11 +109,12 @@ pub fn verify(
     // Before anything takes long.
     options.thresholds(Thresholds::SAME_FLOATS)?;
     let model = open.clone().taps(true).open(checkpoint)?;
-    Verification { model: &model, intact: Checkpoint::open(checkpoint)?, options }.run(goldens, watch)
+    let intact = Checkpoint::open(checkpoint)?;
+    Verification { model: &model, compiled: model.compiled(), intact: &intact, options }.run(goldens, watch)
 }
 
 /// Verifies, then breaks one norm scale in one layer and verifies again: the second must fail, and name that layer in the whole
-/// chain as well as in the shard that holds it.
+/// chain (where its numbers are the checkpoint's) as well as in the shard that holds it.
 pub fn self_test(
     checkpoint: &Path,
     goldens: &Path,
@@ -121,36 +122,41 @@ pub fn self_test(
     options: &VerifyOptions,
     watch: &mut dyn Watch,
 ) -> Result<SelfTestReport> {
-    let intact = verify(checkpoint, goldens, open, options, watch)?;
-    let model = open.clone().taps(true).break_middle_layer().open(checkpoint)?;
+    options.thresholds(Thresholds::SAME_FLOATS)?;
+    let checkpoint_as_is = Checkpoint::open(checkpoint)?;
+    let tapped = open.clone().taps(true);
+    let sound = tapped.open(checkpoint)?;
+    // What the shards of the sound model were compiled from is what those of the broken one are held against.
+    let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
+    let first = Verification { model: &sound, compiled, intact, options }.run(goldens, watch)?;
+    let model = tapped.break_middle_layer().open(checkpoint)?;
     let broken_layer = model.broken_layer().ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale that could be broken")
     })?;
-    let broken =
-        Verification { model: &model, intact: Checkpoint::open(checkpoint)?, options }.run(goldens, watch)?;
+    let broken = Verification { model: &model, compiled, intact, options }.run(goldens, watch)?;
     let named = |layer: Option<u32>| layer == Some(broken_layer);
-    let passed = intact.passed
+    let mut judged = broken.boundaries.iter().filter(|boundaries| boundaries.judged);
+    let passed = first.passed
         && !broken.passed
         && (!broken.exact || named(broken.first_divergent_layer))
-        && broken
-            .boundaries
-            .iter()
-            .filter(|boundaries| boundaries.judged)
-            .all(|boundaries| named(boundaries.first_divergent_layer));
-    Ok(SelfTestReport { intact, broken_layer, broken, passed })
+        && judged.all(|boundaries| named(boundaries.first_divergent_layer));
+    Ok(SelfTestReport { intact: first, broken_layer, broken, passed })
 }
 
 struct Verification<'m> {
     model: &'m Model,
+    /// What its shards were to be compiled from.
+    compiled: &'m [CompiledGraphs],
     /// The checkpoint as it lies there, whatever the model was made of.
-    intact: Checkpoint,
+    intact: &'m Checkpoint,
     options: &'m VerifyOptions,
 }
 
 impl Verification<'_> {
     fn run(&self, directory: &Path, watch: &mut dyn Watch) -> Result<VerifyReport> {
         let graph = self.intact.graph();
-        let plan = self.model.plan();
+        let no_plan = || Error::new(ErrorKind::Internal, "a model that was built has no plan");
+        let plan = self.model.plan().ok_or_else(no_plan)?;
         let stored = stored_formats(graph).to_string();
         let exact = plan.shards.iter().all(|shard| shard.formats == stored);
         let thresholds = self.options.thresholds(match exact {
@@ -163,12 +169,10 @@ impl Verification<'_> {
         let mut usable = Vec::new();
         for (index, golden) in goldens.iter().enumerate() {
             let prompt = format!("p{index}");
-            match self.has_soft_tokens(golden) {
-                true => {
-                    skipped
-                        .push(format!("{prompt}: its prompt holds pictures or sound, which need the towers"));
-                }
-                false => usable.push((prompt, golden)),
+            if self.has_soft_tokens(golden) {
+                skipped.push(format!("{prompt}: its prompt holds pictures or sound, which need the towers"));
+            } else {
+                usable.push((prompt, golden));
             }
         }
 
@@ -183,18 +187,19 @@ impl Verification<'_> {
         let boundaries = BoundaryCheck {
             chain: self.model.chain(),
             graph,
-            against: "the checkpoint",
-            judged: true,
+            assets: &graph.assets,
+            compiled: self.compiled,
+            exact,
             formats: plan.shards.iter().map(|shard| shard.formats.clone()).collect(),
             thresholds,
             rows: self.options.rows,
             steps: self.options.steps,
         };
-        let boundaries = vec![boundaries.run(&prompts, &mut progress)?];
+        let boundaries = boundaries.run(&prompts, &mut progress)?;
 
-        let judged = found.comparisons.iter().filter(|comparison| comparison.judged);
+        let mut judged = found.comparisons.iter().filter(|comparison| comparison.judged);
         let passed = !found.comparisons.is_empty()
-            && judged.clone().all(|comparison| comparison.passed)
+            && judged.all(|comparison| comparison.passed)
             && found.tokens.as_ref().is_none_or(|tokens| tokens.passed)
             && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
         Ok(VerifyReport {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use shardwright_build::graph::{ComponentKind, EntryPoint, Graph, Role, StateId};
+use shardwright_build::CompiledGraphs;
+use shardwright_build::graph::{Asset, ComponentKind, EntryPoint, Graph, Role, StateId};
 use shardwright_build::reference::step::{Step, step_input};
+use shardwright_build::reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 use shardwright_build::shims::{Bound, Buffer, Direction, LoadedEntry, Port, ShimError};
 use shardwright_runtime::ShardExecutor;
 
@@ -42,8 +44,36 @@ pub(crate) struct Observed {
     pub(crate) width: usize,
     /// What the shard gave, `rows` rows (or `rows` for each layer).
     pub(crate) got: Vec<f32>,
-    /// What the reference gave.
+    /// What the reference gave on the checkpoint's graph.
     pub(crate) wanted: Vec<f32>,
+    /// What the reference gave on the graph the shard was compiled from, bound the same values.
+    pub(crate) compiled: Option<Vec<f32>>,
+}
+
+/// The graphs of a shard on the reference, by the names of its entry points.
+pub(crate) struct Twin {
+    evaluators: BTreeMap<String, Evaluator>,
+}
+
+impl Twin {
+    /// Of what the shard was compiled from.
+    pub(crate) fn new(compiled: &CompiledGraphs) -> Result<Twin, ReferenceError> {
+        let weights = Weights::new(&compiled.weights);
+        let evaluators = compiled.graphs.iter();
+        let evaluators =
+            evaluators.map(|graph| Ok((graph.point.name(), Evaluator::new(graph.clone(), weights)?)));
+        Ok(Twin { evaluators: evaluators.collect::<Result<_, ReferenceError>>()? })
+    }
+}
+
+/// What one shard is run on.
+pub(crate) struct Feed<'a> {
+    pub(crate) graph: &'a Graph,
+    /// The tables as the chain gathers from them.
+    pub(crate) assets: &'a [Asset],
+    pub(crate) trace: &'a Trace<'a, 'a>,
+    pub(crate) chunk: &'a Chunk,
+    pub(crate) twin: Option<&'a Twin>,
 }
 
 /// Which rows a run takes.
@@ -98,20 +128,18 @@ impl ShardMemory {
         &mut self,
         executor: &mut dyn ShardExecutor,
         entry: usize,
-        graph: &Graph,
-        trace: &Trace<'_, '_>,
-        chunk: &Chunk,
+        feed: &Feed<'_>,
         rows: Rows,
     ) -> Result<Vec<Observed>> {
-        let position = chunk.first + rows.offset;
+        let position = feed.chunk.first + rows.offset;
         let told = &self.entries[entry];
-        let at = Place { graph, trace, chunk, rows, position, point: told.interface.point };
         let (component, layers) = (told.interface.component, told.interface.layers);
+        let at = Place { feed, rows, position, point: told.interface.point, component, layers };
         for (binding, buffer) in told.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
             match (buffer, port.direction) {
                 (Some(buffer), Direction::Input) => {
-                    let input = at.input(&port.role, component, layers)?;
+                    let input = at.input(&port.role)?;
                     let bytes = encode(port, &input).ok_or_else(|| unusable(port))?;
                     put(buffer, &bytes)?;
                 }
@@ -120,7 +148,7 @@ impl ShardMemory {
                     if let Some(state) = state_of(port)
                         && let Some(memory) = self.states.get_mut(&state)
                     {
-                        at.fill_state(memory, state, port)?;
+                        at.fill_state(memory, state, port, at.known_rows(told, state))?;
                     }
                 }
             }
@@ -141,8 +169,12 @@ impl ShardMemory {
             let port = &binding.port;
             match (buffer, port.direction) {
                 (Some(buffer), Direction::Output) => {
+                    let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
+                    let elements = port.shape.iter().product::<u64>();
                     let bytes = buffer.read()?;
-                    observed.extend(at.output(port, &bytes, component, layers)?);
+                    let dense = (elements * encoding.dtype().bytes()) as usize;
+                    let given = decode(encoding, bytes.get(..dense).unwrap_or_default());
+                    observed.extend(at.output(&port.role, &port.shape, &given));
                 }
                 (None, Direction::State) => {
                     if let Some(state) = state_of(port)
@@ -155,6 +187,9 @@ impl ShardMemory {
                 }
                 _ => {}
             }
+        }
+        if let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&told.interface.name)) {
+            at.add_compiled(evaluator, told, &mut observed)?;
         }
         Ok(observed)
     }
@@ -204,20 +239,20 @@ fn put(buffer: &Buffer, bytes: &[u8]) -> Result<()> {
 
 /// Where a run stands.
 struct Place<'a> {
-    graph: &'a Graph,
-    trace: &'a Trace<'a, 'a>,
-    chunk: &'a Chunk,
+    feed: &'a Feed<'a>,
     rows: Rows,
     position: usize,
     point: EntryPoint,
+    component: ComponentKind,
+    layers: (u32, u32),
 }
 
 impl Place<'_> {
     /// What the reference binds to a role, with all rows of the entry point; those beyond the valid ones are zero.
-    fn input(&self, role: &Role, component: ComponentKind, layers: (u32, u32)) -> Result<Input> {
+    fn input(&self, role: &Role) -> Result<Input> {
         let step = Step { first: self.position as u64, rows: self.rows.rows as u64, of: self.point.rows };
-        let tokens = &self.trace.ids()[self.position..self.position + self.rows.rows];
-        if let Some(array) = step_input(role, step, tokens, &self.graph.assets).map_err(reference_fault)? {
+        let tokens = &self.feed.trace.ids()[self.position..self.position + self.rows.rows];
+        if let Some(array) = step_input(role, step, tokens, self.feed.assets).map_err(reference_fault)? {
             return Ok(match array.dtype().is_float() {
                 true => Input::Floats(array.into_floats()),
                 false => Input::Indices(array.integers().to_vec()),
@@ -226,12 +261,12 @@ impl Place<'_> {
         let all = self.point.rows as usize;
         let values = match role {
             Role::Hidden => {
-                let cut = match component {
-                    ComponentKind::Decoder => layers.0 as usize,
-                    ComponentKind::Head | ComponentKind::Pooling => self.graph.layers() as usize,
+                let cut = match self.component {
+                    ComponentKind::Decoder => self.layers.0 as usize,
+                    ComponentKind::Head | ComponentKind::Pooling => self.feed.graph.layers() as usize,
                     ComponentKind::Embed | ComponentKind::PerLayerInput => 0,
                 };
-                padded(self.chunk.hidden_rows(cut, self.rows.offset, self.rows.rows), self.rows.rows, all)
+                padded(self.hidden(cut), self.rows.rows, all)
             }
             Role::PerLayer { first, layers } => {
                 let layers = *first as usize..(*first + *layers) as usize;
@@ -242,39 +277,61 @@ impl Place<'_> {
         Ok(Input::Floats(values))
     }
 
-    fn per_layer(&self, layer: usize) -> &[f32] {
-        let layers = self.graph.layers() as usize;
-        self.chunk.per_layer_rows(layer, layers, self.rows.offset, self.rows.rows)
+    fn hidden(&self, cut: usize) -> &[f32] {
+        self.feed.chunk.hidden_rows(cut, self.rows.offset, self.rows.rows)
     }
 
-    /// Puts the rows of all earlier positions to their slots, and zeros elsewhere.
-    fn fill_state(&self, memory: &mut StateMemory, state: StateId, port: &Port) -> Result<()> {
+    fn per_layer(&self, layer: usize) -> &[f32] {
+        let layers = self.feed.graph.layers() as usize;
+        self.feed.chunk.per_layer_rows(layer, layers, self.rows.offset, self.rows.rows)
+    }
+
+    /// Puts the rows of all positions before `end` to their slots, and zeros elsewhere.
+    fn fill_state(&self, memory: &mut StateMemory, state: StateId, port: &Port, end: usize) -> Result<()> {
         let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
         let (capacity, row) = row_of(port, encoding.dtype().bytes())?;
         let mut target = memory.buffer.write()?;
         let used = memory.used.min(capacity) * row;
         target[..used].fill(0);
-        let start = self.position.saturating_sub(capacity);
-        let rows = encode_floats(encoding, self.trace.state_rows(state, start, self.position));
-        for (position, bytes) in (start..self.position).zip(rows.chunks_exact(row)) {
+        let start = end.saturating_sub(capacity);
+        let rows = encode_floats(encoding, self.feed.trace.state_rows(state, start, end));
+        for (position, bytes) in (start..end).zip(rows.chunks_exact(row)) {
             let slot = position % capacity;
             target[slot * row..(slot + 1) * row].copy_from_slice(bytes);
         }
-        memory.used = memory.used.max(self.position);
+        memory.used = memory.used.max(end);
         Ok(())
+    }
+
+    /// Before which position rows of a state are there when the run begins: those of the run itself too, where another shard, which
+    /// ran before, writes the state.
+    fn known_rows(&self, entry: &LoadedEntry, state: StateId) -> usize {
+        let writes = |role: &Role, direction: Direction| match role {
+            Role::State { state: held } => *held == state && direction == Direction::State,
+            Role::StateRows { state: held } => *held == state,
+            _ => false,
+        };
+        let ports = &entry.interface.ports;
+        match ports.iter().any(|port| writes(&port.role, port.direction)) {
+            true => self.position,
+            false => self.position + self.rows.rows,
+        }
     }
 
     fn written_state(&self, state: StateId, port: &Port, bytes: &[u8]) -> Result<Observed> {
         let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
         let (capacity, row) = row_of(port, encoding.dtype().bytes())?;
-        let end = self.position + self.rows.rows;
-        let slots = (self.position..end).map(|position| position % capacity);
-        let rows = slots.flat_map(|slot| bytes[slot * row..(slot + 1) * row].iter().copied());
+        let rows = self.slots(capacity).flat_map(|slot| bytes[slot * row..(slot + 1) * row].iter().copied());
         Ok(self.state(state, decode(encoding, &rows.collect::<Vec<u8>>())))
     }
 
+    /// Where the rows of the run lie in a state.
+    fn slots(&self, capacity: usize) -> impl Iterator<Item = usize> + use<> {
+        (self.position..self.position + self.rows.rows).map(move |position| position % capacity)
+    }
+
     fn state(&self, state: StateId, got: Vec<f32>) -> Observed {
-        let declared = self.graph.states.get(state.0 as usize);
+        let declared = self.feed.graph.states.get(state.0 as usize);
         let end = self.position + self.rows.rows;
         Observed {
             what: format!("state {}", declared.map_or("?", |state| state.name.as_str())),
@@ -282,37 +339,31 @@ impl Place<'_> {
             cut: None,
             width: declared.map_or(1, |state| state.width as usize),
             got,
-            wanted: self.trace.state_rows(state, self.position, end).to_vec(),
+            wanted: self.feed.trace.state_rows(state, self.position, end).to_vec(),
+            compiled: None,
         }
     }
 
-    /// A result beside the reference's; nothing for taps that no layer gives.
-    fn output(
-        &self,
-        port: &Port,
-        bytes: &[u8],
-        component: ComponentKind,
-        layers: (u32, u32),
-    ) -> Result<Option<Observed>> {
-        let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
-        let elements = port.shape.iter().product::<u64>() as usize;
-        let size = encoding.dtype().bytes() as usize;
+    /// A result beside the reference's; nothing for taps that no layer gives. `given` are all values, in the shape of the port.
+    fn output(&self, role: &Role, shape: &[u64], given: &[f32]) -> Option<Observed> {
+        let elements = shape.iter().product::<u64>() as usize;
         let all = self.point.rows as usize;
         let valid = self.rows.rows;
-        let given = decode(encoding, bytes.get(..elements * size).unwrap_or_default());
         // Of each block of all rows the valid ones.
         let got = |blocks: usize| -> Vec<f32> {
             let width = elements / (blocks * all).max(1);
             let blocks = given.chunks_exact((all * width).max(1));
             blocks.flat_map(|block| block[..valid * width].iter().copied()).collect()
         };
+        let graph = self.feed.graph;
         let stream = |cut: usize, layer: Option<u32>, what: String| Observed {
             what,
             layer,
             cut: Some(cut),
-            width: self.graph.hidden as usize,
+            width: graph.hidden as usize,
             got: got(1),
-            wanted: self.chunk.hidden_rows(cut, self.rows.offset, valid).to_vec(),
+            wanted: self.hidden(cut).to_vec(),
+            compiled: None,
         };
         let plain = |what: &str, width: usize, got: Vec<f32>, wanted: Vec<f32>| Observed {
             what: what.to_owned(),
@@ -321,32 +372,102 @@ impl Place<'_> {
             width,
             got,
             wanted,
+            compiled: None,
         };
-        Ok(Some(match &port.role {
-            Role::Hidden => match component {
-                ComponentKind::Decoder => {
-                    stream(layers.1 as usize, layers.1.checked_sub(1), "hidden".to_owned())
-                }
-                _ => stream(0, None, "hidden".to_owned()),
-            },
+        Some(match role {
+            Role::Hidden if self.component == ComponentKind::Decoder => {
+                let end = self.layers.1;
+                stream(end as usize, end.checked_sub(1), "hidden".to_owned())
+            }
+            Role::Hidden => stream(0, None, "hidden".to_owned()),
             Role::Tap { name } => {
-                let layer = name.strip_prefix("layer.").and_then(|layer| layer.parse::<u32>().ok());
-                let Some(layer) = layer else { return Ok(None) };
+                let layer = name.strip_prefix("layer.")?.parse::<u32>().ok()?;
                 stream(layer as usize + 1, Some(layer), name.clone())
             }
             Role::PerLayer { first, layers } => {
                 let wanted = *first as usize..(*first + *layers) as usize;
                 let wanted = wanted.flat_map(|layer| self.per_layer(layer).iter().copied()).collect();
-                plain("per-layer", self.graph.per_layer_width as usize, got(*layers as usize), wanted)
+                plain("per-layer", graph.per_layer_width as usize, got(*layers as usize), wanted)
             }
             Role::Logits => {
-                let wanted = self.chunk.logits_rows(self.rows.offset, valid).to_vec();
-                plain("logits", self.graph.vocabulary as usize, got(1), wanted)
+                let wanted = self.feed.chunk.logits_rows(self.rows.offset, valid).to_vec();
+                plain("logits", graph.vocabulary as usize, got(1), wanted)
             }
-            Role::Embedding => plain("embedding", elements, given, self.chunk.embedding.clone()),
+            Role::Embedding => {
+                plain("embedding", elements, given.to_vec(), self.feed.chunk.embedding.clone())
+            }
             Role::StateRows { state } => self.state(*state, got(1)),
-            _ => return Ok(None),
-        }))
+            _ => return None,
+        })
+    }
+
+    /// Runs the graph the shard was compiled from on the same values, and enters its results beside the shard's.
+    fn add_compiled(
+        &self,
+        evaluator: &Evaluator,
+        told: &LoadedEntry,
+        observed: &mut [Observed],
+    ) -> Result<()> {
+        let entry = evaluator.entry();
+        let mut bindings = Bindings::new();
+        let mut states = States::none();
+        for (tensor, role) in &entry.inputs {
+            let tensor = entry.tensor(*tensor);
+            let floats = |values: Vec<f32>| -> Result<Array, ReferenceError> {
+                let array = Array::floats_of(&tensor.shape, values)?;
+                Ok(match tensor.encoding() {
+                    Some(encoding) => array.encoded(encoding),
+                    None => array,
+                })
+            };
+            if let Role::State { state } = role {
+                let values = self.state_values(*state, &tensor.shape, self.known_rows(told, *state));
+                states.set(*state, floats(values).map_err(reference_fault)?);
+                continue;
+            }
+            let array = match self.input(role)? {
+                Input::Floats(values) => floats(values),
+                Input::Indices(values) => Array::integers_of(&tensor.shape, values),
+            };
+            bindings.bind(role.clone(), array.map_err(reference_fault)?);
+        }
+        let outputs =
+            evaluator.run(&bindings, &mut states, self.rows.rows as u64).map_err(reference_fault)?;
+        let mut twins: Vec<Observed> = Vec::new();
+        for (role, array) in outputs.iter() {
+            let shape: Vec<u64> = array.shape().iter().map(|&extent| extent as u64).collect();
+            twins.extend(self.output(role, &shape, &array.floats()));
+        }
+        for (_, role) in &entry.outputs {
+            if let Role::State { state } = role
+                && let Some(held) = states.get(*state)
+            {
+                let (capacity, width) = (held.shape()[0], held.shape()[1]);
+                let values = held.floats();
+                let rows = self.slots(capacity).flat_map(|slot| &values[slot * width..(slot + 1) * width]);
+                twins.push(self.state(*state, rows.copied().collect()));
+            }
+        }
+        for twin in twins {
+            if let Some(shown) = observed.iter_mut().find(|shown| shown.what == twin.what) {
+                shown.compiled = Some(twin.got);
+            }
+        }
+        Ok(())
+    }
+
+    /// A whole state with the rows of all positions before `end` in their slots.
+    fn state_values(&self, state: StateId, shape: &[u64], end: usize) -> Vec<f32> {
+        let [capacity, width] = shape[..] else { return Vec::new() };
+        let (capacity, width) = (capacity as usize, width as usize);
+        let mut values = vec![0.0; capacity * width];
+        let start = end.saturating_sub(capacity);
+        let rows = self.feed.trace.state_rows(state, start, end);
+        for (position, row) in (start..end).zip(rows.chunks_exact(width.max(1))) {
+            let slot = position % capacity;
+            values[slot * width..(slot + 1) * width].copy_from_slice(row);
+        }
+        values
     }
 }
 

@@ -1,0 +1,160 @@
+//! From compiled shards to the entries of a bundle.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use shardwright_bundle::{
+    BundleWriter, ChainEntry, Digest, FileReference, FlagEntry, NodePlacement, RewriteEntry, ShardEntry,
+    ShimIdentity,
+};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::request::Request;
+use shardwright_shims::{Artefact, Place, WorkOrder};
+
+use crate::{BuildError, BuiltShard, Executor, PlanReport, Shelf};
+
+/// Puts artefacts into a bundle as they are made, and takes those of an earlier, interrupted run instead of making them again.
+pub struct BundleShelf<'w> {
+    writer: &'w mut BundleWriter,
+    staging: PathBuf,
+    /// By name of the artefact.
+    kept: BTreeMap<String, FileReference>,
+    recalled: usize,
+}
+
+impl<'w> BundleShelf<'w> {
+    /// A shelf of that bundle.
+    pub fn new(writer: &'w mut BundleWriter) -> Result<Self, BuildError> {
+        let staging = writer.staging()?;
+        Ok(BundleShelf { writer, staging, kept: BTreeMap::new(), recalled: 0 })
+    }
+
+    /// Artefacts that were there already.
+    pub fn recalled(&self) -> usize {
+        self.recalled
+    }
+
+    /// The chain of a plan whose shards were built on this shelf.
+    pub fn chain(
+        &mut self,
+        name: &str,
+        request: &Request,
+        plan: &CheckedPlan,
+        shards: &[BuiltShard],
+        report: &PlanReport,
+    ) -> Result<ChainEntry, BuildError> {
+        let mut entries = Vec::with_capacity(shards.len());
+        for (shard, planned) in shards.iter().zip(&plan.plan().shards) {
+            entries.push(self.shard(request, shard, planned)?);
+        }
+        Ok(ChainEntry {
+            name: name.to_owned(),
+            emulated_on: report.emulated_on.clone(),
+            request: self.writer.add_bytes(&request.canonical_bytes())?,
+            plan: self.writer.add_bytes(&json(plan.plan())?)?,
+            report: Some(self.writer.add_bytes(&json(report)?)?),
+            shards: entries,
+        })
+    }
+
+    fn shard(
+        &mut self,
+        request: &Request,
+        shard: &BuiltShard,
+        planned: &shardwright_planning::plan::Shard,
+    ) -> Result<ShardEntry, BuildError> {
+        let head = shard.artefact.head();
+        let lost = |what: &str| BuildError::Shelf { shard: shard.name.clone(), reason: what.to_owned() };
+        let artefact =
+            *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("its artefact was not kept"))?;
+        let rewritten = shard.rewritten.iter().map(|rewritten| RewriteEntry {
+            entry: rewritten.entry,
+            name: rewritten.name.clone(),
+            rewrite: rewritten.rewrite,
+            reason: rewritten.reason.clone(),
+        });
+        let flags = head.flags.iter().map(|flag| FlagEntry {
+            flag: flag.flag.clone(),
+            verdict: flag.verdict.clone(),
+            reason: flag.reason.clone(),
+        });
+        let mut placements = Vec::with_capacity(head.placements.len());
+        for placement in &head.placements {
+            let entry = placement.entry.parse().map_err(|_| lost("a placement names no entry point"))?;
+            placements.push(NodePlacement {
+                entry,
+                node: placement.node.clone(),
+                place: placement.place.clone(),
+                reason: placement.reason.clone(),
+            });
+        }
+        Ok(ShardEntry {
+            name: shard.name.clone(),
+            component: shard.component,
+            layers: shard.layers,
+            target: request.targets[shard.target].target.clone(),
+            compiled_by: ShimIdentity {
+                shim: head.shim.clone(),
+                version: head.shim_version.clone(),
+                device: head.device.clone(),
+            },
+            formats: request.formats[shard.formats].clone(),
+            entries: planned.entries.clone(),
+            artefact,
+            head: self.writer.add_bytes(shard.artefact.shim_head())?,
+            work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
+            flags: flags.collect(),
+            rewritten: rewritten.collect(),
+            placements,
+        })
+    }
+}
+
+/// What an artefact follows from: the work order, the shim that compiles it, and for which device.
+fn key(order: &WorkOrder, executor: &Executor) -> String {
+    let description = executor.instance.shim().description();
+    format!(
+        "artefact of {} by {} {} for {}",
+        order.name(),
+        description.name,
+        description.version,
+        executor.device
+    )
+}
+
+impl Shelf for BundleShelf<'_> {
+    fn place(&self) -> Result<Place<'_>, BuildError> {
+        Ok(Place::Directory(&self.staging))
+    }
+
+    fn recall(&mut self, order: &WorkOrder, executor: &Executor) -> Result<Option<Artefact>, BuildError> {
+        let Some(reference) = self.writer.recall(&key(order, executor)) else { return Ok(None) };
+        let artefact = Artefact::open(&self.writer.path(&reference))?;
+        self.kept.insert(artefact.name(), reference);
+        self.recalled += 1;
+        Ok(Some(artefact))
+    }
+
+    fn keep(
+        &mut self,
+        order: &WorkOrder,
+        executor: &Executor,
+        made: Artefact,
+    ) -> Result<Artefact, BuildError> {
+        let reference = self.writer.adopt(made.path())?;
+        self.writer.remember(&key(order, executor), reference)?;
+        let kept = Artefact::open(&self.writer.path(&reference))?;
+        self.kept.insert(kept.name(), reference);
+        Ok(kept)
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, BuildError> {
+    serde_json::to_vec(value)
+        .map_err(|error| BuildError::Shelf { shard: "the plan".to_owned(), reason: error.to_string() })
+}
+
+/// A hash as a bundle holds it.
+pub fn digest(hash: [u8; 32]) -> Digest {
+    Digest::from(hash)
+}

@@ -1,0 +1,251 @@
+//! Opening a bundle: chains of artefacts that somebody compiled, loaded by the shims that are here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use shardwright_runtime::bundle::{Bundle, BundleNotice, BundleNoticeKind, ChainEntry, ShardEntry, Verify};
+use shardwright_runtime::shims::{Artefact, Compatibility, ShimInstance};
+use shardwright_runtime::{
+    AssetDescription, Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError,
+    ShardDescription, ShardExecutor, ShardOrigin, ShimShard,
+};
+
+use crate::isolation::Shims;
+use crate::model::{BundleOrigin, NextOf, Origin};
+use crate::text_side::TextSide;
+use crate::{Error, ErrorKind, Isolation, Model, Result, SearchPath};
+
+/// How to open a bundle.
+#[derive(Clone, Debug, Default)]
+pub struct BundleOptions {
+    search: Option<SearchPath>,
+    threads: Option<u32>,
+    isolation: Isolation,
+    strict: bool,
+    verify: bool,
+}
+
+impl BundleOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        BundleOptions::default()
+    }
+
+    /// Where shims are looked for. Default: [`SearchPath::standard`].
+    #[must_use]
+    pub fn search_path(mut self, path: SearchPath) -> Self {
+        self.search = Some(path);
+        self
+    }
+
+    /// Threads of the CPU engine. Default: the cores there are.
+    #[must_use]
+    pub fn threads(mut self, threads: u32) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Which work happens in a process of its own.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    /// Turns every fallback into an error. Default: off; fallbacks are reported.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// Proves every byte of the bundle before it is used, not the manifest, the artefacts and small files alone. Default: off.
+    #[must_use]
+    pub fn verify_all(mut self, verify: bool) -> Self {
+        self.verify = verify;
+        self
+    }
+
+    /// Opens a bundle and loads its first chain that can run here.
+    pub fn open(&self, directory: impl AsRef<Path>) -> Result<Model> {
+        let bundle = Arc::new(Bundle::open(directory)?);
+        if self.verify {
+            bundle.verify_all(|_| ())?;
+        }
+        let search = self.search.clone().unwrap_or_else(SearchPath::standard);
+        let loader = Arc::new(Loader {
+            shims: Shims::open(&search, self.isolation)?,
+            bundle: Arc::clone(&bundle),
+            threads: self.threads,
+        });
+        let (chain, index, passed) = loader.first_that_loads(self.strict)?;
+        let mut notices = bundle.manifest().notices.clone();
+        let say = |kind, text| BundleNotice { kind, text };
+        notices.extend(loader.shims.notice.clone().map(|text| say(BundleNoticeKind::Note, text)));
+        let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
+        notices.extend(passed.into_iter().chain(stale).map(|text| say(BundleNoticeKind::Fallback, text)));
+        let fallback = notices.iter().find(|notice| notice.kind == BundleNoticeKind::Fallback);
+        if let Some(fallback) = fallback.filter(|_| self.strict) {
+            return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
+        }
+        let text = TextSide::of_bundle(&bundle)?;
+        let origin = Origin::Bundle(Arc::new(BundleOrigin {
+            #[cfg(feature = "build")]
+            plan: recorded_plan(&bundle, index)?,
+            bundle,
+            chain: index,
+            notices,
+        }));
+        let next: Option<Arc<NextOf>> = match self.strict {
+            // A fallback is an error then: there is nothing to go on with.
+            true => None,
+            false => Some(Arc::new(move || {
+                Box::new(LaterChains { loader: Arc::clone(&loader), next: index + 1 }) as Box<dyn NextChain>
+            })),
+        };
+        Ok(Model::new(chain, next, text, origin))
+    }
+}
+
+/// Loads chains of one bundle.
+struct Loader {
+    shims: Shims,
+    bundle: Arc<Bundle>,
+    threads: Option<u32>,
+}
+
+impl Loader {
+    /// The first chain that loads, its index, and why those before it did not.
+    fn first_that_loads(&self, strict: bool) -> Result<(Chain, usize, Vec<String>)> {
+        let mut passed = Vec::new();
+        let mut first_error = None;
+        for (index, entry) in self.bundle.manifest().chains.iter().enumerate() {
+            match self.load(entry) {
+                Ok(chain) => return Ok((chain, index, passed)),
+                Err(error) if strict => return Err(error),
+                Err(error) => {
+                    passed.push(format!("chain `{}` does not run here: {error}", entry.name));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the bundle has no chain")))
+    }
+
+    /// Loads every artefact of a chain on the shim that compiled it and joins them.
+    fn load(&self, entry: &ChainEntry) -> Result<Chain> {
+        let mut instances: Vec<(String, ShimInstance)> = Vec::new();
+        let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
+        let mut shards = Vec::new();
+        for shard in &entry.shards {
+            let instance = match instances.iter().find(|(name, _)| *name == shard.target.name) {
+                Some((_, instance)) => instance.clone(),
+                None => {
+                    let options = self.options(&shard.compiled_by.shim);
+                    let opened =
+                        self.shims.open_to_run(&shard.compiled_by.shim, &shard.target.name, &options)?;
+                    instances.push((shard.target.name.clone(), opened.clone()));
+                    opened
+                }
+            };
+            let (description, executor) = self.load_shard(shard, &instance)?;
+            shards.push(description);
+            executors.push(executor);
+        }
+        let assets = self.bundle.assets(Verify::Small)?;
+        let manifest = self.bundle.manifest();
+        let structure = &manifest.structure;
+        let description = ChainDescription {
+            model: manifest.model.name.clone(),
+            emulated_on: entry.emulated_on.clone(),
+            hidden: structure.hidden,
+            vocabulary: structure.vocabulary,
+            per_layer_width: structure.per_layer_width,
+            layers: structure.layers,
+            components: structure.components.clone(),
+            states: structure.states.clone(),
+            assets: assets.iter().map(AssetDescription::of).collect(),
+            shards,
+        };
+        Ok(Chain::new(description, executors, assets)?)
+    }
+
+    fn load_shard(
+        &self,
+        shard: &ShardEntry,
+        instance: &ShimInstance,
+    ) -> Result<(ShardDescription, Box<dyn ShardExecutor>)> {
+        let device = &shard.compiled_by.device;
+        let artefact = Artefact::open(&self.bundle.path(&shard.artefact)?).map_err(|error| {
+            let help = error.help().map(str::to_owned);
+            Error::from_room(ErrorKind::Invalid, error, help)
+        })?;
+        let refused = |reason: String| {
+            Error::new(ErrorKind::Incompatible, format!("shard {}: {reason}", shard.name))
+                .with_help("compile the checkpoint again with this machine's shims")
+        };
+        if artefact.head().work_order != shard.work_order.to_string() {
+            return Err(refused(
+                "its artefact was made of another work order than the manifest says".to_owned(),
+            ));
+        }
+        let mut origin = ShardOrigin::from(shard);
+        match instance.compatibility(device, &artefact)? {
+            Compatibility::Optimal => {}
+            Compatibility::Recompile(reason) => {
+                origin.fallback = Some(format!("the shim would compile it otherwise today: {reason}"));
+            }
+            Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
+                return Err(refused(reason));
+            }
+        }
+        let loaded = instance.load(device, &artefact, &self.options(instance.shim().name()))?;
+        let nothing = || refused("it was compiled to nothing that can run".to_owned());
+        let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;
+        description.origin = origin;
+        Ok((description, Box::new(ShimShard::new(loaded))))
+    }
+
+    fn options(&self, shim: &str) -> Vec<(String, String)> {
+        match self.threads {
+            Some(threads) if shim == "cpu" => vec![("threads".to_owned(), threads.to_string())],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The chains of a bundle after the one that runs, loaded when they are needed.
+struct LaterChains {
+    loader: Arc<Loader>,
+    next: usize,
+}
+
+impl NextChain for LaterChains {
+    fn next(
+        &mut self,
+        _lost: &SessionError,
+        _so_far: &PlacementRecord,
+    ) -> Option<std::result::Result<Chain, NextChainError>> {
+        let entry = self.loader.bundle.manifest().chains.get(self.next)?;
+        self.next += 1;
+        Some(
+            self.loader
+                .load(entry)
+                .map_err(|error| NextChainError::new(format_args!("chain `{}`: {error}", entry.name))),
+        )
+    }
+}
+
+/// The plan as it was reported when the bundle was made.
+#[cfg(feature = "build")]
+fn recorded_plan(bundle: &Bundle, chain: usize) -> Result<Option<shardwright_build::PlanReport>> {
+    let Some(reference) = bundle.manifest().chains[chain].report else { return Ok(None) };
+    let bytes = bundle.read(&reference)?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("{}: the recorded plan: {error}", bundle.directory().display()),
+        )
+        .with_help("compile the checkpoint again")
+    })
+}

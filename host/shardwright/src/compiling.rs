@@ -1,0 +1,125 @@
+//! From a checkpoint to a bundle.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_build::bundle::{
+    BundleNotice, BundleNoticeKind, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity,
+    PlannerIdentity, Structure,
+};
+use shardwright_build::models::Checkpoint;
+use shardwright_build::shims::Watch;
+use shardwright_build::{BundleShelf, NoticeKind, PlanReport, digest};
+
+use crate::opening::{Settled, on_the_cpu, settle};
+use crate::{OpenOptions, Result};
+
+/// What compiling gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct CompileReport {
+    /// Identity of the bundle: the hash of its manifest.
+    pub bundle: String,
+    /// Where it lies.
+    pub directory: String,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// Names of its chains, in the order in which they are tried.
+    pub chains: Vec<String>,
+    /// Artefacts that an earlier, interrupted run had made.
+    pub artefacts_reused: usize,
+    /// The plan of the first chain.
+    pub plan: PlanReport,
+}
+
+/// Compiles a checkpoint into a bundle: the chain of the plan, and where the plan names other targets to go on with, one for the CPU.
+pub(crate) fn compile(
+    directory: &Path,
+    into: &Path,
+    options: &OpenOptions,
+    watch: &mut dyn Watch,
+) -> Result<CompileReport> {
+    let checkpoint = Checkpoint::open(directory)?;
+    let mut writer = BundleWriter::create(into)?;
+    let identity = digest(checkpoint.content_hash());
+    let mut shelf = BundleShelf::new(&mut writer)?;
+
+    let primary = settle(&checkpoint, options, &mut shelf, watch)?;
+    let mut chains = vec![chain(&mut shelf, "primary", &primary)?];
+    if let Some(cpu) = on_the_cpu(options, &primary) {
+        let fallback = settle(&checkpoint, &cpu, &mut shelf, watch)?;
+        chains.push(chain(&mut shelf, "cpu", &fallback)?);
+    }
+    let artefacts_reused = shelf.recalled();
+
+    let Settled { preparation, graph, report, ranges, .. } = primary;
+    let assets =
+        graph.assets.iter().map(|asset| writer.add_asset(asset)).collect::<std::result::Result<_, _>>()?;
+    let calibration = match ranges {
+        Some(ranges) => Some(Digest::of(&serde_json::to_vec(&ranges).unwrap_or_default())),
+        None => None,
+    };
+    let facts = checkpoint.facts();
+    let manifest = Manifest {
+        program: concat!("shardwright ", env!("CARGO_PKG_VERSION")).to_owned(),
+        model: ModelIdentity {
+            name: facts.name.clone(),
+            family: facts.family.to_string(),
+            checkpoint: identity,
+            calibration,
+        },
+        soc: preparation.profile.name.clone(),
+        planner: PlannerIdentity {
+            name: report.planner.name.clone(),
+            version: report.planner.version.clone(),
+            built_in: report.planner.built_in,
+        },
+        options: asked(options),
+        structure: Structure::of(&graph),
+        assets,
+        texts: writer.add_texts(directory)?,
+        chains,
+        verifications: Vec::new(),
+        notices: report
+            .notices
+            .iter()
+            .map(|notice| BundleNotice {
+                kind: match notice.kind {
+                    NoticeKind::Fallback => BundleNoticeKind::Fallback,
+                    NoticeKind::Note => BundleNoticeKind::Note,
+                },
+                text: notice.text.clone(),
+            })
+            .collect(),
+    };
+    let names = manifest.chains.iter().map(|chain| chain.name.clone()).collect();
+    let bundle = writer.finish(&manifest)?;
+    Ok(CompileReport {
+        bundle: bundle.sha256().to_string(),
+        directory: into.display().to_string(),
+        bytes: bundle.total_bytes(),
+        chains: names,
+        artefacts_reused,
+        plan: report,
+    })
+}
+
+fn chain(shelf: &mut BundleShelf<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {
+    let Settled { preparation, plan, shards, report, .. } = settled;
+    Ok(shelf.chain(name, &preparation.request, plan, shards, report)?)
+}
+
+/// What was asked beyond the defaults, by name.
+fn asked(options: &OpenOptions) -> BTreeMap<String, String> {
+    let mut asked = BTreeMap::new();
+    asked.extend(options.context.map(|context| ("context".to_owned(), context.to_string())));
+    asked.extend(options.on.map(|on| ("on".to_owned(), on.name().to_owned())));
+    asked.extend(options.limits.iter().map(|(name, value)| (format!("limit.{name}"), value.to_string())));
+    let planner = options.planner_options.iter();
+    asked.extend(planner.map(|(name, value)| (format!("planner.{name}"), value.clone())));
+    let tables = [("embedding", options.tables.embedding), ("per-layer", options.tables.per_layer)];
+    for (name, format) in tables {
+        asked.extend(format.map(|format| (format!("table.{name}"), format.to_string())));
+    }
+    asked
+}

@@ -1,0 +1,184 @@
+//! What there is to run on here, what was passed over and why, and what would come of a bundle.
+
+mod machine;
+mod places;
+
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_build::planning::profile::ProfileRegistry;
+use shardwright_build::shims::{Isolation, find_worker};
+
+pub use machine::{Identity, MachineReport};
+pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
+
+use crate::{Error, ErrorKind, Result, SearchPath, ShimsReport};
+
+/// The state of an installation on this machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct DoctorReport {
+    /// This program's version.
+    pub version: String,
+    /// The machine.
+    pub machine: MachineReport,
+    /// Where shims are asked: a process of their own, or this one.
+    pub worker: WorkerPresence,
+    /// Directories looked into.
+    pub places: Vec<SearchedPlace>,
+    /// Shims with their devices, and everything that is no usable shim with the reason.
+    pub shims: ShimsReport,
+    /// Planners; `built-in` is always there.
+    pub planners: Vec<FoundFile>,
+    /// Profiles of chips.
+    pub profiles: Vec<FoundProfileReport>,
+    /// What is kept from one run to the next.
+    pub caches: Vec<CacheReport>,
+    /// Variables of the environment that change what this program does.
+    pub environment: Vec<VariableReport>,
+    /// What is wrong, with what would help.
+    pub problems: Vec<Problem>,
+    /// Whether something here can run a model.
+    pub can_run: bool,
+}
+
+/// The program in which shims are asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkerPresence {
+    /// Where it lies.
+    pub path: Option<String>,
+    /// What that means for this report.
+    pub meaning: String,
+}
+
+/// A profile of a chip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FoundProfileReport {
+    /// Its name.
+    pub name: String,
+    /// Its name for people.
+    pub title: String,
+    /// Where it is from.
+    pub source: String,
+    /// The shim that serves it.
+    pub shim: String,
+    /// Whether that shim is there.
+    pub shim_found: bool,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What.
+    pub what: String,
+    /// What would help.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    fn of(error: &impl std::fmt::Display, help: Option<String>) -> Problem {
+        Problem { what: error.to_string(), help }
+    }
+}
+
+/// Looks at the machine and at everything in `search`. Never fails: what cannot be asked is a problem in the report.
+///
+/// Shims run in a worker process where that program is found, so that a vendor's library that crashes or hangs costs an entry in the
+/// report. Without it they run here, and the report says so.
+pub fn doctor(search: &SearchPath) -> DoctorReport {
+    let mut problems = Vec::new();
+    let isolation = match find_worker() {
+        Ok(worker) => Some(Isolation { worker, caps: Default::default() }),
+        Err(error) => {
+            let help = error.help();
+            problems.push(Problem::of(&error, help));
+            None
+        }
+    };
+    let shims = crate::shims::report(&crate::shims::registry(search, isolation.as_ref()), isolation.as_ref());
+
+    let mut machine = MachineReport::read(Path::new("/"));
+    let directories = search.profiles.iter();
+    let with_all = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
+    let profiles = with_all.list().or_else(|error| {
+        let help = error.help();
+        problems.push(Problem::of(&error, help));
+        // Those that are built in are sound.
+        ProfileRegistry::new().list()
+    });
+    let profiles = profiles.unwrap_or_default();
+    machine.match_profiles(&profiles);
+
+    let planners = places::planners(&search.planners, &mut problems);
+    for shim in &shims.shims {
+        if let Some(error) = &shim.error {
+            problems.push(Problem::of(&format!("shim {}: {error}", shim.name), shim.help.clone()));
+        }
+    }
+    for name in &machine.profiles {
+        let shim = profiles.iter().find(|found| found.profile.name == *name).map(|found| &found.profile.shim);
+        if let Some(shim) = shim.filter(|shim| !shims.shims.iter().any(|found| found.name == **shim)) {
+            problems.push(Problem {
+                what: format!("this machine is a {name}, and the shim `{shim}` that drives it is not here"),
+                help: Some("put the shim into a directory of shims; plans for the chip run emulated with `--on cpu` meanwhile".to_owned()),
+            });
+        }
+    }
+    let can_run = shims.shims.iter().any(can_run);
+    DoctorReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        worker: WorkerPresence {
+            meaning: match &isolation {
+                Some(_) => "shims were asked in a process of their own".to_owned(),
+                None => "shims were asked in this process: one that crashes takes it down".to_owned(),
+            },
+            path: isolation.map(|isolation| isolation.worker.display().to_string()),
+        },
+        places: places::searched(search),
+        planners,
+        profiles: profiles
+            .iter()
+            .map(|found| FoundProfileReport {
+                name: found.profile.name.clone(),
+                title: found.profile.title.clone(),
+                source: found.source.to_string(),
+                shim: found.profile.shim.clone(),
+                shim_found: shims.shims.iter().any(|shim| shim.name == found.profile.shim),
+            })
+            .collect(),
+        shims,
+        machine,
+        caches: places::caches(),
+        environment: places::environment(),
+        problems,
+        can_run,
+    }
+}
+
+/// Whether a shim has a device here that runs what it compiled.
+fn can_run(shim: &crate::ShimReport) -> bool {
+    shim.runs && shim.devices.iter().any(|device| device.kind != "offline")
+}
+
+impl DoctorReport {
+    /// The error where nothing here can run a model.
+    pub fn verdict(&self) -> Result<()> {
+        if self.can_run {
+            return Ok(());
+        }
+        let (what, help) = match (self.shims.shims.as_slice(), self.shims.skipped.as_slice()) {
+            ([], []) => (
+                "no shim was found, so nothing can run".to_owned(),
+                "put a directory of shims beside the program, or name one with `--shims`; `cargo xtask build` builds those of this project",
+            ),
+            ([], skipped) => (
+                format!("no shim can be used, so nothing can run; {} were passed over", skipped.len()),
+                "the report says of each why",
+            ),
+            (shims, _) => (
+                format!("{} shims were found, and none has a device here that it can run on", shims.len()),
+                "the report says which devices there are; the shim `cpu` runs anywhere",
+            ),
+        };
+        Err(Error::new(ErrorKind::Missing, what).with_help(help))
+    }
+}

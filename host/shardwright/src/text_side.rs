@@ -1,0 +1,167 @@
+//! What a checkpoint or a bundle brings for text.
+
+use std::path::Path;
+#[cfg(feature = "build")]
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use serde::Deserialize;
+use shardwright_runtime::bundle::{Bundle, TextFile};
+use shardwright_runtime::text::{
+    ChatTemplate, GenerationConfig, Message, RenderOptions, Tokenizer, TokenizerLoading,
+};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Where the files lie.
+enum Source {
+    #[cfg(feature = "build")]
+    Checkpoint(PathBuf),
+    Bundle(Arc<Bundle>),
+}
+
+/// Tokenizer, template and settings. The tokenizer loads on its own thread, beside planning and compiling.
+pub(crate) struct TextSide {
+    source: Source,
+    loading: Mutex<Option<TokenizerLoading>>,
+    tokenizer: OnceLock<Tokenizer>,
+    template: Option<ChatTemplate>,
+    pub(crate) generation: GenerationConfig,
+}
+
+impl TextSide {
+    /// Of a checkpoint directory.
+    #[cfg(feature = "build")]
+    pub(crate) fn load(directory: &Path) -> Result<Self> {
+        if !directory.is_dir() {
+            return Err(Error::new(
+                ErrorKind::Missing,
+                format!("{}: not a checkpoint directory", directory.display()),
+            )
+            .with_help("name a directory that holds config.json, *.safetensors and tokenizer.json"));
+        }
+        let loading = Tokenizer::load_in_background(directory.join(TextFile::Tokenizer.name()));
+        Ok(TextSide {
+            template: ChatTemplate::from_directory(directory)?,
+            generation: GenerationConfig::from_directory(directory)?,
+            source: Source::Checkpoint(directory.to_owned()),
+            loading: Mutex::new(Some(loading)),
+            tokenizer: OnceLock::new(),
+        })
+    }
+
+    /// Of a bundle, whose files are verified as they are read.
+    pub(crate) fn of_bundle(bundle: &Arc<Bundle>) -> Result<Self> {
+        let mut texts = Vec::new();
+        for &file in TextFile::ALL.iter().filter(|&&file| file != TextFile::Tokenizer) {
+            if let Some(bytes) = bundle.text(file)? {
+                texts.push((file.name(), bytes));
+            }
+        }
+        let given = |name: &str| texts.iter().find(|(held, _)| *held == name).map(|(_, bytes)| bytes.clone());
+        let directory = bundle.directory();
+        Ok(TextSide {
+            template: ChatTemplate::from_files(directory, given)?,
+            generation: GenerationConfig::from_files(directory, given)?,
+            loading: Mutex::new(Some(load_tokenizer(bundle))),
+            source: Source::Bundle(Arc::clone(bundle)),
+            tokenizer: OnceLock::new(),
+        })
+    }
+
+    fn directory(&self) -> &Path {
+        match &self.source {
+            #[cfg(feature = "build")]
+            Source::Checkpoint(directory) => directory,
+            Source::Bundle(bundle) => bundle.directory(),
+        }
+    }
+
+    pub(crate) fn tokenizer(&self) -> Result<&Tokenizer> {
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(tokenizer);
+        }
+        let mut loading = self.loading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tokenizer = match loading.take() {
+            Some(loading) => loading.join()?,
+            // It failed before, or another thread has just set it.
+            None => match self.tokenizer.get() {
+                Some(tokenizer) => return Ok(tokenizer),
+                None => match &self.source {
+                    #[cfg(feature = "build")]
+                    Source::Checkpoint(directory) => {
+                        Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?
+                    }
+                    Source::Bundle(bundle) => load_tokenizer(bundle).join()?,
+                },
+            },
+        };
+        Ok(self.tokenizer.get_or_init(|| tokenizer))
+    }
+
+    /// Whether there is a chat template.
+    #[cfg(feature = "build")]
+    pub(crate) fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The prompt of an embedding model that is put in front of a text.
+    pub(crate) fn sentence_prompt(&self, name: &str) -> Result<String> {
+        let path = self.directory().join(TextFile::SentenceTransformers.name());
+        let fault =
+            |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
+        let bytes = match &self.source {
+            Source::Bundle(bundle) => bundle
+                .text(TextFile::SentenceTransformers)?
+                .ok_or_else(|| fault(ErrorKind::Missing, &"the bundle has no prompts"))?,
+            #[cfg(feature = "build")]
+            Source::Checkpoint(_) => {
+                let length =
+                    std::fs::metadata(&path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
+                if length > SENTENCE_CONFIG_BYTES_MAX {
+                    return Err(fault(ErrorKind::Invalid, &format!("{length} bytes are too many")));
+                }
+                std::fs::read(&path).map_err(|error| fault(ErrorKind::Missing, &error))?
+            }
+        };
+        let config: SentencePrompts =
+            serde_json::from_slice(&bytes).map_err(|error| fault(ErrorKind::Invalid, &error))?;
+        config.prompts.get(name).cloned().ok_or_else(|| {
+            let known: Vec<&str> = config.prompts.keys().map(String::as_str).collect();
+            fault(ErrorKind::Argument, &format!("no prompt is named `{name}`"))
+                .with_help(format!("prompts there are: {}", known.join(", ")))
+        })
+    }
+
+    pub(crate) fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
+        let template = self.template.as_ref().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{}: the model has no chat template", self.directory().display()),
+            )
+            .with_help("continue plain text instead, or put a chat_template.jinja beside the checkpoint")
+        })?;
+        Ok(template.render(messages, options)?)
+    }
+}
+
+fn load_tokenizer(bundle: &Arc<Bundle>) -> TokenizerLoading {
+    let path = bundle.directory().join(TextFile::Tokenizer.name());
+    let bundle = Arc::clone(bundle);
+    Tokenizer::load_bytes_in_background(path, move || match bundle.text(TextFile::Tokenizer) {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the bundle has no tokenizer")),
+        Err(error) => Err(std::io::Error::other(error)),
+    })
+}
+
+/// `config_sentence_transformers.json`
+#[derive(Deserialize)]
+struct SentencePrompts {
+    #[serde(default)]
+    prompts: std::collections::BTreeMap<String, String>,
+}
+
+/// Largest `config_sentence_transformers.json` read; published ones have a few hundred bytes.
+#[cfg(feature = "build")]
+const SENTENCE_CONFIG_BYTES_MAX: u64 = 1 << 20;
