@@ -4,13 +4,17 @@ mod random;
 #[path = "../../graph/tests/support/mod.rs"]
 mod support;
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use random::{formats, ids, ranges, recipes};
-use shardwright_graph::target::{ActivationFormat, StateFormat};
+use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat};
 use shardwright_graph::{Encodings, Graph, Ranges};
-use shardwright_reference::{Arrangement, Array, Form, ReferenceError, ReferenceModel, Trace};
+use shardwright_reference::{Arrangement, Array, Form, ReferenceModel, Trace};
 use support::quantise::quantised;
-use support::toy;
+use support::{Recipe, toy};
 
 fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |largest, value| value.abs().max(largest))
@@ -27,51 +31,115 @@ fn apart(a: &Array, b: &Array) -> f32 {
     difference / largest(&a).max(1.0)
 }
 
-fn results(trace: &Trace) -> impl Iterator<Item = (&'static str, &Array)> {
-    let last = trace.logits.iter().map(|array| ("logits", array));
-    let vector = trace.embedding.iter().map(|array| ("embedding", array));
-    trace.hidden.iter().map(|array| ("hidden", array)).chain(last).chain(vector)
+/// Everything a trace shows of a run.
+fn results(trace: &Trace) -> impl Iterator<Item = &Array> {
+    trace.hidden.iter().chain(&trace.per_layer).chain(&trace.logits).chain(&trace.embedding)
 }
 
-fn run(
-    graph: &Graph,
-    arrangement: Arrangement,
-    encodings: &Encodings<'_>,
-    ids: &[u32],
-) -> Result<Trace, ReferenceError> {
-    ReferenceModel::new_encoded(graph, arrangement, encodings.clone())?.trace(ids)
+/// How far the decomposed form of a quantised graph may be from the semantic one, relative to the largest value: calibrated on what runs, so
+/// that nothing leaves its range. First what nine of ten random models keep to, then what all do.
+///
+/// In f32 only the steps' roundings differ. Where rows or states are rounded to few bits, a value on the border of two steps may fall to
+/// either side, seldom and then by a whole step. In f16 and 16-bit integers each step of a decomposition is rounded.
+fn bounds(formats: &FormatTuple) -> (f32, f32) {
+    let (usual, all) = match formats.activations {
+        ActivationFormat::F32 => (2e-5, 2e-5),
+        ActivationFormat::A8Dynamic => (2e-5, 5e-2),
+        ActivationFormat::F16 => (5e-3, 5e-2),
+        ActivationFormat::A16 | ActivationFormat::A16Symmetric => (1e-3, 1e-1),
+    };
+    match formats.states {
+        StateFormat::F32 => (usual, all),
+        StateFormat::F16 | StateFormat::A16 => (usual, all.max(1e-2)),
+        StateFormat::A8 if usual > 1e-4 => (1e-2, all.max(5e-2)),
+        StateFormat::A8 => (usual, all.max(5e-2)),
+    }
+}
+
+/// A random model in random formats, calibrated on the text it runs.
+struct Case {
+    graph: Graph,
+    formats: FormatTuple,
+    ranges: Ranges,
+    ids: Vec<u32>,
+    rows: u64,
+    cuts: Vec<u32>,
+}
+
+impl Case {
+    fn new(recipe: &Recipe, formats: FormatTuple, length: usize, rows: u64, cuts: &[bool]) -> Self {
+        let graph = quantised(&toy(recipe), &formats);
+        let ids = ids(recipe.seed, length);
+        let ranges = ranges(&graph, std::slice::from_ref(&ids));
+        let cuts = (1..graph.layers()).filter(|&layer| cuts[layer as usize - 1]).collect();
+        // Encoders get rows beyond the valid ones, others chunks and a last one that is not full.
+        let rows = if recipe.encoder { length as u64 + rows } else { rows };
+        Case { graph, formats, ranges, ids, rows, cuts }
+    }
+
+    fn run(&self, form: Form, cuts: &[u32]) -> Trace {
+        let arrangement = Arrangement { context: 32, rows: self.rows, cuts: cuts.to_vec(), form };
+        let encodings = Encodings::of(&self.formats, &self.ranges);
+        let model = ReferenceModel::new_encoded(&self.graph, arrangement, encodings).unwrap();
+        model.trace(&self.ids).unwrap()
+    }
+}
+
+/// The largest difference of anything a trace shows.
+fn furthest(a: &Trace, b: &Trace) -> f32 {
+    assert_eq!(results(a).count(), results(b).count());
+    results(a).zip(results(b)).fold(0.0, |worst: f32, (a, b)| worst.max(apart(a, b)))
+}
+
+/// Whether two traces hold the same stored values.
+fn same(a: &Trace, b: &Trace) -> bool {
+    results(a).count() == results(b).count()
+        && results(a).zip(results(b)).all(|(a, b)| a.encoding() == b.encoding() && a.bytes() == b.bytes())
+}
+
+fn cases() -> impl Strategy<Value = (Recipe, FormatTuple, usize, u64, Vec<bool>)> {
+    (recipes(), formats(), 1..20_usize, 1..8_u64, proptest::collection::vec(any::<bool>(), 5))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn forms_agree_within_their_bounds_and_cuts_bit_for_bit((recipe, formats, length, rows, cuts) in cases()) {
+        let case = Case::new(&recipe, formats, length, rows, &cuts);
+        let [semantic, decomposed, by_runtime] =
+            [Form::Semantic, Form::Decomposed, Form::ByRuntime].map(|form| case.run(form, &[]));
+        let (_, bound) = bounds(&case.formats);
+        let difference = furthest(&semantic, &decomposed);
+        prop_assert!(difference <= bound, "{}: {} > {}", case.formats, difference, bound);
+        // Both are the same primitives but for where the new rows stand among the keys.
+        let difference = furthest(&decomposed, &by_runtime);
+        prop_assert!(difference <= bound, "{}, written by the runtime: {} > {}", case.formats, difference, bound);
+        for (form, whole) in
+            [(Form::Semantic, &semantic), (Form::Decomposed, &decomposed), (Form::ByRuntime, &by_runtime)]
+        {
+            prop_assert!(same(whole, &case.run(form, &case.cuts)), "{} {form:?}, cut at {:?}", case.formats, case.cuts);
+        }
+    }
 }
 
 #[test]
-#[ignore]
-fn measure() {
-    let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let strategy = (recipes(), formats(), 1..20_usize, 1..8_u64);
-    let mut worst: std::collections::BTreeMap<String, Vec<(f32, f32)>> = Default::default();
-    for _ in 0..400 {
-        let tree = strategy.new_tree(&mut runner).unwrap();
-        let (recipe, formats, length, rows) = proptest::strategy::ValueTree::current(&tree);
-        let graph = toy(&recipe);
-        let ids = ids(recipe.seed, length);
-        let graph = quantised(&graph, &formats);
-        let ranges = ranges(&graph, &[ids.clone()]);
-        let encodings = Encodings::of(&formats, &ranges);
-        let rows = if recipe.encoder { length as u64 + rows } else { rows };
-        let whole = |form| Arrangement { form, rows, ..Arrangement::whole(32) };
-        let semantic = run(&graph, whole(Form::Semantic), &encodings, &ids).unwrap();
-        let decomposed = run(&graph, whole(Form::Decomposed), &encodings, &ids).unwrap();
-        let by_runtime = run(&graph, whole(Form::ByRuntime), &encodings, &ids).unwrap();
-        let far = |a: &Trace, b: &Trace| results(a).zip(results(b)).fold(0.0_f32, |w, (a, b)| w.max(apart(a.1, b.1)));
-        let (a, b) = (far(&semantic, &decomposed), far(&decomposed, &by_runtime));
-        if a > 0.05 { println!("0 {a} {formats} {length} {:?}", results(&semantic).zip(results(&decomposed)).map(|(a,b)| (a.0, apart(a.1,b.1))).collect::<Vec<_>>()); }
-        worst.entry(format!("{}/{}", formats.activations, formats.states)).or_default().push((a, b));
+fn most_models_keep_to_tight_bounds() {
+    const MODELS: usize = 300;
+    let mut runner =
+        TestRunner::new_with_rng(ProptestConfig::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let mut beyond = Vec::new();
+    let mut worst: BTreeMap<ActivationFormat, f32> = BTreeMap::new();
+    for index in 0..MODELS {
+        let (recipe, formats, length, rows, cuts) = cases().new_tree(&mut runner).unwrap().current();
+        let case = Case::new(&recipe, formats, length, rows, &cuts);
+        let difference = furthest(&case.run(Form::Semantic, &[]), &case.run(Form::Decomposed, &[]));
+        let largest = worst.entry(case.formats.activations).or_default();
+        *largest = largest.max(difference);
+        if difference > bounds(&case.formats).0 {
+            beyond.push(format!("model {index}, {}: {difference:.1e}", case.formats));
+        }
     }
-    for (key, mut cases) in worst {
-        let mut second: Vec<f32> = cases.iter().map(|c| c.1).collect();
-        cases.sort_by(|a, b| a.0.total_cmp(&b.0));
-        second.sort_by(f32::total_cmp);
-        let n = cases.len();
-        println!("{key}: {n} cases, semantic-decomposed median {:.1e} p90 {:.1e} worst {:.1e}; by-runtime median {:.1e} worst {:.1e}",
-            cases[n/2].0, cases[n*9/10].0, cases[n-1].0, second[n/2], second[n-1]);
-    }
+    println!("furthest of {MODELS}: {worst:?}; beyond the usual bound: {beyond:#?}");
+    assert!(beyond.len() <= MODELS / 10, "{} of {MODELS}: {beyond:#?}", beyond.len());
 }

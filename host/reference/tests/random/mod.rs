@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use proptest::prelude::*;
-use shardwright_graph::target::{ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole};
+use shardwright_graph::target::{
+    ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
+};
 use shardwright_graph::{DType, Graph, Range, Ranges};
 use shardwright_reference::{Arrangement, ReferenceModel};
 
@@ -32,8 +34,8 @@ pub fn recipes() -> impl Strategy<Value = Recipe> {
         },
     );
     let shares = proptest::collection::vec(proptest::option::weighted(0.3, any::<u8>()), 5);
-    (proptest::collection::vec(layer, 1..6), shares, any::<u64>(), 0..3_usize, any::<[bool; 4]>()).prop_map(
-        |(mut layers, shares, seed, dtype, [per_layer, offset, softcap, encoder])| {
+    (proptest::collection::vec(layer, 1..6), shares, any::<u64>(), 0..3_usize, any::<[bool; 5]>()).prop_map(
+        |(mut layers, shares, seed, dtype, [per_layer, offset, softcap, encoder, wide])| {
             for (index, share) in shares.iter().enumerate().take(layers.len()).skip(1) {
                 let Some(share) = share else { continue };
                 let donor = usize::from(*share) % index;
@@ -45,7 +47,8 @@ pub fn recipes() -> impl Strategy<Value = Recipe> {
             }
             Recipe {
                 seed,
-                hidden: 8,
+                // A block of 32 and a short one, or a short one alone.
+                hidden: if wide { 40 } else { 8 },
                 vocabulary: 24,
                 per_layer_width: if per_layer && !encoder { 4 } else { 0 },
                 dtype: [DType::F32, DType::F16, DType::Bf16][dtype],
@@ -63,7 +66,6 @@ pub fn ids(seed: u64, count: usize) -> Vec<u32> {
     let mut noise = Noise(seed ^ 0x5eed);
     (0..count).map(|_| ((noise.next() + 1.0) * 11.9) as u32).collect()
 }
-
 
 /// Every format of weights, activations and states, with exceptions for some roles.
 pub fn formats() -> impl Strategy<Value = FormatTuple> {
