@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
+use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
 use shardwright_shim_cpu::kernels::linear::{
     PanelData, Panels, Scales, dynamic_linear, dynamic_scratch_values, linear, packed_elements,
 };
@@ -165,7 +166,7 @@ fn main() {
 
     let heads = Heads { heads: 8, kv_heads: 1, head_dim: 256, scale: 1.0, softcap: 0.0 };
     let capacity = 4096;
-    let (k, v) = (values(capacity * 256), values(capacity * 256));
+    let [k, v] = [(); 2].map(|()| &*values(capacity * 256).leak());
     let q = values(rows * 2048);
     for (rows, positions) in [(1, 4095), (128, 4096 - 128)] {
         let visible: Vec<Visible> = (0..rows)
@@ -175,21 +176,35 @@ fn main() {
                 seen
             })
             .collect();
-        let operands = Operands { q: &q, k: &k, v: &v, capacity };
-        for level in Level::available().into_iter().skip(1) {
-            for threads in thread_counts() {
-                let pool = Pool::new(threads);
-                let mut scratch = vec![0.0; scratch_values(heads, capacity, threads).expect("small")];
-                let mut out = vec![0.0; rows * 2048];
-                let seconds = best(threads, || {
-                    attention(level, &pool, heads, operands, &visible, &mut scratch, &mut out)
-                });
-                println!(
-                    "attention {:8} {threads} threads  {rows:3} rows of 8 heads, 4096 keys  {:8.0} µs  {:6.1} GFLOP/s",
-                    level.name(),
-                    seconds * 1e6,
-                    (4 * rows * 8 * 256 * capacity) as f64 / seconds / 1e9
-                );
+        for (name, element, scale, zero_point) in
+            [("f32", Element::F32, 1.0, 0), ("f16", Element::F16, 1.0, 0), ("u16", Element::U16, 4e-5, 32768)]
+        {
+            let encoding = Encoding { element, scale, zero_point };
+            // Any bytes are keys and values; those of f32 are real ones.
+            let stored = |values: &'static [f32]| {
+                // SAFETY: plain bytes, four of each value.
+                let bytes = unsafe {
+                    std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), values.len() * element.bytes())
+                };
+                Stored::new(encoding, bytes).expect("aligned")
+            };
+            let operands = Operands { q: &q, k: stored(k), v: stored(v), capacity };
+            for level in Level::available().into_iter().skip(1) {
+                for threads in thread_counts() {
+                    let pool = Pool::new(threads);
+                    let mut scratch =
+                        vec![0.0; scratch_values(heads, capacity, threads, true).expect("small")];
+                    let mut out = vec![0.0; rows * 2048];
+                    let seconds = best(threads, || {
+                        attention(level, &pool, heads, operands, &visible, &mut scratch, &mut out)
+                    });
+                    println!(
+                        "attention {name} {:8} {threads} threads  {rows:3} rows of 8 heads, 4096 keys  {:8.0} µs  {:6.1} GFLOP/s",
+                        level.name(),
+                        seconds * 1e6,
+                        (4 * rows * 8 * 256 * capacity) as f64 / seconds / 1e9
+                    );
+                }
             }
         }
     }

@@ -210,7 +210,7 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// The head that goes beside an artefact: format, version, and in which types weights lie.
+/// The head that goes beside an artefact: format, version, in which types weights lie, and how bindings are encoded.
 pub fn head(program: &Program) -> Vec<u8> {
     let mut weights = BTreeSet::new();
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {
@@ -223,9 +223,16 @@ pub fn head(program: &Program) -> Vec<u8> {
             weights.insert(format!("{}{scales}", held.kind.name()));
         }
     }
-    let weights: Vec<String> = weights.into_iter().collect();
+    let ports = program.entries.iter().flat_map(|entry| &entry.ports);
+    let bindings: BTreeSet<&str> = ports.map(|port| port.encoding.element.name()).collect();
+    let (weights, bindings) = (joined(weights), joined(bindings));
     let version = env!("CARGO_PKG_VERSION");
-    format!("{HEAD}\nformat={FORMAT}\nversion={version}\nweights={}\n", weights.join(",")).into_bytes()
+    format!("{HEAD}\nformat={FORMAT}\nversion={version}\nweights={weights}\nbindings={bindings}\n")
+        .into_bytes()
+}
+
+fn joined(words: BTreeSet<impl AsRef<str>>) -> String {
+    words.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(",")
 }
 
 /// The format that a head names; `None` when it is none of this shim's.

@@ -40,7 +40,12 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
             Operation::Attention { heads, window, .. } => {
                 let keys = graph.input(index, 1).map_or(0, |keys| keys.shape[0]) as u64;
                 let seen = if window == 0 { keys } else { keys.min(window) };
-                let state = seen.saturating_mul(8 * (heads.kv_heads * heads.head_dim) as u64);
+                let element = |place| {
+                    let encoding = graph.input(index, place).and_then(|tensor| tensor.encoding);
+                    encoding.map_or(4, |encoding| encoding.element.bytes()) as u64
+                };
+                let row = (element(1) + element(2)) * (heads.kv_heads * heads.head_dim) as u64;
+                let state = seen.saturating_mul(row);
                 (outputs.saturating_mul(seen).saturating_mul(2), 0, state)
             }
             // Written in place: only the new rows move.

@@ -8,6 +8,7 @@ use crate::artefact::Artefact;
 use crate::error::CpuError;
 use crate::kernels::attention::{self, Operands, Visible};
 use crate::kernels::elementwise::{binary, unary};
+use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
 use crate::kernels::linear::{self, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
 use crate::kernels::reduce::reduce;
@@ -52,11 +53,12 @@ pub struct Engine<'m> {
     visible: Vec<Visible>,
 }
 
-/// Base of a bound tensor.
+/// A bound tensor: its first byte, its elements, and what they stand for.
 #[derive(Clone, Copy)]
 struct Base {
-    pointer: *mut f32,
+    pointer: *mut u8,
     elements: usize,
+    encoding: Encoding,
 }
 
 impl<'m> Engine<'m> {
@@ -109,13 +111,21 @@ impl<'m> Engine<'m> {
         }
         let mut bases = Vec::with_capacity(entry.ports.len());
         for (port, bound) in entry.ports.iter().zip(&mut run.bound) {
-            let (pointer, elements) = if port.direction.is_writable() {
-                let values = bound.values_mut::<f32>()?;
-                (values.as_mut_ptr(), values.len())
+            let encoding = port.encoding;
+            let (pointer, bytes) = if port.direction.is_writable() {
+                let bytes = bound.bytes_mut()?;
+                (bytes.as_mut_ptr(), bytes.len())
             } else {
-                let values = bound.values::<f32>()?;
-                (values.as_ptr().cast_mut(), values.len())
+                let bytes = bound.bytes();
+                (bytes.as_ptr().cast_mut(), bytes.len())
             };
+            let width = encoding.element.bytes();
+            if !(pointer as usize).is_multiple_of(width) {
+                return Err(
+                    invalid(format!("binding `{}` is not aligned to {width} bytes", port.name)).into()
+                );
+            }
+            let elements = bytes / width;
             if port.elements().is_none_or(|needed| needed > elements as u64) {
                 return Err(invalid(format!(
                     "binding `{}` has {elements} values, {:?} expected",
@@ -123,7 +133,7 @@ impl<'m> Engine<'m> {
                 ))
                 .into());
             }
-            bases.push(Base { pointer, elements });
+            bases.push(Base { pointer, elements, encoding });
         }
         let memory = Memory {
             bases: &bases,
@@ -150,14 +160,20 @@ impl<'m> Engine<'m> {
 /// Values of scratch memory that a step needs; `None` on overflow.
 fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
     match step {
-        Step::Attention { heads, window, keys, rows, .. } => {
+        Step::Attention { heads, window, keys, k, v, rows, .. } => {
             let rows = rows.most(entry.rows)?;
             let keys = match *keys {
                 AttentionKeys::State { capacity } if *window > 0 => capacity.min(*window),
                 AttentionKeys::State { capacity } => capacity,
                 AttentionKeys::Rows { .. } => rows,
             };
-            attention::scratch_values(*heads, usize::try_from(keys).ok()?, threads)
+            let encoded = [k, v].iter().any(|operand| match operand.place {
+                Place::Bound(port) => {
+                    entry.ports.get(port as usize).is_none_or(|port| !port.encoding.is_direct())
+                }
+                _ => false,
+            });
+            attention::scratch_values(*heads, usize::try_from(keys).ok()?, threads, encoded)
         }
         Step::MatMul { sizes: [m, k, n], transpose_b, .. } => linear::scratch_values(Sizes {
             m: usize::try_from(*m).ok()?,
@@ -207,27 +223,56 @@ struct Memory<'r> {
 }
 
 impl<'r> Memory<'r> {
-    fn locate(&self, operand: Operand) -> (*mut f32, usize) {
-        let (pointer, available) = match operand.place {
-            Place::Arena => (self.arena, self.arena_values),
-            Place::Constant => (self.constants.as_ptr().cast_mut(), self.constants.len()),
-            Place::Bound(port) => (self.bases[port as usize].pointer, self.bases[port as usize].elements),
+    /// First byte, elements, and what they stand for.
+    fn locate(&self, operand: Operand) -> (*mut u8, usize, Encoding) {
+        let (pointer, available, encoding) = match operand.place {
+            Place::Arena => (self.arena.cast(), self.arena_values, Encoding::F32),
+            Place::Constant => {
+                (self.constants.as_ptr().cast_mut().cast(), self.constants.len(), Encoding::F32)
+            }
+            Place::Bound(port) => {
+                let Base { pointer, elements, encoding } = self.bases[port as usize];
+                (pointer, elements, encoding)
+            }
         };
         let (offset, elements) = (operand.offset as usize, operand.elements as usize);
         assert!(offset <= available && elements <= available - offset, "the program was checked");
         // SAFETY: within the place by the assertion.
-        (unsafe { pointer.add(offset) }, elements)
+        (unsafe { pointer.add(offset * encoding.element.bytes()) }, elements, encoding)
+    }
+
+    /// As [`Memory::locate`], of values as they are computed with.
+    fn direct(&self, operand: Operand) -> (*mut f32, usize) {
+        let (pointer, elements, encoding) = self.locate(operand);
+        assert!(encoding.is_direct(), "the program was checked");
+        (pointer.cast(), elements)
+    }
+
+    fn stored(&self, operand: Operand) -> Stored<'r> {
+        let (pointer, elements, encoding) = self.locate(operand);
+        // SAFETY: as `read`.
+        let bytes = unsafe { std::slice::from_raw_parts(pointer, elements * encoding.element.bytes()) };
+        Stored::new(encoding, bytes).expect("checked and aligned when it was bound")
+    }
+
+    /// # Safety
+    /// As [`Memory::write`].
+    unsafe fn stored_mut(&self, operand: Operand) -> StoredMut<'r> {
+        let (pointer, elements, encoding) = self.locate(operand);
+        // SAFETY: as `read`, and exclusive by the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, elements * encoding.element.bytes()) };
+        StoredMut::new(encoding, bytes).expect("checked and aligned when it was bound")
     }
 
     fn read(&self, operand: Operand) -> &'r [f32] {
-        let (pointer, elements) = self.locate(operand);
+        let (pointer, elements) = self.direct(operand);
         // SAFETY: the memory is initialised and outlives the run; the check of the program proved that no step writes what
         // it reads, and the contract that written bindings overlap nothing.
         unsafe { std::slice::from_raw_parts(pointer, elements) }
     }
 
     fn read_i32(&self, operand: Operand) -> &'r [i32] {
-        let (pointer, elements) = self.locate(operand);
+        let (pointer, elements) = self.direct(operand);
         // SAFETY: as `read`; every bit pattern is an i32.
         unsafe { std::slice::from_raw_parts(pointer.cast(), elements) }
     }
@@ -235,7 +280,7 @@ impl<'r> Memory<'r> {
     /// # Safety
     /// Nothing else that this step touches overlaps the operand, which lies in writable memory.
     unsafe fn write(&self, operand: Operand) -> &'r mut [f32] {
-        let (pointer, elements) = self.locate(operand);
+        let (pointer, elements) = self.direct(operand);
         // SAFETY: as `read`, and exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(pointer, elements) }
     }
@@ -332,7 +377,8 @@ impl Stage<'_, '_> {
             Step::Attention { heads, window, keys, q, k, v, positions, rows, out } => {
                 let rows = rows.at(valid);
                 let capacity = self.see(*keys, *window, memory.read_i32(*positions), rows)?;
-                let operands = Operands { q: read(q), k: read(k), v: read(v), capacity };
+                let (k, v) = (memory.stored(*k), memory.stored(*v));
+                let operands = Operands { q: read(q), k, v, capacity };
                 attention::attention(level, pool, *heads, operands, self.visible, self.scratch, write(out));
             }
             Step::Unary { kind, x, count, out } => {
@@ -344,7 +390,9 @@ impl Stage<'_, '_> {
             Step::Copy { copy, source, target } => strided_copy(copy, read(source), write(target)),
             Step::StateUpdate { state, width, new, slots, rows } => {
                 let slots = &memory.read_i32(*slots)[..rows.at(valid)];
-                state_update(write(state), *width as usize, read(new), slots).map_err(|outside| {
+                // SAFETY: as `write`.
+                let target = unsafe { memory.stored_mut(*state) };
+                state_update(level, target, *width as usize, read(new), slots).map_err(|outside| {
                     CpuError::InvalidRun {
                         reason: format!(
                             "row {} goes to slot {}, the state has {} rows",
@@ -354,6 +402,16 @@ impl Stage<'_, '_> {
                         ),
                     }
                 })?;
+            }
+            Step::Decode { source, count, out } => {
+                decode(level, pool, memory.stored(*source), count.at(valid), write(out));
+            }
+            Step::Encode { x, count, target } => {
+                // SAFETY: as `write`.
+                encode(level, pool, read(x), count.at(valid), unsafe { memory.stored_mut(*target) });
+            }
+            Step::Nearest { encoding, count, values } => {
+                nearest(level, pool, *encoding, count.at(valid), write(values));
             }
             Step::ZeroTail { target, per_row } => write(target)[*per_row as usize * valid..].fill(0.0),
         }

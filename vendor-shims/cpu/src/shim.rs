@@ -15,7 +15,7 @@ use crate::estimate;
 use crate::execute::Engine;
 use crate::lower::{self, Graph, Weights};
 use crate::pool::{MAX_THREADS, Pool};
-use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program, VALUE_BYTES};
+use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program};
 use crate::simd::Level;
 
 const DEVICE: &str = "cpu";
@@ -267,18 +267,21 @@ impl LoadedShard for CpuShard<'_> {
                             PortDirection::StateRead => Direction::StateRead,
                         },
                         role: port.role,
-                        dtype: port.dtype,
+                        dtype: port.encoding.element.dtype(),
                         update: match port.direction {
                             PortDirection::State => raw::SW_UPDATE_IN_GRAPH,
                             _ => raw::SW_UPDATE_NONE,
                         },
                         shape: port.shape.clone(),
                         strides: None,
-                        bytes: port.elements().unwrap_or(0).saturating_mul(VALUE_BYTES),
-                        alignment: VALUE_BYTES,
+                        bytes: port
+                            .elements()
+                            .unwrap_or(0)
+                            .saturating_mul(port.encoding.element.bytes() as u64),
+                        alignment: port.encoding.element.bytes() as u64,
                         memory_kinds: MemoryKinds::HOST.and(MemoryKinds::SHIM),
-                        scale: 1.0,
-                        zero_point: 0,
+                        scale: f64::from(port.encoding.scale),
+                        zero_point: i64::from(port.encoding.zero_point),
                     })
                     .collect(),
             })

@@ -318,7 +318,7 @@ fn compiling_names_the_node_and_its_layer() {
 }
 
 #[test]
-fn bound_memory_is_f32_or_i32() {
+fn bindings_are_encoded_as_their_tensors_are() {
     let host = Host::open(&[]).expect("opened");
     for change in [
         |b: &mut Builder| b.inputs[0].dtype = SW_DTYPE_F16,
@@ -329,7 +329,7 @@ fn bound_memory_is_f32_or_i32() {
         refused(
             host.compile(&[b.build()], &[]).map(|_| ()),
             SW_ERROR_UNSUPPORTED_OP,
-            "this shim binds f32 and i32",
+            "while its tensor is of type 1",
         );
     }
 }

@@ -68,11 +68,11 @@ fn bind(loaded: &Loaded<'_>, entry: usize) -> Option<HashMap<String, Bound>> {
     }
     let mut bound = HashMap::new();
     for binding in bindings {
-        let count = binding.bytes as usize / 4;
-        let value = if binding.dtype == SW_DTYPE_I32 {
-            Bound::I32((0..count as i32).collect())
-        } else {
-            Bound::F32(values(count, 3, 1.0))
+        let count = binding.shape.iter().product::<u64>() as usize;
+        let value = match binding.dtype {
+            SW_DTYPE_I32 => Bound::I32((0..count as i32).collect()),
+            SW_DTYPE_F32 => Bound::F32(values(count, 3, 1.0)),
+            other => Bound::poison(other, count),
         };
         // Two bindings of one name cannot be told apart here.
         if bound.insert(binding.name.clone(), value).is_some() {

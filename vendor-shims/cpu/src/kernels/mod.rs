@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod elementwise;
+pub mod encoding;
 pub mod linear;
 pub mod math;
 pub mod norm;

@@ -1,5 +1,8 @@
 //! Moving values: strided copies and the update of a state.
 
+use crate::kernels::encoding::StoredMut;
+use crate::simd::Level;
+
 /// Extents of a copy and the steps of source and target along each axis, in elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strided {
@@ -69,7 +72,13 @@ pub struct SlotOutside {
 ///
 /// # Panics
 /// When `new` is shorter than the slots need.
-pub fn state_update(state: &mut [f32], width: usize, new: &[f32], slots: &[i32]) -> Result<(), SlotOutside> {
+pub fn state_update(
+    level: Level,
+    mut state: StoredMut<'_>,
+    width: usize,
+    new: &[f32],
+    slots: &[i32],
+) -> Result<(), SlotOutside> {
     assert!(new.len() >= slots.len() * width, "fewer rows than slots");
     let capacity = state.len().checked_div(width).unwrap_or(0);
     for (row, &slot) in slots.iter().enumerate() {
@@ -79,7 +88,7 @@ pub fn state_update(state: &mut [f32], width: usize, new: &[f32], slots: &[i32])
     }
     for (row, &slot) in slots.iter().enumerate() {
         if let Ok(slot) = usize::try_from(slot) {
-            state[slot * width..(slot + 1) * width].copy_from_slice(&new[row * width..(row + 1) * width]);
+            state.write(level, slot * width, &new[row * width..(row + 1) * width]);
         }
     }
     Ok(())
@@ -88,6 +97,8 @@ pub fn state_update(state: &mut [f32], width: usize, new: &[f32], slots: &[i32])
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::encoding::{Element, Encoding, Stored, decode};
+    use crate::pool::Pool;
 
     #[test]
     fn transposes() {
@@ -120,14 +131,36 @@ mod tests {
 
     #[test]
     fn states_take_rows_at_their_slots() {
-        let mut state = [0.0f32; 8];
-        state_update(&mut state, 2, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, -1, 0]).unwrap();
-        assert_eq!(state, [5.0, 6.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0]);
-        let before = state;
-        for slot in [4, -2, i32::MAX, i32::MIN] {
-            let refused = state_update(&mut state, 2, &[9.0; 4], &[1, slot]);
-            assert_eq!(refused, Err(SlotOutside { row: 1, slot }));
-            assert_eq!(state, before);
+        for (element, scale, zero_point) in [
+            (Element::F32, 1.0, 0),
+            (Element::F16, 1.0, 0),
+            (Element::U16, 0.5, 1000),
+            (Element::U8, 0.25, 3),
+        ] {
+            let encoding = Encoding { element, scale, zero_point };
+            let mut bytes = [0u32; 8];
+            // SAFETY: plain bytes.
+            let bytes = unsafe {
+                std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<u8>(), 8 * element.bytes())
+            };
+            let level = Level::detect();
+            let read = |bytes: &[u8]| {
+                let mut out = [0.0f32; 8];
+                decode(level, &Pool::eager(1), Stored::new(encoding, bytes).unwrap(), 8, &mut out);
+                out
+            };
+            let none = -(zero_point as f32) * scale;
+            let update = |bytes: &mut [u8], new: &[f32], slots: &[i32]| {
+                state_update(level, StoredMut::new(encoding, bytes).unwrap(), 2, new, slots)
+            };
+            update(bytes, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, -1, 0]).unwrap();
+            let before = [5.0, 6.0, none, none, none, none, 1.0, 2.0];
+            assert_eq!(read(bytes), before);
+            for slot in [4, -2, i32::MAX, i32::MIN] {
+                let refused = update(bytes, &[9.0; 4], &[1, slot]);
+                assert_eq!(refused, Err(SlotOutside { row: 1, slot }));
+                assert_eq!(read(bytes), before);
+            }
         }
     }
 }

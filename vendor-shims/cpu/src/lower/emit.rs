@@ -45,7 +45,13 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
         {
             emit.table(key)?;
         }
+        emit.decode(index, &crossed_roots);
         emit.node(index, operation)?;
+        if let Some(&output) = graph.nodes[index].outputs().first()
+            && !operation.moves()
+        {
+            emit.nearest(output);
+        }
         // What is read across rows is followed by zeros, once, where it was computed.
         if let Some(&output) = graph.nodes[index].outputs().first()
             && rows.follows[output as usize]
@@ -58,10 +64,15 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
             emit.steps.push(Step::ZeroTail { target, per_row: target.elements / graph.rows() as u64 });
         }
     }
+    emit.decode(operations.len(), &crossed_roots);
     for &(tensor, port) in &storage.finals {
         if let Some(x) = storage.operand(graph, tensor) {
-            let out = Operand { place: Place::Bound(port as u32), offset: 0, elements: x.elements };
-            emit.steps.push(Step::Unary { kind: Unary::Copy, x, count: Extent::Fixed(x.elements), out });
+            let target = Operand { place: Place::Bound(port as u32), offset: 0, elements: x.elements };
+            emit.steps.push(if storage.ports[port].encoding.is_direct() {
+                Step::Unary { kind: Unary::Copy, x, count: Extent::Fixed(x.elements), out: target }
+            } else {
+                Step::Encode { x, count: emit.extent(tensor, x.elements as usize), target }
+            });
         }
     }
     let steps = emit.steps;
@@ -158,6 +169,40 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// The values of encoded tensors that this node reads first.
+    fn decode(&mut self, node: usize, crossed_roots: &HashSet<usize>) {
+        for &(reader, tensor, root) in &self.storage.decodes {
+            let Some(source) = self.storage.stored(self.graph, tensor).filter(|_| reader == node) else {
+                continue;
+            };
+            let out = self.storage.whole(root);
+            let count = self.extent(tensor, out.elements as usize);
+            self.steps.push(Step::Decode { source, count, out });
+            if let (Extent::PerRow(per_row), true) = (count, crossed_roots.contains(&root)) {
+                self.cleaned.insert(root);
+                self.steps.push(Step::ZeroTail { target: out, per_row });
+            }
+        }
+    }
+
+    /// Puts what was computed on the grid of its tensor's encoding.
+    fn nearest(&mut self, tensor: u32) {
+        let encoding = self.graph.tensors[tensor as usize].encoding.filter(|encoding| !encoding.is_direct());
+        if let (Some(encoding), Some(values)) = (encoding, self.storage.operand(self.graph, tensor)) {
+            let count = self.extent(tensor, values.elements as usize);
+            self.steps.push(Step::Nearest { encoding, count, values });
+        }
+    }
+
+    /// An operand that its step reads where it is stored.
+    fn stored(&mut self, node: usize, place: usize) -> Result<Operand, CpuError> {
+        let tensor = self.graph.nodes[node].optional_input(place);
+        match tensor.and_then(|tensor| self.storage.stored(self.graph, tensor)) {
+            Some(operand) => Ok(operand),
+            None => self.input(node, place),
+        }
+    }
+
     fn table(&mut self, key: TableKey) -> Result<(), CpuError> {
         let TableKey { head_dim, theta, pairs, factor, .. } = key;
         let values = inverse_frequencies(head_dim, f32::from_bits(theta), pairs, f32::from_bits(factor));
@@ -179,7 +224,11 @@ impl Emit<'_, '_> {
         let out_shape = &graph.tensors[out_tensor as usize].shape;
         let last = x_shape.last().copied().unwrap_or(1);
         let groups = x_shape.iter().product::<usize>() / last.max(1);
-        let result = self.storage.operand(graph, out_tensor);
+        let result = match operation {
+            Operation::StateUpdate => self.storage.stored(graph, out_tensor),
+            _ => None,
+        };
+        let result = result.or_else(|| self.storage.operand(graph, out_tensor));
         let out = result
             .ok_or_else(|| self.missing(format!("node `{}` has no place for its result", node.name())))?;
         let step = match operation {
@@ -247,8 +296,8 @@ impl Emit<'_, '_> {
                     AttentionKeys::Rows { causal }
                 },
                 q: self.input(index, 0)?,
-                k: self.input(index, 1)?,
-                v: self.input(index, 2)?,
+                k: if state { self.stored(index, 1)? } else { self.input(index, 1)? },
+                v: if state { self.stored(index, 2)? } else { self.input(index, 2)? },
                 positions: self.input(index, 3)?,
                 rows: self.extent(out_tensor, x_shape[0]),
                 out,

@@ -1,7 +1,8 @@
-use shardwright_shim_abi::raw::{SW_DTYPE_F32, SW_DTYPE_I32};
-use shardwright_shim_abi::{EntryView, NodeView, WeightView};
+use shardwright_shim_abi::raw::SW_QUANTISATION_PER_TENSOR;
+use shardwright_shim_abi::{EntryView, NodeView, TensorView, WeightView};
 
 use crate::error::CpuError;
+use crate::kernels::encoding::{Element, Encoding};
 use crate::program::{MAX_PORTS, MAX_RANK, MAX_STEPS, MAX_VALUES};
 
 /// An entry of which every tensor is defined exactly once, before its first use.
@@ -23,8 +24,8 @@ pub struct Tensor<'a> {
     pub shape: Vec<usize>,
     /// `SW_DTYPE_…`
     pub dtype: u32,
-    /// Whether it is stored as scaled integers.
-    pub quantised: bool,
+    /// What its elements stand for; none for constants, and for what this shim does not know.
+    pub encoding: Option<Encoding>,
     /// Origin.
     pub source: Source<'a>,
 }
@@ -48,14 +49,14 @@ impl Tensor<'_> {
         self.shape.iter().product()
     }
 
-    /// Whether it is an activation this shim computes with.
-    pub fn is_float(&self) -> bool {
-        self.dtype == SW_DTYPE_F32 && !self.quantised && !matches!(self.source, Source::Constant(_))
+    /// Whether it is an activation that holds values.
+    pub fn is_value(&self) -> bool {
+        self.encoding.is_some_and(|encoding| encoding.element != Element::I32)
     }
 
-    /// Whether it holds 32-bit integers.
+    /// Whether it holds positions or slots.
     pub fn is_index(&self) -> bool {
-        self.dtype == SW_DTYPE_I32 && !self.quantised
+        self.encoding.is_some_and(|encoding| encoding.element == Element::I32)
     }
 
     /// The weight, when it is one.
@@ -65,6 +66,23 @@ impl Tensor<'_> {
             _ => None,
         }
     }
+}
+
+/// What the elements of an activation stand for, if this shim knows it.
+fn encoding(tensor: &TensorView<'_>) -> Option<Encoding> {
+    let element = Element::of(tensor.dtype())?;
+    let encoding = match tensor.quantisation() {
+        None => Encoding::plain(element),
+        Some(quantisation) if quantisation.kind() == SW_QUANTISATION_PER_TENSOR => Encoding {
+            element,
+            scale: *quantisation.scale_values().ok()?.first()?,
+            zero_point: quantisation.zero_points().ok()?.first().copied().unwrap_or(0),
+        },
+        Some(_) => return None,
+    };
+    // Integers without a scale stand for nothing.
+    (encoding.is_consistent() && (element.range().is_none() || tensor.quantisation().is_some()))
+        .then_some(encoding)
 }
 
 impl<'a> Graph<'a> {
@@ -100,7 +118,7 @@ impl<'a> Graph<'a> {
                 name: tensor.name(),
                 shape: tensor.shape().iter().map(|extent| *extent as usize).collect(),
                 dtype: tensor.dtype(),
-                quantised: tensor.quantisation().is_some(),
+                encoding: encoding(&tensor),
                 source: Source::Unused,
             });
         }
@@ -131,7 +149,7 @@ impl<'a> Graph<'a> {
                     weight.dtype()
                 )));
             }
-            tensors[index as usize].quantised |= weight.quantisation().is_some();
+            tensors[index as usize].encoding = None;
         }
         let nodes: Vec<NodeView<'a>> = entry.nodes().collect();
         for (index, node) in nodes.iter().enumerate() {

@@ -13,6 +13,6 @@ mod storage;
 mod weights;
 
 pub use emit::entry;
-pub use graph::{Graph, Tensor};
+pub use graph::Graph;
 pub use recognise::{Operation, recognise};
 pub use weights::Weights;

@@ -5,6 +5,7 @@ use super::constant::Constant;
 use super::graph::{Graph, Source, Tensor};
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::encoding::{Element, Encoding};
 use crate::kernels::linear::PanelType;
 use crate::kernels::reduce::Reduction;
 
@@ -82,6 +83,29 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Whether it only moves stored elements, so that its result is on the grid of its encoding already.
+    pub fn moves(&self) -> bool {
+        matches!(
+            self,
+            Operation::Reshape
+                | Operation::Transpose(_)
+                | Operation::Slice { .. }
+                | Operation::Concat { .. }
+                | Operation::StateUpdate
+        )
+    }
+
+    /// Whether it reads the elements of that input where they are stored, in whatever encoding.
+    pub fn reads_stored(&self, place: usize) -> bool {
+        match self {
+            Operation::StateUpdate => place == 0,
+            Operation::Attention { state: true, .. } => matches!(place, 1 | 2),
+            _ => false,
+        }
+    }
+}
+
 /// Why a node cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -148,15 +172,10 @@ impl<'g, 'a> Here<'g, 'a> {
             let taken = Constant::of(weight).and_then(|constant| constant.values());
             return taken.map(|()| tensor).map_err(|reason| self.refused(place, tensor, &reason));
         }
-        if tensor.is_float() {
+        if tensor.is_value() {
             return Ok(tensor);
         }
-        let kind = if tensor.quantised {
-            "quantised".to_owned()
-        } else {
-            format!("of element type {}", tensor.dtype)
-        };
-        unsupported(format!("input {place} `{}` is {kind}; this shim computes in f32", tensor.name))
+        unsupported(format!("input {place} `{}` {}", tensor.name, no_value(tensor)))
     }
 
     fn refused(&self, place: usize, tensor: &Tensor<'_>, reason: &str) -> Refusal {
@@ -186,11 +205,26 @@ impl<'g, 'a> Here<'g, 'a> {
 
     fn output(&self) -> Recognised<&'g Tensor<'a>> {
         let tensor = &self.graph.tensors[self.node.output()? as usize];
-        if tensor.is_float() {
-            Ok(tensor)
-        } else {
-            unsupported(format!("output `{}` is of element type {} or quantised", tensor.name, tensor.dtype))
+        if tensor.is_value() {
+            return Ok(tensor);
         }
+        unsupported(format!("output `{}` {}", tensor.name, no_value(tensor)))
+    }
+
+    /// Operands whose stored elements are moved must be encoded as the result is. A constant that is stored as floats widens to f32 exactly.
+    fn same_encoding(&self, places: std::ops::Range<usize>) -> Recognised<()> {
+        let output = self.output()?;
+        for place in places {
+            let tensor = self.any(place)?;
+            let held = match tensor.weight() {
+                Some(weight) if weight.quantisation().is_none() => Some(Encoding::F32),
+                _ => tensor.encoding,
+            };
+            if held != output.encoding {
+                return invalid(format!("moves input {place} `{}` into another encoding", tensor.name));
+            }
+        }
+        Ok(())
     }
 
     fn output_shape(&self, shape: &[usize]) -> Recognised<()> {
@@ -238,6 +272,16 @@ impl<'g, 'a> Here<'g, 'a> {
     fn axis(&self, rank: usize) -> Recognised<usize> {
         let axis = self.node.attribute_usize("axis")?;
         if axis < rank { Ok(axis) } else { invalid(format!("axis {axis} of rank {rank}")) }
+    }
+}
+
+/// Why a tensor is no value.
+fn no_value(tensor: &Tensor<'_>) -> String {
+    match Element::of(tensor.dtype) {
+        Some(element) if element.range().is_some() => {
+            format!("is of element type {} without one legal scale for all of it", tensor.dtype)
+        }
+        _ => format!("is of element type {}, which holds no values here", tensor.dtype),
     }
 }
 
@@ -428,6 +472,7 @@ fn state_update(here: &Here<'_, '_>) -> Recognised<Operation> {
     }
     here.index_vector(2, rows)?;
     here.output_shape(&state.shape)?;
+    here.same_encoding(0..2)?;
     Ok(Operation::StateUpdate)
 }
 
@@ -492,6 +537,7 @@ fn reshape(here: &Here<'_, '_>) -> Recognised<Operation> {
     if !same || output.elements() != x.elements() {
         return invalid(format!("{:?} to {shape:?}, given {:?}", x.shape, output.shape));
     }
+    here.same_encoding(0..1)?;
     Ok(Operation::Reshape)
 }
 
@@ -514,6 +560,7 @@ fn transpose(here: &Here<'_, '_>) -> Recognised<Operation> {
         return invalid(format!("a permutation of {} for rank {rank}", perm.len()));
     }
     here.output_shape(&perm.iter().map(|axis| x.shape[*axis]).collect::<Vec<usize>>())?;
+    here.same_encoding(0..1)?;
     Ok(Operation::Transpose(perm))
 }
 
@@ -528,6 +575,7 @@ fn slice(here: &Here<'_, '_>) -> Recognised<Operation> {
     let mut shape = x.shape.clone();
     shape[axis] = end - start;
     here.output_shape(&shape)?;
+    here.same_encoding(0..1)?;
     Ok(Operation::Slice { axis, start })
 }
 
@@ -548,5 +596,6 @@ fn concat(here: &Here<'_, '_>) -> Recognised<Operation> {
         shape[axis] += part.shape[axis];
     }
     here.output_shape(&shape)?;
+    here.same_encoding(0..count)?;
     Ok(Operation::Concat { axis })
 }

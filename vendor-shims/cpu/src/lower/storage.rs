@@ -1,14 +1,19 @@
 //! Where each tensor lives: bound memory, a weight, or a planned place in the arena.
+//!
+//! The arena holds f32. A bound tensor that is encoded otherwise gets a place there when a node first reads its values; states that are
+//! only updated and attended to never do.
 
 use std::collections::HashMap;
 
-use shardwright_shim_abi::raw::{SW_DTYPE_F32, SW_DTYPE_I32, SW_ROLE_STATE};
+use shardwright_shim_abi::PortView;
+use shardwright_shim_abi::raw::SW_ROLE_STATE;
 
-use super::graph::{Graph, Source};
+use super::graph::{Graph, Source, Tensor};
 use super::memory::{Life, plan};
 use super::recognise::Operation;
 use super::rows::Rows;
 use crate::error::CpuError;
+use crate::kernels::encoding::Encoding;
 use crate::program::{Operand, Place, Port, PortDirection};
 
 /// A piece of memory that tensors share by aliasing.
@@ -37,6 +42,10 @@ pub struct Storage {
     pub ports: Vec<Port>,
     roots: Vec<Root>,
     views: Vec<Option<View>>,
+    /// The binding that holds a tensor encoded, by tensor.
+    stored: Vec<Option<u32>>,
+    /// Encoded tensors whose values are read: the node that does so first, the tensor, and the root that takes its values.
+    pub decodes: Vec<(usize, u32, usize)>,
     /// Inputs read across rows: port, and the root that holds its copy.
     pub copies: Vec<(usize, usize)>,
     /// Outputs that are not computed in place: tensor and port.
@@ -94,6 +103,8 @@ impl Storage {
             ports: Vec::new(),
             roots: Vec::new(),
             views: vec![None; graph.tensors.len()],
+            stored: vec![None; graph.tensors.len()],
+            decodes: Vec::new(),
             copies: Vec::new(),
             finals: Vec::new(),
             tables: HashMap::new(),
@@ -101,12 +112,17 @@ impl Storage {
         };
         for port in graph.entry.inputs() {
             let tensor = &graph.tensors[port.tensor() as usize];
-            encoded(port.name(), "input", port.dtype(), tensor.dtype, tensor.quantised)?;
+            let encoding = binding_encoding(&port, "input", tensor)?;
             let direction =
                 if port.role() == SW_ROLE_STATE { PortDirection::StateRead } else { PortDirection::Input };
-            let root = storage.root(Place::Bound(storage.ports.len() as u32), tensor.elements() as u64, 0);
-            storage.views[port.tensor() as usize] = Some(View { root, offset: 0 });
-            storage.port(port.name(), direction, port.role(), tensor);
+            let number = storage.ports.len() as u32;
+            if encoding.is_direct() {
+                let root = storage.root(Place::Bound(number), tensor.elements() as u64, 0);
+                storage.views[port.tensor() as usize] = Some(View { root, offset: 0 });
+            } else {
+                storage.stored[port.tensor() as usize] = Some(number);
+            }
+            storage.port(&port, direction, encoding, tensor);
         }
         for (index, operation) in operations.iter().enumerate() {
             if let Some(operation) = operation {
@@ -118,19 +134,19 @@ impl Storage {
         for port in graph.entry.outputs() {
             let index = port.tensor();
             let tensor = &graph.tensors[index as usize];
-            encoded(port.name(), "output", port.dtype(), tensor.dtype, tensor.quantised)?;
-            let Some(view) = storage.views[index as usize] else {
-                if tensor.weight().is_some() {
-                    return Err(invalid(format!("output `{}` is a weight", port.name())));
-                }
-                return Err(invalid(format!("output `{}` is not computed", port.name())));
-            };
+            let encoding = binding_encoding(&port, "output", tensor)?;
             if port.role() == SW_ROLE_STATE {
-                let bound = match storage.roots[view.root].place {
-                    Place::Bound(bound) => &storage.ports[bound as usize],
-                    _ => return Err(invalid(format!("state `{}` is not an updated input", port.name()))),
+                let held = match (storage.stored[index as usize], storage.views[index as usize]) {
+                    (Some(number), _) => Some(number),
+                    (None, Some(View { root, offset: 0 })) => match storage.roots[root].place {
+                        Place::Bound(number) => Some(number),
+                        _ => None,
+                    },
+                    _ => None,
                 };
-                if bound.direction != PortDirection::State || bound.name != port.name() || view.offset != 0 {
+                let held = held.map(|number| &storage.ports[number as usize]);
+                if held.is_none_or(|held| held.direction != PortDirection::State || held.name != port.name())
+                {
                     return Err(invalid(format!(
                         "state `{}` is not an update of the input of that name",
                         port.name()
@@ -138,12 +154,19 @@ impl Storage {
                 }
                 continue;
             }
+            storage.want_values(graph, index, end);
+            let Some(view) = storage.views[index as usize] else {
+                if tensor.weight().is_some() {
+                    return Err(invalid(format!("output `{}` is a weight", port.name())));
+                }
+                return Err(invalid(format!("output `{}` is not computed", port.name())));
+            };
             let number = storage.ports.len();
-            storage.port(port.name(), PortDirection::Output, port.role(), tensor);
+            storage.port(&port, PortDirection::Output, encoding, tensor);
             let root = &mut storage.roots[view.root];
             root.last = end;
             let whole = view.offset == 0 && root.elements == tensor.elements() as u64;
-            if root.place == Place::Arena && whole {
+            if root.place == Place::Arena && whole && encoding.is_direct() {
                 root.place = Place::Bound(number as u32);
             } else {
                 storage.finals.push((index, number));
@@ -185,19 +208,45 @@ impl Storage {
         self.roots.len() - 1
     }
 
-    fn port(&mut self, name: &str, direction: PortDirection, role: u32, tensor: &super::Tensor<'_>) {
+    fn port(
+        &mut self,
+        port: &PortView<'_>,
+        direction: PortDirection,
+        encoding: Encoding,
+        tensor: &Tensor<'_>,
+    ) {
         self.ports.push(Port {
-            name: name.to_owned(),
+            name: port.name().to_owned(),
             direction,
-            role,
-            dtype: tensor.dtype,
+            role: port.role(),
+            encoding,
             shape: tensor.shape.iter().map(|extent| *extent as u64).collect(),
         });
+    }
+
+    /// Makes sure that the values of an encoded tensor are there when node `reader` runs.
+    fn want_values(&mut self, graph: &Graph<'_>, tensor: u32, reader: usize) {
+        if self.stored[tensor as usize].is_some() && self.views[tensor as usize].is_none() {
+            let elements = graph.tensors[tensor as usize].elements() as u64;
+            let root = self.root(Place::Arena, elements, reader);
+            self.views[tensor as usize] = Some(View { root, offset: 0 });
+            self.decodes.push((reader, tensor, root));
+        }
     }
 
     fn node(&mut self, graph: &Graph<'_>, index: usize, operation: &Operation) -> Result<(), CpuError> {
         let node = graph.nodes[index];
         let Some(&output) = node.outputs().first() else { return Ok(()) };
+        for (place, input) in node.inputs().enumerate() {
+            if let Some(input) = input
+                && !operation.reads_stored(place)
+            {
+                self.want_values(graph, input, index);
+            }
+        }
+        if matches!(operation, Operation::StateUpdate) {
+            return self.state_update(graph, index, output);
+        }
         let elements = graph.tensors[output as usize].elements() as u64;
         let alias = match operation {
             Operation::Reshape => Some(0),
@@ -206,7 +255,6 @@ impl Storage {
                 let extent = graph.tensors[output as usize].shape[0].max(1) as u64;
                 Some(*start as u64 * (elements / extent))
             }
-            Operation::StateUpdate => Some(0),
             _ => None,
         };
         let source = node.optional_input(0).and_then(|input| self.views[input as usize]);
@@ -214,31 +262,44 @@ impl Storage {
             (Some(offset), Some(view)) => View { root: view.root, offset: view.offset + offset },
             _ => View { root: self.root(Place::Arena, elements, index), offset: 0 },
         };
-        if matches!(operation, Operation::StateUpdate) {
-            let invalid =
-                |reason: String| CpuError::InvalidGraph { entry: graph.entry.name().to_owned(), reason };
-            match self.roots[view.root].place {
-                Place::Bound(port) if self.ports[port as usize].role == SW_ROLE_STATE && view.offset == 0 => {
-                    self.ports[port as usize].direction = PortDirection::State;
-                }
-                _ => {
-                    return Err(invalid(format!("node `{}` updates what is not a bound state", node.name())));
-                }
-            }
-        }
         self.views[output as usize] = Some(view);
+        Ok(())
+    }
+
+    /// The result of an update is the bound state, whatever its encoding.
+    fn state_update(&mut self, graph: &Graph<'_>, index: usize, output: u32) -> Result<(), CpuError> {
+        let node = graph.nodes[index];
+        let state = node.optional_input(0).unwrap_or(output) as usize;
+        let view = self.views[state].filter(|_| self.stored[state].is_none());
+        let bound = self.stored[state].or_else(|| match self.roots[view?.root].place {
+            Place::Bound(port) if view?.offset == 0 => Some(port),
+            _ => None,
+        });
+        let Some(port) = bound.filter(|port| self.ports[*port as usize].role == SW_ROLE_STATE) else {
+            return Err(CpuError::InvalidGraph {
+                entry: graph.entry.name().to_owned(),
+                reason: format!("node `{}` updates what is not a bound state", node.name()),
+            });
+        };
+        self.ports[port as usize].direction = PortDirection::State;
+        self.stored[output as usize] = self.stored[state];
+        self.views[output as usize] = view;
         Ok(())
     }
 
     /// A state that was updated in place must not be read in its old form.
     fn check_updates(&self, graph: &Graph<'_>, operations: &[Option<Operation>]) -> Result<(), CpuError> {
-        let mut newest: HashMap<usize, u32> = HashMap::new();
+        // By the memory that holds a tensor: its binding, where it is encoded there, or its root.
+        let home = |tensor: u32| match (self.stored[tensor as usize], self.views[tensor as usize]) {
+            (Some(port), _) => Some((true, port as usize)),
+            (None, view) => view.map(|view| (false, view.root)),
+        };
+        let mut newest: HashMap<(bool, usize), u32> = HashMap::new();
         for (index, operation) in operations.iter().enumerate() {
             let Some(operation) = operation else { continue };
             let node = graph.nodes[index];
             for input in node.inputs().flatten() {
-                let Some(view) = self.views[input as usize] else { continue };
-                let Some(&current) = newest.get(&view.root) else { continue };
+                let Some(current) = home(input).and_then(|home| newest.get(&home).copied()) else { continue };
                 if current != input && !self.derives(graph, input, current) {
                     return Err(CpuError::InvalidGraph {
                         entry: graph.entry.name().to_owned(),
@@ -247,9 +308,9 @@ impl Storage {
                 }
             }
             if let (Operation::StateUpdate, Some(&output)) = (operation, node.outputs().first())
-                && let Some(view) = self.views[output as usize]
+                && let Some(home) = home(output)
             {
-                newest.insert(view.root, output);
+                newest.insert(home, output);
             }
         }
         Ok(())
@@ -272,16 +333,17 @@ impl Storage {
 
     fn copy_crossed_inputs(&mut self, graph: &Graph<'_>, rows: &Rows) {
         for port in 0..graph.entry.inputs().len() {
+            let held = self.roots.iter().position(|root| root.place == Place::Bound(port as u32));
+            let Some(held) = held.filter(|_| self.ports[port].encoding.is_direct()) else { continue };
             let crossed = (0..self.views.len()).any(|tensor| {
-                rows.crossed[tensor] && self.views[tensor].is_some_and(|view| view.root == port)
+                rows.crossed[tensor] && self.views[tensor].is_some_and(|view| view.root == held)
             });
             if crossed {
-                // The roots of inputs come first, in the order of their ports.
-                let elements = self.roots[port].elements;
-                let last = self.roots[port].last;
+                let elements = self.roots[held].elements;
+                let last = self.roots[held].last;
                 let copy = self.root(Place::Arena, elements, 0);
                 self.roots[copy].last = last;
-                for view in self.views.iter_mut().flatten().filter(|view| view.root == port) {
+                for view in self.views.iter_mut().flatten().filter(|view| view.root == held) {
                     view.root = copy;
                 }
                 self.copies.push((port, copy));
@@ -337,6 +399,13 @@ impl Storage {
         })
     }
 
+    /// The elements of a tensor that a binding holds encoded.
+    pub fn stored(&self, graph: &Graph<'_>, tensor: u32) -> Option<Operand> {
+        let port = self.stored[tensor as usize]?;
+        let elements = graph.tensors[tensor as usize].elements() as u64;
+        Some(Operand { place: Place::Bound(port), offset: 0, elements })
+    }
+
     /// The whole of a root.
     pub fn whole(&self, root: usize) -> Operand {
         let Root { place, offset, elements, .. } = self.roots[root];
@@ -349,15 +418,34 @@ impl Storage {
     }
 }
 
-/// Bound memory is f32, or i32 for positions and slots.
-fn encoded(name: &str, what: &'static str, port: u32, tensor: u32, quantised: bool) -> Result<(), CpuError> {
-    if port == tensor && matches!(port, SW_DTYPE_F32 | SW_DTYPE_I32) && !quantised {
-        return Ok(());
+/// How a binding is encoded: as its tensor is.
+fn binding_encoding(
+    port: &PortView<'_>,
+    what: &'static str,
+    tensor: &Tensor<'_>,
+) -> Result<Encoding, CpuError> {
+    let unsupported =
+        |reason: String| CpuError::Unsupported { what, name: port.name().to_owned(), reason, layer: None };
+    let Some(encoding) = tensor.encoding else {
+        if tensor.weight().is_some() {
+            // Refused for what it is, with the name of the entry.
+            return Ok(Encoding::F32);
+        }
+        return Err(unsupported(format!(
+            "element type {} without one legal scale for all of it is bound by no run",
+            tensor.dtype
+        )));
+    };
+    let (scale, zero_point) = (f64::from(encoding.scale), i64::from(encoding.zero_point));
+    let told = (port.dtype(), port.scale(), port.zero_point());
+    if told != (encoding.element.dtype(), scale, zero_point) {
+        return Err(unsupported(format!(
+            "encoded as element type {}, scale {}, zero point {}, while its tensor is of type {}, {scale}, {zero_point}",
+            told.0,
+            told.1,
+            told.2,
+            encoding.element.dtype()
+        )));
     }
-    Err(CpuError::Unsupported {
-        what,
-        name: name.to_owned(),
-        reason: format!("encoded as element type {port}, this shim binds f32 and i32"),
-        layer: None,
-    })
+    Ok(encoding)
 }

@@ -1,9 +1,8 @@
 //! Proves that every step of a program stays within its operands, and its operands within their places.
 
-use shardwright_shim_abi::raw::{SW_DTYPE_F32, SW_DTYPE_I32};
-
 use super::*;
 use crate::kernels::elementwise::Broadcast;
+use crate::kernels::encoding::Element;
 use crate::kernels::linear::PanelType;
 use crate::simd::LANES;
 
@@ -54,8 +53,8 @@ impl Entry {
             ensure(port.shape.len() <= MAX_RANK, || {
                 format!("binding `{}` of rank {}", port.name, port.shape.len())
             })?;
-            ensure(matches!(port.dtype, SW_DTYPE_F32 | SW_DTYPE_I32), || {
-                format!("binding `{}` of element type {}", port.name, port.dtype)
+            ensure(port.encoding.is_consistent(), || {
+                format!("binding `{}` is encoded as {:?}", port.name, port.encoding)
             })?;
             ports.push(product(&port.shape).map_err(|reason| format!("binding `{}`: {reason}", port.name))?);
         }
@@ -68,8 +67,8 @@ impl Entry {
 }
 
 impl Bounds<'_> {
-    /// The operand lies within its place and holds at least `needed` values.
-    fn reads(&self, operand: Operand, needed: u64) -> Checked {
+    /// The operand lies within its place and holds at least `needed` elements, in any encoding.
+    fn reads_stored(&self, operand: Operand, needed: u64) -> Checked {
         let end = operand.offset.checked_add(operand.elements);
         let available = match operand.place {
             Place::Arena => self.entry.arena,
@@ -84,9 +83,30 @@ impl Bounds<'_> {
         ensure(needed <= operand.elements, || format!("{needed} values are used of {operand:?}"))
     }
 
-    /// As [`Bounds::reads`], in a place that may be written and apart from all `sources`.
+    /// As [`Bounds::reads_stored`], of values as they are computed with.
+    fn reads(&self, operand: Operand, needed: u64) -> Checked {
+        self.reads_stored(operand, needed)?;
+        self.direct(operand)
+    }
+
+    fn direct(&self, operand: Operand) -> Checked {
+        match operand.place {
+            Place::Bound(port) if !self.entry.ports[port as usize].encoding.is_direct() => {
+                Err(format!("{operand:?} is encoded"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Bounds::writes_stored`], of values as they are computed with.
     fn writes(&self, operand: Operand, needed: u64, sources: &[Operand]) -> Checked {
-        self.reads(operand, needed)?;
+        self.writes_stored(operand, needed, sources)?;
+        self.direct(operand)
+    }
+
+    /// As [`Bounds::reads_stored`], in a place that may be written and apart from all `sources`.
+    fn writes_stored(&self, operand: Operand, needed: u64, sources: &[Operand]) -> Checked {
+        self.reads_stored(operand, needed)?;
         let writable = match operand.place {
             Place::Arena => true,
             Place::Constant => false,
@@ -226,8 +246,8 @@ impl Bounds<'_> {
                 let held = product(&[capacity, heads.kv_heads as u64, heads.head_dim as u64])?;
                 product(&[capacity + 1, heads.heads as u64])?;
                 self.reads(*q, count)?;
-                self.reads(*k, held)?;
-                self.reads(*v, held)?;
+                self.reads_stored(*k, held)?;
+                self.reads_stored(*v, held)?;
                 self.writes(*out, count, &[*q, *k, *v, *positions])
             }
             Step::Unary { x, count, out, .. } => {
@@ -267,7 +287,22 @@ impl Bounds<'_> {
                 })?;
                 self.reads(*new, product(&[rows, *width])?)?;
                 self.reads(*slots, rows)?;
-                self.writes(*state, 0, &[*new, *slots])
+                self.writes_stored(*state, 0, &[*new, *slots])
+            }
+            Step::Decode { source, count, out } => {
+                let count = self.most(*count)?;
+                self.reads_stored(*source, count)?;
+                self.writes(*out, count, &[*source])
+            }
+            Step::Encode { x, count, target } => {
+                let count = self.most(*count)?;
+                self.reads(*x, count)?;
+                self.writes_stored(*target, count, &[*x])
+            }
+            Step::Nearest { encoding, count, values } => {
+                let value = encoding.is_consistent() && encoding.element != Element::I32;
+                ensure(value, || format!("values as {encoding:?}"))?;
+                self.writes(*values, self.most(*count)?, &[])
             }
             Step::ZeroTail { target, per_row } => {
                 self.writes(*target, product(&[self.entry.rows, *per_row])?, &[])

@@ -4,6 +4,7 @@ use super::*;
 use crate::error::CpuError;
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::encoding::{Element, Encoding};
 use crate::kernels::linear::PanelType;
 use crate::kernels::norm::RmsNorm;
 use crate::kernels::reduce::Reduction;
@@ -79,7 +80,7 @@ macro_rules! coded_numbers {
         }
     )* };
 }
-coded_numbers!(u8, u32, u64, f32);
+coded_numbers!(u8, u32, u64, i32, f32);
 
 impl Coded for usize {
     fn put(&self, out: &mut Vec<u8>) {
@@ -192,7 +193,8 @@ coded_struct!(RmsNorm { width, eps, offset });
 coded_struct!(Heads { heads, kv_heads, head_dim, scale, softcap });
 coded_struct!(Broadcast { shape, a, b });
 coded_struct!(Strided { shape, source, target });
-coded_struct!(Port { name, direction, role, dtype, shape });
+coded_struct!(Encoding { element, scale, zero_point });
+coded_struct!(Port { name, direction, role, encoding, shape });
 coded_struct!(Entry { name, rows, context, ports, arena, steps });
 coded_struct!(Program { threads, entries });
 
@@ -225,6 +227,7 @@ coded_enum!(Place { 0 => Arena, 1 => Constant, 2 => Bound(port) });
 coded_enum!(Extent { 0 => Fixed(count), 1 => PerRow(count) });
 coded_enum!(PanelType { 0 => F32, 1 => Bf16, 2 => F16, 3 => I8, 4 => I4, 5 => I2 });
 coded_enum!(PackedScales { 0 => None, 1 => PerOutput { offset }, 2 => PerBlock { offset, size } });
+coded_enum!(Element { 0 => F32, 1 => F16, 2 => Bf16, 3 => U16, 4 => I16, 5 => U8, 6 => I8, 7 => I32 });
 coded_enum!(PortDirection { 0 => Input, 1 => Output, 2 => State, 3 => StateRead });
 coded_enum!(Reduction { 0 => Sum, 1 => Mean, 2 => Max });
 coded_enum!(Binary { 0 => Add, 1 => Sub, 2 => Mul, 3 => Div });
@@ -249,6 +252,9 @@ coded_enum!(Step {
     12 => StateUpdate { state, width, new, slots, rows },
     13 => ZeroTail { target, per_row },
     14 => DynamicLinear { x, rows, weights, bias, out },
+    15 => Decode { source, count, out },
+    16 => Encode { x, count, target },
+    17 => Nearest { encoding, count, values },
 });
 
 /// The program's bytes; equal programs give equal bytes.

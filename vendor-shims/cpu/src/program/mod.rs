@@ -10,6 +10,8 @@ mod step;
 pub use codec::{Reader, decode, encode};
 pub use step::{AttentionKeys, Extent, Operand, PackedScales, PackedWeights, Place, Step};
 
+use crate::kernels::encoding::Encoding;
+
 /// Entries that share one weight section.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
@@ -45,8 +47,8 @@ pub struct Port {
     pub direction: PortDirection,
     /// `SW_ROLE_…`
     pub role: u32,
-    /// `SW_DTYPE_…`, one of four bytes.
-    pub dtype: u32,
+    /// What its elements stand for.
+    pub encoding: Encoding,
     /// Extents.
     pub shape: Vec<u64>,
 }
@@ -78,7 +80,7 @@ impl Port {
     }
 }
 
-/// Bytes of every value: f32 and i32.
+/// Bytes of every value that is computed with: f32 and i32.
 pub const VALUE_BYTES: u64 = 4;
 /// Most entries of an artefact: a plan has a handful.
 pub const MAX_ENTRIES: u64 = 256;

@@ -1,5 +1,6 @@
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::encoding::Encoding;
 use crate::kernels::linear::PanelType;
 use crate::kernels::norm::RmsNorm;
 use crate::kernels::reduce::Reduction;
@@ -17,7 +18,7 @@ pub enum Place {
     Bound(u32),
 }
 
-/// A run of values.
+/// A run of values; of a bound tensor, of its elements, which only some steps read where they are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// Where.
@@ -251,9 +252,9 @@ pub enum Step {
         keys: AttentionKeys,
         /// `[rows, heads · head_dim]`
         q: Operand,
-        /// `[capacity or rows, kv_heads · head_dim]`
+        /// `[capacity or rows, kv_heads · head_dim]`, may be encoded.
         k: Operand,
-        /// As `k`.
+        /// As `k`, in an encoding of its own.
         v: Operand,
         /// i32 per row; used with a state.
         positions: Operand,
@@ -299,7 +300,7 @@ pub enum Step {
     },
     /// Rows to their slots.
     StateUpdate {
-        /// The state.
+        /// The state; may be encoded.
         state: Operand,
         /// Values per row.
         width: u64,
@@ -309,6 +310,33 @@ pub enum Step {
         slots: Operand,
         /// Rows.
         rows: Extent,
+    },
+    /// Elements of a bound tensor as values.
+    Decode {
+        /// Bound, in any encoding.
+        source: Operand,
+        /// Elements.
+        count: Extent,
+        /// Values.
+        out: Operand,
+    },
+    /// Values as elements of a bound tensor.
+    Encode {
+        /// Values.
+        x: Operand,
+        /// Elements.
+        count: Extent,
+        /// Bound, in any encoding.
+        target: Operand,
+    },
+    /// Values that an operation gave, as the encoding of its result holds them.
+    Nearest {
+        /// The encoding.
+        encoding: Encoding,
+        /// Values.
+        count: Extent,
+        /// Where they are.
+        values: Operand,
     },
     /// Zeros in the rows beyond the valid ones, for a step that looks across rows.
     ZeroTail {

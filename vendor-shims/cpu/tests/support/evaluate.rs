@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
 
+use super::encode::{hold, read};
 use super::host::Bound;
 use super::tables::{Attribute, Builder, Node};
 
@@ -99,16 +100,15 @@ fn by_last(x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Tensor {
     Tensor { shape, data }
 }
 
-/// Output values by port name. `bound` holds inputs and states, of which states are updated; `rows` are valid.
-pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<String, Tensor> {
+/// The values of every tensor. `bound` holds inputs and states, of which states are updated; `rows` are valid.
+///
+/// Operands are decoded, an operation is computed in f64 and rounded to f32, and the result is encoded as its tensor is.
+pub fn evaluate_all(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<u32, Tensor> {
     let mut tensors: HashMap<u32, Tensor> = HashMap::new();
     let shape_of =
         |tensor: u32| builder.tensors[tensor as usize].2.iter().map(|e| *e as usize).collect::<Vec<usize>>();
     for port in &builder.inputs {
-        let data = match &bound[&port.name] {
-            Bound::F32(values) => values.iter().map(|v| f64::from(*v)).collect(),
-            Bound::I32(values) => values.iter().map(|v| f64::from(*v)).collect(),
-        };
+        let data = read(builder, port.tensor, &bound[&port.name]);
         tensors.insert(port.tensor, Tensor { shape: shape_of(port.tensor), data });
     }
     for (tensor, weight) in &builder.constants {
@@ -118,11 +118,42 @@ pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) 
     for node in &builder.nodes {
         let inputs: Vec<&Tensor> = node.inputs.iter().map(|input| &tensors[input]).collect();
         let shape = shape_of(node.outputs[0]);
-        let result = one(node, &inputs, &shape, rows);
+        let result = match node.op {
+            SW_OP_DYNAMIC_LINEAR => dynamic_linear(builder, node, &inputs),
+            _ => one(node, &inputs, &shape, rows),
+        };
         assert_eq!(result.shape, shape, "op {}", node.op);
-        tensors.insert(node.outputs[0], result);
+        let output = node.outputs[0];
+        tensors.insert(output, result.map(|value| hold(builder, output, value)));
     }
+    tensors
+}
+
+/// Output values by port name; see [`evaluate_all`].
+pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<String, Tensor> {
+    let tensors = evaluate_all(builder, rows, bound);
     builder.outputs.iter().map(|port| (port.name.clone(), tensors[&port.tensor].clone())).collect()
+}
+
+/// `y = s · Σ scale · q · w (+ bias)`, rows quantised to eight bits.
+fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor {
+    let (_, weight) =
+        builder.constants.iter().find(|(tensor, _)| *tensor == node.inputs[1]).expect("a constant");
+    let [n, k] = [inputs[1].shape[0], inputs[1].shape[1]];
+    by_last(inputs[0], |row| {
+        let largest = row.iter().fold(1e-30f32, |largest, value| largest.max(value.abs() as f32));
+        let scale = largest * (1.0f32 / 127.0);
+        let q: Vec<f64> =
+            row.iter().map(|value| f64::from((*value as f32 / scale).round_ties_even())).collect();
+        (0..n)
+            .map(|output| {
+                let stored = &weight.stored[output * k..][..k];
+                let sum: f64 =
+                    q.iter().zip(stored).map(|(q, (w, scale))| q * f64::from(*w) * f64::from(*scale)).sum();
+                f64::from(scale) * sum + inputs.get(2).map_or(0.0, |bias| bias.data[output])
+            })
+            .collect()
+    })
 }
 
 fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor {
@@ -220,6 +251,8 @@ fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor 
         SW_OP_SQRT => x.map(f64::sqrt),
         SW_OP_RSQRT => x.map(|v| 1.0 / v.sqrt()),
         SW_OP_RECIPROCAL => x.map(|v| 1.0 / v),
+        SW_OP_ROUND => x.map(f64::round_ties_even),
+        SW_OP_CONVERT => x.clone(),
         SW_OP_REDUCE_SUM => by_last(x, |row| vec![row.iter().sum()]),
         SW_OP_REDUCE_MEAN => by_last(x, |row| vec![row.iter().sum::<f64>() / row.len() as f64]),
         SW_OP_REDUCE_MAX => by_last(x, |row| vec![row.iter().copied().fold(f64::NEG_INFINITY, f64::max)]),

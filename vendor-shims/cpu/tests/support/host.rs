@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use shardwright_shim_abi::raw::*;
 
-use super::tables::{leak, list, text};
+use super::tables::{bits_of, leak, list, text};
 
 /// An error object, copied out.
 #[derive(Clone, Debug, PartialEq)]
@@ -419,13 +419,26 @@ unsafe impl Sync for Loaded<'_> {}
 pub enum Bound {
     F32(Vec<f32>),
     I32(Vec<i32>),
+    /// Bits of any type of two bytes.
+    U16(Vec<u16>),
+    /// Bits of any type of one byte.
+    U8(Vec<u8>),
 }
 
 impl Bound {
     pub fn f32(&self) -> &[f32] {
         match self {
             Bound::F32(values) => values,
-            Bound::I32(_) => panic!("integers"),
+            _ => panic!("integers"),
+        }
+    }
+
+    /// `count` elements of nothing in particular.
+    pub fn poison(dtype: u32, count: usize) -> Bound {
+        match bits_of(dtype) {
+            32 => Bound::F32(vec![f32::NAN; count]),
+            16 => Bound::U16(vec![0x7e11; count]),
+            _ => Bound::U8(vec![0x5a; count]),
         }
     }
 }
@@ -500,8 +513,8 @@ impl Loaded<'_> {
         let mut bounds: Vec<SwBound> = Vec::new();
         for binding in &bindings {
             if binding.direction == SW_BINDING_OUTPUT {
-                let values = vec![f32::NAN; binding.bytes as usize / 4];
-                bound.insert(binding.name.clone(), Bound::F32(values));
+                let count = binding.shape.iter().product::<u64>() as usize;
+                bound.insert(binding.name.clone(), Bound::poison(binding.dtype, count));
             }
         }
         for binding in &bindings {
@@ -510,6 +523,8 @@ impl Loaded<'_> {
             let (pointer, length) = match held {
                 Bound::F32(values) => (values.as_mut_ptr().cast::<c_void>(), values.len() * 4),
                 Bound::I32(values) => (values.as_mut_ptr().cast::<c_void>(), values.len() * 4),
+                Bound::U16(values) => (values.as_mut_ptr().cast::<c_void>(), values.len() * 2),
+                Bound::U8(values) => (values.as_mut_ptr().cast::<c_void>(), values.len()),
             };
             bounds.push(SwBound {
                 size: size_of::<SwBound>() as u64,

@@ -1,13 +1,15 @@
 //! What the tests share: a writer of contract tables, the host's side of the door, and a plain evaluator.
 #![allow(dead_code, unused_imports, reason = "every test file uses another part")]
 
+pub mod decoder;
+pub mod encode;
 pub mod evaluate;
 pub mod host;
 pub mod tables;
 
-pub use evaluate::{Tensor, evaluate};
+pub use evaluate::{Tensor, evaluate, evaluate_all};
 pub use host::{Bound, Host, Loaded, Region};
-pub use tables::{Attribute, Builder, Weight, weight};
+pub use tables::{Attribute, Builder, Weight, integers, weight};
 
 /// Numbers that look random and are the same every time.
 pub fn values(count: usize, seed: u64, scale: f32) -> Vec<f32> {

@@ -1,5 +1,6 @@
 //! Contract tables, leaked: a test process is short.
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::ptr::null;
 
@@ -17,11 +18,12 @@ pub enum Attribute {
     Text(&'static str, &'static str),
 }
 
-/// A weight and its values in f32.
+/// A weight and its values in f32; of integers, the stored ones and the scale of each too.
 #[derive(Clone)]
 pub struct Weight {
     pub raw: &'static SwWeight,
     pub values: Vec<f32>,
+    pub stored: Vec<(i32, f32)>,
 }
 
 #[derive(Clone)]
@@ -55,6 +57,8 @@ pub struct Builder {
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
     pub constants: Vec<(u32, Weight)>,
+    /// Scale and zero point of encoded tensors.
+    pub affine: HashMap<u32, (f32, i32)>,
 }
 
 pub fn text(text: &str) -> *const c_char {
@@ -117,7 +121,84 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
         shape: if shape.is_empty() { null() } else { list(shape.to_vec()) },
         quantisation: null(),
     });
-    Weight { raw, values }
+    Weight { raw, values, stored: Vec::new() }
+}
+
+/// Bits of a stored type.
+pub fn bits_of(dtype: u32) -> u32 {
+    match dtype {
+        SW_DTYPE_I2 => 2,
+        SW_DTYPE_I4 => 4,
+        SW_DTYPE_I8 | SW_DTYPE_U8 => 8,
+        SW_DTYPE_F32 | SW_DTYPE_I32 => 32,
+        _ => 16,
+    }
+}
+
+/// A quantised weight: stored integers row by row, `kind` and `block` as the contract has them, scales of f32, or of binary16 for blocks
+/// (given widened).
+pub fn integers(
+    name: &str,
+    shape: &[u64],
+    stored: &[i32],
+    dtype: u32,
+    (kind, block): (u32, u64),
+    scales: &[f32],
+    zero_point: i32,
+) -> Weight {
+    let width = *shape.last().expect("a last axis") as usize;
+    let bits = bits_of(dtype) as usize;
+    let mut bytes = Vec::new();
+    for row in stored.chunks(width) {
+        let mut line = vec![0u8; (width * bits).div_ceil(8)];
+        for (index, value) in row.iter().enumerate() {
+            for bit in 0..bits {
+                let at = index * bits + bit;
+                line[at / 8] |= ((value >> bit & 1) as u8) << (at % 8);
+            }
+        }
+        bytes.extend(line);
+    }
+    let blocks = if block > 0 { (width as u64).div_ceil(block) as usize } else { 1 };
+    let scale_of = |at: usize| match kind {
+        SW_QUANTISATION_PER_TENSOR => scales[0],
+        SW_QUANTISATION_PER_CHANNEL => scales[at / (stored.len() / shape[0] as usize)],
+        _ => scales[at / width * blocks + at % width / block as usize],
+    };
+    let pairs: Vec<(i32, f32)> =
+        stored.iter().enumerate().map(|(at, raw)| (raw - zero_point, scale_of(at))).collect();
+    let (scale_dtype, scale_bytes): (u32, Vec<u8>) = if kind == SW_QUANTISATION_PER_BLOCK {
+        let narrow = |scale: &f32| shardwright_shim_cpu::simd::narrow_f16(*scale).to_le_bytes();
+        (SW_DTYPE_F16, scales.iter().flat_map(narrow).collect())
+    } else {
+        (SW_DTYPE_F32, scales.iter().flat_map(|scale| scale.to_le_bytes()).collect())
+    };
+    let quantisation = leak(SwQuantisation {
+        size: size_of_struct::<SwQuantisation>(),
+        kind,
+        axis: if kind == SW_QUANTISATION_PER_BLOCK { shape.len() as u32 - 1 } else { 0 },
+        block,
+        scale_dtype,
+        bits: bits_of(dtype),
+        scales: list(scale_bytes).cast(),
+        scale_count: scales.len() as u64,
+        zero_points: if zero_point == 0 { null() } else { list(vec![zero_point]) },
+        zero_point_count: u64::from(zero_point != 0),
+    });
+    let length = bytes.len() as u64;
+    let raw = leak(SwWeight {
+        size: size_of_struct::<SwWeight>(),
+        name: text(name),
+        part: text("part"),
+        data: list(bytes).cast(),
+        length,
+        dtype,
+        rank: shape.len() as u32,
+        shape: list(shape.to_vec()),
+        quantisation,
+    });
+    let values = pairs.iter().map(|(raw, scale)| *raw as f32 * scale).collect();
+    Weight { raw, values, stored: pairs }
 }
 
 impl Builder {
@@ -132,6 +213,7 @@ impl Builder {
             inputs: Vec::new(),
             outputs: Vec::new(),
             constants: Vec::new(),
+            affine: HashMap::new(),
         }
     }
 
@@ -260,19 +342,47 @@ impl Builder {
         )
     }
 
+    /// Stores a tensor as `dtype`, with scale and zero point where those are integers.
+    pub fn encode(&mut self, tensor: TensorId, dtype: u32, affine: Option<(f32, i32)>) {
+        self.tensors[tensor as usize].1 = dtype;
+        match affine {
+            Some(affine) => self.affine.insert(tensor, affine),
+            None => self.affine.remove(&tensor),
+        };
+        let ports = self.inputs.iter_mut().chain(&mut self.outputs);
+        ports.filter(|port| port.tensor == tensor).for_each(|port| port.dtype = dtype);
+    }
+
+    fn quantisation(&self, tensor: TensorId) -> *const SwQuantisation {
+        let Some((scale, zero_point)) = self.affine.get(&tensor) else { return null() };
+        leak(SwQuantisation {
+            size: size_of_struct::<SwQuantisation>(),
+            kind: SW_QUANTISATION_PER_TENSOR,
+            axis: 0,
+            block: 0,
+            scale_dtype: SW_DTYPE_F32,
+            bits: bits_of(self.tensors[tensor as usize].1),
+            scales: list(vec![*scale]).cast(),
+            scale_count: 1,
+            zero_points: list(vec![*zero_point]),
+            zero_point_count: 1,
+        })
+    }
+
     /// The contract's table.
     pub fn build(&self) -> &'static SwEntry {
         let tensors: Vec<&SwTensor> = self
             .tensors
             .iter()
-            .map(|(name, dtype, shape)| {
+            .enumerate()
+            .map(|(index, (name, dtype, shape))| {
                 leak(SwTensor {
                     size: size_of_struct::<SwTensor>(),
                     name: text(name),
                     dtype: *dtype,
                     rank: shape.len() as u32,
                     shape: if shape.is_empty() { null() } else { list(shape.clone()) },
-                    quantisation: null(),
+                    quantisation: self.quantisation(index as u32),
                 })
             })
             .collect();
@@ -298,6 +408,7 @@ impl Builder {
             })
             .collect();
         let port = |port: &Port| -> &'static SwPort {
+            let (scale, zero_point) = self.affine.get(&port.tensor).copied().unwrap_or((1.0, 0));
             leak(SwPort {
                 size: size_of_struct::<SwPort>(),
                 tensor: port.tensor,
@@ -306,8 +417,8 @@ impl Builder {
                 index: port.index,
                 dtype: port.dtype,
                 reserved: 0,
-                scale: 1.0,
-                zero_point: 0,
+                scale: f64::from(scale),
+                zero_point: i64::from(zero_point),
             })
         };
         let inputs: Vec<&SwPort> = self.inputs.iter().map(port).collect();

@@ -1,6 +1,7 @@
 //! One block of rows against one key head: scores, weights, results.
 
 use super::{Block, Heads, Operands, Visible};
+use crate::kernels::encoding::widen;
 use crate::kernels::math::{exp, softcap};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
@@ -9,13 +10,13 @@ use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 /// result. Otherwise weights and sums become subnormal, which costs processors a hundred cycles at every step.
 const NEGLIGIBLE: f32 = -64.0;
 /// Keys whose rows stay in cache while all queries of a block pass over them.
-const KEY_BLOCK: usize = 64;
+pub const KEY_BLOCK: usize = 64;
 
 dispatch! {
     /// Scores of the block's positions `first..first + count`; query i at `offset + i · block.count` of the scratch.
     pub fn scores_at => scores(
         heads: Heads, operands: Operands<'_>, block: &Block, kv_head: usize, first: usize, count: usize,
-        scratch: SharedOutput<'_, f32>, offset: usize,
+        scratch: SharedOutput<'_, f32>, offset: usize, widened: &mut [f32],
     )
 }
 dispatch! {
@@ -26,7 +27,7 @@ dispatch! {
     /// Results for values `first..first + count` of the head; weights and sums of query i as [`scores_at`] laid them.
     pub fn results_at => results(
         heads: Heads, operands: Operands<'_>, visible: &[Visible], block: &Block, kv_head: usize, first: usize, count: usize,
-        scratch: SharedOutput<'_, f32>, offset: usize, sums: usize, out: SharedOutput<'_, f32>,
+        scratch: SharedOutput<'_, f32>, offset: usize, sums: usize, widened: &mut [f32], out: SharedOutput<'_, f32>,
     )
 }
 
@@ -43,6 +44,7 @@ pub fn whole_at(
     block: &Block,
     kv_head: usize,
     scratch: &mut [f32],
+    widened: &mut [f32],
     out: SharedOutput<'_, f32>,
 ) {
     let group = heads.heads / heads.kv_heads;
@@ -50,7 +52,7 @@ pub fn whole_at(
     let sums = queries * block.count;
     assert!(scratch.len() >= sums + queries, "scratch too small");
     let shared = SharedOutput::new(scratch);
-    scores_at(level, heads, operands, block, kv_head, 0, block.count, shared, 0);
+    scores_at(level, heads, operands, block, kv_head, 0, block.count, shared, 0, widened);
     for query in 0..queries {
         let seen = visible[block.row + query / group];
         let start = (seen.start - block.start) as usize;
@@ -59,7 +61,8 @@ pub fn whole_at(
             unsafe { (shared.part(query * block.count + start, seen.count), shared.part(sums + query, 1)) };
         sum[0] = weights_at(level, heads, own);
     }
-    results_at(level, heads, operands, visible, block, kv_head, 0, heads.head_dim, shared, 0, sums, out);
+    let d = heads.head_dim;
+    results_at(level, heads, operands, visible, block, kv_head, 0, d, shared, 0, sums, widened, out);
 }
 
 /// Queries of a register tile.
@@ -90,8 +93,10 @@ fn scores<S: Simd>(
     count: usize,
     scratch: SharedOutput<'_, f32>,
     offset: usize,
+    widened: &mut [f32],
 ) {
     let Operands { q, k, capacity, .. } = operands;
+    let direct = k.direct();
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
     let kv_width = heads.kv_heads * d;
@@ -103,6 +108,15 @@ fn scores<S: Simd>(
         // A run of keys that lie in a row, short enough to stay in cache.
         let at = slot(block.start + (first + done) as u64, capacity);
         let run = KEY_BLOCK.min(count - done).min(capacity - at);
+        let (source, stride) = match direct {
+            Some(k) => (k[at * kv_width + kv_head * d..].as_ptr(), kv_width),
+            None => {
+                for (key, row) in widened[..run * d].chunks_exact_mut(d).enumerate() {
+                    widen(s, k, (at + key) * kv_width + kv_head * d, row);
+                }
+                (widened.as_ptr(), d)
+            }
+        };
         let mut query = 0;
         while query < queries {
             let tile = queries_of_tile::<S>().min(queries - query);
@@ -112,7 +126,7 @@ fn scores<S: Simd>(
                 // SAFETY: queries and keys lie within the operands as asserted; scores within the scratch by `part`, and no
                 // other task has these keys of these queries.
                 unsafe {
-                    let keys = k.as_ptr().add((at + key) * kv_width + kv_head * d);
+                    let keys = source.add(key * stride);
                     macro_rules! cover {
                         ($queries:literal, $keys:literal) => {{
                             let mut sources = [q.as_ptr(); $queries];
@@ -121,7 +135,7 @@ fn scores<S: Simd>(
                                 *source = source
                                     .add(((block.row + row) * heads.heads + kv_head * group + member) * d);
                             }
-                            let sums = dots::<S, $queries, $keys>(s, sources, keys, kv_width, d);
+                            let sums = dots::<S, $queries, $keys>(s, sources, keys, stride, d);
                             for (index, sums) in sums.iter().enumerate() {
                                 let at = offset + (query + index) * block.count + first + done + key;
                                 scratch.part(at, $keys).copy_from_slice(sums);
@@ -256,9 +270,11 @@ fn results<S: Simd>(
     scratch: SharedOutput<'_, f32>,
     offset: usize,
     sums: usize,
+    widened: &mut [f32],
     out: SharedOutput<'_, f32>,
 ) {
     let Operands { v, capacity, .. } = operands;
+    let direct = v.direct();
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
     let kv_width = heads.kv_heads * d;
@@ -296,14 +312,28 @@ fn results<S: Simd>(
         // SAFETY: these values are ours alone.
         unsafe { target(query).write_bytes(0, count) };
     }
+    // The run that is widened at present: queries of a block read the same one, tile after tile.
+    let mut held = None;
     for (query, tile, from, to) in passes {
         let mut at = from;
         while at < to {
             let row = slot(at, capacity);
             let run = ((to - at).min((capacity - row) as u64) as usize).min(KEY_BLOCK);
+            let (source, stride) = match direct {
+                Some(v) => (v[row * kv_width + kv_head * d + first..].as_ptr(), kv_width),
+                None => {
+                    if held != Some((row, run)) {
+                        held = Some((row, run));
+                        for (key, values) in widened[..run * count].chunks_exact_mut(count.max(1)).enumerate()
+                        {
+                            widen(s, v, (row + key) * kv_width + kv_head * d + first, values);
+                        }
+                    }
+                    (widened.as_ptr(), count)
+                }
+            };
             // SAFETY: values and weights are in bounds as asserted and by the blocks' construction; targets are ours alone.
             unsafe {
-                let values = v.as_ptr().add(row * kv_width + kv_head * d + first);
                 macro_rules! cover {
                     ($queries:literal) => {{
                         let mut weights = [std::ptr::null(); $queries];
@@ -313,7 +343,7 @@ fn results<S: Simd>(
                             weights[index] = scratch.address(start, run).cast_const();
                             targets[index] = target(query + index);
                         }
-                        weighted::<S, $queries>(s, weights, values, kv_width, run, targets, count)
+                        weighted::<S, $queries>(s, weights, source, stride, run, targets, count)
                     }};
                 }
                 match (S::REGISTERS, tile) {

@@ -3,12 +3,16 @@
 //! Keys are visited in the order of their positions, from the first visible one, so a result depends on the visible keys
 //! and nothing else: not on the capacity of the state, where a ring wraps, what lies in other slots, rows, threads or blocks.
 //!
+//! Keys and values may be encoded in memory: runs of them are widened once for all queries of a block, to the values that f32 memory would
+//! hold, so the encoding of a state changes nothing but the values it can hold.
+//!
 //! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`; times the scale; capped;
 //! * weight: `exp(score − largest)`, 0 below e⁻⁶⁴; their sum in sixteen lanes, key i in lane i mod 16;
 //! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the sum at the end.
 
 mod block;
 
+use crate::kernels::encoding::Stored;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::Level;
 
@@ -42,9 +46,9 @@ pub struct Operands<'a> {
     /// `[rows, heads · head_dim]`
     pub q: &'a [f32],
     /// `[capacity, kv_heads · head_dim]`
-    pub k: &'a [f32],
+    pub k: Stored<'a>,
     /// `[capacity, kv_heads · head_dim]`
-    pub v: &'a [f32],
+    pub v: Stored<'a>,
     /// Rows of `k` and `v`.
     pub capacity: usize,
 }
@@ -69,12 +73,18 @@ fn block_rows(group: usize, keys: usize) -> usize {
     rows
 }
 
-/// Values of scratch memory that [`attention`] needs with `threads` threads, when a row sees at most `keys` keys.
+/// Values of scratch memory that [`attention`] needs with `threads` threads, when a row sees at most `keys` keys that are encoded or not.
 /// `None` on overflow.
-pub fn scratch_values(heads: Heads, keys: usize, threads: usize) -> Option<usize> {
+pub fn scratch_values(heads: Heads, keys: usize, threads: usize, encoded: bool) -> Option<usize> {
     let per_thread = per_thread(heads, keys)?;
     let one_row = keys.checked_add(1)?.checked_mul(heads.heads)?;
-    Some(per_thread.checked_mul(threads)?.max(one_row.checked_add(heads.heads)?))
+    let work = per_thread.checked_mul(threads)?.max(one_row.checked_add(heads.heads)?);
+    work.checked_add(widened_values(heads, encoded)?.checked_mul(threads)?)
+}
+
+/// Room of a thread for a run of widened keys or values.
+fn widened_values(heads: Heads, encoded: bool) -> Option<usize> {
+    if encoded { heads.head_dim.checked_mul(block::KEY_BLOCK) } else { Some(0) }
 }
 
 /// Scores and sums of one block: an upper bound that grows with `keys`, so that memory planned for the most keys
@@ -114,8 +124,11 @@ pub fn attention(
     let keys = visible.iter().map(|row| row.count).max().unwrap_or(0);
     assert!(keys <= capacity, "more visible keys than rows of the state");
     let per_thread = per_thread(heads, keys).unwrap_or(usize::MAX);
-    let enough = scratch_values(heads, keys, pool.threads());
+    let encoded = k.direct().is_none() || v.direct().is_none();
+    let enough = scratch_values(heads, keys, pool.threads(), encoded);
     assert!(enough.is_some_and(|enough| scratch.len() >= enough), "scratch too small");
+    let room = widened_values(heads, encoded).unwrap_or(0);
+    let (widened, scratch) = scratch.split_at_mut(room * pool.threads());
 
     let group = heads.heads / heads.kv_heads;
     let blocks = blocks_of(visible, block_rows(group, keys));
@@ -124,12 +137,25 @@ pub fn attention(
     let work = total.saturating_mul(2 * width as u64);
     let output = SharedOutput::new(out);
     let shared = SharedOutput::new(scratch);
+    let widened = SharedOutput::new(widened);
+    // SAFETY: the pool tells the threads of a job apart, so every thread has its own part.
+    let widened = |worker: usize| unsafe { widened.part(worker * room, room) };
     if !pool.worth(work) || units >= pool.threads() {
         let body = |unit: usize, worker: usize| {
             let (block, kv_head) = (&blocks[unit / heads.kv_heads], unit % heads.kv_heads);
             // SAFETY: the pool tells the threads of this job apart, so every thread has its own part.
             let scratch = unsafe { shared.part(worker * per_thread, per_thread) };
-            block::whole_at(level, heads, operands, visible, block, kv_head, scratch, output);
+            block::whole_at(
+                level,
+                heads,
+                operands,
+                visible,
+                block,
+                kv_head,
+                scratch,
+                widened(worker),
+                output,
+            );
         };
         if pool.worth(work) {
             pool.run_indexed(units, &body);
@@ -143,7 +169,7 @@ pub fn attention(
         let one = Block { row, rows: 1, start: seen.start, count: seen.count };
         let scores = heads.heads * seen.count;
         let chunks = seen.count.div_ceil(SPLIT_KEYS);
-        pool.run(chunks * heads.kv_heads, &|task| {
+        pool.run_indexed(chunks * heads.kv_heads, &|task, worker| {
             let (kv_head, first) = (task / chunks, task % chunks * SPLIT_KEYS);
             let count = SPLIT_KEYS.min(seen.count - first);
             block::scores_at(
@@ -156,6 +182,7 @@ pub fn attention(
                 count,
                 shared,
                 kv_head * group * seen.count,
+                widened(worker),
             );
         });
         pool.run(heads.heads, &|head| {
@@ -165,7 +192,7 @@ pub fn attention(
             sum[0] = block::weights_at(level, heads, scores);
         });
         let slices = heads.head_dim.div_ceil(SPLIT_VALUES);
-        pool.run(slices * heads.kv_heads, &|task| {
+        pool.run_indexed(slices * heads.kv_heads, &|task, worker| {
             let (kv_head, first) = (task / slices, task % slices * SPLIT_VALUES);
             let count = SPLIT_VALUES.min(heads.head_dim - first);
             block::results_at(
@@ -180,6 +207,7 @@ pub fn attention(
                 shared,
                 kv_head * group * seen.count,
                 scores + kv_head * group,
+                widened(worker),
                 output,
             );
         });

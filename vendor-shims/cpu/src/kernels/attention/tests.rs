@@ -1,4 +1,5 @@
 use super::*;
+use crate::kernels::encoding::{Element, Encoding, StoredMut, decode, encode};
 use crate::simd::Level;
 use proptest::prelude::*;
 
@@ -16,9 +17,32 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
+/// Values in an encoding, and what they became.
+fn encoded(encoding: Encoding, values: &[f32]) -> (Vec<u32>, Vec<f32>) {
+    let mut stored = vec![0u32; values.len()];
+    let pool = Pool::eager(1);
+    // SAFETY: plain bytes.
+    let room = unsafe {
+        let length = values.len() * encoding.element.bytes();
+        std::slice::from_raw_parts_mut(stored.as_mut_ptr().cast::<u8>(), length)
+    };
+    encode(Level::detect(), &pool, values, values.len(), StoredMut::new(encoding, room).unwrap());
+    let mut near = vec![0.0; values.len()];
+    decode(Level::detect(), &pool, Stored::new(encoding, room).unwrap(), values.len(), &mut near);
+    (stored, near)
+}
+
+/// The elements of [`encoded`].
+fn bytes(encoding: Encoding, stored: &[u32]) -> Stored<'_> {
+    let length = stored.len() * encoding.element.bytes();
+    // SAFETY: plain bytes, four for each element.
+    Stored::new(encoding, unsafe { std::slice::from_raw_parts(stored.as_ptr().cast(), length) }).unwrap()
+}
+
 fn run(level: Level, threads: usize, heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f32> {
     let pool = Pool::eager(threads);
-    let mut scratch = vec![f32::NAN; scratch_values(heads, operands.capacity, threads).unwrap()];
+    let encoded = operands.k.direct().is_none() || operands.v.direct().is_none();
+    let mut scratch = vec![f32::NAN; scratch_values(heads, operands.capacity, threads, encoded).unwrap()];
     let mut out = vec![f32::NAN; visible.len() * heads.heads * heads.head_dim];
     attention(level, &pool, heads, operands, visible, &mut scratch, &mut out);
     out
@@ -28,6 +52,7 @@ fn run(level: Level, threads: usize, heads: Heads, operands: Operands<'_>, visib
 fn exact(heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> {
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
+    let (k, v) = (operands.k.direct().unwrap(), operands.v.direct().unwrap());
     let mut out = Vec::new();
     for (row, seen) in visible.iter().enumerate() {
         for head in 0..heads.heads {
@@ -38,7 +63,7 @@ fn exact(heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> 
                 .iter()
                 .map(|&p| {
                     let dot: f64 =
-                        q.iter().zip(&operands.k[at(p)..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                        q.iter().zip(&k[at(p)..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
                     let score = dot * f64::from(heads.scale);
                     let cap = f64::from(heads.softcap);
                     if cap == 0.0 { score } else { cap * (score / cap).tanh() }
@@ -51,7 +76,7 @@ fn exact(heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> 
                 let total: f64 = positions
                     .iter()
                     .zip(&weights)
-                    .map(|(&p, weight)| weight * f64::from(operands.v[at(p) + index]))
+                    .map(|(&p, weight)| weight * f64::from(v[at(p) + index]))
                     .sum();
                 out.push(if seen.count == 0 { 0.0 } else { total / sum });
             }
@@ -88,13 +113,28 @@ proptest! {
                 v[range].fill(f32::NAN);
             }
         }
-        let operands = Operands { q: &q, k: &k, v: &v, capacity };
+        let operands = Operands { q: &q, k: Stored::values(&k), v: Stored::values(&v), capacity };
         let expected = run(Level::Scalar, 1, heads, operands, &visible);
         for (got, exact) in expected.iter().zip(exact(heads, operands, &visible)) {
             prop_assert!((f64::from(*got) - exact).abs() < 2e-5, "{} instead of {}", got, exact);
         }
         for level in Level::available() {
             for threads in [1, 2, 5] {
+                prop_assert_eq!(bits(&run(level, threads, heads, operands, &visible)), bits(&expected));
+            }
+        }
+        // Encoded in memory, they give the bits of the values they stand for.
+        for (element, scale, zero_point) in [
+            (Element::U16, 1e-4, 31_000), (Element::U8, 0.01, 120), (Element::F16, 1.0, 0), (Element::I16, 1e-4, 0),
+            (Element::Bf16, 1.0, 0), (Element::I8, 0.01, 5),
+        ] {
+            let encoding = Encoding { element, scale, zero_point };
+            let (stored_k, near_k) = encoded(encoding, &k);
+            let (stored_v, near_v) = encoded(encoding, &v);
+            let near = Operands { q: &q, k: Stored::values(&near_k), v: Stored::values(&near_v), capacity };
+            let expected = run(Level::detect(), 1, heads, near, &visible);
+            let operands = Operands { k: bytes(encoding, &stored_k), v: bytes(encoding, &stored_v), ..near };
+            for (level, threads) in [(Level::Scalar, 1), (Level::detect(), 1), (Level::detect(), 3)] {
                 prop_assert_eq!(bits(&run(level, threads, heads, operands, &visible)), bits(&expected));
             }
         }
@@ -117,8 +157,13 @@ fn a_ring_gives_the_bits_of_a_linear_state() {
     let visible: Vec<Visible> = (0..positions)
         .map(|p| Visible { start: (p + 1).saturating_sub(window) as u64, count: window.min(p + 1) })
         .collect();
-    let linear =
-        run(Level::detect(), 1, heads, Operands { q: &q, k: &k, v: &v, capacity: positions }, &visible);
+    let linear = run(
+        Level::detect(),
+        1,
+        heads,
+        Operands { q: &q, k: Stored::values(&k), v: Stored::values(&v), capacity: positions },
+        &visible,
+    );
     for capacity in [window + 16, window + 64] {
         let (mut ring_k, mut ring_v) = (vec![0.0; capacity * width], vec![0.0; capacity * width]);
         let mut position = 0;
@@ -129,7 +174,8 @@ fn a_ring_gives_the_bits_of_a_linear_state() {
                 ring_k[slot * width..(slot + 1) * width].copy_from_slice(&k[p * width..(p + 1) * width]);
                 ring_v[slot * width..(slot + 1) * width].copy_from_slice(&v[p * width..(p + 1) * width]);
             }
-            let operands = Operands { q: &q[position * 2 * width..], k: &ring_k, v: &ring_v, capacity };
+            let (k, v) = (Stored::values(&ring_k), Stored::values(&ring_v));
+            let operands = Operands { q: &q[position * 2 * width..], k, v, capacity };
             let out = run(Level::detect(), 2, heads, operands, &visible[position..position + rows]);
             assert_eq!(
                 bits(&out),
@@ -150,7 +196,7 @@ fn scattered_positions_and_a_blind_row() {
         Visible { start: 0, count: 1 },
         Visible { start: 7, count: 0 },
     ];
-    let operands = Operands { q: &q, k: &k, v: &v, capacity: 20 };
+    let operands = Operands { q: &q, k: Stored::values(&k), v: Stored::values(&v), capacity: 20 };
     let out = run(Level::detect(), 2, heads, operands, &visible);
     for (got, exact) in out.iter().zip(exact(heads, operands, &visible)) {
         assert!((f64::from(*got) - exact).abs() < 1e-5);

@@ -1,0 +1,560 @@
+//! How elements in memory stand for f32 values, and both ways between them.
+//!
+//! Inside a run values are f32 and lie on the grid of their tensor's encoding. For integers `value = (stored − zero point) · scale`, one
+//! multiplication, and `stored = clamp(round(value / scale) + zero point)`, ties to even. A binary16 saturates.
+
+use shardwright_shim_abi::raw::{
+    SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I8, SW_DTYPE_I16, SW_DTYPE_I32, SW_DTYPE_U8,
+    SW_DTYPE_U16,
+};
+use shardwright_shim_abi::{typed, typed_mut};
+
+use crate::pool::{Pool, SharedOutput};
+use crate::simd::{LANES, Level, Simd, dispatch, widen_bf16};
+
+/// Type of an element in bound memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Element {
+    /// binary32
+    F32,
+    /// binary16
+    F16,
+    /// bfloat16
+    Bf16,
+    /// Unsigned 16 bit.
+    U16,
+    /// Signed 16 bit.
+    I16,
+    /// Unsigned 8 bit.
+    U8,
+    /// Signed 8 bit.
+    I8,
+    /// Signed 32 bit: positions and slots, never values.
+    I32,
+}
+
+impl Element {
+    /// The type of a `SW_DTYPE_…`.
+    pub const fn of(dtype: u32) -> Option<Element> {
+        Some(match dtype {
+            SW_DTYPE_F32 => Element::F32,
+            SW_DTYPE_F16 => Element::F16,
+            SW_DTYPE_BF16 => Element::Bf16,
+            SW_DTYPE_U16 => Element::U16,
+            SW_DTYPE_I16 => Element::I16,
+            SW_DTYPE_U8 => Element::U8,
+            SW_DTYPE_I8 => Element::I8,
+            SW_DTYPE_I32 => Element::I32,
+            _ => return None,
+        })
+    }
+
+    /// `SW_DTYPE_…`
+    pub const fn dtype(self) -> u32 {
+        match self {
+            Element::F32 => SW_DTYPE_F32,
+            Element::F16 => SW_DTYPE_F16,
+            Element::Bf16 => SW_DTYPE_BF16,
+            Element::U16 => SW_DTYPE_U16,
+            Element::I16 => SW_DTYPE_I16,
+            Element::U8 => SW_DTYPE_U8,
+            Element::I8 => SW_DTYPE_I8,
+            Element::I32 => SW_DTYPE_I32,
+        }
+    }
+
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Element::F32 | Element::I32 => 4,
+            Element::F16 | Element::Bf16 | Element::U16 | Element::I16 => 2,
+            Element::U8 | Element::I8 => 1,
+        }
+    }
+
+    /// Smallest and largest stored value of the integers that have a scale.
+    pub const fn range(self) -> Option<(i32, i32)> {
+        match self {
+            Element::U16 => Some((0, u16::MAX as i32)),
+            Element::I16 => Some((i16::MIN as i32, i16::MAX as i32)),
+            Element::U8 => Some((0, u8::MAX as i32)),
+            Element::I8 => Some((i8::MIN as i32, i8::MAX as i32)),
+            Element::F32 | Element::F16 | Element::Bf16 | Element::I32 => None,
+        }
+    }
+
+    /// Lower-case name, as in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Element::F32 => "f32",
+            Element::F16 => "f16",
+            Element::Bf16 => "bf16",
+            Element::U16 => "u16",
+            Element::I16 => "i16",
+            Element::U8 => "u8",
+            Element::I8 => "i8",
+            Element::I32 => "i32",
+        }
+    }
+}
+
+/// What the elements of a tensor stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Encoding {
+    /// Their type.
+    pub element: Element,
+    /// Value of one step; 1 for floats and indices.
+    pub scale: f32,
+    /// Stored value that stands for zero; 0 for floats and indices.
+    pub zero_point: i32,
+}
+
+impl Encoding {
+    /// Values as they are computed.
+    pub const F32: Encoding = Encoding::plain(Element::F32);
+
+    /// Of floats and indices.
+    pub const fn plain(element: Element) -> Encoding {
+        Encoding { element, scale: 1.0, zero_point: 0 }
+    }
+
+    /// Whether memory holds what is computed with, four bytes each: no step but those that know encodings reads any other.
+    pub const fn is_direct(&self) -> bool {
+        matches!(self.element, Element::F32 | Element::I32)
+    }
+
+    /// Whether scale and zero point fit the element.
+    pub fn is_consistent(&self) -> bool {
+        match self.element.range() {
+            Some((low, high)) => {
+                self.scale.is_normal() && self.scale > 0.0 && (low..=high).contains(&self.zero_point)
+            }
+            None => self.scale == 1.0 && self.zero_point == 0,
+        }
+    }
+
+    /// The stored integer for a value; NaN gives the stored 0.
+    #[inline(always)]
+    fn raw(&self, value: f32, low: i32, high: i32) -> i32 {
+        let raw = (value / self.scale).round_ties_even() + self.zero_point as f32;
+        raw.clamp(low as f32, high as f32) as i32
+    }
+
+    /// The value of a stored integer.
+    #[inline(always)]
+    fn value(&self, raw: i32) -> f32 {
+        (raw - self.zero_point) as f32 * self.scale
+    }
+}
+
+/// Elements to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'a> {
+    encoding: Encoding,
+    bytes: &'a [u8],
+}
+
+impl<'a> Stored<'a> {
+    /// Whole elements at an address that is aligned for them; `None` for others, and for scales that fit no element.
+    pub fn new(encoding: Encoding, bytes: &'a [u8]) -> Option<Stored<'a>> {
+        let width = encoding.element.bytes();
+        let whole = bytes.len().is_multiple_of(width) && (bytes.as_ptr() as usize).is_multiple_of(width);
+        (whole && encoding.is_consistent()).then_some(Stored { encoding, bytes })
+    }
+
+    /// Values as they are computed.
+    pub fn values(values: &'a [f32]) -> Stored<'a> {
+        // SAFETY: every f32 is four bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+        Stored { encoding: Encoding::F32, bytes }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.bytes.len() / self.encoding.element.bytes()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The values, where memory holds them as they are computed.
+    pub fn direct(&self) -> Option<&'a [f32]> {
+        match self.encoding.element {
+            Element::F32 => typed(self.bytes).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// Elements to write.
+#[derive(Debug)]
+pub struct StoredMut<'a> {
+    encoding: Encoding,
+    bytes: &'a mut [u8],
+}
+
+impl<'a> StoredMut<'a> {
+    /// As [`Stored::new`].
+    pub fn new(encoding: Encoding, bytes: &'a mut [u8]) -> Option<StoredMut<'a>> {
+        Stored::new(encoding, bytes)?;
+        Some(StoredMut { encoding, bytes })
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.bytes.len() / self.encoding.element.bytes()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Writes values from element `first` on.
+    ///
+    /// # Panics
+    /// When they reach beyond the end.
+    pub fn write(&mut self, level: Level, first: usize, values: &[f32]) {
+        let width = self.encoding.element.bytes();
+        narrow_at(
+            level,
+            self.encoding,
+            values,
+            &mut self.bytes[first * width..(first + values.len()) * width],
+        );
+    }
+}
+
+/// Values of one task.
+const GRAIN: usize = 1 << 14;
+/// A conversion costs about so many multiply-adds.
+const COST: u64 = 4;
+
+/// `out[i]` = the value of element i, for the first `count` ones.
+///
+/// # Panics
+/// When `source` or `out` is shorter than `count`.
+pub fn decode(level: Level, pool: &Pool, source: Stored<'_>, count: usize, out: &mut [f32]) {
+    assert!(source.len() >= count && out.len() >= count, "elements shorter than the count");
+    if !pool.worth(COST * count as u64) {
+        return widen_at(level, source, 0, &mut out[..count]);
+    }
+    let out = SharedOutput::new(out);
+    pool.run(count.div_ceil(GRAIN), &|task| {
+        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+        // SAFETY: every task has its own values.
+        widen_at(level, source, start, unsafe { out.part(start, length) });
+    });
+}
+
+/// Element i = the nearest to `x[i]`, for the first `count` ones.
+///
+/// # Panics
+/// When `x` or `target` is shorter than `count`.
+pub fn encode(level: Level, pool: &Pool, x: &[f32], count: usize, target: StoredMut<'_>) {
+    assert!(x.len() >= count && target.len() >= count, "elements shorter than the count");
+    let StoredMut { encoding, bytes } = target;
+    let width = encoding.element.bytes();
+    if !pool.worth(COST * count as u64) {
+        return narrow_at(level, encoding, &x[..count], &mut bytes[..count * width]);
+    }
+    let bytes = SharedOutput::new(bytes);
+    pool.run(count.div_ceil(GRAIN), &|task| {
+        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+        // SAFETY: every task has its own elements.
+        let part = unsafe { bytes.part(start * width, length * width) };
+        narrow_at(level, encoding, &x[start..start + length], part);
+    });
+}
+
+/// Replaces the first `count` values by the nearest that the encoding holds.
+///
+/// # Panics
+/// When there are fewer values.
+pub fn nearest(level: Level, pool: &Pool, encoding: Encoding, count: usize, values: &mut [f32]) {
+    let values = &mut values[..count];
+    if !pool.worth(COST * count as u64) {
+        return nearest_at(level, encoding, values);
+    }
+    let values = SharedOutput::new(values);
+    pool.run(count.div_ceil(GRAIN), &|task| {
+        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+        // SAFETY: every task has its own values.
+        nearest_at(level, encoding, unsafe { values.part(start, length) });
+    });
+}
+
+dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f32]) }
+dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
+dispatch! { fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
+
+/// Values of the elements from `first` on.
+///
+/// # Panics
+/// When there are fewer elements than places.
+#[inline(always)]
+pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
+    let Stored { encoding, bytes } = source;
+    let width = encoding.element.bytes();
+    let bytes = &bytes[first * width..(first + out.len()) * width];
+    macro_rules! integers {
+        ($type:ty) => {
+            for (out, raw) in out.iter_mut().zip(typed::<$type>(bytes).unwrap_or_default()) {
+                *out = encoding.value(i32::from(*raw));
+            }
+        };
+    }
+    match encoding.element {
+        Element::F32 | Element::I32 => out.copy_from_slice(typed(bytes).unwrap_or_default()),
+        Element::F16 => {
+            let stored = typed::<u16>(bytes).unwrap_or_default();
+            for (out, stored) in out.chunks_mut(LANES).zip(stored.chunks(LANES)) {
+                let mut all = [0; LANES];
+                all[..stored.len()].copy_from_slice(stored);
+                // SAFETY: sixteen elements, of which as many are kept as `out` has places.
+                unsafe { s.store_partial(out.as_mut_ptr(), out.len(), s.load_f16(all.as_ptr())) };
+            }
+        }
+        Element::Bf16 => {
+            for (out, stored) in out.iter_mut().zip(typed(bytes).unwrap_or_default()) {
+                *out = widen_bf16(*stored);
+            }
+        }
+        Element::U16 => integers!(u16),
+        Element::I16 => integers!(i16),
+        Element::U8 => integers!(u8),
+        Element::I8 => integers!(i8),
+    }
+}
+
+/// Sixteen values as the nearest binary16, saturated; NaN stays.
+#[inline(always)]
+fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
+    /// Largest binary16.
+    const LARGEST: f32 = 65504.0;
+    let mut all = [0; LANES];
+    // SAFETY: `x` has at most sixteen values, of which as many are read; `all` has sixteen places.
+    unsafe {
+        let value = s.load_partial(x.as_ptr(), x.len().min(LANES));
+        // The operand order of `max` and `min` lets NaN through.
+        let within = s.max(s.splat(-LARGEST), s.min(s.splat(LARGEST), value));
+        s.store_f16(all.as_mut_ptr(), within);
+    }
+    all
+}
+
+/// The nearest bfloat16, ties to even.
+#[inline(always)]
+fn narrow_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    (if value.is_nan() { bits | 0x0040_0000 } else { rounded } >> 16) as u16
+}
+
+#[inline(always)]
+fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
+    macro_rules! integers {
+        ($type:ty) => {
+            for (out, x) in typed_mut::<$type>(target).unwrap_or_default().iter_mut().zip(x) {
+                *out = encoding.raw(*x, <$type>::MIN.into(), <$type>::MAX.into()) as $type;
+            }
+        };
+    }
+    match encoding.element {
+        Element::F32 | Element::I32 => typed_mut(target).unwrap_or_default().copy_from_slice(x),
+        Element::F16 => {
+            let target = typed_mut::<u16>(target).unwrap_or_default();
+            for (out, x) in target.chunks_mut(LANES).zip(x.chunks(LANES)) {
+                out.copy_from_slice(&saturated(s, x)[..out.len()]);
+            }
+        }
+        Element::Bf16 => {
+            for (out, x) in typed_mut(target).unwrap_or_default().iter_mut().zip(x) {
+                *out = narrow_bf16(*x);
+            }
+        }
+        Element::U16 => integers!(u16),
+        Element::I16 => integers!(i16),
+        Element::U8 => integers!(u8),
+        Element::I8 => integers!(i8),
+    }
+}
+
+#[inline(always)]
+fn round<S: Simd>(s: S, encoding: Encoding, values: &mut [f32]) {
+    match (encoding.element, encoding.element.range()) {
+        (_, Some((low, high))) => {
+            for value in values {
+                *value = encoding.value(encoding.raw(*value, low, high));
+            }
+        }
+        (Element::F16, _) => {
+            for chunk in values.chunks_mut(LANES) {
+                let narrow = saturated(s, chunk);
+                // SAFETY: sixteen elements, of which as many are kept as the chunk has places.
+                unsafe { s.store_partial(chunk.as_mut_ptr(), chunk.len(), s.load_f16(narrow.as_ptr())) };
+            }
+        }
+        (Element::Bf16, _) => {
+            for value in values {
+                *value = widen_bf16(narrow_bf16(*value));
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCALES: [(Element, f32, i32); 10] = [
+        (Element::F32, 1.0, 0),
+        (Element::F16, 1.0, 0),
+        (Element::Bf16, 1.0, 0),
+        (Element::U16, 0.001, 30_000),
+        (Element::U16, 3e-5, 0),
+        (Element::I16, 0.0007, 0),
+        (Element::U8, 0.1, 255),
+        (Element::U8, 0.013, 77),
+        (Element::I8, 0.05, -128),
+        (Element::I8, 1.0, 3),
+    ];
+
+    fn samples() -> Vec<f32> {
+        let mut out: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 4001) as f32 / 50.0 - 40.0).collect();
+        // Halves of steps, ends of ranges, what no encoding holds.
+        out.extend([
+            0.0, -0.0, 0.5, 1.5, 2.5, -2.5, 0.15, 65504.0, 65519.9, 65520.0, 1e30, -1e30, 6e-8, 3e-8, 1e-40,
+        ]);
+        out.extend([f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE]);
+        out
+    }
+
+    /// The meaning, in f64 where that is exact and step by step where f32 decides.
+    fn expected(encoding: Encoding, value: f32) -> f32 {
+        match encoding.element.range() {
+            Some((low, high)) => {
+                let steps = f64::from((value / encoding.scale).round_ties_even());
+                let raw = (steps + f64::from(encoding.zero_point)).clamp(low.into(), high.into());
+                (raw - f64::from(encoding.zero_point)) as f32 * encoding.scale
+            }
+            None if encoding.element == Element::F16 => {
+                // Every binary16 around it, the nearest of them, the even one of two.
+                let value = f64::from(value.clamp(-65504.0, 65504.0));
+                let all = (0..0x7c00u16).map(|bits| (bits, f64::from(crate::simd::widen_f16(bits))));
+                let distance = |held: f64| (held - value.abs()).abs();
+                let best = all
+                    .min_by(|a, b| distance(a.1).total_cmp(&distance(b.1)).then((a.0 & 1).cmp(&(b.0 & 1))));
+                (best.expect("one of many").1 as f32).copysign(value as f32)
+            }
+            None if encoding.element == Element::Bf16 => {
+                let (low, high) = (value.to_bits() & 0xffff_0000, (value.to_bits() & 0xffff_0000) + 0x1_0000);
+                if !value.is_finite() {
+                    return value;
+                }
+                let (below, above) = (f32::from_bits(low), f32::from_bits(high));
+                let above_f64 =
+                    if above.is_infinite() { 2f64.powi(128).copysign(value.into()) } else { above.into() };
+                let (down, up) =
+                    ((f64::from(value) - f64::from(below)).abs(), (above_f64 - f64::from(value)).abs());
+                if down < up || (down == up && (low >> 16) & 1 == 0) { below } else { above }
+            }
+            None => value,
+        }
+    }
+
+    #[test]
+    fn every_encoding_holds_the_nearest_value_at_every_level() {
+        for (element, scale, zero_point) in SCALES {
+            let encoding = Encoding { element, scale, zero_point };
+            assert!(encoding.is_consistent());
+            let x = samples();
+            // The search through all binary16 is slow: a part of the samples stands for all.
+            let thin = if element == Element::F16 { 7 } else { 1 };
+            for level in Level::available() {
+                let mut near = x.clone();
+                nearest(level, &Pool::eager(2), encoding, x.len(), &mut near);
+                for (index, (value, near)) in x.iter().zip(&near).enumerate() {
+                    if index % thin == 0 || index >= 1000 {
+                        assert_eq!(
+                            *near,
+                            expected(encoding, *value),
+                            "{value} as {encoding:?}, {}",
+                            level.name()
+                        );
+                    }
+                }
+                let mut bytes = vec![0u32; x.len()];
+                let width = element.bytes();
+                // SAFETY: plain bytes.
+                let bytes = unsafe {
+                    std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<u8>(), x.len() * width)
+                };
+                encode(
+                    level,
+                    &Pool::eager(3),
+                    &x,
+                    x.len(),
+                    StoredMut::new(encoding, bytes).expect("aligned"),
+                );
+                let mut back = vec![f32::NAN; x.len()];
+                let stored = Stored::new(encoding, bytes).expect("aligned");
+                decode(level, &Pool::eager(3), stored, x.len(), &mut back);
+                assert_eq!(back, near, "{encoding:?}, {}", level.name());
+                // What lies on the grid stays where it is.
+                nearest(level, &Pool::eager(1), encoding, x.len(), &mut near);
+                assert_eq!(back, near, "{encoding:?}, {}", level.name());
+                // Parts of rows, as attention reads them.
+                let mut part = vec![f32::NAN; 21];
+                widen_at(level, stored, 5, &mut part);
+                assert_eq!(part, back[5..26]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_the_same_at_every_level() {
+        for (element, scale, zero_point) in SCALES {
+            let encoding = Encoding { element, scale, zero_point };
+            for level in Level::available() {
+                let mut values = [f32::NAN, 1.0];
+                nearest(level, &Pool::eager(1), encoding, 1, &mut values);
+                match element.range() {
+                    Some(_) => assert_eq!(values[0], (0 - zero_point) as f32 * scale, "{encoding:?}"),
+                    None => assert!(values[0].is_nan(), "{encoding:?}"),
+                }
+                assert_eq!(values[1], 1.0, "only the first was asked for");
+            }
+        }
+    }
+
+    #[test]
+    fn encodings_that_cannot_be_are_refused() {
+        for (scale, zero_point, element) in [
+            (0.0, 0, Element::U8),
+            (-1.0, 0, Element::U8),
+            (f32::NAN, 0, Element::I16),
+            (f32::INFINITY, 0, Element::I16),
+            (1e-40, 0, Element::I16),
+            (1.0, 256, Element::U8),
+            (1.0, -1, Element::U16),
+            (1.0, 128, Element::I8),
+            (2.0, 0, Element::F16),
+            (1.0, 1, Element::F32),
+        ] {
+            let encoding = Encoding { element, scale, zero_point };
+            assert!(!encoding.is_consistent() && Stored::new(encoding, &[]).is_none(), "{encoding:?}");
+        }
+        let halves = Encoding::plain(Element::F16);
+        let bytes = [0u32; 2];
+        // SAFETY: plain bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<u8>(), 8) };
+        assert!(Stored::new(halves, &bytes[..3]).is_none() && Stored::new(halves, &bytes[1..3]).is_none());
+        for dtype in 0..20 {
+            assert!(Element::of(dtype).is_none_or(|element| element.dtype() == dtype));
+        }
+    }
+}
