@@ -101,7 +101,8 @@ impl Chain {
         &self.shared.layout
     }
 
-    pub(crate) fn assets(&self) -> &[Asset] {
+    /// The gathered tables, by [`AssetId`](shardwright_graph::AssetId).
+    pub fn assets(&self) -> &[Asset] {
         &self.shared.assets
     }
 
