@@ -11,6 +11,7 @@
 pub mod chain;
 pub mod checkpoints;
 pub mod measure;
+pub mod picky;
 pub mod program;
 pub mod rust_source;
 pub mod tree;

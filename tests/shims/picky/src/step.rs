@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn shapes_that_fit_and_shapes_that_do_not() {
-        let table: [(Step, &[&[usize]], &[usize], bool); 19] = [
+        type Case<'a> = (Step, &'a [&'a [usize]], &'a [usize], bool);
+        let table: [Case<'_>; 19] = [
             (Step::Add, &[&[2, 3], &[3]], &[2, 3], true),
             (Step::Add, &[&[2, 1, 4], &[3, 1]], &[2, 3, 4], true),
             (Step::Add, &[&[2, 3], &[2]], &[2, 3], false),

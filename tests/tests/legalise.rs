@@ -1,0 +1,489 @@
+//! Legalisation against a shim that takes as little as a real chip might: primitives alone, 16-bit activations alone, states
+//! it only reads, positions as tensors. What it cannot take is refused by name; what it takes gives the oracle's numbers.
+
+use std::collections::BTreeSet;
+
+use shardwright_build::EntryMenu;
+use shardwright_graph::target::{
+    ActivationFormat, Encoding, ErrorClass, FormatTuple, StateFormat, WeightFormat,
+};
+use shardwright_graph::{
+    ComponentKind, DType, Encodings, EntryGraph, EntryKind, Graph, Keys, LegaliseError, Op, PortSide, Range,
+    Ranges, Role,
+};
+use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
+use shardwright_reference::{Arrangement, Form, ReferenceModel};
+use shardwright_runtime::Chain;
+use shardwright_tests::chain::{committed, menu, tokens};
+use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::picky::{self, Formatted, as_inside};
+
+/// What the picky shim takes.
+const A16W8: FormatTuple =
+    FormatTuple::uniform(WeightFormat::W8PerChannel, ActivationFormat::A16, StateFormat::A16);
+
+fn models() -> impl Iterator<Item = (&'static str, Graph)> {
+    TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).map(|folder| (folder, committed(folder)))
+}
+
+/// The names of what a graph computes by a semantic operation.
+fn semantic(graph: &EntryGraph) -> BTreeSet<&str> {
+    let nodes = graph.nodes.iter().filter(|node| node.op.is_semantic() && node.op != Op::StateUpdate);
+    nodes.map(|node| node.name.as_str()).collect()
+}
+
+#[test]
+fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
+    let shim = picky::open(&[]);
+    for (folder, graph) in models() {
+        let planned = graph.planned(&A16W8).expect("counted");
+        let model = Formatted { graph: &planned, encodings: Encodings::counting(&A16W8) };
+        let middle = graph.layers() / 2;
+        let menu = menu(64, &[8], &[1, 8]);
+        let shards = model
+            .legalise(&menu, &[middle], &shim, &as_inside)
+            .unwrap_or_else(|error| panic!("{folder}: {error}"));
+        let mut written = BTreeSet::new();
+        for shard in &shards {
+            for legal in &shard.entries {
+                let entry = &legal.graph;
+                let what =
+                    format!("{folder}: {:?} {:?} {}", shard.component, shard.layers, entry.point.name());
+                entry.validate().unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(entry.nodes.iter().all(|node| !node.op.is_semantic()), "{what}");
+                assert!(entry.nodes.iter().all(|node| node.op != Op::Convert), "{what}");
+                assert!(entry.tensors.iter().all(|tensor| !tensor.is_index()), "{what}");
+
+                // Every operation of the model is in the record, with a reason.
+                let plain = graph
+                    .entry(shard.component, shard.layers.0..shard.layers.1, entry.point, Default::default())
+                    .expect("a graph")
+                    .expect("a part in it");
+                let recorded: BTreeSet<&str> = legal.decomposed.keys().map(String::as_str).collect();
+                assert_eq!(recorded, semantic(&plain), "{what}");
+                assert!(legal.decomposed.values().all(|reason| !reason.is_empty()), "{what}");
+
+                // Every update became rows that leave; what another shard wrote is read as it is.
+                for port in &entry.states {
+                    let role = Role::StateRows { state: port.id };
+                    assert_eq!(entry.output(&role).is_some(), port.written, "{what}");
+                    assert_eq!(legal.by_runtime.contains_key(&port.id), port.written, "{what}");
+                    assert!(entry.output(&Role::State { state: port.id }).is_none(), "{what}");
+                    if port.written && entry.point.kind == EntryKind::Decode {
+                        written.insert(port.id);
+                    }
+                }
+
+                // Tables instead of positions, of exactly the kinds the operations call for.
+                let has = |wanted: &dyn Fn(&Op) -> bool| plain.nodes.iter().any(|node| wanted(&node.op));
+                let bound =
+                    |wanted: &dyn Fn(&Role) -> bool| entry.inputs.iter().any(|(_, role)| wanted(role));
+                let ropes = plain.nodes.iter().filter_map(|node| match node.op {
+                    Op::Rope(rope) => Some(rope),
+                    _ => None,
+                });
+                for rope in ropes {
+                    assert!(bound(&|role| *role == Role::RotaryCos(rope)), "{what}: {rope:?}");
+                    assert!(bound(&|role| *role == Role::RotarySin(rope)), "{what}: {rope:?}");
+                }
+                let has_attention = has(&|op| matches!(op, Op::Attention(_)));
+                assert_eq!(bound(&|role| matches!(role, Role::Mask(_))), has_attention, "{what}");
+                for (tensor, role) in &entry.inputs {
+                    let Role::Mask(mask) = role else { continue };
+                    let width = match mask.keys {
+                        Keys::State { capacity } => capacity,
+                        Keys::StateAndRows { capacity } => capacity + entry.point.rows,
+                        Keys::Rows => entry.point.rows,
+                    };
+                    assert_eq!(entry.tensor(*tensor).shape, [entry.point.rows, width], "{what}");
+                }
+            }
+        }
+        assert_eq!(written.len(), graph.states.len(), "{folder}: every state has a writer");
+    }
+}
+
+/// Each question is about a whole entry point: what was taken before is shown again beside what is new.
+#[test]
+fn every_question_is_about_a_whole_entry_point() {
+    let shim = picky::open(&[]);
+    let graph = committed(TEXT_FIXTURES[1]);
+    let planned = graph.planned(&A16W8).expect("counted");
+    let model = Formatted { graph: &planned, encodings: Encodings::counting(&A16W8) };
+    let mut shown: Vec<EntryGraph> = Vec::new();
+    let check = |entry: &EntryGraph| {
+        shown.push(entry.clone());
+        shim.check("picky", entry, &planned.weights)
+    };
+    model.legalise_with(&menu(64, &[], &[1]), &[], &as_inside, check).expect("it is taken");
+    let decoder: Vec<&EntryGraph> =
+        shown.iter().filter(|entry| entry.component == ComponentKind::Decoder).collect();
+    let whole = graph.entry(ComponentKind::Decoder, 0..graph.layers(), decoder[0].point, Default::default());
+    let names = |entry: &EntryGraph| entry.nodes.iter().map(|node| node.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(decoder[0]), names(&whole.expect("a graph").expect("a part in it")));
+    assert!(decoder.len() <= 4, "{} questions", decoder.len());
+    for (before, after) in decoder.iter().zip(&decoder[1..]) {
+        // Every round gives all that the entry gives, encoded, and has fewer semantic operations.
+        assert!(after.outputs.len() == before.outputs.len());
+        let left = |entry: &EntryGraph| entry.nodes.iter().filter(|node| node.op.is_semantic()).count();
+        assert!(left(after) < left(before));
+        let encoded = |tensor: &shardwright_graph::Tensor| {
+            tensor.weight.is_some() || tensor.is_index() || tensor.dtype == DType::U16
+        };
+        assert!(after.tensors.iter().all(encoded));
+    }
+}
+
+fn refusal(
+    formats: &FormatTuple,
+    options: &[(&str, &str)],
+    ports: picky::PortEncodings<'_>,
+) -> (String, &'static str, Option<u32>, String) {
+    let shim = picky::open(options);
+    let graph = committed(TEXT_FIXTURES[1]).planned(formats).expect("counted");
+    let model = Formatted { graph: &graph, encodings: Encodings::counting(formats) };
+    let error = match model.legalise(&menu(64, &[8], &[1]), &[2, 4], &shim, ports) {
+        Ok(_) => panic!("{formats} {options:?}: taken"),
+        Err(error) => error,
+    };
+    assert!(error.help().is_some(), "{error}");
+    let words = error.to_string();
+    let LegaliseError::Refused { node, op, layer, reason } = error else { panic!("{words}") };
+    for part in [node.as_str(), op, reason.as_str()] {
+        assert!(words.contains(part), "{words}");
+    }
+    assert!(layer.is_none_or(|layer| words.contains(&format!("layer {layer}"))), "{words}");
+    println!("{formats} {options:?}: {words}");
+    (node, op, layer, reason)
+}
+
+#[test]
+fn a_refused_primitive_is_told_with_its_layer_and_reason() {
+    let w8 = WeightFormat::W8PerChannel;
+    let a16 = |weights| FormatTuple::uniform(weights, ActivationFormat::A16, StateFormat::A16);
+    let with = |activations, states| FormatTuple::uniform(w8, activations, states);
+    let f32 = FormatTuple::F32;
+    let table: [(FormatTuple, &[(&str, &str)], &str, &str); 12] = [
+        (A16W8, &[("no-op", "exp")], "exp", "there is no exp"),
+        (A16W8, &[("no-op", "rsqrt")], "rsqrt", "there is no rsqrt"),
+        (A16W8, &[("rank-limit", "3")], "reshape", "has 4 axes, of which 3 are taken"),
+        (a16(WeightFormat::W4PerChannel), &[], "mat-mul", "is i4, not i8"),
+        (a16(WeightFormat::W2PerChannel), &[], "mat-mul", "is i2, not i8"),
+        (a16(WeightFormat::W8PerTensor), &[], "mat-mul", "has not one f32 scale an output channel"),
+        (a16(WeightFormat::F16), &[], "mat-mul", "is f16, not i8"),
+        (with(ActivationFormat::F32, StateFormat::F32), &[], "mul-scalar", "is f32, not u16"),
+        (with(ActivationFormat::F16, StateFormat::F16), &[], "mul-scalar", "is f16, not u16"),
+        (with(ActivationFormat::A16Symmetric, StateFormat::A16), &[], "mul-scalar", "is i16, not u16"),
+        (with(ActivationFormat::A16, StateFormat::A8), &[], "add", "is u8, not u16"),
+        (f32, &[], "mul-scalar", "is f32, not u16"),
+    ];
+    for (formats, options, op, reason) in table {
+        let (node, found, layer, told) = refusal(&formats, options, &as_inside);
+        assert_eq!(found, op, "{formats} {options:?}: `{node}` {told}");
+        assert!(told.contains(reason), "{formats} {options:?}: {told}");
+        // What comes before the decoder has no layers.
+        let before = ["mul-scalar", "rsqrt"].contains(&op);
+        assert_eq!(layer.is_none(), before, "{formats} {options:?}: `{node}`");
+    }
+}
+
+/// A conversion at a port is an operation like any other: here to a float, which is refused by the name of the port.
+#[test]
+fn a_port_in_another_type_is_refused_by_its_name() {
+    for wanted in [PortSide::Input, PortSide::Output] {
+        let ports = |entry: &EntryGraph, side: PortSide, role: &Role| {
+            let is_it = entry.component == ComponentKind::Decoder && side == wanted && *role == Role::Hidden;
+            is_it.then_some(Encoding::F32)
+        };
+        let (node, op, layer, reason) = refusal(&A16W8, &[], &ports);
+        assert_eq!(op, "convert", "{node}: {reason}");
+        assert!(node.ends_with(".converted") && reason.contains("is f32, not u16"), "{node}: {reason}");
+        match wanted {
+            PortSide::Input => {
+                assert_eq!((layer, node.as_str()), (Some(0), "hidden.converted"));
+                assert!(reason.contains("`hidden`"), "{reason}");
+            }
+            PortSide::Output => assert_eq!(layer, Some(1)),
+        }
+    }
+}
+
+/// Positions, and rows of the largest entry point.
+const CONTEXT: u32 = 64;
+const ROWS: u32 = 8;
+
+fn numbers_menu() -> EntryMenu {
+    menu(CONTEXT, &[ROWS], &[1, ROWS])
+}
+
+/// A model in the picky shim's formats, calibrated on text that is not what it is run on.
+struct Calibrated {
+    folder: &'static str,
+    float: Graph,
+    graph: Graph,
+    ranges: Ranges,
+    ids: Vec<u32>,
+}
+
+impl Calibrated {
+    fn new(folder: &'static str) -> Self {
+        let float = committed(folder);
+        let ids = tokens(&float, 96 + 45);
+        let mut ranges = Ranges::new();
+        let arrangement = Arrangement::whole(96);
+        let reference = ReferenceModel::new(&float, arrangement).expect("a reference");
+        let mut see = |key: &str, values: &[f32]| {
+            let seen = values.iter().filter(|value| !Range::is_masked(**value));
+            let start = Range { low: f32::INFINITY, high: f32::NEG_INFINITY, masked: false };
+            let range = seen.fold(start, |range, &value| Range {
+                low: range.low.min(value),
+                high: range.high.max(value),
+                masked: range.masked,
+            });
+            let range = Range { masked: values.iter().any(|value| Range::is_masked(*value)), ..range };
+            let known = ranges.get(key).copied().unwrap_or(range);
+            ranges.insert(key.to_owned(), known.union(range));
+        };
+        reference.observe(&ids[..96], &mut see).unwrap_or_else(|error| panic!("{folder}: {error}"));
+        let recipe = Recipe::new(&float, &A16W8, TableFormats::default());
+        let graph =
+            quantise(&float, &recipe, &mut Unwatched).unwrap_or_else(|error| panic!("{folder}: {error}"));
+        Calibrated { folder, float, graph, ranges, ids: ids[96..].to_vec() }
+    }
+
+    fn all() -> impl Iterator<Item = Calibrated> {
+        TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).map(Calibrated::new)
+    }
+
+    fn formatted(&self) -> Formatted<'_> {
+        Formatted { graph: &self.graph, encodings: Encodings::of(&A16W8, &self.ranges) }
+    }
+
+    /// The chain on the picky shim, cut before these layers.
+    fn chain(&self, before: &[u32], ports: picky::PortEncodings<'_>) -> Chain {
+        let (shim, model) = (picky::open(&[]), self.formatted());
+        let shards = model.legalise(&numbers_menu(), before, &shim, ports);
+        let shards = shards.unwrap_or_else(|error| panic!("{} before {before:?}: {error}", self.folder));
+        model
+            .chain(&shards, &shim)
+            .unwrap_or_else(|error| panic!("{} before {before:?}: {error}", self.folder))
+    }
+
+    fn arrangement(&self, before: &[u32], form: Form) -> Arrangement {
+        Arrangement { context: CONTEXT.into(), rows: ROWS.into(), cuts: before.to_vec(), form }
+    }
+
+    /// What the quantised model should give, cut and chunked the same.
+    fn oracle(&self, before: &[u32], ports: Vec<(PortSide, Role, Encoding)>) -> ReferenceModel<'_> {
+        let encodings = Encodings { ports, ..Encodings::of(&A16W8, &self.ranges) };
+        ReferenceModel::new_encoded(&self.graph, self.arrangement(before, Form::ByRuntime), encodings)
+            .unwrap_or_else(|error| panic!("{}: {error}", self.folder))
+    }
+}
+
+/// Every kind of step: a prompt in whole chunks and a remainder, single tokens, many rows with logits for each.
+fn split(ids: &[u32]) -> (&[u32], &[u32], &[u32]) {
+    let (rest, scored) = ids.split_at(ids.len() - 2 * ROWS as usize);
+    let (prompt, single) = rest.split_at(rest.len() - 4);
+    assert!(!(prompt.len() - 1).is_multiple_of(ROWS as usize));
+    (prompt, single, scored)
+}
+
+fn walk(chain: &Chain, ids: &[u32]) -> Vec<Vec<f32>> {
+    let (prompt, single, scored) = split(ids);
+    let mut session = chain.session().expect("a session");
+    let mut seen = Vec::new();
+    for ids in std::iter::once(prompt).chain(single.chunks(1)) {
+        session.append(ids).unwrap_or_else(|error| panic!("{error}"));
+        seen.push(session.logits().expect("logits follow an append").to_vec());
+    }
+    let mut visit = |step: &mut shardwright_runtime::StepView<'_>| {
+        seen.extend((0..step.rows()).map(|row| step.logits(row).expect("a scored row").to_vec()));
+    };
+    session.score(scored, &mut visit).unwrap_or_else(|error| panic!("{error}"));
+    seen
+}
+
+fn walk_oracle(oracle: &ReferenceModel<'_>, ids: &[u32]) -> Vec<Vec<f32>> {
+    let (prompt, single, scored) = split(ids);
+    let (&last, before) = prompt.split_last().expect("a prompt");
+    let mut sequence = oracle.start();
+    oracle.prefill(&mut sequence, before).expect("a reference");
+    let mut seen = Vec::new();
+    for ids in [last].iter().chain(single).map(std::slice::from_ref).chain([scored]) {
+        let trace = oracle.decode(&mut sequence, ids, false).expect("a reference");
+        let logits = trace.logits.expect("logits");
+        seen.extend((0..ids.len()).map(|row| logits.row(row)));
+    }
+    seen
+}
+
+/// Largest distance in steps of the logits' encoding, and how many logits differ at all.
+fn apart(given: &[Vec<f32>], expected: &[Vec<f32>], step: f32) -> (f32, usize) {
+    assert_eq!(given.len(), expected.len());
+    let pairs = given.iter().flatten().zip(expected.iter().flatten());
+    let steps = pairs.map(|(given, expected)| ((given - expected) / step).abs().round());
+    let (mut most, mut differ) = (0.0_f32, 0);
+    for steps in steps {
+        assert!(!steps.is_nan());
+        most = most.max(steps);
+        differ += usize::from(steps > 0.0);
+    }
+    (most, differ)
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// The step of the logits.
+fn logits_step(chain: &Chain) -> f32 {
+    let head = chain.description().shards.last().expect("a head");
+    let port = head.entries[0].ports.iter().find(|port| port.role == Role::Logits).expect("logits");
+    port.encoding.expect("encoded logits").scale.get()
+}
+
+/// Two implementations of one definition, with nothing in common but it: they agree in every bit of every logit.
+#[test]
+fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
+    for model in Calibrated::all() {
+        let chain = model.chain(&[], &as_inside);
+        let given = walk(&chain, &model.ids);
+        let expected = walk_oracle(&model.oracle(&[], Vec::new()), &model.ids);
+        let (steps, differ) = apart(&given, &expected, logits_step(&chain));
+
+        let float =
+            ReferenceModel::new(&model.float, model.arrangement(&[], Form::Semantic)).expect("a reference");
+        let float = walk_oracle(&float, &model.ids);
+        let cosines = given.iter().zip(&float).map(|(given, float)| cosine(given, float));
+        let least = cosines.fold(1.0, f64::min);
+        println!(
+            "{}: {differ} logits differ, by {steps} steps; cosine to float at least {least:.6}",
+            model.folder
+        );
+        assert!(steps == 0.0, "{}: {differ} logits differ, by up to {steps} steps", model.folder);
+        assert!(least > 0.99, "{}: cosine {least} to the model in floats", model.folder);
+    }
+}
+
+/// Layers before which each model is cut, into two and into three.
+fn cuts(graph: &Graph) -> [Vec<u32>; 3] {
+    let layers = graph.layers();
+    [vec![1], vec![layers / 2], vec![1, layers - 1]]
+}
+
+/// Both sides of a cut have the encoding of one range, so nothing is converted, neither in a shard nor between two.
+#[test]
+fn cuts_convert_nothing_and_change_no_bit() {
+    for model in Calibrated::all() {
+        let whole = walk(&model.chain(&[], &as_inside), &model.ids);
+        for before in cuts(&model.graph) {
+            let chain = model.chain(&before, &as_inside);
+            let given = walk(&chain, &model.ids);
+            let (_, differ) = apart(&given, &whole, logits_step(&chain));
+            assert_eq!(differ, 0, "{} before {before:?}", model.folder);
+            let (_, differ) = apart(
+                &given,
+                &walk_oracle(&model.oracle(&before, Vec::new()), &model.ids),
+                logits_step(&chain),
+            );
+            assert_eq!(differ, 0, "{} before {before:?}: against the oracle cut alike", model.folder);
+
+            let boundaries = chain.session().expect("a session").placement().boundaries;
+            assert!(boundaries.len() > before.len(), "{}", model.folder);
+            for boundary in boundaries {
+                assert_eq!(boundary.copied_because, None, "{} before {before:?}: {boundary:?}", model.folder);
+            }
+        }
+    }
+}
+
+/// A boundary in 16-bit integers of other steps than the inside's: a conversion on each side, which the shim takes.
+#[test]
+fn a_port_in_other_steps_is_converted_on_both_sides() {
+    let model = Calibrated::new(TEXT_FIXTURES[1]);
+    let wide = Encoding::affine_over(-200.0, 100.0, 16);
+    let ports = |entry: &EntryGraph, _: PortSide, role: &Role| {
+        (entry.component == ComponentKind::Decoder && *role == Role::Hidden).then_some(wide)
+    };
+    let chain = model.chain(&[2], &ports);
+    let given = walk(&chain, &model.ids);
+    // The oracle has the ports of every component so; the residual stream passes through them all the same.
+    let everywhere = [PortSide::Input, PortSide::Output].map(|side| (side, Role::Hidden, wide)).to_vec();
+    let all = |_: &EntryGraph, _: PortSide, role: &Role| (*role == Role::Hidden).then_some(wide);
+    let alike = walk(&model.chain(&[2], &all), &model.ids);
+    let expected = walk_oracle(&model.oracle(&[2], everywhere), &model.ids);
+    let (_, differ) = apart(&alike, &expected, logits_step(&chain));
+    assert_eq!(differ, 0);
+    let whole = walk(&model.chain(&[], &as_inside), &model.ids);
+    let (steps, differ) = apart(&given, &whole, logits_step(&chain));
+    assert!(steps > 0.0 && differ > 0, "coarser steps are seen");
+
+    let shim = picky::open(&[]);
+    let shards = model.formatted().legalise(&numbers_menu(), &[2], &shim, &ports).expect("it is taken");
+    let conversions = |shard: &picky::LegalShard| {
+        let decode = shard.entries.last().expect("entries");
+        decode.graph.nodes.iter().filter(|node| node.op == Op::Convert).count()
+    };
+    let counts: Vec<usize> =
+        shards.iter().filter(|shard| shard.component == ComponentKind::Decoder).map(conversions).collect();
+    assert_eq!(counts, [2, 2]);
+}
+
+/// The new rows of a state leave, the state itself is bound for reading, and no run is given a position or a slot.
+#[test]
+fn what_a_picky_shard_binds() {
+    let model = Calibrated::new(TEXT_FIXTURES[1]);
+    let chain = model.chain(&[2], &as_inside);
+    let mut by_runtime = 0;
+    for shard in &chain.description().shards {
+        for entry in &shard.entries {
+            for port in &entry.ports {
+                let encoding = port.encoding.unwrap_or_else(|| panic!("{}", port.name));
+                assert_eq!(encoding.dtype(), DType::U16, "{}", port.name);
+                assert!(!matches!(port.role, Role::Positions | Role::Slots { .. }), "{}", port.name);
+                assert!(port.direction != shardwright_shims::Direction::State, "{}", port.name);
+                by_runtime += usize::from(matches!(port.role, Role::StateRows { .. }));
+            }
+        }
+    }
+    // Prefill, decode of one row and of several.
+    assert_eq!(by_runtime, 3 * model.graph.states.len());
+}
+
+/// A limit on the number of operations is no verdict on a node: compiling fails with the numbers a planner needs.
+#[test]
+fn a_limit_on_operations_is_told_when_compiling() {
+    let model = Calibrated::new(TEXT_FIXTURES[3]);
+    let shim = picky::open(&[("ops-limit", "300")]);
+    let limits = shim.limits("picky").expect("limits");
+    assert_eq!(
+        limits.iter().map(|limit| (limit.name.as_str(), limit.value)).collect::<Vec<_>>(),
+        [("ops", 300)]
+    );
+    let (formatted, menu) = (model.formatted(), numbers_menu());
+    let shards = formatted.legalise(&menu, &[], &shim, &as_inside).expect("every node is taken");
+    let error = formatted.chain(&shards, &shim).expect_err("too many operations");
+    assert_eq!(error.class(), Some(ErrorClass::ResourceLimit), "{error}");
+    let detail = |key: &str| {
+        let details = error.details();
+        details.iter().find(|(held, _)| held == key).map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    assert_eq!((detail("limit").as_str(), detail("max").as_str()), ("ops", "300"));
+    let largest = shards.iter().flat_map(|shard| &shard.entries).map(|legal| legal.graph.nodes.len());
+    assert!(largest.map(|ops| ops.to_string()).any(|ops| ops == detail("value")));
+    let shards = formatted.legalise(&menu, &[1, 2, 3], &shim, &as_inside).expect("every node is taken");
+    formatted.chain(&shards, &shim).expect("a layer has fewer operations");
+}
+
+#[test]
+fn options_that_are_not_there_are_refused() {
+    for (key, value, words) in
+        [("no-op", "sideways", "`sideways`"), ("ops-limit", "many", "`many`"), ("nicer", "1", "`nicer`")]
+    {
+        let options = [(key.to_owned(), value.to_owned())];
+        let error = picky::registry().open("picky", "picky", &options).expect_err(key);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
