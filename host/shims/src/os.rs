@@ -215,9 +215,16 @@ pub(crate) fn wait_for(pid: u32) -> io::Result<Ended> {
 /// Limits this process to so much private memory and no core dumps. Mapped files and shared memory do not count.
 pub(crate) fn limit_self(memory_bytes: u64) -> io::Result<()> {
     let set = |what, value: u64| {
-        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-        // SAFETY: the pointer is valid for the call.
-        checked(unsafe { libc::setrlimit(what, &limit) }).map(drop)
+        // SAFETY: plain data that getrlimit fills.
+        let mut limit: libc::rlimit = unsafe { zeroed() };
+        // SAFETY: the pointer is valid for both calls.
+        unsafe {
+            checked(libc::getrlimit(what, &mut limit))?;
+            // A limit that is lower already cannot be raised.
+            limit.rlim_max = limit.rlim_max.min(value);
+            limit.rlim_cur = limit.rlim_max;
+            checked(libc::setrlimit(what, &limit)).map(drop)
+        }
     };
     set(libc::RLIMIT_CORE, 0)?;
     set(libc::RLIMIT_DATA, memory_bytes)

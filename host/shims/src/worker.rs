@@ -9,13 +9,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use shardwright_graph::target::FlagVerdict;
-use shardwright_shim_abi::raw::SwEntryFunction;
+use shardwright_shim_abi::raw::{SW_LOG_WARNING, SwEntryFunction};
 
 use crate::artefact::Artefact;
 use crate::board::BoardPage;
@@ -130,19 +130,62 @@ fn shared() -> &'static Shared {
     })
 }
 
-static LINES: OnceLock<UnixDatagram> = OnceLock::new();
+/// The way of log lines to the host.
+struct Lines {
+    stream: UnixStream,
+    /// What did not fit when it was last tried; lines are not cut.
+    rest: Vec<u8>,
+    dropped: u64,
+}
 
-/// Sends a line of the shim's log to the host. One that nobody has room for is dropped: a log must not stop a shim.
+static LINES: OnceLock<Mutex<Lines>> = OnceLock::new();
+
+impl Lines {
+    /// Whether all that was put so far is sent.
+    fn flush(&mut self) -> bool {
+        while !self.rest.is_empty() {
+            match os::send(self.stream.as_fd(), &self.rest, &[]) {
+                Ok(count) => drop(self.rest.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Sends what is left, and how many lines were lost. False when there is no room still.
+    fn settle(&mut self) -> bool {
+        let flushed = self.flush();
+        if flushed && self.dropped > 0 {
+            let dropped = std::mem::take(&mut self.dropped);
+            self.put(SW_LOG_WARNING, &format!("{dropped} lines were logged too fast and are lost"));
+            return self.flush();
+        }
+        flushed
+    }
+
+    fn put(&mut self, level: u32, message: &str) {
+        let mut length = message.len().min(LINE_LIMIT);
+        while !message.is_char_boundary(length) {
+            length -= 1;
+        }
+        let mut content = vec![u8::try_from(level).unwrap_or(u8::MAX)];
+        content.extend_from_slice(&message.as_bytes()[..length]);
+        let _ = put(&mut self.rest, Kind::Message, &content);
+    }
+}
+
+/// Sends a line of the shim's log to the host. One that there is no room for is dropped, and that is said when there is: a log
+/// must not stop a shim.
 fn send_line(level: u32, message: &str) {
     let Some(lines) = LINES.get() else { return };
-    let mut length = message.len().min(LINE_LIMIT);
-    while !message.is_char_boundary(length) {
-        length -= 1;
+    let mut lines = lock(lines);
+    if lines.settle() {
+        lines.put(level, message);
+        lines.flush();
+    } else {
+        lines.dropped += 1;
     }
-    let mut bytes = Vec::with_capacity(length + 1);
-    bytes.push(u8::try_from(level).unwrap_or(u8::MAX));
-    bytes.extend_from_slice(&message.as_bytes()[..length]);
-    let _ = lines.send(&bytes);
 }
 
 fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
@@ -151,9 +194,9 @@ fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     os::replace(File::open("/dev/null")?.as_fd(), 0)?;
     let board = BoardPage::of(board)?;
     let signals = UnixStream::from(os::move_high(signals)?);
-    let lines = UnixDatagram::from(os::move_high(lines)?);
-    lines.set_nonblocking(true)?;
-    let _ = LINES.set(lines);
+    let stream = UnixStream::from(os::move_high(lines)?);
+    stream.set_nonblocking(true)?;
+    let _ = LINES.set(Mutex::new(Lines { stream, rest: Vec::new(), dropped: 0 }));
     library::send_log_to(send_line);
     // Before the limits: an alternative stack for signals is made with every thread.
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || listen(signals))?;
@@ -268,6 +311,9 @@ impl Line {
     }
 
     fn answer(&mut self, result: Result<Answer, Fault>) {
+        if let Some(lines) = LINES.get() {
+            lock(lines).settle();
+        }
         self.message(&match result {
             Ok(answer) => Message::Answer(answer),
             Err(fault) => Message::Fault(fault),

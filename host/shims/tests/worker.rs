@@ -16,8 +16,8 @@ use shardwright_graph::EntryKind;
 use shardwright_graph::target::ErrorClass;
 use shardwright_shims::{
     Artefact, Bound, Buffer, Caps, Compatibility, Direction, Isolation, LoadError, LoadedShard, Place,
-    Running, ShimError, ShimInstance, ShimRegistry, Watch, WorkOrder, WorkOrderBuilder, WorkerEnd,
-    WorkerReport, find_worker,
+    Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder,
+    WorkerEnd, WorkerReport, find_worker,
 };
 
 /// The dying shim, found by a registry that opens no library in this process.
@@ -209,7 +209,7 @@ fn a_decoder_gives_the_same_bits_in_a_worker() {
         let mut sessions = [shard(), shard()].map(|shard| Session { shard, states: states.clone() });
         let mut results = sessions[0].run("prefill_4@8", 0, &hidden[..16], plain);
         for (step, row) in hidden[16..].chunks(HIDDEN as usize).enumerate() {
-            results.extend(sessions[step % 2 ^ 1].run("decode_1@8", 4 + step as i32, row, plain));
+            results.extend(sessions[(step + 1) % 2].run("decode_1@8", 4 + step as i32, row, plain));
         }
         let states = states.map(|state| state.read().unwrap().to_vec());
         (results.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), states)
@@ -847,6 +847,77 @@ fn one_death_ends_the_runs_of_every_shard() {
         }
         assert_eq!(run.join().unwrap().worker().unwrap().end, WorkerEnd::Cancelled);
     });
+}
+
+/// Keeps what is logged on its thread.
+#[derive(Clone, Default)]
+struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Listener {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{value:?}"));
+    }
+}
+
+impl tracing::Subscriber for Listener {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "shim"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn what_a_shim_logs_arrives_in_the_hosts_log() {
+    let listener = Listener::default();
+    let _listening = tracing::subscriber::set_default(listener.clone());
+    let instance = open("limits:log");
+    instance.limits("npu").unwrap();
+    // By the second question there was room for all that is left to say.
+    instance.devices(None).unwrap();
+    drop(instance);
+    let heard = listener.0.lock().unwrap();
+    assert!(heard.iter().any(|line| line == "dying: opened"), "{heard:?}");
+    assert!(heard.iter().any(|line| line.contains("limits:log")), "the instance is named: {heard:?}");
+    // Ten thousand at once: none is cut, and those there was no room for are counted.
+    let lines = heard.iter().filter(|line| line.starts_with("line ")).count();
+    let lost =
+        |line: &String| line.strip_suffix(" lines were logged too fast and are lost")?.parse::<usize>().ok();
+    let lost: usize = heard.iter().filter_map(lost).sum();
+    assert_eq!(lines + lost, 10_000, "{lines} and {lost}");
+}
+
+#[test]
+fn a_linked_shim_is_opened_by_a_worker_that_has_it() {
+    let shims = Shims::new();
+    let path = shims.dying(None);
+    // SAFETY: the library was just built for this, and is never unloaded.
+    let library = Box::leak(Box::new(unsafe { libloading::Library::new(path) }.unwrap()));
+    // SAFETY: the contract gives the symbol this type.
+    let entry = unsafe { library.get::<SwEntryFunction>(b"shardwright_shim_entry") }.unwrap();
+    let registry = ShimRegistry::builder().linked("part-of-this", *entry).build();
+    assert_eq!(registry.open("dying", "here", &[]).unwrap().devices(None).unwrap().len(), 1);
+    // The program of this crate has none.
+    let error = registry.open_isolated("dying", "there", &[], &isolation()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("could not be started") && text.contains("`<linked part-of-this>` is not there"),
+        "{text}"
+    );
 }
 
 /// Not a test of its own: the process that the next one kills.

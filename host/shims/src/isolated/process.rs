@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -152,7 +152,7 @@ enum Cause {
 /// What it printed.
 struct Captured {
     pipe: Option<PipeReader>,
-    lines: Option<UnixDatagram>,
+    lines: Option<(UnixStream, Decoder)>,
     tail: VecDeque<u8>,
     /// Bytes printed so far.
     total: u64,
@@ -181,14 +181,32 @@ impl Captured {
                 Err(_) => self.pipe = None,
             }
         }
-        let mut line = [0; LINE_LIMIT + 1];
         taken = 0;
-        while let Some(lines) = &self.lines {
-            match lines.recv(&mut line) {
-                Ok(0) => {}
+        while let Some((stream, decoder)) = &mut self.lines {
+            match stream.read(&mut buffer) {
+                Ok(0) => self.lines = None,
                 Ok(count) => {
-                    let text = String::from_utf8_lossy(&line[1..count]);
-                    crate::library::log_line(u32::from(line[0]), name, &text);
+                    decoder.feed(&buffer[..count]);
+                    loop {
+                        match decoder.next() {
+                            Ok(Some(frame)) => {
+                                if let Some((level, text)) = frame.content.split_first() {
+                                    let text = String::from_utf8_lossy(text);
+                                    crate::library::log_line(u32::from(*level), name, &text);
+                                }
+                            }
+                            Ok(None) => break,
+                            Err(broken) => {
+                                tracing::warn!(
+                                    instance = name,
+                                    "its log cannot be read any more: {}",
+                                    broken.0
+                                );
+                                self.lines = None;
+                                break;
+                            }
+                        }
+                    }
                     taken += count;
                     if taken >= DRAIN_LIMIT {
                         break;
@@ -213,7 +231,7 @@ impl Captured {
     fn descriptors(&self) -> [RawFd; 2] {
         [
             self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-            self.lines.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+            self.lines.as_ref().map_or(-1, |(stream, _)| stream.as_raw_fd()),
         ]
     }
 }
@@ -306,7 +324,7 @@ impl Worker {
     ) -> io::Result<(Worker, Vec<OwnedFd>)> {
         let (control, their_control) = UnixStream::pair()?;
         let (signals, their_signals) = UnixStream::pair()?;
-        let (lines, their_lines) = UnixDatagram::pair()?;
+        let (lines, their_lines) = UnixStream::pair()?;
         let (pipe, their_pipe) = io::pipe()?;
         let (board, their_board) = BoardPage::new()?;
         os::never_block(pipe.as_fd())?;
@@ -325,6 +343,7 @@ impl Worker {
             os::kill_group(pid);
             let _ = os::wait_for(pid);
         })?;
+        let lines = (lines, Decoder::new(LINE_LIMIT + 1));
         let captured = Captured { pipe: Some(pipe), lines: Some(lines), tail: VecDeque::new(), total: 0 };
         let worker = Worker {
             name: name.to_owned(),
@@ -511,7 +530,8 @@ impl Worker {
             let mut wait = left;
             if let Some(cancelled) = &mut call.cancelled {
                 if stop_by.is_some() || cancelled() {
-                    let by = *stop_by.get_or_insert(now + self.caps.grace);
+                    let far = now + Duration::from_secs(1 << 20);
+                    let by = *stop_by.get_or_insert(now.checked_add(self.caps.grace).unwrap_or(far));
                     if now >= by {
                         return Err(self.end_call(&call, Cause::Killed(WorkerEnd::Cancelled)));
                     }
@@ -602,9 +622,7 @@ impl Worker {
     fn found(&self, status: os::Ended, touched: &dyn Fn(u64) -> Option<Touched>) -> WorkerEnd {
         let board = self.board.board();
         let limit_bytes = self.caps.memory_bytes;
-        let exhausted = board.exhausted.load(Ordering::Relaxed) != 0
-            // Within a sixteenth: what a process has resident is never quite what it has.
-            || status.peak_memory_bytes >= limit_bytes - limit_bytes / 16;
+        let exhausted = board.exhausted.load(Ordering::Relaxed) != 0;
         match (status.signal, status.code) {
             (_, Some(0)) => WorkerEnd::NoAnswer,
             _ if exhausted => WorkerEnd::OverMemory { limit_bytes },

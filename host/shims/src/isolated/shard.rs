@@ -192,7 +192,8 @@ impl RemoteShard {
                     }
                     own = Arc::ptr_eq(owner, &self.worker);
                 }
-                if !own && !(kinds.host() && buffer.is_mapped()) {
+                let seen = own || kinds.host() && buffer.is_mapped();
+                if !seen {
                     return Err(refuse(
                         "the device cannot see this buffer; copy it into one of its own".to_owned(),
                     ));

@@ -14,6 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static const sw_host *the_host;
+
 struct sw_shim {
     char where[24];
     char how[24];
@@ -103,6 +105,14 @@ static void misbehave(const char *how) {
         for (int line = 0; line < 100000; line++) fprintf(stderr, "vendor: line %d of very many lines\n", line);
         abort();
     }
+    if (strcmp(how, "log") == 0) {
+        for (int line = 0; line < 10000; line++) {
+            char text[64];
+            snprintf(text, sizeof text, "line %d of many, long enough to fill every buffer on the way", line);
+            the_host->log(the_host->log_context, SW_LOG_DEBUG, text);
+        }
+        return; /* and goes on */
+    }
     if (strcmp(how, "chatter") == 0) {
         pthread_t thread;
         pthread_create(&thread, 0, print_for_ever, 0);
@@ -146,6 +156,7 @@ static sw_error *describe(const sw_description_sink *sink) {
 
 static sw_error *open_shim(const sw_host *host, const sw_option *const *options, uint64_t count, sw_shim **shim) {
     sw_shim *opened = calloc(1, sizeof *opened);
+    the_host = host;
     host->log(host->log_context, SW_LOG_INFO, "dying: opened");
     for (uint64_t i = 0; i < count; i++) {
         const char *value = options[i]->value;
