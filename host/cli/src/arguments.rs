@@ -29,8 +29,18 @@ pub enum Format {
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Generate text from a checkpoint.
+    /// Generate text from a checkpoint or a bundle.
     Run(RunArguments),
+    /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run goes on where it stopped.
+    Compile(CompileArguments),
+    /// Show what a bundle, an artefact, a work order or a checkpoint says of itself.
+    Inspect {
+        /// The file or directory.
+        path: PathBuf,
+        /// Prove every byte of a bundle, not the manifest and small files alone.
+        #[arg(long)]
+        verify: bool,
+    },
     /// Show how a checkpoint would be cut, placed and built, and why.
     Plan(PlanArguments),
     /// Show what a checkpoint consists of.
@@ -39,6 +49,8 @@ pub enum Command {
     Embed(EmbedArguments),
     /// Compare a checkpoint's outputs with recorded ones. Exits with 1 if they differ.
     Verify(VerifyArguments),
+    /// Show what there is to run on here, what was passed over and why, and what would come of a bundle.
+    Doctor(DoctorArguments),
     /// Shims: what was found, and why others were skipped.
     #[command(subcommand)]
     Shim(ShimCommand),
@@ -113,6 +125,34 @@ pub struct ExecutionArguments {
     /// Threads of the CPU engine. Default: the cores there are.
     #[arg(long)]
     pub threads: Option<u32>,
+    /// Which work of shims happens in a process of its own.
+    #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
+    pub isolation: Isolation,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Questions and compiling, where the worker program is found.
+    Automatic,
+    /// None.
+    Off,
+    /// Questions and compiling.
+    Compile,
+    /// Running too: a driver that dies costs a second, not this program.
+    Process,
+}
+
+#[derive(Args, Debug)]
+pub struct CompileArguments {
+    /// A directory as Hugging Face publishes it.
+    pub checkpoint: PathBuf,
+    /// Where the bundle goes: a directory that is empty, or does not exist, or holds a bundle.
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +167,7 @@ pub enum Executor {
 
 #[derive(Args, Debug)]
 pub struct RunArguments {
-    /// A directory as Hugging Face publishes it: config.json, *.safetensors, tokenizer.json.
+    /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), or a bundle.
     pub checkpoint: PathBuf,
     /// The text to continue, or with --chat the user's turn. Default: standard input.
     #[arg(short, long)]
@@ -198,7 +238,7 @@ pub struct ShowArguments {
 
 #[derive(Args, Debug)]
 pub struct EmbedArguments {
-    /// The checkpoint directory of an embedding model.
+    /// The checkpoint directory of an embedding model, or its bundle.
     pub checkpoint: PathBuf,
     /// Texts to embed. Default: one per line of standard input.
     pub texts: Vec<String>,
@@ -241,6 +281,14 @@ pub struct VerifyArguments {
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorArguments {
+    /// A bundle to look at.
+    pub bundle: Option<PathBuf>,
+    #[command(flatten)]
+    pub places: PlaceArguments,
 }
 
 #[derive(Subcommand, Debug)]

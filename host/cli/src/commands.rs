@@ -1,5 +1,6 @@
 //! One function per command: ask the public crate, print the answer.
 
+mod bundle;
 mod embed;
 mod run;
 mod verify;
@@ -9,11 +10,16 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use serde::Serialize;
-use shardwright::{Executor, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath, TableFormats};
+use shardwright::runtime::bundle::BundleNoticeKind;
+use shardwright::{
+    BundleOptions, Executor, Isolation, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath,
+    TableFormats,
+};
 
 use crate::arguments::{
-    Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format, PlaceArguments,
-    PlanArguments, PlannerCommand, ShimCommand, Table, TargetArguments, VerifyArguments,
+    Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format,
+    Isolation as IsolationArgument, PlaceArguments, PlanArguments, PlannerCommand, ShimCommand, Table,
+    TargetArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -23,12 +29,14 @@ pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
     let format = arguments.format;
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments, format),
+        Command::Compile(arguments) => bundle::compile(arguments, format),
+        Command::Inspect { path, verify } => bundle::inspect(path, *verify, format),
         Command::Plan(arguments) => plan(arguments, format),
         Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
         Command::Embed(arguments) => embed::embed(arguments, format),
         Command::Verify(arguments) => verify::verify(arguments, format),
         Command::Shim(ShimCommand::List(places)) => {
-            print(format, &shardwright::list_shims(&search_path(places)), views::shims)
+            print(format, &shardwright::list_shims(&search_path(places))?, views::shims)
         }
         Command::Planner(PlannerCommand::Check { planner, request, places }) => {
             let search = search_path(places);
@@ -115,7 +123,7 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }
-    options
+    options.isolation(isolation(execution))
 }
 
 /// Directories named on the command line, then those of the environment, then those beside the program.
@@ -166,21 +174,68 @@ fn open(
     execution: &ExecutionArguments,
     checkpoint: &Path,
 ) -> Result<Model, Failure> {
-    let _busy = views::Busy::new("planning, compiling and loading");
-    Ok(open_options(target, execution).open(checkpoint)?)
+    if !shardwright::is_bundle(checkpoint) {
+        let _busy = views::Busy::new("planning, compiling and loading");
+        return Ok(open_options(target, execution).open(checkpoint)?);
+    }
+    if let Some(what) = decided_before(target, execution) {
+        let what = format!("{what} was decided when {} was compiled", checkpoint.display());
+        return Err(Failure::Arguments(what));
+    }
+    let _busy = views::Busy::new("loading");
+    let mut options = BundleOptions::new()
+        .search_path(search_path(&target.places))
+        .strict(target.strict)
+        .isolation(isolation(execution));
+    if let Some(threads) = execution.threads {
+        options = options.threads(threads);
+    }
+    Ok(options.open(checkpoint)?)
+}
+
+/// What was asked that a bundle leaves no choice in.
+fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> Option<&'static str> {
+    let decided = [
+        ("--soc", target.soc.is_some()),
+        ("--limit", !target.limits.is_empty()),
+        ("--formats", !target.formats.is_empty()),
+        ("--table", !target.tables.is_empty()),
+        ("--calibration-text", target.calibration_text.is_some()),
+        ("--planner", target.planner.is_some()),
+        ("--planner-option", !target.planner_options.is_empty()),
+        ("--context", target.context.is_some()),
+        ("--on", execution.on.is_some()),
+    ];
+    decided.into_iter().find(|(_, asked)| *asked).map(|(name, _)| name)
+}
+
+fn isolation(execution: &ExecutionArguments) -> Isolation {
+    match execution.isolation {
+        IsolationArgument::Automatic => Isolation::Automatic,
+        IsolationArgument::Off => Isolation::Off,
+        IsolationArgument::Compile => Isolation::Compile,
+        IsolationArgument::Process => Isolation::Process,
+    }
+}
+
+/// `fallback` or `note`.
+fn loudness(kind: NoticeKind) -> &'static str {
+    if kind == NoticeKind::Fallback { "fallback" } else { "note" }
 }
 
 /// Says on standard error what must not be kept silent before a model's output.
 fn say_notices(model: &Model, quiet: bool) {
-    let plan = model.plan();
-    if let Some(executor) = &plan.emulated_on {
+    if let Some(executor) = &model.chain().description().emulated_on {
         eprintln!("*emulated on {executor}*");
     }
-    for notice in plan.notices.iter().filter(|notice| !quiet || notice.kind == NoticeKind::Fallback) {
-        eprintln!(
-            "{}: {}",
-            if notice.kind == NoticeKind::Fallback { "fallback" } else { "note" },
-            notice.text
-        );
+    let planned =
+        model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
+    let planned = planned.map(|notice| (notice.kind, &notice.text));
+    let bundled = model.bundle_notices().iter().map(|notice| match notice.kind {
+        BundleNoticeKind::Fallback => (NoticeKind::Fallback, &notice.text),
+        BundleNoticeKind::Note => (NoticeKind::Note, &notice.text),
+    });
+    for (kind, text) in planned.chain(bundled).filter(|(kind, _)| !quiet || *kind == NoticeKind::Fallback) {
+        eprintln!("{}: {text}", loudness(kind));
     }
 }

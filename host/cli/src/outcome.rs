@@ -19,6 +19,8 @@ pub enum Outcome {
 pub enum Failure {
     /// The public crate said so.
     Library(Error),
+    /// Arguments that are sound alone and not together.
+    Arguments(String),
     /// Reading or writing around it failed.
     Io { what: String, source: std::io::Error },
     /// Whoever reads standard output went away; nothing is to be said.
@@ -83,6 +85,7 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
         Ok(Outcome::Different) => return ExitCode::from(1),
         Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
         Err(Failure::Library(error)) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
+        Err(Failure::Arguments(message)) => (ErrorKind::Argument, message, None),
         Err(Failure::Io { what, source }) => (ErrorKind::Missing, format!("{what}: {source}"), None),
     };
     let help = help.unwrap_or_else(|| general_help(kind).to_owned());

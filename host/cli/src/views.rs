@@ -1,11 +1,13 @@
 //! How reports look to a person. Every view has its JSON twin in the report's own serialisation.
 
+mod bundle;
 mod plan;
 mod progress;
 mod shims;
 mod show;
 mod verify;
 
+pub use bundle::{compiled, inspected};
 pub use plan::plan;
 pub use progress::Progress;
 pub use shims::shims;

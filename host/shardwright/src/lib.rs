@@ -41,6 +41,10 @@ mod text_side;
 #[cfg(feature = "build")]
 mod compiling;
 #[cfg(feature = "build")]
+mod doctor;
+#[cfg(feature = "build")]
+mod inspect;
+#[cfg(feature = "build")]
 mod making;
 #[cfg(feature = "build")]
 mod opening;
@@ -72,6 +76,12 @@ pub use shardwright_planning as planning;
 #[cfg(feature = "build")]
 pub use {
     compiling::CompileReport,
+    doctor::{
+        BundlePrognosis, CacheReport, ChainPrognosis, DoctorReport, FoundFile, FoundProfileReport, Identity,
+        MachineReport, Problem, ProofReport, SearchedPlace, ShardPrognosis, ShardState, VariableReport,
+        WorkerPresence, doctor,
+    },
+    inspect::{ArtefactReport, Inspected, WorkOrderEntry, WorkOrderReport, inspect, is_bundle},
     opening::Planned,
     options::{Executor, FormatChoice, OpenOptions, TableFormats},
     planners::{PlannerReport, check_planner, pack_planner},

@@ -1,8 +1,9 @@
 use serde::Serialize;
 use shardwright_build::graph::target::{FlagSchema, Limit};
-use shardwright_build::shims::{DeviceKind, LayoutCheck, ShimRegistry};
+use shardwright_build::shims::{DeviceKind, LayoutCheck, Running, Search, Shim, ShimError, ShimInstance};
 
-use crate::SearchPath;
+use crate::isolation::Shims;
+use crate::{Error, Isolation, Result, SearchPath};
 
 /// The shims there are, and what was passed over.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +27,8 @@ pub struct ShimReport {
     pub abi: String,
     /// Where it lies.
     pub path: String,
+    /// How it was looked for there.
+    pub search: String,
     /// The vendor's library it drives, with version.
     pub vendor_library: Option<String>,
     /// Outcome of the layout comparison.
@@ -34,10 +37,14 @@ pub struct ShimReport {
     pub compiles: bool,
     /// Whether it can run what it compiled.
     pub runs: bool,
+    /// Where it was asked about them: `in a worker`, `in this process`, `not at all`.
+    pub asked: String,
     /// Its devices in this machine.
     pub devices: Vec<DeviceReport>,
     /// Why devices could not be asked for.
     pub error: Option<String>,
+    /// What would help.
+    pub help: Option<String>,
 }
 
 /// One device.
@@ -67,69 +74,16 @@ pub struct SkippedReport {
 }
 
 /// Every shim that is found, with its devices, and everything that was passed over with the reason.
-pub fn list_shims(search: &SearchPath) -> ShimsReport {
-    report(&registry(search))
-}
-
-/// Opens the directories of `search`; with feature `static-cpu` the linked CPU shim is there too.
-pub(crate) fn registry(search: &SearchPath) -> ShimRegistry {
-    let mut builder = ShimRegistry::builder();
-    #[cfg(feature = "static-cpu")]
-    {
-        builder = builder.linked("cpu", shardwright_shim_cpu::shim_entry());
-    }
-    for directory in &search.shims {
-        builder = builder.directory(directory);
-    }
-    builder.build()
+///
+/// Shims are asked in a worker process where that program is found, else in this one.
+pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
+    Ok(report(&Shims::open(search, Isolation::Automatic)?))
 }
 
 /// Asks every shim about itself and its devices.
-fn report(registry: &ShimRegistry) -> ShimsReport {
-    let shims = registry
-        .shims()
-        .iter()
-        .map(|shim| {
-            let described = shim.description();
-            let devices = shim.open("listing", &[]).and_then(|instance| {
-                let devices = instance.devices(None)?;
-                devices
-                    .into_iter()
-                    .map(|device| {
-                        Ok(DeviceReport {
-                            limits: instance.limits(&device.name)?,
-                            flags: instance.flags(&device.name)?,
-                            kind: match device.kind {
-                                DeviceKind::Present => "present",
-                                DeviceKind::Offline => "offline",
-                                DeviceKind::Simulated => "simulated",
-                            }
-                            .to_owned(),
-                            name: device.name,
-                            soc: device.soc,
-                        })
-                    })
-                    .collect::<Result<Vec<_>, _>>()
-            });
-            let (devices, error) = match devices {
-                Ok(devices) => (devices, None),
-                Err(error) => (Vec::new(), Some(error.to_string())),
-            };
-            ShimReport {
-                name: described.name.clone(),
-                vendor: described.vendor.clone(),
-                version: described.version.clone(),
-                abi: shim.abi_version(),
-                path: shim.path().display().to_string(),
-                vendor_library: described.vendor_library.clone(),
-                layout: layout_text(shim.layout()),
-                compiles: shim.compiles(),
-                runs: shim.runs(),
-                devices,
-                error,
-            }
-        })
-        .collect();
+pub(crate) fn report(found: &Shims) -> ShimsReport {
+    let registry = &found.registry;
+    let shims = registry.shims().iter().map(|shim| shim_report(found, shim)).collect();
     let skipped = registry
         .skipped()
         .iter()
@@ -140,6 +94,63 @@ fn report(registry: &ShimRegistry) -> ShimsReport {
         })
         .collect();
     ShimsReport { shims, skipped }
+}
+
+fn shim_report(found: &Shims, shim: &Shim) -> ShimReport {
+    let described = shim.description();
+    let (devices, asked, error) = match found.open_to_compile(shim.name(), "listing", &[]) {
+        Ok(instance) => {
+            let devices = devices(&instance).map_err(Error::from);
+            let asked = match instance.running() {
+                Running::InProcess => "in this process",
+                Running::Worker(_) => "in a worker",
+            };
+            match devices {
+                Ok(devices) => (devices, asked, None),
+                Err(error) => (Vec::new(), asked, Some(error)),
+            }
+        }
+        Err(error) => (Vec::new(), "not at all", Some(error)),
+    };
+    ShimReport {
+        name: described.name.clone(),
+        vendor: described.vendor.clone(),
+        version: described.version.clone(),
+        abi: shim.abi_version(),
+        path: shim.path().display().to_string(),
+        search: match shim.manifest().map(|manifest| manifest.search) {
+            Some(Search::Beside) => "beside its manifest",
+            Some(Search::System) => "by the system's loader",
+            None => "linked into the program",
+        }
+        .to_owned(),
+        vendor_library: described.vendor_library.clone(),
+        layout: layout_text(shim.layout()),
+        compiles: shim.compiles(),
+        runs: shim.runs(),
+        asked: asked.to_owned(),
+        devices,
+        help: error.as_ref().and_then(Error::help).map(str::to_owned),
+        error: error.map(|error| error.to_string()),
+    }
+}
+
+fn devices(instance: &ShimInstance) -> Result<Vec<DeviceReport>, ShimError> {
+    let devices = instance.devices(None)?.into_iter().map(|device| {
+        Ok(DeviceReport {
+            limits: instance.limits(&device.name)?,
+            flags: instance.flags(&device.name)?,
+            kind: match device.kind {
+                DeviceKind::Present => "present",
+                DeviceKind::Offline => "offline",
+                DeviceKind::Simulated => "simulated",
+            }
+            .to_owned(),
+            name: device.name,
+            soc: device.soc,
+        })
+    });
+    devices.collect()
 }
 
 fn layout_text(layout: &LayoutCheck) -> String {

@@ -1,0 +1,139 @@
+use std::fmt::Write;
+
+use shardwright::{CompileReport, Inspected, runtime::bundle};
+
+use super::{bytes, table};
+
+/// What compiling gave.
+pub fn compiled(report: &CompileReport) -> String {
+    let mut text = super::plan(&report.plan);
+    let _ = writeln!(
+        text,
+        "\n{} in {}: chains {}",
+        bytes(report.bytes),
+        report.directory,
+        report.chains.join(", ")
+    );
+    if report.artefacts_reused > 0 {
+        let _ = writeln!(text, "{} artefacts were there already", report.artefacts_reused);
+    }
+    let _ = writeln!(text, "bundle {}", report.bundle);
+    text
+}
+
+/// What a file or directory says of itself.
+pub fn inspected(inspected: &Inspected) -> String {
+    match inspected {
+        Inspected::Bundle(inspection) => bundle_view(inspection),
+        Inspected::Checkpoint(report) => super::show(report),
+        Inspected::Artefact(report) => {
+            let head = &report.head;
+            let mut text = format!(
+                "artefact by {} {} for {}, {}\nsha256 {}\nwork order {}\n",
+                head.shim,
+                head.shim_version,
+                head.device,
+                bytes(head.payload_length),
+                report.sha256,
+                head.work_order
+            );
+            for entry in &head.entries {
+                let (first, end) = entry.layers;
+                let _ = writeln!(text, "  {} of {} {first}-{end}", entry.name, entry.component);
+            }
+            for flag in &head.flags {
+                let _ = writeln!(text, "  flag {}: {}", flag.flag, flag.verdict);
+            }
+            text
+        }
+        Inspected::WorkOrder(report) => {
+            let mut text = format!(
+                "work order, {} weights of {}\nsha256 {}\n",
+                report.weights,
+                bytes(report.weight_bytes),
+                report.sha256
+            );
+            for entry in &report.entries {
+                let (first, end) = entry.layers;
+                let _ = writeln!(
+                    text,
+                    "  {} of {} {first}-{end}, {} operations",
+                    entry.name, entry.component, entry.operations
+                );
+            }
+            for flag in &report.flags {
+                let _ = writeln!(text, "  flag {flag}");
+            }
+            text
+        }
+    }
+}
+
+fn bundle_view(inspection: &bundle::Inspection) -> String {
+    let manifest = &inspection.manifest;
+    let model = &manifest.model;
+    let mut text = format!(
+        "bundle of {} ({}), {}, by {}\nsha256 {}\ncheckpoint {}\n",
+        model.name,
+        model.family,
+        bytes(inspection.total_bytes),
+        manifest.program,
+        inspection.sha256,
+        model.checkpoint
+    );
+    if let Some(calibration) = &model.calibration {
+        let _ = writeln!(text, "calibration {calibration}");
+    }
+    let planner = &manifest.planner;
+    let _ = writeln!(text, "planned for {} by {} {}", manifest.soc, planner.name, planner.version);
+    for (name, value) in &manifest.options {
+        let _ = writeln!(text, "asked: {name}={value}");
+    }
+    for chain in &manifest.chains {
+        let emulated = chain.emulated_on.as_ref().map(|on| format!(" *emulated on {on}*"));
+        let _ = writeln!(text, "\nchain {}{}", chain.name, emulated.unwrap_or_default());
+        let mut shards = table(&["shard", "target", "shim", "formats", "entry points", "artefact", "flags"]);
+        for shard in &chain.shards {
+            let entries: Vec<String> = shard.entries.iter().map(ToString::to_string).collect();
+            let flags: Vec<String> =
+                shard.flags.iter().map(|held| format!("{} {}", held.flag, held.verdict.name())).collect();
+            shards.add_row([
+                shard.name.clone(),
+                shard.target.name.clone(),
+                format!("{} {}", shard.compiled_by.shim, shard.compiled_by.version),
+                shard.formats.to_string(),
+                entries.join(" "),
+                bytes(shard.artefact.bytes),
+                flags.join(", "),
+            ]);
+        }
+        let _ = writeln!(text, "{shards}");
+    }
+    for asset in &manifest.assets {
+        let _ = writeln!(
+            text,
+            "table {} [{}, {}] {}, {}",
+            asset.name,
+            asset.entries,
+            asset.width,
+            asset.dtype,
+            bytes(asset.table.bytes)
+        );
+    }
+    for verification in &manifest.verifications {
+        let outcome = if verification.passed { "held" } else { "did not hold" };
+        let _ = writeln!(text, "verification {} {outcome}: {}", verification.name, verification.summary);
+    }
+    for notice in &manifest.notices {
+        let _ = writeln!(text, "noted: {}", notice.text);
+    }
+    for file in &inspection.files {
+        if let bundle::FileState::Damaged { reason } = &file.state {
+            let _ = writeln!(text, "damaged: {} ({}): {reason}", file.used_as.join(", "), file.file.sha256);
+        }
+    }
+    for stray in &inspection.unreferenced {
+        let _ = writeln!(text, "not part of it: {}", stray.name);
+    }
+    text
+}
