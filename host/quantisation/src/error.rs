@@ -2,6 +2,7 @@ use std::io;
 use std::path::PathBuf;
 
 use shardwright_graph::GraphError;
+use shardwright_reference::ReferenceError;
 
 /// Why a weight or a graph cannot be made in other formats.
 #[derive(Debug, thiserror::Error)]
@@ -181,5 +182,144 @@ impl StoreError {
     /// Whether the file, and not the system, is at fault, so that making it again helps.
     pub(crate) fn is_of_content(&self) -> bool {
         !matches!(self, StoreError::Io { .. } | StoreError::Busy { .. })
+    }
+}
+
+/// Why a model cannot be calibrated or measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrationError {
+    /// The reference cannot run the model.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// Weights cannot be made in a format to be measured.
+    #[error(transparent)]
+    Quantise(#[from] QuantiseError),
+    /// A tensor took a value that no range covers.
+    #[error("`{key}` took the value {value}")]
+    NotFinite {
+        /// The tensor's key.
+        key: String,
+        /// The value.
+        value: f32,
+    },
+    /// Nothing was run.
+    #[error("no token sequences were given")]
+    NoSequences,
+    /// Every sequence is too short to say anything about the next token.
+    #[error("no sequence has two tokens, so there is no likelihood to compare")]
+    NoPredictions,
+    /// A share of the values that leaves out half of them or more.
+    #[error("{share} is no share of the values to keep")]
+    Percentile {
+        /// The share.
+        share: f64,
+    },
+    /// Calibrations of two models.
+    #[error("the calibrations belong to different models")]
+    OtherModel,
+    /// The watcher ended the work.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl CalibrationError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            CalibrationError::Reference(source) => source.help(),
+            CalibrationError::Quantise(source) => source.help(),
+            CalibrationError::NotFinite { .. } => {
+                Some("the checkpoint is damaged or overflows on this text; fetch it again, or try other text")
+            }
+            CalibrationError::NoSequences => Some("give at least one sequence of ids"),
+            CalibrationError::NoPredictions => Some("give a sequence of at least two ids"),
+            CalibrationError::Percentile { .. } => {
+                Some("more than 0.5 and at most 1; 0.9999 leaves out outliers")
+            }
+            CalibrationError::OtherModel => Some("merge only what one checkpoint was calibrated with"),
+            CalibrationError::Cancelled => None,
+        }
+    }
+}
+
+/// What is wrong with a file of measurements.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasuredError {
+    /// The system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file is something else.
+    #[error("{} holds no {wanted}", path.display())]
+    OtherKind {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        wanted: &'static str,
+    },
+    /// The file is of another version of the format.
+    #[error("{} has version {found} of the format, this program reads version {supported}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version that can be read.
+        supported: u32,
+    },
+    /// The file says it is larger than any sensible one.
+    #[error("{} says it holds {bytes} bytes, more than {limit} are not read", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes it says.
+        bytes: u64,
+        /// Most that are read.
+        limit: u64,
+    },
+    /// The content is not as it was written, or never was sound.
+    #[error("{} is damaged at byte {offset}: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// The file is sound and was measured on another checkpoint.
+    #[error("{} was measured on checkpoint {found}, not on {wanted}", path.display())]
+    OtherCheckpoint {
+        /// The file.
+        path: PathBuf,
+        /// Hash of the checkpoint it belongs to.
+        found: String,
+        /// Hash of the checkpoint at hand.
+        wanted: String,
+    },
+}
+
+impl MeasuredError {
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            MeasuredError::Io { .. } => None,
+            MeasuredError::OtherKind { .. } => Some("name a file that this program wrote for that purpose"),
+            MeasuredError::Version { .. } => Some("measure again with this version of the program"),
+            MeasuredError::TooLarge { .. } | MeasuredError::Damaged { .. } => {
+                Some("remove the file and measure again")
+            }
+            MeasuredError::OtherCheckpoint { .. } => {
+                Some("measure this checkpoint; values of another say nothing about it")
+            }
+        }
     }
 }

@@ -189,7 +189,7 @@ impl<'s> Job<'s> {
         if largest == 0.0 {
             return Ok(Some(Whole { scale: 1.0, zero_point: 0 }));
         }
-        let grid = steps.grid(largest);
+        let grid: Vec<f32> = steps.grid(largest).collect();
         let of = |values: &[f32]| -> Vec<Sums> {
             let rows = || values.chunks(self.width.max(1));
             let of_scale = |&scale: &f32| {

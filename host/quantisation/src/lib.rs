@@ -10,21 +10,34 @@
 //!
 //! The same bytes come out whatever the number of threads, and whether a run was interrupted or not.
 //!
-//! Reading order: [`Recipe`], [`quantise()`], [`Store`].
+//! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Calibrator`], [`Calibration`]; [`evaluate()`], [`Sensitivities`].
 
+mod calibration;
+mod envelope;
 mod error;
+mod evaluate;
 mod job;
 mod pack;
+mod quality;
 mod recipe;
 mod scale;
+mod sensitivity;
 mod source;
 mod store;
 mod watch;
 
-pub use error::{QuantiseError, StoreError};
+pub use calibration::{Calibration, Calibrator, IntegerBits, RangeMethod, content_hash};
+pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
+pub use evaluate::{Candidate, Evaluation, Table, evaluate};
 pub use recipe::{Importance, Recipe, TableFormats, quantise, quantise_constant, quantise_weight};
+pub use sensitivity::{Sensitivities, Sensitivity};
 pub use source::RowSource;
 pub use store::Store;
 pub use watch::{Note, Progress, Unwatched, Watch};
 // What stored values mean is graph's to say.
 pub use shardwright_graph::{Affine, ConstantFormat, Granularity, Range, Ranges, WeightQuantisation};
+
+/// In lower-case hexadecimal digits.
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

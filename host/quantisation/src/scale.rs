@@ -20,6 +20,10 @@ const FITS: usize = 3;
 /// Adding and subtracting 1.5 · 2²³ rounds to the nearest integer, ties to even, where a value is far smaller.
 const ROUNDER: f32 = 12_582_912.0;
 
+/// Ends of the positive f16 numbers.
+const LEAST_HALF: f64 = 1.0 / 16_777_216.0;
+const LARGEST_HALF: f64 = 65_504.0;
+
 /// Range of the stored integers and type of the scales of a format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Steps {
@@ -34,27 +38,25 @@ impl Steps {
     fn scale(&self, wanted: f64) -> f32 {
         match self.scale {
             DType::F16 => {
-                let lowest = f16::MIN_POSITIVE_SUBNORMAL.to_f64();
-                f16::from_f64(wanted.clamp(lowest, f16::MAX.to_f64())).to_f32()
+                let wanted = wanted.clamp(LEAST_HALF, LARGEST_HALF);
+                f16::from_f32(wanted as f32).to_f32()
             }
             _ => wanted.clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32,
         }
     }
 
-    /// The max-abs scale.
-    #[cfg(test)]
-    pub fn plain(&self, largest: f32) -> f32 {
-        self.scale(f64::from(largest) / f64::from(self.limit))
-    }
-
     /// Scales worth trying, from the max-abs one down. Few integers profit from deep cuts, many do not.
-    pub fn grid(&self, largest: f32) -> Vec<f32> {
-        let (ratio, count) = if self.limit > 16.0 { (0.96_f64, 16) } else { (0.93_f64, 24) };
+    pub fn grid(self, largest: f32) -> impl Iterator<Item = f32> {
+        let (ratio, count) = if self.limit > 16.0 { (0.96, 16) } else { (0.93, 24) };
         let plain = f64::from(largest) / f64::from(self.limit);
-        let mut grid: Vec<f32> = (0..count).map(|step| self.scale(plain * ratio.powi(step))).collect();
+        let factors = std::iter::successors(Some(1.0_f64), move |factor| Some(factor * ratio)).take(count);
+        let mut before = 0.0;
         // Small f16 scales fall together.
-        grid.dedup();
-        grid
+        factors.map(move |factor| self.scale(plain * factor)).filter(move |&scale| {
+            let new = scale != before;
+            before = scale;
+            new
+        })
     }
 }
 
@@ -114,48 +116,66 @@ impl Sums {
 
 /// The sums of `values` at `scale`; importances, where given, are as many.
 pub(crate) fn sums(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> Sums {
-    match importance {
-        None => sums_of::<false>(values, values, scale, limit),
-        Some(importance) => sums_of::<true>(values, importance, scale, limit),
-    }
+    let [error, product, square] = match importance {
+        None => over_lanes(values, values, scale.recip(), |v, _| {
+            let q = nearest(v, limit);
+            [(v - q) * (v - q), q * v, q * q]
+        }),
+        Some(importance) => over_lanes(values, importance, scale.recip(), |v, c| {
+            let q = nearest(v, limit);
+            [(v - q) * (v - q) * c, q * c * v, q * c * q]
+        }),
+    };
+    Sums { error, product, square }
 }
 
-fn sums_of<const WEIGHTED: bool>(values: &[f32], importance: &[f32], scale: f32, limit: f32) -> Sums {
-    let inverse = scale.recip();
-    let mut total = Sums::default();
+/// The squared error of `values` at `scale`.
+fn squared_error(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> f64 {
+    let [error] = match importance {
+        None => over_lanes(values, values, scale.recip(), |v, _| {
+            let left = v - nearest(v, limit);
+            [left * left]
+        }),
+        Some(importance) => over_lanes(values, importance, scale.recip(), |v, c| {
+            let left = v - nearest(v, limit);
+            [left * left * c]
+        }),
+    };
+    error * f64::from(scale) * f64::from(scale)
+}
+
+/// Sums of what `of` gives for every value times `factor` and its importance.
+#[inline(always)]
+fn over_lanes<const N: usize>(
+    values: &[f32],
+    importance: &[f32],
+    factor: f32,
+    of: impl Fn(f32, f32) -> [f32; N],
+) -> [f64; N] {
+    let mut total = [0.0; N];
     for (values, importance) in values.chunks(RUN).zip(importance.chunks(RUN)) {
-        let mut lanes = [[0.0_f32; LANES]; 3];
+        let mut lanes = [[0.0_f32; LANES]; N];
         let (whole, rest) = values.as_chunks::<LANES>();
         let (importances, rest_importance) = importance.as_chunks::<LANES>();
         for (eight, c) in whole.iter().zip(importances) {
-            add::<WEIGHTED, LANES>(&mut lanes, eight, c, inverse, limit);
+            for lane in 0..LANES {
+                let terms = of(eight[lane] * factor, c[lane]);
+                for (lanes, term) in lanes.iter_mut().zip(terms) {
+                    lanes[lane] += term;
+                }
+            }
         }
-        let mut tail = [[0.0_f32; 1]; 3];
-        for (value, c) in rest.as_chunks::<1>().0.iter().zip(rest_importance.as_chunks::<1>().0) {
-            add::<WEIGHTED, 1>(&mut tail, value, c, inverse, limit);
+        for ((value, c), lane) in rest.iter().zip(rest_importance).zip(0..LANES) {
+            let terms = of(value * factor, *c);
+            for (lanes, term) in lanes.iter_mut().zip(terms) {
+                lanes[lane] += term;
+            }
         }
-        let sum = |at: usize| lanes[at].iter().chain(&tail[at]).map(|&lane| f64::from(lane)).sum::<f64>();
-        total = total.plus(Sums { error: sum(0), product: sum(1), square: sum(2) });
+        for (total, lanes) in total.iter_mut().zip(lanes) {
+            *total += lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>();
+        }
     }
     total
-}
-
-#[inline(always)]
-fn add<const WEIGHTED: bool, const N: usize>(
-    lanes: &mut [[f32; N]; 3],
-    values: &[f32; N],
-    importance: &[f32; N],
-    inverse: f32,
-    limit: f32,
-) {
-    for lane in 0..N {
-        let v = values[lane] * inverse;
-        let q = nearest(v, limit);
-        let (left, weighted) = if WEIGHTED { (v - q, q * importance[lane]) } else { (v - q, q) };
-        lanes[0][lane] += if WEIGHTED { left * left * importance[lane] } else { left * left };
-        lanes[1][lane] += weighted * v;
-        lanes[2][lane] += weighted * q;
-    }
 }
 
 /// The best scale found for values that share one. Values are finite; of none but zeros the scale is 1.
@@ -169,44 +189,29 @@ pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Step
     }
     /// Steps down the grid without gain after which the rest is not tried.
     const PATIENCE: usize = 5;
-    let mut best =
-        Best { values, importance, steps, scale: 0.0, error: f64::INFINITY, sums: Sums::default() };
-    let mut idle = 0;
+    let (mut best, mut least, mut idle) = (0.0, f64::INFINITY, 0);
     for scale in steps.grid(largest) {
-        idle = if best.offer(scale) { 0 } else { idle + 1 };
-        if idle == PATIENCE {
-            break;
+        let error = squared_error(values, importance, scale, steps.limit);
+        // The first is taken whatever it is.
+        if best == 0.0 || error < least {
+            (best, least, idle) = (scale, error, 0);
+        } else {
+            idle += 1;
+            if idle == PATIENCE {
+                break;
+            }
         }
     }
     for _ in 0..FITS {
-        let Some(fitted) = best.sums.fitted(best.scale, steps) else { break };
-        if !best.offer(fitted) {
+        let fitted = sums(values, importance, best, steps.limit).fitted(best, steps);
+        let Some(fitted) = fitted.filter(|fitted| *fitted != best) else { break };
+        let error = squared_error(values, importance, fitted, steps.limit);
+        if error >= least {
             break;
         }
+        (best, least) = (fitted, error);
     }
-    best.scale
-}
-
-struct Best<'v> {
-    values: &'v [f32],
-    importance: Option<&'v [f32]>,
-    steps: Steps,
-    scale: f32,
-    error: f64,
-    sums: Sums,
-}
-
-impl Best<'_> {
-    /// Whether it is better than what was offered before; the first is taken whatever it is.
-    fn offer(&mut self, scale: f32) -> bool {
-        let sums = sums(self.values, self.importance, scale, self.steps.limit);
-        let error = sums.squared_error(scale);
-        let better = self.scale == 0.0 || error < self.error;
-        if better {
-            (self.scale, self.error, self.sums) = (scale, error, sums);
-        }
-        better
-    }
+    best
 }
 
 /// The optimal scale for −1, 0, 1. Of m non-zeros the error is Σ c w² − (Σₘ c |w|)² / Σₘ c, and whichever set is best holds the m largest.
@@ -241,6 +246,11 @@ mod tests {
     const BLOCK: Steps = Steps { limit: 7.0, scale: DType::F16 };
     const TERNARY: Steps = Steps { limit: 1.0, scale: DType::F32 };
 
+    /// The max-abs scale.
+    fn plain(steps: Steps, values: &[f32]) -> f32 {
+        steps.grid(largest(values)).next().unwrap()
+    }
+
     /// The plain definition, in f64.
     fn error(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> f64 {
         let of = |(index, &value): (usize, &f32)| {
@@ -266,7 +276,7 @@ mod tests {
             let importance = weigh.then_some(importance.as_slice());
             for steps in [WIDE, NARROW, BLOCK, TERNARY] {
                 let found = error(&values, importance, best_scale(&values, importance, steps), steps.limit);
-                let plain = error(&values, importance, steps.plain(largest(&values)), steps.limit);
+                let plain = error(&values, importance, plain(steps, &values), steps.limit);
                 prop_assert!(found <= plain * (1.0 + 1e-5) + 1e-30, "{steps:?}: {found} > {plain}");
             }
         }
@@ -299,7 +309,7 @@ mod tests {
         // A bell of 2,000 values and one far out.
         let bell = |i: i32| ((i * 37 % 101) + (i * 53 % 97) + (i * 71 % 89) - 142) as f32 / 100.0;
         let values: Vec<f32> = (0..2000).map(bell).chain([12.0]).collect();
-        let plain = NARROW.plain(12.0);
+        let plain = plain(NARROW, &values);
         let found = best_scale(&values, None, NARROW);
         assert!(found < 0.5 * plain, "{found} of {plain}");
         assert!(error(&values, None, found, 7.0) < 0.5 * error(&values, None, plain, 7.0));

@@ -7,6 +7,10 @@ use crate::QuantiseError;
 /// Bytes hashed at a time by one thread, and given back after.
 const HASHED_BYTES: usize = 1 << 22;
 
+/// Where one page of a mapped file is read, the system maps those around it, so pages before a range come back with its first; they are
+/// given back with it.
+pub(crate) const READ_AROUND: usize = 1 << 16;
+
 /// A weight that can be read row by row, in any order, by several threads at once.
 pub trait RowSource: Sync {
     /// Name in the checkpoint.
@@ -59,7 +63,8 @@ impl RowSource for Weight {
 
     fn release(&self, first: usize, rows: usize) {
         let row = self.row_bytes();
-        self.data.release(first.saturating_mul(row)..(first + rows).saturating_mul(row));
+        let start = first.saturating_mul(row).saturating_sub(READ_AROUND);
+        self.data.release(start..(first + rows).saturating_mul(row));
     }
 
     fn identity(&self) -> Result<[u8; 32], QuantiseError> {
@@ -73,7 +78,8 @@ impl RowSource for Weight {
             .enumerate()
             .map(|(index, part)| {
                 let hash = Sha256::digest(part).into();
-                self.data.release(index * HASHED_BYTES..index * HASHED_BYTES + part.len());
+                let start = index * HASHED_BYTES;
+                self.data.release(start.saturating_sub(READ_AROUND)..start + part.len());
                 hash
             })
             .collect();

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use shardwright_graph::{Weight, WeightBytes, WeightData};
 
-use super::header::{HASH, Header, PAGE, Parts, hash, hexadecimal};
+use super::header::{HASH, Header, PAGE, Parts, hash};
 use super::mapped::Mapped;
 use crate::job::{Chunk, Job, Whole};
+use crate::source::READ_AROUND;
 use crate::{QuantiseError, StoreError};
 
 /// Hash of a chunk: its number is part of it, so that chunks cannot change places.
@@ -174,7 +175,7 @@ impl<'j> Unfinished<'j> {
 
     /// Says in the header that the file is whole and gives it its name.
     pub fn finish(mut self, name: &Path) -> Result<(), QuantiseError> {
-        self.header.table = hexadecimal(&hash(&[&self.table]));
+        self.header.table = crate::hexadecimal(&hash(&[&self.table]));
         if let Some(page) = self.header.page() {
             self.write(0, &page)?;
         }
@@ -190,8 +191,9 @@ fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8
     let place =
         |start: u64, range: &std::ops::Range<usize>| start as usize + range.start..start as usize + range.end;
     let (data, scales) = (place(parts.data, &data), place(parts.scales, &scales));
-    let fits = chunk_hash(chunk, &bytes[data.clone()], &bytes[scales]) == *wanted;
-    mapped.release(data);
+    let fits = chunk_hash(chunk, &bytes[data.clone()], &bytes[scales.clone()]) == *wanted;
+    mapped.release(data.start.saturating_sub(READ_AROUND)..data.end);
+    mapped.release(scales);
     fits
 }
 
@@ -217,7 +219,7 @@ pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<
     };
     let damaged = |offset: u64, what| StoreError::Damaged { path: path.to_owned(), offset, what };
     let table = &bytes[parts.table as usize..];
-    if hexadecimal(&hash(&[table])) != header.table {
+    if crate::hexadecimal(&hash(&[table])) != header.table {
         return Err(damaged(parts.table, "the table of hashes"));
     }
     let wrong = (0..job.chunks()).into_par_iter().find_first(|&chunk| {
@@ -244,6 +246,7 @@ pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<
             return Err(damaged(gap.start, "the gap after the part before"));
         }
     }
+    mapped.release(0..bytes.len());
     let whole = whole.map(|scale| Whole { scale: f32::from_le_bytes(*scale), zero_point: 0 });
     let source: Arc<dyn WeightBytes> = Arc::new(mapped);
     let data = |offset: u64, length: u64| {

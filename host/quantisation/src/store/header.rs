@@ -125,8 +125,3 @@ pub(crate) fn hash(parts: &[&[u8]]) -> [u8; HASH] {
     parts.iter().for_each(|part| digest.update(part));
     digest.finalize().into()
 }
-
-/// In lower-case hexadecimal digits.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

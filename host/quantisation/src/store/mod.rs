@@ -15,7 +15,7 @@ use crate::job::{Job, Target};
 use crate::recipe::{Meter, apply, in_memory};
 use crate::{Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
 use file::{Unfinished, open_whole};
-use header::{Header, VERSION, hash, hexadecimal};
+use header::{Header, VERSION, hash};
 
 /// Ending of whole files.
 const WHOLE: &str = "weight";
@@ -154,7 +154,7 @@ fn address(
     let importance: Vec<u8> =
         importance.unwrap_or_default().iter().flat_map(|value| value.to_le_bytes()).collect();
     let name = source.name().as_bytes();
-    Ok(hexadecimal(&hash(&[
+    Ok(crate::hexadecimal(&hash(&[
         &VERSION.to_le_bytes(),
         &length(name.len()),
         name,

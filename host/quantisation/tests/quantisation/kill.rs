@@ -44,7 +44,6 @@ fn killed_at_twenty_moments_the_bytes_are_the_same() {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["kill::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
             command.env(DIRECTORY, directory.path()).env(FORMAT, format.name());
-            command.stderr(std::process::Stdio::null());
             command
         };
         let outcome = until_done(child, total, 20, seed);

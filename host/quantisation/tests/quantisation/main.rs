@@ -6,6 +6,8 @@ mod support;
 #[path = "../support/killed.rs"]
 mod killed;
 
+mod calibration;
 mod formats;
 mod kill;
+mod quality;
 mod store;

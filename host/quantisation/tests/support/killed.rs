@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use sha2::{Digest, Sha256};
 use shardwright_graph::target::WeightFormat;
-use shardwright_quantisation::{Note, Progress, Store, Watch};
+use shardwright_quantisation::{Progress, Store, Watch};
 use shardwright_test_checkpoints::Random;
 
 use crate::support::Synthetic;
@@ -84,10 +84,6 @@ impl Watch for Voice {
         }
         std::thread::sleep(self.pause);
         ControlFlow::Continue(())
-    }
-
-    fn note(&mut self, note: Note) {
-        eprintln!("{note:?}");
     }
 }
 

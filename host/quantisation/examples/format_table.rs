@@ -1,0 +1,77 @@
+//! What formats cost the demo model: bytes and likelihood of the held-out rows, through the reference. Prints a table, or JSON.
+//!
+//! ```text
+//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json] [--sensitivity]
+//! ```
+//!
+//! `ROWS` takes so many rows, evenly chosen; all of them take a while.
+
+#[path = "../tests/support/demo.rs"]
+mod demo;
+
+use std::ops::ControlFlow;
+
+use shardwright_graph::target::WeightFormat;
+use shardwright_quantisation::{IntegerBits, RangeMethod, Sensitivities, content_hash, evaluate};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    let rows = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(usize::MAX);
+    let graph = demo::graph();
+    let (calibration_rows, evaluation_rows) = demo::rows();
+    let step = (evaluation_rows.len() / rows.min(evaluation_rows.len())).max(1);
+    let chosen: Vec<Vec<u32>> = evaluation_rows.into_iter().step_by(step).take(rows).collect();
+
+    let calibration = demo::calibrate(&graph, &calibration_rows);
+    eprintln!("calibrated with {} sequences, {} tokens", calibration.sequences(), calibration.tokens());
+    let mut progress = |done: u64, total: u64| {
+        eprint!("\r{done} of {total}   ");
+        ControlFlow::Continue(())
+    };
+    if has("--sensitivity") {
+        let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W4PerChannel];
+        let hash = content_hash(&graph).unwrap();
+        let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
+        let importance = calibration.importance();
+        let measured =
+            Sensitivities::measure(&graph, hash, &formats, &importance, &short, &mut progress).unwrap();
+        eprintln!();
+        for row in measured.rows() {
+            println!("{} {} {} {} {}", row.component, row.layer, row.role, row.format, row.per_million);
+        }
+        return;
+    }
+    let ranges = calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).unwrap();
+    let candidates = demo::candidates(&calibration.importance());
+    let table = evaluate(&graph, &candidates, &ranges, &chosen, &mut progress).unwrap();
+    eprintln!();
+    if has("--json") {
+        println!("{}", serde_json::to_string_pretty(&table).unwrap());
+        return;
+    }
+    println!(
+        "{} rows, {} predictions; as stored {:.4} nats, {} bytes",
+        table.sequences,
+        table.predictions,
+        table.nll.unwrap_or_default(),
+        table.stored_bytes
+    );
+    println!(
+        "| weights/activations/states | tables | columns | bytes | nll | loss ‰ | divergence | worst layer |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for (row, candidate) in table.rows.iter().zip(&candidates) {
+        let columns = if candidate.importance.is_empty() { "equal" } else { "weighed" };
+        let worst = row.worst_layer.map_or("-".to_owned(), |(layer, error)| format!("{layer} ({error:.4})"));
+        println!(
+            "| {} | {} | {columns} | {} | {:.4} | {:+.2} | {:.5} | {worst} |",
+            row.formats,
+            row.tables,
+            row.weight_bytes + row.table_bytes,
+            row.nll.unwrap_or_default(),
+            row.loss_per_mille,
+            row.divergence,
+        );
+    }
+}

@@ -1,0 +1,349 @@
+//! What values the tensors of a model take: collected by running the reference over token sequences, kept in a file, asked for ranges.
+
+mod file;
+mod histogram;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest, Sha256};
+use shardwright_graph::{
+    ComponentKind, EntryKind, EntryOptions, EntryPoint, Graph, Op, Range, Ranges, WeightId, range_key,
+};
+use shardwright_reference::{Arrangement, ReferenceModel};
+
+use crate::error::CalibrationError;
+use crate::{Importance, QuantiseError, RowSource};
+use histogram::Histogram;
+
+/// How a range follows from the values that were seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RangeMethod {
+    /// From the smallest to the largest.
+    MinMax,
+    /// So that at most this share of the values is kept from either end on: 0.9999 leaves out the outermost ten-thousandth. More than a
+    /// half, at most 1.
+    Percentile(f64),
+    /// With the least expected squared error.
+    MeanSquaredError,
+}
+
+/// Integers that ranges are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IntegerBits {
+    /// `u8`, `i8`.
+    Eight,
+    /// `u16`, `i16`.
+    Sixteen,
+}
+
+/// What was seen of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    /// `None` while only masked values were seen.
+    range: Option<(f32, f32)>,
+    masked: bool,
+    histogram: Histogram,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Seen { range: None, masked: false, histogram: Histogram::default() }
+    }
+
+    fn add(&mut self, key: &str, values: &[f32]) -> Result<(), CalibrationError> {
+        let mut ends: Option<(f32, f32)> = None;
+        for &value in values {
+            if Range::is_masked(value) {
+                self.masked = true;
+                continue;
+            }
+            if !value.is_finite() {
+                return Err(CalibrationError::NotFinite { key: key.to_owned(), value });
+            }
+            ends = Some(ends.map_or((value, value), |(low, high)| (low.min(value), high.max(value))));
+        }
+        let Some((low, high)) = ends else { return Ok(()) };
+        let visible = values.iter().copied().filter(|value| !Range::is_masked(*value));
+        self.histogram.add(visible, low.abs().max(high.abs()));
+        self.widen(ends);
+        Ok(())
+    }
+
+    fn widen(&mut self, ends: Option<(f32, f32)>) {
+        self.range = match (self.range, ends) {
+            (Some(held), Some(other)) => Some((held.0.min(other.0), held.1.max(other.1))),
+            (held, other) => held.or(other),
+        };
+    }
+
+    fn merge(&mut self, other: Seen) {
+        self.widen(other.range);
+        self.masked |= other.masked;
+        self.histogram.merge(other.histogram);
+    }
+
+    fn range(&self, method: RangeMethod, bits: IntegerBits) -> Option<Range> {
+        let (low, high) = self.range?;
+        let seen = Range { low, high, masked: self.masked };
+        Some(match method {
+            RangeMethod::MinMax => seen,
+            RangeMethod::Percentile(share) => self.histogram.percentile(share, seen),
+            RangeMethod::MeanSquaredError => {
+                let bits = if bits == IntegerBits::Eight { 8 } else { 16 };
+                self.histogram.least_squares(bits, seen)
+            }
+        })
+    }
+}
+
+/// Sums of the squares of each column of what a matrix is multiplied with.
+#[derive(Clone, Debug, PartialEq)]
+struct Columns {
+    /// In units of 2⁻⁶⁴: integers add up to the same in any order. Values from 3 · 10⁹ on saturate.
+    squares: Vec<u128>,
+    rows: u64,
+}
+
+impl Columns {
+    const UNIT: f64 = 18_446_744_073_709_551_616.0;
+
+    fn add(&mut self, values: &[f32]) {
+        for row in values.chunks_exact(self.squares.len().max(1)) {
+            for (sum, &value) in self.squares.iter_mut().zip(row) {
+                let square = f64::from(value) * f64::from(value);
+                *sum = sum.saturating_add((square * Columns::UNIT) as u128);
+            }
+            self.rows += 1;
+        }
+    }
+
+    fn merge(&mut self, other: &Columns) {
+        self.squares
+            .iter_mut()
+            .zip(&other.squares)
+            .for_each(|(held, other)| *held = held.saturating_add(*other));
+        self.rows = self.rows.saturating_add(other.rows);
+    }
+}
+
+/// Collects what values the tensors of a model take.
+///
+/// Any order and grouping of the same sequences gives the same calibration, bit for bit.
+pub struct Calibrator<'g> {
+    model: ReferenceModel<'g>,
+    collected: Calibration,
+    /// Matrices and the key of what each is multiplied with.
+    inputs: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl<'g> Calibrator<'g> {
+    /// For a model as its checkpoint stores it; `checkpoint` is a hash of it, see [`content_hash`].
+    pub fn new(graph: &'g Graph, checkpoint: [u8; 32]) -> Result<Self, CalibrationError> {
+        let inputs = linear_inputs(graph)?;
+        let mut columns = BTreeMap::new();
+        let widths = graph.weights.iter().map(|weight| (weight.name.as_str(), weight.row_width()));
+        let widths: BTreeMap<&str, usize> = widths.collect();
+        for (weight, keys) in &inputs {
+            let width = widths.get(weight.as_str()).copied().unwrap_or_default();
+            for key in keys {
+                columns.insert(key.clone(), Columns { squares: vec![0; width], rows: 0 });
+            }
+        }
+        let collected = Calibration {
+            checkpoint,
+            sequences: Vec::new(),
+            tokens: 0,
+            tensors: BTreeMap::new(),
+            columns,
+            inputs: inputs.clone(),
+        };
+        let model = ReferenceModel::new(graph, Arrangement::whole(1))?;
+        Ok(Calibrator { model, collected, inputs })
+    }
+
+    /// Runs one sequence, or text of an encoder, and collects. Ids are those a session would see: through the chat template, special and
+    /// placeholder ids included.
+    pub fn add(&mut self, ids: &[u32]) -> Result<(), CalibrationError> {
+        let mut fault = None;
+        // Collected apart, so that a fault leaves what was collected before as it was.
+        let mut tensors: BTreeMap<String, Seen> = BTreeMap::new();
+        let mut columns: BTreeMap<String, Columns> = BTreeMap::new();
+        let held = &self.collected.columns;
+        self.model.observe(ids, &mut |key, values| {
+            let seen = match tensors.get_mut(key) {
+                Some(seen) => seen,
+                None => tensors.entry(key.to_owned()).or_insert_with(Seen::new),
+            };
+            if let Err(error) = seen.add(key, values) {
+                fault.get_or_insert(error);
+            }
+            if let Some(held) = held.get(key) {
+                let empty = || Columns { squares: vec![0; held.squares.len()], rows: 0 };
+                columns.entry(key.to_owned()).or_insert_with(empty).add(values);
+            }
+        })?;
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        let mut digest = Sha256::new();
+        ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
+        let one = Calibration {
+            checkpoint: self.collected.checkpoint,
+            sequences: vec![digest.finalize().into()],
+            tokens: ids.len() as u64,
+            tensors,
+            columns,
+            inputs: self.inputs.clone(),
+        };
+        self.collected.merge(one)
+    }
+
+    /// What was collected.
+    pub fn finish(self) -> Result<Calibration, CalibrationError> {
+        if self.collected.sequences.is_empty() {
+            return Err(CalibrationError::NoSequences);
+        }
+        Ok(self.collected)
+    }
+}
+
+/// What values the tensors of a model took over some token sequences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    checkpoint: [u8; 32],
+    /// Hashes of the sequences, ascending.
+    sequences: Vec<[u8; 32]>,
+    tokens: u64,
+    tensors: BTreeMap<String, Seen>,
+    /// By the key of what is multiplied.
+    columns: BTreeMap<String, Columns>,
+    inputs: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Calibration {
+    /// Hash of the checkpoint it belongs to.
+    pub fn checkpoint(&self) -> [u8; 32] {
+        self.checkpoint
+    }
+
+    /// Sequences that were run.
+    pub fn sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Hash over the ids of all sequences, whatever their order.
+    pub fn ids_hash(&self) -> [u8; 32] {
+        let mut digest = Sha256::new();
+        self.sequences.iter().for_each(|sequence| digest.update(sequence));
+        digest.finalize().into()
+    }
+
+    /// Whether a sequence of these ids was among those that were run.
+    pub fn has_seen(&self, ids: &[u32]) -> bool {
+        let mut digest = Sha256::new();
+        ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
+        let hash: [u8; 32] = digest.finalize().into();
+        self.sequences.binary_search(&hash).is_ok()
+    }
+
+    /// Tokens of all sequences.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Tensors that were seen.
+    pub fn tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// The range of every tensor, for integers of so many bits.
+    pub fn ranges(&self, method: RangeMethod, bits: IntegerBits) -> Result<Ranges, CalibrationError> {
+        match method {
+            RangeMethod::Percentile(share) if !(share > 0.5 && share <= 1.0) => {
+                Err(CalibrationError::Percentile { share })
+            }
+            _ => Ok(self
+                .tensors
+                .iter()
+                .filter_map(|(key, seen)| Some((key.clone(), seen.range(method, bits)?)))
+                .collect()),
+        }
+    }
+
+    /// The mean square of each column of what a matrix is multiplied with, by name of the weight.
+    pub fn importance(&self) -> Importance {
+        let of = |keys: &BTreeSet<String>| {
+            let mut columns = keys.iter().filter_map(|key| self.columns.get(key));
+            let mut sum = columns.next()?.clone();
+            columns.for_each(|other| sum.merge(other));
+            let scale = Columns::UNIT * sum.rows as f64;
+            (sum.rows > 0).then(|| sum.squares.iter().map(|&square| (square as f64 / scale) as f32).collect())
+        };
+        self.inputs.iter().filter_map(|(weight, keys)| Some((weight.clone(), of(keys)?))).collect()
+    }
+
+    /// Adds what another run of the same model saw.
+    pub fn merge(&mut self, other: Calibration) -> Result<(), CalibrationError> {
+        if self.checkpoint != other.checkpoint || self.inputs != other.inputs {
+            return Err(CalibrationError::OtherModel);
+        }
+        self.sequences.extend(other.sequences);
+        self.sequences.sort_unstable();
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        for (key, seen) in other.tensors {
+            self.tensors.entry(key).or_insert_with(Seen::new).merge(seen);
+        }
+        for (key, columns) in other.columns {
+            match self.columns.get_mut(&key) {
+                Some(held) => held.merge(&columns),
+                None => {
+                    self.columns.insert(key, columns);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Hash over every value of a model's weights and tables, as they are stored. Reads all of them once: seconds for ten gigabytes.
+pub fn content_hash(graph: &Graph) -> Result<[u8; 32], QuantiseError> {
+    let mut digest = Sha256::new();
+    let tables = graph.assets.iter().map(|asset| &asset.table);
+    let mut known: BTreeMap<(*const u8, usize), [u8; 32]> = BTreeMap::new();
+    for weight in graph.weights.iter().chain(tables) {
+        // A tied head is the embedding table again.
+        let place = (weight.data.bytes().as_ptr(), weight.data.length());
+        let identity = match known.get(&place) {
+            Some(identity) => *identity,
+            None => *known.entry(place).or_insert(weight.identity()?),
+        };
+        digest.update((weight.name.len() as u64).to_le_bytes());
+        digest.update(&weight.name);
+        digest.update(identity);
+    }
+    Ok(digest.finalize().into())
+}
+
+/// Of every matrix the keys of what it is multiplied with, by name of the weight.
+fn linear_inputs(graph: &Graph) -> Result<BTreeMap<String, BTreeSet<String>>, CalibrationError> {
+    let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
+    let point = EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
+    let mut inputs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for component in &graph.components {
+        let layers = if component.kind == ComponentKind::Decoder { 0..component.layers } else { 0..0 };
+        let Some(entry) = graph
+            .entry(component.kind, layers, point, EntryOptions::default())
+            .map_err(|source| CalibrationError::Reference(source.into()))?
+        else {
+            continue;
+        };
+        for node in entry.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear)) {
+            let weight = node.inputs.get(1).and_then(|&weight| entry.tensor(weight).weight);
+            if let (Some(WeightId(id)), Some(&input)) = (weight, node.inputs.first()) {
+                let name = graph.weights[id as usize].name.clone();
+                inputs.entry(name).or_default().insert(range_key(&entry, input));
+            }
+        }
+    }
+    Ok(inputs)
+}

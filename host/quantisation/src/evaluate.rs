@@ -1,0 +1,122 @@
+//! What combinations of formats cost a whole model: bytes and likelihood of text, through the reference.
+
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+use shardwright_graph::target::FormatTuple;
+use shardwright_graph::{Graph, Ranges, Weight};
+
+use crate::quality::answers;
+use crate::{CalibrationError, Importance, Recipe, TableFormats, Unwatched, quantise};
+
+/// A combination of formats to be tried.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Formats of weights, activations and states.
+    pub formats: FormatTuple,
+    /// Formats of the gathered tables.
+    pub tables: TableFormats,
+    /// How much columns count when scales are chosen; empty for equally.
+    pub importance: Importance,
+}
+
+/// What a combination of formats costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Formats as they are named.
+    pub formats: String,
+    /// Formats of embedding and per-layer tables.
+    pub tables: String,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// Bytes of the gathered tables.
+    pub table_bytes: u64,
+    /// Mean negative log-likelihood in nats; none for encoders.
+    pub nll: Option<f64>,
+    /// How much larger that is than of the model as stored, in thousandths of it; of encoders 1 − cosine in thousandths.
+    pub loss_per_mille: f64,
+    /// Mean relative entropy of the predictions to those of the model as stored, in nats; of encoders 1 − cosine.
+    pub divergence: f64,
+    /// The layer whose output is farthest from that of the model as stored, and how far relatively; none where nothing differs.
+    pub worst_layer: Option<(u32, f64)>,
+}
+
+/// Costs of combinations, each beside the model as stored.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    /// Sequences that were run.
+    pub sequences: usize,
+    /// Tokens whose likelihood was taken.
+    pub predictions: u64,
+    /// Bytes of weights and tables as stored.
+    pub stored_bytes: u64,
+    /// Of the model as stored, in f32; none for encoders.
+    pub nll: Option<f64>,
+    /// One row per combination, in their order.
+    pub rows: Vec<Evaluation>,
+}
+
+/// Runs `sequences` through the model as stored and in each combination, by the reference and its definition of every format.
+///
+/// `ranges` are needed for static integers, see [`Calibration::ranges`](crate::Calibration::ranges). Memory: the answers to all sequences
+/// (rows times vocabulary, f32) twice, and the weights in one combination. `progress` hears of sequences done and to be done.
+pub fn evaluate(
+    graph: &Graph,
+    candidates: &[Candidate],
+    ranges: &Ranges,
+    sequences: &[Vec<u32>],
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Table, CalibrationError> {
+    let (mut done, total) = (0, (sequences.len() * (candidates.len() + 1)) as u64);
+    let mut alive = || {
+        done += 1;
+        progress(done, total).is_continue()
+    };
+    if sequences.is_empty() {
+        return Err(CalibrationError::NoSequences);
+    }
+    let stored = answers(graph, &FormatTuple::F32, ranges, sequences, &mut alive)?;
+    let before = stored.likelihood(graph, sequences);
+    if graph.is_generative() && before.is_none() {
+        return Err(CalibrationError::NoPredictions);
+    }
+    let mut table = Table {
+        sequences: sequences.len(),
+        predictions: before.map_or(0, |(_, count)| count),
+        stored_bytes: weight_bytes(graph) + table_bytes(graph),
+        nll: before.map(|(nll, _)| nll),
+        rows: Vec::new(),
+    };
+    for candidate in candidates {
+        let recipe = Recipe::new(graph, &candidate.formats, candidate.tables)
+            .with_importance(candidate.importance.clone());
+        let made = quantise(graph, &recipe, &mut Unwatched)?;
+        let answers = answers(&made, &candidate.formats, ranges, sequences, &mut alive)?;
+        let nll = answers.likelihood(graph, sequences).map(|(nll, _)| nll);
+        let divergence = answers.divergence(&stored, graph);
+        let loss = match (nll, table.nll) {
+            (Some(nll), Some(before)) if before > 0.0 => nll / before - 1.0,
+            _ => divergence,
+        };
+        let of = |format: Option<_>| format.map_or("stored".to_owned(), |format| format!("{format}"));
+        table.rows.push(Evaluation {
+            formats: candidate.formats.to_string(),
+            tables: format!("{}, {}", of(candidate.tables.embedding), of(candidate.tables.per_layer)),
+            weight_bytes: weight_bytes(&made),
+            table_bytes: table_bytes(&made),
+            nll,
+            loss_per_mille: 1000.0 * loss,
+            divergence,
+            worst_layer: answers.worst_layer(&stored),
+        });
+    }
+    Ok(table)
+}
+
+fn weight_bytes(graph: &Graph) -> u64 {
+    graph.weights.iter().map(Weight::bytes).sum()
+}
+
+fn table_bytes(graph: &Graph) -> u64 {
+    graph.assets.iter().map(|asset| asset.table.bytes()).sum()
+}

@@ -1,0 +1,155 @@
+//! How far a model in other formats is from the model as stored: likelihood of text, divergence of predictions, error by layer.
+
+use shardwright_graph::Graph;
+use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat};
+use shardwright_graph::{Encodings, Ranges};
+use shardwright_reference::{Arrangement, Array, ReferenceModel, Trace};
+
+use crate::CalibrationError;
+
+/// What a model makes of some sequences.
+pub(crate) struct Answers {
+    /// Of each sequence `[T, V]`; of an encoder `[D]`.
+    outputs: Vec<Vec<f32>>,
+    /// Values per output row.
+    width: usize,
+    /// Of the first sequences, the output of every layer.
+    layers: Vec<Vec<Vec<f32>>>,
+}
+
+/// Sequences of which the layers are kept too.
+const LAYERS_OF: usize = 4;
+
+/// Whether anything but weights is in another format.
+fn is_encoded(formats: &FormatTuple) -> bool {
+    formats.activations != ActivationFormat::F32 || formats.states != StateFormat::F32
+}
+
+/// Runs every sequence through a model whose weights are in their formats already.
+pub(crate) fn answers(
+    graph: &Graph,
+    formats: &FormatTuple,
+    ranges: &Ranges,
+    sequences: &[Vec<u32>],
+    alive: &mut dyn FnMut() -> bool,
+) -> Result<Answers, CalibrationError> {
+    let longest = sequences.iter().map(Vec::len).max().unwrap_or_default() as u64;
+    let mut answers = Answers { outputs: Vec::new(), width: 1, layers: Vec::new() };
+    for (index, ids) in sequences.iter().enumerate() {
+        // As many rows as there are tokens, so that no work is done for rows nobody reads; states as they would be.
+        let arrangement = Arrangement { rows: ids.len() as u64, ..Arrangement::whole(longest) };
+        let model = match is_encoded(formats) {
+            true => ReferenceModel::new_encoded(graph, arrangement, Encodings::of(formats, ranges))?,
+            false => ReferenceModel::new(graph, arrangement)?,
+        };
+        let mut trace = match (index < LAYERS_OF, graph.is_generative()) {
+            (true, _) => model.trace(ids)?,
+            (false, true) => model.decode(&mut model.start(), ids, false)?,
+            (false, false) => model.encode(ids, false)?,
+        };
+        if index < LAYERS_OF {
+            let layers = trace.hidden.iter().skip(1).map(|hidden| hidden.floats().into_owned());
+            answers.layers.push(layers.collect());
+        }
+        let Trace { logits, embedding, .. } = &mut trace;
+        let output = logits.take().or_else(|| embedding.take());
+        answers.width = output.as_ref().and_then(|output| output.shape().last().copied()).unwrap_or(1).max(1);
+        answers.outputs.push(output.map(Array::into_floats).unwrap_or_default());
+        if !alive() {
+            return Err(CalibrationError::Cancelled);
+        }
+    }
+    Ok(answers)
+}
+
+impl Answers {
+    /// Mean negative log-likelihood in nats of every id but the first of each sequence, and how many those are; `None` for encoders and
+    /// where there is nothing to predict.
+    pub fn likelihood(&self, graph: &Graph, sequences: &[Vec<u32>]) -> Option<(f64, u64)> {
+        let (mut sum, mut count) = (0.0, 0);
+        for (output, ids) in self.outputs.iter().zip(sequences).filter(|_| graph.is_generative()) {
+            for (logits, &target) in output.chunks_exact(self.width).zip(ids.iter().skip(1)) {
+                let logit = logits.get(target as usize).copied().map_or(f64::NEG_INFINITY, f64::from);
+                sum += log_sum(logits) - logit;
+                count += 1;
+            }
+        }
+        (count > 0).then(|| (sum / count as f64, count))
+    }
+
+    /// How far these predictions are from those of the model as stored: the mean over rows of Σ p (ln p − ln q). For encoders 1 − cosine of
+    /// the vectors. Never negative, and 0 for equal answers.
+    pub fn divergence(&self, stored: &Answers, graph: &Graph) -> f64 {
+        let (mut sum, mut count) = (0.0, 0_u64);
+        for (ours, theirs) in self.outputs.iter().zip(&stored.outputs) {
+            let pairs = ours.chunks_exact(self.width).zip(theirs.chunks_exact(self.width));
+            for (ours, theirs) in pairs {
+                sum += if graph.is_generative() {
+                    relative_entropy(theirs, ours)
+                } else {
+                    1.0 - cosine(theirs, ours)
+                };
+                count += 1;
+            }
+        }
+        if count == 0 { 0.0 } else { (sum / count as f64).max(0.0) }
+    }
+
+    /// The layer whose output is farthest from that of the model as stored, and how far: root of the mean square of the difference by that
+    /// of the value. `None` where nothing differs.
+    pub fn worst_layer(&self, stored: &Answers) -> Option<(u32, f64)> {
+        let layers = self.layers.first()?.len();
+        let error = |layer: usize| {
+            let (mut off, mut of) = (0.0, 0.0);
+            for (ours, theirs) in self.layers.iter().zip(&stored.layers) {
+                for (a, b) in ours[layer].iter().zip(&theirs[layer]) {
+                    off += (f64::from(*a) - f64::from(*b)).powi(2);
+                    of += f64::from(*b).powi(2);
+                }
+            }
+            if of > 0.0 { (off / of).sqrt() } else { 0.0 }
+        };
+        let errors = (0..layers).map(|layer| (layer as u32, error(layer)));
+        errors.filter(|(_, error)| *error > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+fn log_sum(logits: &[f32]) -> f64 {
+    let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    largest + logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum::<f64>().ln()
+}
+
+fn relative_entropy(theirs: &[f32], ours: &[f32]) -> f64 {
+    let (their_sum, our_sum) = (log_sum(theirs), log_sum(ours));
+    let terms = theirs.iter().zip(ours).map(|(&theirs, &ours)| {
+        let log_p = f64::from(theirs) - their_sum;
+        log_p.exp() * (log_p - (f64::from(ours) - our_sum))
+    });
+    terms.sum()
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot =
+        |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
+    let size = (dot(a, a) * dot(b, b)).sqrt();
+    if size > 0.0 { dot(a, b) / size } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divergence_is_none_of_equals_and_positive_otherwise() {
+        let logits = [0.5, -1.0, 3.0, 0.0];
+        assert_eq!(relative_entropy(&logits, &logits), 0.0);
+        let shifted = logits.map(|logit| logit + 7.0);
+        assert!(relative_entropy(&logits, &shifted).abs() < 1e-12);
+        assert!(relative_entropy(&logits, &[0.5, -1.0, 2.5, 0.0]) > 1e-3);
+        // Of two outcomes: p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)) with p = 3/4, q = 1/2.
+        let wanted = 0.75 * 1.5_f64.ln() + 0.25 * 0.5_f64.ln();
+        assert!((relative_entropy(&[3.0_f32.ln(), 0.0], &[0.0, 0.0]) - wanted).abs() < 1e-6);
+        assert!((cosine(&[1.0, 0.0], &[1.0, 1.0]) - 0.5_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(cosine(&[0.0], &[1.0]), 0.0);
+    }
+}

@@ -1,0 +1,172 @@
+//! What a format costs, by layer and role: the weights of one role in one layer are in it, everything else as stored.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use shardwright_graph::target::{FormatTuple, WeightFormat, WeightRole};
+use shardwright_graph::{ComponentKind, ConstantFormat, Graph, Op, Ranges, ValueSource, WeightId};
+
+use crate::envelope::{HEAD, Kind};
+use crate::quality::answers;
+use crate::{CalibrationError, Importance, MeasuredError, Recipe, TableFormats, Unwatched, quantise};
+
+/// Lines of a hundred bytes for every layer, role and format of the largest models, many times.
+const KIND: Kind = Kind { magic: b"sw-sensi", version: 1, name: "sensitivities", limit: 1 << 26 };
+
+/// The loss from one format in one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sensitivity {
+    /// The component's name.
+    pub component: ComponentKind,
+    /// Layer; zero for a component without layers.
+    pub layer: u32,
+    /// Which weights.
+    pub role: WeightRole,
+    /// In which format.
+    pub format: WeightFormat,
+    /// Millionths of the model's negative log-likelihood by which it is expected to grow: the mean relative entropy of its predictions to
+    /// those of the model as stored. Unlike the difference of two likelihoods it is never negative and needs few tokens. Of encoders
+    /// 1 − cosine in millionths.
+    pub per_million: u64,
+}
+
+impl Sensitivity {
+    /// The loss as planners take it: whole thousandths, rounded to the nearest. Losses of many places add up, so rounding up each of
+    /// hundreds of small ones would drown the sum.
+    pub fn per_mille(&self) -> u32 {
+        u32::try_from(self.per_million.saturating_add(500) / 1000).unwrap_or(u32::MAX)
+    }
+}
+
+/// Losses of one checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sensitivities {
+    checkpoint: String,
+    /// Hash over the ids they were measured with.
+    ids: String,
+    /// Tokens they were measured with.
+    tokens: u64,
+    rows: Vec<Sensitivity>,
+}
+
+impl Sensitivities {
+    /// Measures every layer and role in each of `formats` that is not the stored one, over a few sequences.
+    ///
+    /// Costs a run of all sequences for each: take few tokens. `progress` hears of runs done and to be done.
+    pub fn measure(
+        graph: &Graph,
+        checkpoint: [u8; 32],
+        formats: &[WeightFormat],
+        importance: &Importance,
+        sequences: &[Vec<u32>],
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self, CalibrationError> {
+        let places = places(graph);
+        let (mut done, total) = (0, (places.len() * formats.len() + 1) as u64);
+        let mut alive = || true;
+        let ranges = Ranges::new();
+        if sequences.is_empty() {
+            return Err(CalibrationError::NoSequences);
+        }
+        let stored = answers(graph, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
+        let unit = match stored.likelihood(graph, sequences) {
+            Some((nll, _)) if nll > 0.0 => nll,
+            _ if graph.is_generative() => return Err(CalibrationError::NoPredictions),
+            _ => 1.0,
+        };
+        let mut ended = |done: &mut u64| {
+            *done += 1;
+            progress(*done, total).is_break()
+        };
+        if ended(&mut done) {
+            return Err(CalibrationError::Cancelled);
+        }
+        let mut rows = Vec::new();
+        for (&(component, layer, role), weights) in &places {
+            for &format in formats {
+                let mut recipe = Recipe {
+                    weights: vec![ConstantFormat::Stored; graph.weights.len()],
+                    tables: TableFormats::default(),
+                    importance: importance.clone(),
+                };
+                for &WeightId(id) in weights {
+                    if WeightFormat::of(&graph.weights[id as usize]) != Some(format) {
+                        recipe.weights[id as usize] = ConstantFormat::Matrix(format);
+                    }
+                }
+                let made = quantise(graph, &recipe, &mut Unwatched)?;
+                let ours = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
+                // Of a number that is not one, 0; beyond the integers, the largest.
+                let per_million = (1e6 * ours.divergence(&stored, graph) / unit).round() as u64;
+                rows.push(Sensitivity { component, layer, role, format, per_million });
+                if ended(&mut done) {
+                    return Err(CalibrationError::Cancelled);
+                }
+            }
+        }
+        let mut ids = Sha256::new();
+        for sequence in sequences {
+            ids.update((sequence.len() as u64).to_le_bytes());
+            sequence.iter().for_each(|id| ids.update(id.to_le_bytes()));
+        }
+        Ok(Sensitivities {
+            checkpoint: crate::hexadecimal(&checkpoint),
+            ids: crate::hexadecimal(&ids.finalize()),
+            tokens: sequences.iter().map(|sequence| sequence.len() as u64).sum(),
+            rows,
+        })
+    }
+
+    /// The losses, by component, layer, role and format.
+    pub fn rows(&self) -> &[Sensitivity] {
+        &self.rows
+    }
+
+    /// Tokens they were measured with.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Writes them to a file, whole or not at all.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), MeasuredError> {
+        let path = path.as_ref();
+        let content = serde_json::to_vec(self).map_err(|_| KIND.damaged(path, HEAD, "the text"))?;
+        KIND.write(path, &content)
+    }
+
+    /// Reads those of `checkpoint`; those of another are refused.
+    pub fn read(path: impl AsRef<Path>, checkpoint: [u8; 32]) -> Result<Self, MeasuredError> {
+        let path = path.as_ref();
+        let content = KIND.read(path)?;
+        let read: Sensitivities = serde_json::from_slice(&content)
+            .map_err(|error| KIND.damaged(path, HEAD + error.column(), "the text"))?;
+        let wanted = crate::hexadecimal(&checkpoint);
+        if read.checkpoint != wanted {
+            let found: String = read.checkpoint.chars().take(2 * checkpoint.len()).collect();
+            return Err(MeasuredError::OtherCheckpoint { path: path.to_owned(), found, wanted });
+        }
+        Ok(read)
+    }
+}
+
+/// The matrices of each component, layer and role.
+fn places(graph: &Graph) -> BTreeMap<(ComponentKind, u32, WeightRole), Vec<WeightId>> {
+    let mut places: BTreeMap<_, Vec<WeightId>> = BTreeMap::new();
+    for component in &graph.components {
+        for node in component.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear)) {
+            let operand = node.inputs.get(1).and_then(|input| component.values.get(input.0 as usize));
+            let Some(ValueSource::Constant(id)) = operand.map(|value| &value.source) else { continue };
+            let role = WeightRole::of_part(graph.weight(*id).part);
+            let weights = places.entry((component.kind, node.layer.unwrap_or(0), role)).or_default();
+            if !weights.contains(id) {
+                weights.push(*id);
+            }
+        }
+    }
+    places
+}

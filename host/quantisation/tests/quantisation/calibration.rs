@@ -1,0 +1,293 @@
+//! Ranges and importances from running a model; their file.
+
+use std::fs;
+use std::path::Path;
+
+use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
+use shardwright_graph::{Encodings, Graph};
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::{
+    Calibration, CalibrationError, Calibrator, IntegerBits, MeasuredError, QuantiseError, RangeMethod,
+    Recipe, TableFormats, Unwatched, content_hash, quantise,
+};
+use shardwright_reference::{Arrangement, ReferenceError, ReferenceModel};
+use shardwright_test_checkpoints::{Random, Spec};
+use tempfile::TempDir;
+
+use crate::support::{decoded, weight};
+
+pub fn graph_of(spec: &Spec) -> Graph {
+    let directory = TempDir::new().unwrap();
+    spec.write(directory.path()).unwrap();
+    Checkpoint::open(directory.path()).unwrap().into_graph()
+}
+
+pub fn sequences(count: usize, length: u32) -> Vec<Vec<u32>> {
+    (0..count as u32)
+        .map(|first| (0..length).map(|index| 24 + (first * 31 + index * 7) % 70).collect())
+        .collect()
+}
+
+fn calibrate(graph: &Graph, checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> Calibration {
+    let mut calibrator = Calibrator::new(graph, checkpoint).unwrap();
+    sequences.iter().for_each(|ids| calibrator.add(ids).unwrap());
+    calibrator.finish().unwrap()
+}
+
+#[test]
+fn every_family_is_calibrated_whole() {
+    for spec in [Spec::gemma3(), Spec::gemma4(), Spec::qwen3(), Spec::embeddinggemma()] {
+        let graph = graph_of(&spec);
+        let sequences = sequences(2, 12);
+        let calibration = calibrate(&graph, [7; 32], &sequences);
+        assert_eq!(
+            (calibration.sequences(), calibration.tokens(), calibration.checkpoint()),
+            (2, 24, [7; 32])
+        );
+        assert!(calibration.has_seen(&sequences[1]) && !calibration.has_seen(&sequences[1][1..]));
+        let importance = calibration.importance();
+        for (weight, matrix) in graph.weights.iter().zip(graph.matrices()) {
+            let columns = importance.get(&weight.name);
+            assert_eq!(columns.is_some(), matrix, "{:?} {}", spec.family, weight.name);
+            if let Some(columns) = columns {
+                assert_eq!(columns.len(), weight.row_width());
+                assert!(
+                    columns.iter().all(|c| c.is_finite() && *c >= 0.0) && columns.iter().any(|c| *c > 0.0)
+                );
+            }
+        }
+        for (method, bits) in methods() {
+            let ranges = calibration.ranges(method, bits).unwrap();
+            for activations in [ActivationFormat::A16, ActivationFormat::A16Symmetric] {
+                let formats = FormatTuple::uniform(WeightFormat::W8PerChannel, activations, StateFormat::A16);
+                let made = quantise(
+                    &graph,
+                    &Recipe::new(&graph, &formats, TableFormats::default())
+                        .with_importance(importance.clone()),
+                    &mut Unwatched,
+                )
+                .unwrap();
+                // Every tensor that needs a range has one.
+                let encodings = Encodings::of(&formats, &ranges);
+                let model = ReferenceModel::new_encoded(&made, Arrangement::whole(12), encodings).unwrap();
+                model.trace(&sequences[0]).unwrap();
+            }
+        }
+    }
+}
+
+fn methods() -> [(RangeMethod, IntegerBits); 4] {
+    [
+        (RangeMethod::MinMax, IntegerBits::Sixteen),
+        (RangeMethod::Percentile(0.999), IntegerBits::Eight),
+        (RangeMethod::MeanSquaredError, IntegerBits::Eight),
+        (RangeMethod::MeanSquaredError, IntegerBits::Sixteen),
+    ]
+}
+
+#[test]
+fn ranges_are_what_was_seen() {
+    let graph = graph_of(&Spec::gemma4());
+    let sequences = sequences(3, 10);
+    let calibration = calibrate(&graph, [0; 32], &sequences);
+    let ranges = calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).unwrap();
+    let model = ReferenceModel::new(&graph, Arrangement::whole(10)).unwrap();
+    let (mut low, mut high) = (f32::INFINITY, f32::NEG_INFINITY);
+    for ids in &sequences {
+        let trace = model.trace(ids).unwrap();
+        for value in trace.hidden[2].floats().iter() {
+            (low, high) = (low.min(*value), high.max(*value));
+        }
+    }
+    let range = ranges["hidden@2"];
+    // The observed form is decomposed, which rounds a little otherwise.
+    let close = |a: f32, b: f32| (a - b).abs() <= 1e-4 * (high - low);
+    assert!(close(range.low, low) && close(range.high, high), "{range:?} {low} {high}");
+    assert!(ranges.values().any(|range| range.masked) && ranges.values().any(|range| !range.masked));
+    for (method, bits) in methods() {
+        for (key, range) in calibration.ranges(method, bits).unwrap() {
+            let seen = ranges[&key];
+            assert!(range.low >= seen.low && range.high <= seen.high && range.masked == seen.masked, "{key}");
+        }
+    }
+    let narrow = calibration.ranges(RangeMethod::Percentile(0.9), IntegerBits::Sixteen).unwrap();
+    assert!(narrow["hidden@2"].high < range.high && narrow["hidden@2"].low > range.low);
+    for share in [0.5, -1.0, 1.1, f64::NAN] {
+        let error = calibration.ranges(RangeMethod::Percentile(share), IntegerBits::Eight).unwrap_err();
+        assert!(matches!(error, CalibrationError::Percentile { .. }) && error.help().is_some(), "{error}");
+    }
+}
+
+#[test]
+fn order_grouping_and_threads_change_no_bit() {
+    let graph = graph_of(&Spec::gemma4());
+    let sequences = sequences(4, 9);
+    let whole = calibrate(&graph, [1; 32], &sequences);
+    let reversed: Vec<_> = sequences.iter().rev().cloned().collect();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(7).build().unwrap();
+    assert!(pool.install(|| calibrate(&graph, [1; 32], &reversed)) == whole);
+    let mut first = calibrate(&graph, [1; 32], &sequences[..1]);
+    let second = calibrate(&graph, [1; 32], &sequences[1..]);
+    let mut turned = second.clone();
+    turned.merge(first.clone()).unwrap();
+    first.merge(second).unwrap();
+    assert!(first == whole && turned == whole);
+    assert_eq!(first.ids_hash(), whole.ids_hash());
+    assert_eq!(first.importance(), whole.importance());
+    let mut other = calibrate(&graph, [2; 32], &sequences[..1]);
+    assert!(matches!(other.merge(whole), Err(CalibrationError::OtherModel)));
+    assert_ne!(other.ids_hash(), first.ids_hash());
+}
+
+#[test]
+fn importances_are_mean_squares() {
+    // The first sequence alone reaches a projection whose input is a norm: its columns have a mean square near its scale's.
+    let graph = graph_of(&Spec::qwen3());
+    let calibration = calibrate(&graph, [0; 32], &sequences(2, 11));
+    let importance = calibration.importance();
+    let query = graph.weights.iter().find(|weight| weight.part == "q").unwrap();
+    let key = graph.weights.iter().find(|weight| weight.part == "k").unwrap();
+    assert_eq!(importance[&query.name], importance[&key.name], "they share their input");
+    let norm = graph.weights.iter().find(|weight| weight.name.contains("layers.0.input_layernorm")).unwrap();
+    let scale = decoded(norm);
+    let mean: f32 = importance[&query.name].iter().zip(&scale).map(|(c, s)| c / (s * s)).sum::<f32>()
+        / scale.len() as f32;
+    assert!((mean - 1.0).abs() < 0.01, "{mean}");
+}
+
+#[test]
+fn a_calibration_survives_its_file_and_belongs_to_its_checkpoint() {
+    let graph = graph_of(&Spec::gemma4());
+    let calibration = calibrate(&graph, [3; 32], &sequences(2, 8));
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("a.calibration");
+    calibration.write(&path).unwrap();
+    assert!(Calibration::read(&path, [3; 32]).unwrap() == calibration);
+    let first = fs::read(&path).unwrap();
+    calibration.write(&path).unwrap();
+    assert!(fs::read(&path).unwrap() == first);
+    let error = Calibration::read(&path, [4; 32]).unwrap_err();
+    assert!(matches!(&error, MeasuredError::OtherCheckpoint { found, wanted, .. }
+        if found.starts_with("0303") && wanted.starts_with("0404")));
+    assert!(error.help().is_some());
+}
+
+#[test]
+fn hostile_calibrations_are_refused() {
+    let graph = graph_of(&Spec { layers: "SF".to_owned(), kv_shared: 0, ..Spec::gemma4() });
+    let calibration = calibrate(&graph, [3; 32], &sequences(1, 5));
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("calibration");
+    calibration.write(&path).unwrap();
+    let sound = fs::read(&path).unwrap();
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        Calibration::read(&path, [3; 32])
+    };
+    let mut random = Random::new(9, "bits");
+    let samples: Vec<_> = (0..300).map(|_| 52 + random.below(sound.len() as u64 - 52) as usize).collect();
+    for at in (0..52).chain(samples) {
+        let mut bytes = sound.clone();
+        bytes[at] ^= 1 << random.below(8);
+        assert!(read(&bytes).is_err(), "byte {at}");
+    }
+    for length in [0, 7, 51, 52, 80, sound.len() - 1] {
+        assert!(read(&sound[..length]).is_err());
+    }
+    let longer: Vec<u8> = sound.iter().copied().chain([0]).collect();
+    assert!(matches!(read(&longer), Err(MeasuredError::Damaged { what: "the length", .. })));
+    assert!(matches!(read(b"short"), Err(MeasuredError::OtherKind { wanted: "calibration", .. })));
+    let with = |at: usize, value: &[u8]| {
+        let mut bytes = sound.clone();
+        bytes[at..at + value.len()].copy_from_slice(value);
+        bytes
+    };
+    assert!(matches!(read(&with(8, &[2])), Err(MeasuredError::Version { found: 2, supported: 1, .. })));
+    assert!(matches!(read(&with(12, &[0xFF; 8])), Err(MeasuredError::TooLarge { .. })));
+    // With a hash that fits, the content is still not believed.
+    let content = &sound[52..];
+    for _ in 0..700 {
+        let mut content = content.to_vec();
+        match random.below(4) {
+            0 => content.truncate(random.below(content.len() as u64) as usize),
+            1 => {
+                let at = random.below(content.len() as u64) as usize;
+                content.insert(at, random.bits() as u8);
+            }
+            _ => {
+                for _ in 0..=random.below(3) {
+                    let at = random.below(content.len().min(4000) as u64) as usize;
+                    content[at] = random.bits() as u8;
+                }
+            }
+        }
+        // Any answer but a panic; ranges of whatever is accepted are finite.
+        if let Ok(calibration) = read(&sealed(&sound, &content)) {
+            let ranges = calibration.ranges(RangeMethod::Percentile(0.99), IntegerBits::Eight).unwrap();
+            assert!(ranges.values().all(|range| range.low.is_finite() && range.high.is_finite()));
+            calibration.importance();
+        }
+    }
+    let error = read(&sealed(&sound, &[0xFF; 100])).unwrap_err();
+    assert!(matches!(error, MeasuredError::Damaged { .. }) && error.help().is_some(), "{error}");
+    fs::remove_file(&path).unwrap();
+    let error = Calibration::read(&path, [3; 32]).unwrap_err();
+    assert!(matches!(error, MeasuredError::Io { action: "read", .. }) && error.help().is_none(), "{error}");
+    let nowhere = Path::new("no/such/folder/calibration");
+    assert!(matches!(calibration.write(nowhere), Err(MeasuredError::Io { action: "write", .. })));
+}
+
+/// A file with that content and a hash that fits.
+pub fn sealed(like: &[u8], content: &[u8]) -> Vec<u8> {
+    use sha2::{Digest, Sha256};
+    let mut bytes = like[..12].to_vec();
+    bytes.extend((content.len() as u64).to_le_bytes());
+    bytes.extend(Sha256::digest(content));
+    bytes.extend(content);
+    bytes
+}
+
+#[test]
+fn what_cannot_be_calibrated_says_why() {
+    let graph = graph_of(&Spec::gemma3());
+    let calibrator = Calibrator::new(&graph, [0; 32]).unwrap();
+    let error = calibrator.finish().unwrap_err();
+    assert!(matches!(error, CalibrationError::NoSequences) && error.help().is_some(), "{error}");
+    let mut calibrator = Calibrator::new(&graph, [0; 32]).unwrap();
+    let error = calibrator.add(&[]).unwrap_err();
+    assert!(matches!(error, CalibrationError::Reference(ReferenceError::NoTokens)), "{error}");
+    let error = calibrator.add(&[1 << 20]).unwrap_err();
+    assert!(matches!(error, CalibrationError::Reference(ReferenceError::Token { .. })), "{error}");
+    assert!(error.help().is_some());
+    // A fault leaves nothing behind.
+    assert!(matches!(calibrator.finish(), Err(CalibrationError::NoSequences)));
+
+    let mut broken = graph.clone();
+    let norm = broken.weights.iter_mut().find(|weight| weight.part == "norm").unwrap();
+    let values = vec![f32::NAN; norm.row_width()];
+    *norm = shardwright_graph::Weight {
+        name: norm.name.clone(),
+        part: "norm",
+        ..weight(&norm.shape, norm.dtype, &values)
+    };
+    let mut calibrator = Calibrator::new(&broken, [0; 32]).unwrap();
+    let error = calibrator.add(&[30, 31]).unwrap_err();
+    assert!(matches!(error, CalibrationError::NotFinite { .. }) && error.help().is_some(), "{error}");
+    let error = CalibrationError::Quantise(QuantiseError::Cancelled { weight: "w".to_owned() });
+    assert!(error.help().is_some());
+}
+
+#[test]
+fn the_content_hash_sees_every_value() {
+    let spec = Spec::gemma4();
+    let graph = graph_of(&spec);
+    let hash = content_hash(&graph).unwrap();
+    assert_eq!(hash, content_hash(&graph_of(&spec)).unwrap());
+    assert_ne!(hash, content_hash(&graph_of(&Spec { seed: 2, ..spec })).unwrap());
+    let mut changed = graph.clone();
+    let table = &mut changed.assets[1].table;
+    let mut bytes = table.data.bytes().to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    table.data = shardwright_graph::WeightData::from_vec(bytes);
+    assert_ne!(hash, content_hash(&changed).unwrap());
+}

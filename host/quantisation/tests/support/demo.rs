@@ -1,0 +1,107 @@
+//! The demo model, its held-out rows and the combinations of formats that are reported of it.
+
+#![allow(dead_code, reason = "each user takes a part")]
+
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use shardwright_graph::Graph;
+use shardwright_graph::target::{
+    ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
+};
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::{Calibration, Calibrator, Candidate, Importance, TableFormats, content_hash};
+
+/// Every so many-th held-out row is set aside for calibration and never evaluated.
+const SET_ASIDE: usize = 10;
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model")
+}
+
+pub fn graph() -> Graph {
+    Checkpoint::open(directory()).unwrap().into_graph()
+}
+
+/// Calibration rows and evaluation rows. Rows of chat went through the template when they were made, markers included.
+pub fn rows() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+    let bytes = std::fs::read(directory().join("eval.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let integers = |name: &str| -> Vec<usize> {
+        let data = tensors.tensor(name).unwrap().data().to_vec();
+        data.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes) as usize).collect()
+    };
+    let (ids, lengths) = (integers("input_ids"), integers("lengths"));
+    let width = ids.len() / lengths.len();
+    let (mut calibration, mut evaluation) = (Vec::new(), Vec::new());
+    for (index, (row, &length)) in ids.chunks(width).zip(&lengths).enumerate() {
+        let row = row[..length].iter().map(|&id| id as u32).collect();
+        if index % SET_ASIDE == 0 { calibration.push(row) } else { evaluation.push(row) }
+    }
+    (calibration, evaluation)
+}
+
+/// The special and placeholder ids that no held-out row has, as a template would set them: a turn of tools, thinking, a picture, sound.
+pub fn special() -> Vec<u32> {
+    vec![
+        2, 15, 300, 301, 302, 17, 19, 19, 19, 18, 20, 22, 22, 21, 23, 16, 15, 12, 13, 310, 14, 7, 320, 11,
+        321, 11, 8, 9, 330, 10, 340, 16,
+    ]
+}
+
+pub fn calibrate(graph: &Graph, rows: &[Vec<u32>]) -> Calibration {
+    let mut calibrator = Calibrator::new(graph, content_hash(graph).unwrap()).unwrap();
+    rows.iter().for_each(|ids| calibrator.add(ids).unwrap());
+    calibrator.add(&special()).unwrap();
+    calibrator.finish().unwrap()
+}
+
+pub fn candidate(
+    weights: WeightFormat,
+    head: WeightFormat,
+    activations: ActivationFormat,
+    states: StateFormat,
+    table: WeightFormat,
+) -> Candidate {
+    let roles =
+        if head == weights { Vec::new() } else { vec![RoleFormat { role: WeightRole::Head, format: head }] };
+    Candidate {
+        formats: FormatTuple { weights, roles, activations, states },
+        tables: TableFormats { embedding: Some(table), per_layer: Some(table) },
+        importance: Importance::new(),
+    }
+}
+
+/// What the report compares.
+pub fn candidates(importance: &Importance) -> Vec<Candidate> {
+    use ActivationFormat::{A8Dynamic, A16, A16Symmetric};
+    use WeightFormat::*;
+    let plain = |weights| candidate(weights, weights, ActivationFormat::F32, StateFormat::F32, Bf16);
+    let mixed =
+        |weights, table| candidate(weights, W8PerChannel, ActivationFormat::F32, StateFormat::F32, table);
+    let inner = |weights, activations, states| candidate(weights, W8PerChannel, activations, states, Bf16);
+    let mut candidates: Vec<Candidate> =
+        [F16, W8PerChannel, W8PerTensor, W4Block32, W4PerChannel, W4PerTensor, W2PerChannel]
+            .map(plain)
+            .into();
+    candidates.extend([
+        mixed(W4Block32, Bf16),
+        mixed(W4PerChannel, Bf16),
+        mixed(W2PerChannel, Bf16),
+        mixed(W8PerChannel, W8PerChannel),
+        mixed(W8PerChannel, W4Block32),
+        mixed(W4Block32, W4Block32),
+        inner(Bf16, ActivationFormat::F16, StateFormat::F16),
+        inner(F32, A16, StateFormat::A16),
+        inner(F32, A16Symmetric, StateFormat::A16),
+        inner(F32, A16, StateFormat::A8),
+        inner(W8PerChannel, A16, StateFormat::A16),
+        inner(W8PerChannel, A8Dynamic, StateFormat::F32),
+        inner(W4Block32, A16, StateFormat::A16),
+        inner(W4Block32, A8Dynamic, StateFormat::F16),
+    ]);
+    for weights in [W8PerChannel, W4Block32, W4PerChannel, W2PerChannel] {
+        candidates.push(Candidate { importance: importance.clone(), ..plain(weights) });
+    }
+    candidates
+}
