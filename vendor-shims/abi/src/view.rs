@@ -120,11 +120,10 @@ fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
     if quantisation.block == 0 {
         return Err(broken("scales for blocks of no elements"));
     }
-    let others = shape.iter().enumerate().filter(|(index, _)| *index != axis);
-    let count = others.fold(Some(extent.div_ceil(quantisation.block)), |count: Option<u64>, (_, extent)| {
-        count?.checked_mul(*extent)
-    });
-    count.ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
+    let mut others = shape.iter().enumerate().filter(|(index, _)| *index != axis);
+    others
+        .try_fold(extent.div_ceil(quantisation.block), |count, (_, extent)| count.checked_mul(*extent))
+        .ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
 }
 
 /// Kind, bits, axis and counts fit the tensor; a scale of a whole tensor, where it is at hand, is finite, and zero points are stored values. The
@@ -775,5 +774,115 @@ impl<'a> PortView<'a> {
     /// Of the boundary encoding; 0 for floats.
     pub fn zero_point(&self) -> i64 {
         self.0.zero_point
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null;
+
+    use super::*;
+
+    fn quantisation(kind: u32, axis: u32, block: u64, bits: u32, scales: &[f32]) -> raw::SwQuantisation {
+        raw::SwQuantisation {
+            size: size_of::<raw::SwQuantisation>() as u64,
+            kind,
+            axis,
+            block,
+            scale_dtype: raw::SW_DTYPE_F32,
+            bits,
+            scales: scales.as_ptr().cast(),
+            scale_count: scales.len() as u64,
+            zero_points: null(),
+            zero_point_count: 0,
+        }
+    }
+
+    fn checked(held: &raw::SwQuantisation, dtype: u32, shape: &[u64]) -> Result<()> {
+        // SAFETY: a whole struct whose arrays outlive the call.
+        unsafe { check_quantisation(held, dtype, shape) }
+    }
+
+    #[test]
+    fn quantisation_tables_fit_their_tensors() {
+        const TENSOR: u32 = raw::SW_QUANTISATION_PER_TENSOR;
+        const CHANNEL: u32 = raw::SW_QUANTISATION_PER_CHANNEL;
+        const BLOCK: u32 = raw::SW_QUANTISATION_PER_BLOCK;
+        let (i8, i4, u16) = (raw::SW_DTYPE_I8, raw::SW_DTYPE_I4, raw::SW_DTYPE_U16);
+        let scales = [0.5f32; 12];
+        type Case = ((u32, u32, u64, u32, usize), u32, &'static [u64], Option<&'static str>);
+        let cases: &[Case] = &[
+            ((TENSOR, 0, 0, 8, 1), i8, &[3, 70], None),
+            ((CHANNEL, 0, 0, 8, 3), i8, &[3, 70], None),
+            ((CHANNEL, 1, 0, 4, 2), i4, &[3, 2], None),
+            ((BLOCK, 1, 32, 4, 9), i4, &[3, 70], None),
+            ((BLOCK, 0, 2, 4, 4), i4, &[3, 2], None),
+            ((TENSOR, 0, 0, 16, 1), u16, &[], None),
+            ((0, 0, 0, 8, 1), i8, &[3], Some("quantisation kind 0")),
+            ((4, 0, 0, 8, 1), i8, &[3], Some("quantisation kind 4")),
+            ((TENSOR, 0, 0, 4, 1), i8, &[3], Some("4 bits of element type 7, which has 8")),
+            ((TENSOR, 0, 0, 32, 1), raw::SW_DTYPE_F32, &[3], Some("scales for element type 1")),
+            ((TENSOR, 0, 0, 8, 2), i8, &[3], Some("2 scales where [3] has 1")),
+            ((TENSOR, 0, 0, 8, 0), i8, &[3], Some("0 scales")),
+            ((CHANNEL, 0, 0, 8, 4), i8, &[3, 70], Some("4 scales where [3, 70] has 3")),
+            ((CHANNEL, 2, 0, 8, 3), i8, &[3, 70], Some("axis 2 of a tensor of rank 2")),
+            ((CHANNEL, u32::MAX, 0, 8, 3), i8, &[3, 70], Some("of a tensor of rank 2")),
+            ((BLOCK, 1, 32, 4, 6), i4, &[3, 70], Some("6 scales where [3, 70] has 9")),
+            ((BLOCK, 1, 0, 4, 9), i4, &[3, 70], Some("blocks of no elements")),
+            ((BLOCK, 0, 1, 4, 9), i4, &[u64::MAX, u64::MAX], Some("too many")),
+        ];
+        for ((kind, axis, block, bits, count), dtype, shape, expected) in cases {
+            let held = quantisation(*kind, *axis, *block, *bits, &scales[..*count]);
+            match (checked(&held, *dtype, shape), expected) {
+                (Ok(()), None) => {}
+                (Err(error), Some(part)) => assert!(error.message.contains(part), "{}", error.message),
+                (got, expected) => panic!("{kind} {axis} {block} {bits} {count}: {got:?}, not {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn zero_points_are_stored_values() {
+        let scales = [0.5f32; 3];
+        for (zeros, dtype, bits, expected) in [
+            (&[0][..], raw::SW_DTYPE_U16, 16, None),
+            (&[65_535], raw::SW_DTYPE_U16, 16, None),
+            (&[1, 2, 3], raw::SW_DTYPE_I4, 4, None),
+            (&[65_536], raw::SW_DTYPE_U16, 16, Some("zero point 65536")),
+            (&[-1], raw::SW_DTYPE_U8, 8, Some("zero point -1")),
+            (&[1, 8, 3], raw::SW_DTYPE_I4, 4, Some("zero point 8")),
+            (&[1, 1], raw::SW_DTYPE_I4, 4, Some("2 zero points beside 3 scales")),
+        ] {
+            let mut held = quantisation(raw::SW_QUANTISATION_PER_CHANNEL, 0, 0, bits, &scales);
+            (held.zero_points, held.zero_point_count) = (zeros.as_ptr(), zeros.len() as u64);
+            let got = checked(&held, dtype, &[3, 5]).map_err(|error| error.message);
+            match expected {
+                None => assert_eq!(got, Ok(())),
+                Some(part) => assert!(got.as_ref().is_err_and(|got| got.contains(part)), "{got:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn scales_are_finite_and_there_when_they_are_read() {
+        let mut held = quantisation(raw::SW_QUANTISATION_PER_TENSOR, 0, 0, 8, &[f32::NAN]);
+        let refused = checked(&held, raw::SW_DTYPE_I8, &[3]).unwrap_err();
+        assert!(refused.message.contains("scale 0 is NaN"), "{}", refused.message);
+        held.scales = null();
+        assert!(checked(&held, raw::SW_DTYPE_I8, &[3]).is_ok(), "check and estimate may lack them");
+        assert!(QuantisationView(&held).scale_values().unwrap_err().message.contains("no bytes here"));
+        let halves = [0x3800u16, 0x0001, 0xc000, 0x3f80];
+        held.scales = halves.as_ptr().cast();
+        held.scale_count = 4;
+        held.scale_dtype = raw::SW_DTYPE_F16;
+        let values = QuantisationView(&held).scale_values().unwrap();
+        assert_eq!(values, [0.5, 2f32.powi(-24), -2.0, 1.875]);
+        held.scale_dtype = raw::SW_DTYPE_BF16;
+        assert_eq!(QuantisationView(&held).scale_values().unwrap()[3], 1.0);
+        let halves = [0x3800u16, 0x7c00];
+        (held.scales, held.scale_count, held.scale_dtype) = (halves.as_ptr().cast(), 2, raw::SW_DTYPE_F16);
+        assert!(QuantisationView(&held).scale_values().unwrap_err().message.contains("scale 1 is inf"));
+        held.scale_dtype = raw::SW_DTYPE_I32;
+        assert!(QuantisationView(&held).scale_values().unwrap_err().message.contains("element type 4"));
     }
 }

@@ -526,3 +526,211 @@ fn two_shards_run_at_the_same_time_on_shared_threads() {
         }
     });
 }
+
+/// `x → linear → tap` over a weight.
+fn product_with(w: &Weight) -> Builder {
+    let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
+    let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 70]);
+    let y = b.linear(x, w);
+    b.output("tap", SW_ROLE_TAP, y);
+    b
+}
+
+/// Four-bit weights `[5, 70]`: in blocks of 32, or per channel.
+fn packed(in_blocks: bool) -> Weight {
+    let stored: Vec<i32> = (0..350).map(|i| i * 7 % 16 - 8).collect();
+    let (kind, scales) = match in_blocks {
+        true => ((SW_QUANTISATION_PER_BLOCK, 32), vec![0.25; 15]),
+        false => ((SW_QUANTISATION_PER_CHANNEL, 0), vec![0.25; 5]),
+    };
+    integers("packed", &[5, 70], &stored, SW_DTYPE_I4, kind, &scales, 0)
+}
+
+/// The weight with another quantisation table, whatever that says.
+fn forged(w: &Weight, change: impl Fn(&mut SwQuantisation)) -> Weight {
+    // SAFETY: copies of structs that live as long as the process.
+    let (mut raw, mut held) = unsafe { (std::ptr::read(w.raw), std::ptr::read(w.raw.quantisation)) };
+    change(&mut held);
+    raw.quantisation = support::tables::leak(held);
+    Weight { raw: support::tables::leak(raw), ..w.clone() }
+}
+
+#[test]
+fn quantisation_tables_that_contradict_themselves_are_errors() {
+    type Change = fn(&mut SwQuantisation);
+    // Whether `check` refuses it as a whole, or only compiling, which looks at the scales.
+    let cases: &[(bool, &str, Change)] = &[
+        (true, "14 scales where [5, 70] has 15", |held| held.scale_count = 14),
+        (true, "16 scales", |held| held.scale_count = 16),
+        (true, "blocks of no elements", |held| held.block = 0),
+        (true, "quantisation kind 9", |held| held.kind = 9),
+        (true, "rank 2", |held| held.axis = 2),
+        (true, "8 bits of element type 10", |held| held.bits = 8),
+        (true, "a quantisation of 8 bytes", |held| held.size = 8),
+        (true, "zero point 8", |held| {
+            held.zero_points = support::tables::list(vec![8]);
+            held.zero_point_count = 1;
+        }),
+        (false, "scale 7 is NaN", |held| {
+            let mut scales = vec![0x3400u16; 15];
+            scales[7] = 0x7e00;
+            held.scales = support::tables::list(scales).cast();
+        }),
+        (false, "scale 14 is inf", |held| {
+            let mut scales = vec![0x3400u16; 15];
+            scales[14] = 0x7c00;
+            held.scales = support::tables::list(scales).cast();
+        }),
+        (false, "the scales have no bytes here", |held| held.scales = std::ptr::null()),
+    ];
+    let host = Host::open(&[]).expect("opened");
+    for (at_once, part, change) in cases {
+        let entry = product_with(&forged(&packed(true), change)).build();
+        if *at_once {
+            refused(host.check(entry), SW_ERROR_INVALID_ARGUMENT, part);
+            refused(host.estimate(entry), SW_ERROR_INVALID_ARGUMENT, part);
+        } else {
+            assert_eq!(host.check(entry).expect("checked")[0].0, SW_VERDICT_TAKEN, "{part}");
+            assert!(host.estimate(entry).expect("estimated").2.is_empty());
+        }
+        refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);
+    }
+}
+
+#[test]
+fn formats_that_are_not_taken_are_refused_with_a_reason() {
+    type Change = fn(&mut SwQuantisation);
+    let host = Host::open(&[]).expect("opened");
+    let reason = |b: &Builder| {
+        let verdicts = host.check(b.build()).expect("checked");
+        let (verdict, reason) = verdicts.last().expect("a node").clone();
+        assert_eq!(verdict, SW_VERDICT_REFUSED);
+        let class = host.compile(&[b.build()], &[]).map(|_| ()).expect_err("refused").class;
+        assert!(matches!(class, SW_ERROR_UNSUPPORTED_OP | SW_ERROR_INVALID_ARGUMENT), "{class}");
+        reason
+    };
+    let tables: &[(bool, &str, Change)] = &[
+        (false, "scales per channel of axis 1, of axis 0 are taken", |held| {
+            (held.axis, held.scale_count) = (1, 70);
+            held.scales = support::tables::list(vec![1.0f32; 70]).cast();
+        }),
+        (true, "scales per block along axis 0 of 2, the last is known", |held| {
+            (held.axis, held.block, held.scale_count) = (0, 5, 70);
+            held.scales = support::tables::list(vec![0x3400u16; 70]).cast();
+        }),
+        (true, "scales of blocks are f32, f16 are taken", |held| {
+            held.scale_dtype = SW_DTYPE_F32;
+            held.scales = support::tables::list(vec![1.0f32; 15]).cast();
+        }),
+        (false, "scales of a tensor or of channels are f16, f32 are taken", |held| {
+            held.scale_dtype = SW_DTYPE_F16;
+        }),
+        (false, "scales of element type 3, f32 and f16 are known", |held| held.scale_dtype = SW_DTYPE_BF16),
+        (false, "with a zero point is not taken", |held| {
+            held.zero_points = support::tables::list(vec![1]);
+            held.zero_point_count = 1;
+        }),
+        (false, "zero points differ", |held| {
+            held.zero_points = support::tables::list(vec![1, 1, 1, 2, 1]);
+            held.zero_point_count = 5;
+        }),
+    ];
+    for (in_blocks, part, change) in tables {
+        let got = reason(&product_with(&forged(&packed(*in_blocks), change)));
+        assert!(got.contains(part), "`{part}` not in `{got}`");
+    }
+    let bytes: Vec<i32> = (0..350).map(|i| i % 200 - 100).collect();
+    let blocks = integers("b", &[5, 70], &bytes, SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32), &[1.0; 15], 0);
+    assert!(reason(&product_with(&blocks)).contains("scales per block of 8 bits, 4 are taken"));
+
+    // Packed types anywhere but as the matrix of a product.
+    let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);
+    let x = b.input("hidden", SW_ROLE_HIDDEN, &[5, 70]);
+    let w = b.constant(&packed(false));
+    let y = b.binary(SW_OP_MUL, x, w);
+    b.output("tap", SW_ROLE_TAP, y);
+    assert!(reason(&b).contains("`weight.1`: 4 bits are taken as weights of a matrix product alone"));
+    b.nodes[0].op = SW_OP_ADD;
+    b.nodes[0].inputs = vec![w, x];
+    assert!(reason(&b).contains("input 0 `weight.1`: 4 bits"));
+    let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);
+    let x = b.input("hidden", SW_ROLE_HIDDEN, &[3, 5]);
+    let w = b.constant(&packed(false));
+    let y = b.mat_mul(x, w, false);
+    b.output("tap", SW_ROLE_TAP, y);
+    assert!(reason(&b).contains("a matrix of 4 bits is taken as [outputs, inputs] alone"));
+    // Scales per channel of what is no matrix.
+    let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);
+    let x = b.input("hidden", SW_ROLE_HIDDEN, &[5, 70]);
+    let channels =
+        integers("c", &[5, 70], &bytes, SW_DTYPE_I8, (SW_QUANTISATION_PER_CHANNEL, 0), &[1.0; 5], 0);
+    let w = b.constant(&channels);
+    let y = b.binary(SW_OP_MUL, x, w);
+    b.output("tap", SW_ROLE_TAP, y);
+    assert!(reason(&b).contains("scales per channel of axis 0 are taken of matrices alone"));
+    // Rows are quantised for integer weights.
+    let mut b = product_with(&weight("w", &[5, 70], &values(350, 1, 1.0), SW_DTYPE_F16));
+    b.nodes[0].op = SW_OP_DYNAMIC_LINEAR;
+    assert!(reason(&b).contains("are multiplied as f16; integers are"));
+}
+
+#[test]
+fn encodings_that_are_not_taken_are_refused_with_a_reason() {
+    let host = Host::open(&[]).expect("opened");
+    let reason = |b: &Builder| host.check(b.build()).expect("checked")[0].clone();
+    let mut b = simple();
+    b.encode(0, SW_DTYPE_U16, Some((0.01, 7)));
+    assert_eq!(reason(&b).0, SW_VERDICT_TAKEN);
+    for (scale, part) in [(0.0, "one legal scale"), (-1.0, "one legal scale"), (1e-42, "one legal scale")] {
+        b.affine.insert(0, (scale, 7));
+        assert!(reason(&b).1.contains(part), "{}", reason(&b).1);
+        refused(host.compile(&[b.build()], &[]).map(|_| ()), SW_ERROR_UNSUPPORTED_OP, part);
+    }
+    b.affine.insert(0, (f32::NAN, 7));
+    refused(host.check(b.build()), SW_ERROR_INVALID_ARGUMENT, "scale 0 is NaN");
+    b.affine.insert(0, (0.1, 70_000));
+    refused(host.check(b.build()), SW_ERROR_INVALID_ARGUMENT, "zero point 70000");
+    for packed in [SW_DTYPE_I4, SW_DTYPE_I2] {
+        let mut b = simple();
+        b.encode(0, packed, Some((0.1, 0)));
+        assert!(reason(&b).1.contains("holds no values here"), "{}", reason(&b).1);
+    }
+    // What only moves keeps its encoding.
+    let mut b = Builder::new("e", SW_ENTRY_ENCODE, 4, 4);
+    let x = b.input("x", SW_ROLE_GATHERED, &[4, 4]);
+    let y = b.transpose(x, &[1, 0]);
+    b.output("y", SW_ROLE_TAP, y);
+    b.encode(x, SW_DTYPE_U16, Some((0.1, 3)));
+    for affine in [(0.1, 4), (0.2, 3)] {
+        b.encode(y, SW_DTYPE_U16, Some(affine));
+        assert!(reason(&b).1.contains("moves input 0 `x` into another encoding"), "{}", reason(&b).1);
+    }
+    b.encode(y, SW_DTYPE_U16, Some((0.1, 3)));
+    assert_eq!(reason(&b).0, SW_VERDICT_TAKEN);
+    // A port says what its tensor says.
+    let raw = b.build();
+    // SAFETY: copies of structs that live as long as the process.
+    let (mut entry, mut port) = unsafe { (std::ptr::read(raw), std::ptr::read(*raw.inputs)) };
+    port.scale = 0.2;
+    entry.inputs = support::tables::list(vec![support::tables::leak(port)]).cast();
+    let entry = support::tables::leak(entry);
+    refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_UNSUPPORTED_OP, "scale 0.2, zero point 3");
+}
+
+#[test]
+fn estimates_count_the_bytes_of_formats() {
+    let host = Host::open(&[("threads", "2")]).expect("opened");
+    let moved = |w: &Weight| host.estimate(product_with(w).build()).expect("estimated").1;
+    assert_eq!(moved(&packed(false)), 5 * 35 + 5 * 4);
+    assert_eq!(moved(&packed(true)), 5 * 35 + 15 * 2);
+    let state = |dtype, affine| {
+        let mut b = stateful();
+        for tensor in [0, 3, 4] {
+            b.encode(tensor, dtype, affine);
+        }
+        host.estimate(b.build()).expect("estimated").1
+    };
+    assert_eq!(state(SW_DTYPE_F32, None), 8 * 6 * 4 * 2);
+    assert_eq!(state(SW_DTYPE_F16, None), 8 * 6 * 2 * 2);
+    assert_eq!(state(SW_DTYPE_U8, Some((0.1, 3))), 8 * 6 * 2);
+}

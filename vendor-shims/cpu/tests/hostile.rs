@@ -60,6 +60,39 @@ fn sample() -> Builder {
     b
 }
 
+/// The same with integer weights, activations of 16 bits and a state of 8.
+fn encoded_sample() -> Builder {
+    let mut b = sample();
+    let rows = 3;
+    let (x, first) = (b.inputs[0].tensor, b.nodes[0].outputs[0]);
+    let blocks: Vec<i32> = (0..64).map(|i| i * 5 % 16 - 8).collect();
+    let blocks =
+        integers("blocks", &[8, 8], &blocks, SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, 3), &[0.25; 24], 0);
+    let crumbs: Vec<i32> = (0..64).map(|i| i % 4 - 2).collect();
+    let crumbs =
+        integers("crumbs", &[8, 8], &crumbs, SW_DTYPE_I2, (SW_QUANTISATION_PER_CHANNEL, 0), &[0.5; 8], 0);
+    let scale = integers("scale", &[8], &[9; 8], SW_DTYPE_U16, (SW_QUANTISATION_PER_TENSOR, 0), &[0.1], 2);
+    let y = b.linear(x, &blocks);
+    let w = b.constant(&crumbs);
+    let y = b.node(SW_OP_DYNAMIC_LINEAR, &[y, w], &[rows, 8], vec![]);
+    let y = b.norm(y, Some(&scale), 8, 0.0);
+    let y = b.unary(SW_OP_ROUND, y, vec![]);
+    b.output("rounded", SW_ROLE_TAP, y);
+    for tensor in 0..b.tensors.len() as u32 {
+        let constant = b.constants.iter().any(|(held, _)| *held == tensor);
+        if b.tensors[tensor as usize].1 == SW_DTYPE_F32 && !constant && tensor != first {
+            b.encode(tensor, SW_DTYPE_U16, Some((1e-3, 30_000)));
+        }
+    }
+    // The state, what moves into it and what it becomes.
+    let update = b.nodes.iter().find(|node| node.op == SW_OP_STATE_UPDATE).expect("an update").clone();
+    for tensor in [update.inputs[0], update.inputs[1], update.outputs[0]] {
+        b.encode(tensor, SW_DTYPE_U8, Some((0.05, 100)));
+    }
+    b.encode(first, SW_DTYPE_F16, None);
+    b
+}
+
 fn bind(loaded: &Loaded<'_>, entry: usize) -> Option<HashMap<String, Bound>> {
     let bindings = &loaded.entries[entry].1;
     let total: u64 = bindings.iter().map(|binding| binding.bytes).fold(0, u64::saturating_add);
@@ -83,7 +116,10 @@ fn bind(loaded: &Loaded<'_>, entry: usize) -> Option<HashMap<String, Bound>> {
 }
 
 fn artefact() -> Region {
-    Host::open(&[]).expect("opened").compile(&[sample().build()], &[]).expect("compiled").artefact
+    let mut second = encoded_sample();
+    second.name = "decode_3@9".to_owned();
+    let entries = [sample().build(), second.build()];
+    Host::open(&[]).expect("opened").compile(&entries, &[]).expect("compiled").artefact
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -162,7 +198,7 @@ fn forged_programs_are_refused_or_harmless() {
         (state >> 33) as usize
     };
     let (mut taken, mut refused) = (0, 0);
-    for round in 0..4000 {
+    for round in 0..8000 {
         let mut forged = Region::new(original.bytes());
         let bytes = forged.bytes_mut();
         for _ in 0..1 + next() % 2 {
@@ -212,12 +248,12 @@ fn senseless_work_orders_are_refused_or_run() {
     };
     let ops: Vec<u32> = (1..=11).chain(64..=86).chain([0, 12, 999]).collect();
     let mut compiled = 0;
-    for round in 0..4000 {
-        let mut b = sample();
+    for round in 0..8000 {
+        let mut b = if round % 2 == 0 { sample() } else { encoded_sample() };
         for _ in 0..1 + next() % 3 {
             let node = next() % b.nodes.len();
             let edge = EDGES[next() % EDGES.len()];
-            match next() % 9 {
+            match next() % 11 {
                 0 => b.nodes[node].op = ops[next() % ops.len()],
                 1 => {
                     let tensor = next() % b.tensors.len();
@@ -251,6 +287,19 @@ fn senseless_work_orders_are_refused_or_run() {
                 7 => {
                     let port = next() % b.outputs.len();
                     b.outputs[port].tensor = (next() % b.tensors.len()) as u32;
+                }
+                8 => {
+                    let dtypes = [1, 2, 3, 4, 6, 7, 8, 10];
+                    let tensor = (next() % b.tensors.len()) as u32;
+                    let affine = (f32::from_bits(next() as u32 * 2), next() as i32 % 300);
+                    let dtype = dtypes[next() % dtypes.len()];
+                    b.encode(tensor, dtype, (next() % 3 > 0).then_some(affine));
+                }
+                9 => {
+                    let constant = next() % b.constants.len();
+                    let other = next() % b.constants.len();
+                    let weight = b.constants[other].1.clone();
+                    b.constants[constant].1 = weight;
                 }
                 _ => {
                     let other = next() % b.nodes.len();
