@@ -1,6 +1,7 @@
 //! One function per command: ask the public crate, print the answer.
 
 mod bundle;
+mod doctor;
 mod embed;
 mod run;
 mod verify;
@@ -35,6 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
         Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
         Command::Embed(arguments) => embed::embed(arguments, format),
         Command::Verify(arguments) => verify::verify(arguments, format),
+        Command::Doctor(arguments) => doctor::doctor(arguments, format),
         Command::Shim(ShimCommand::List(places)) => {
             print(format, &shardwright::list_shims(&search_path(places))?, views::shims)
         }

@@ -1,6 +1,7 @@
 //! How reports look to a person. Every view has its JSON twin in the report's own serialisation.
 
 mod bundle;
+mod doctor;
 mod plan;
 mod progress;
 mod shims;
@@ -8,6 +9,7 @@ mod show;
 mod verify;
 
 pub use bundle::{compiled, inspected};
+pub use doctor::doctor;
 pub use plan::plan;
 pub use progress::Progress;
 pub use shims::shims;

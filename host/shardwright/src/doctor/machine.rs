@@ -89,7 +89,8 @@ impl MachineReport {
 
     /// Finds the profiles of chips that an identity names, whole or by one of its words.
     pub(crate) fn match_profiles(&mut self, profiles: &[FoundProfile]) {
-        let words: Vec<String> = self.identities.iter().flat_map(|identity| names_in(&identity.value)).collect();
+        let words: Vec<String> =
+            self.identities.iter().flat_map(|identity| names_in(&identity.value)).collect();
         let chips = profiles.iter().map(|found| &found.profile).filter(|chip| chip.kind != TargetKind::Cpu);
         let named = chips.filter(|chip| {
             let mut names = chip.aliases.iter().chain([&chip.name]);
@@ -146,7 +147,8 @@ fn kibibytes(meminfo: &str, key: &str) -> Option<u64> {
 fn page_bytes(root: &Path) -> Option<u64> {
     const PAGE_SIZE: u64 = 6;
     let bytes = std::fs::read(root.join("proc/self/auxv")).ok()?;
-    let numbers: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|&number| u64::from_ne_bytes(number)).collect();
+    let numbers: Vec<u64> =
+        bytes.as_chunks::<8>().0.iter().map(|&number| u64::from_ne_bytes(number)).collect();
     numbers.as_chunks::<2>().0.iter().find(|pair| pair[0] == PAGE_SIZE).map(|pair| pair[1])
 }
 
@@ -281,7 +283,10 @@ mod tests {
         }
         let long = vec![b'x'; 4 << 20];
         let odd = machine(&[
-            ("proc/cpuinfo", b"CPU implementer : 0x41\nCPU part : 0xd81\nCPU implementer : 0x41\nCPU part : 0xd81\n"),
+            (
+                "proc/cpuinfo",
+                b"CPU implementer : 0x41\nCPU part : 0xd81\nCPU implementer : 0x41\nCPU part : 0xd81\n",
+            ),
             ("proc/meminfo", b"MemTotal:   1024 kB\nMemAvailable: 99999999999999999999 kB\n"),
             ("proc/self/auxv", &auxiliary),
             ("sys/devices/soc0/machine", b"\x1b[31mred\x07\n"),
@@ -303,7 +308,8 @@ mod tests {
             ("vendor/build.prop", b"ro.soc.model=A\nro.soc.model=B\n"),
             ("system/build.prop", b"ro.soc.model=C\nro.hardware=d\n"),
         ]);
-        let values: Vec<_> = found.identities.iter().map(|id| (id.source.as_str(), id.value.as_str())).collect();
+        let values: Vec<_> =
+            found.identities.iter().map(|id| (id.source.as_str(), id.value.as_str())).collect();
         assert_eq!(values, [("ro.soc.model", "A"), ("ro.hardware", "d")]);
     }
 

@@ -1,5 +1,6 @@
 //! What there is to run on here, what was passed over and why, and what would come of a bundle.
 
+mod bundle;
 mod machine;
 mod places;
 
@@ -7,12 +8,14 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::planning::profile::ProfileRegistry;
-use shardwright_build::shims::{Isolation, find_worker};
+use shardwright_build::shims::find_worker;
 
+pub use bundle::{BundlePrognosis, ChainPrognosis, ProofReport, ShardPrognosis, ShardState};
 pub use machine::{Identity, MachineReport};
 pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 
-use crate::{Error, ErrorKind, Result, SearchPath, ShimsReport};
+use crate::isolation::Shims;
+use crate::{Error, ErrorKind, Isolation, Result, SearchPath, ShimsReport};
 
 /// The state of an installation on this machine.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +42,8 @@ pub struct DoctorReport {
     pub problems: Vec<Problem>,
     /// Whether something here can run a model.
     pub can_run: bool,
+    /// What would come of the bundle that was asked about.
+    pub bundle: Option<BundlePrognosis>,
 }
 
 /// The program in which shims are asked.
@@ -80,21 +85,24 @@ impl Problem {
     }
 }
 
-/// Looks at the machine and at everything in `search`. Never fails: what cannot be asked is a problem in the report.
+/// Looks at the machine, at everything in `search`, and at what would come of `bundle`. What cannot be asked is a problem in the
+/// report; an error is only what is no bundle.
 ///
 /// Shims run in a worker process where that program is found, so that a vendor's library that crashes or hangs costs an entry in the
 /// report. Without it they run here, and the report says so.
-pub fn doctor(search: &SearchPath) -> DoctorReport {
+pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport> {
     let mut problems = Vec::new();
-    let isolation = match find_worker() {
-        Ok(worker) => Some(Isolation { worker, caps: Default::default() }),
+    let worker = match find_worker() {
+        Ok(worker) => Some(worker),
         Err(error) => {
             let help = error.help();
             problems.push(Problem::of(&error, help));
             None
         }
     };
-    let shims = crate::shims::report(&crate::shims::registry(search, isolation.as_ref()), isolation.as_ref());
+    let found = Shims::open(search, Isolation::Automatic)?;
+    let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found)).transpose()?;
+    let shims = crate::shims::report(&found);
 
     let mut machine = MachineReport::read(Path::new("/"));
     let directories = search.profiles.iter();
@@ -124,14 +132,14 @@ pub fn doctor(search: &SearchPath) -> DoctorReport {
         }
     }
     let can_run = shims.shims.iter().any(can_run);
-    DoctorReport {
+    Ok(DoctorReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         worker: WorkerPresence {
-            meaning: match &isolation {
+            meaning: match &worker {
                 Some(_) => "shims were asked in a process of their own".to_owned(),
                 None => "shims were asked in this process: one that crashes takes it down".to_owned(),
             },
-            path: isolation.map(|isolation| isolation.worker.display().to_string()),
+            path: worker.map(|worker| worker.display().to_string()),
         },
         places: places::searched(search),
         planners,
@@ -151,7 +159,8 @@ pub fn doctor(search: &SearchPath) -> DoctorReport {
         environment: places::environment(),
         problems,
         can_run,
-    }
+        bundle,
+    })
 }
 
 /// Whether a shim has a device here that runs what it compiled.
@@ -160,8 +169,11 @@ fn can_run(shim: &crate::ShimReport) -> bool {
 }
 
 impl DoctorReport {
-    /// The error where nothing here can run a model.
+    /// The error where nothing here can run a model, or the bundle that was asked about cannot run.
     pub fn verdict(&self) -> Result<()> {
+        if let Some(bundle) = &self.bundle {
+            return bundle.verdict();
+        }
         if self.can_run {
             return Ok(());
         }

@@ -76,19 +76,20 @@ pub(crate) fn searched(search: &SearchPath) -> Vec<SearchedPlace> {
 
 /// The planner that is built in and those in the directories.
 pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<FoundFile> {
-    let mut found =
-        vec![FoundFile { name: "generic".to_owned(), kind: "built-in".to_owned(), path: None }];
+    let mut found = vec![FoundFile { name: "generic".to_owned(), kind: "built-in".to_owned(), path: None }];
     let registry =
         directories.iter().fold(PlannerRegistry::new(), |registry, path| registry.with_directory(path));
     match registry.list() {
-        Ok(entries) => found.extend(entries.into_iter().map(|entry| FoundFile {
-            name: entry.name,
-            kind: match entry.file {
-                PlannerFile::Wasm => "component",
-                PlannerFile::Pack => "pack",
+        Ok(entries) => found.extend(entries.into_iter().map(|entry| {
+            FoundFile {
+                name: entry.name,
+                kind: match entry.file {
+                    PlannerFile::Wasm => "component",
+                    PlannerFile::Pack => "pack",
+                }
+                .to_owned(),
+                path: Some(entry.path.display().to_string()),
             }
-            .to_owned(),
-            path: Some(entry.path.display().to_string()),
         })),
         Err(error) => {
             let help = error.help();

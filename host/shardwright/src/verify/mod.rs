@@ -187,7 +187,7 @@ impl Verification<'_> {
         let boundaries = BoundaryCheck {
             chain: self.model.chain(),
             graph,
-            assets: &graph.assets,
+            assets: self.model.chain().assets(),
             compiled: self.compiled,
             exact,
             formats: plan.shards.iter().map(|shard| shard.formats.clone()).collect(),

@@ -1,0 +1,15 @@
+use super::{print, search_path};
+use crate::arguments::{DoctorArguments, Format};
+use crate::outcome::{Failure, Outcome};
+use crate::views;
+
+/// Prints the report whatever it says; the exit code is that of the verdict.
+pub fn doctor(arguments: &DoctorArguments, format: Format) -> Result<Outcome, Failure> {
+    let report = {
+        let _busy = views::Busy::new("asking shims");
+        shardwright::doctor(&search_path(&arguments.places), arguments.bundle.as_deref())?
+    };
+    print(format, &report, views::doctor)?;
+    report.verdict()?;
+    Ok(Outcome::Done)
+}

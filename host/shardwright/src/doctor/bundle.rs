@@ -1,0 +1,258 @@
+//! What would come of a bundle here, told from the heads of its artefacts alone: nothing is loaded, nothing runs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_runtime::bundle::{Bundle, ShardEntry};
+use shardwright_runtime::shims::{Artefact, Compatibility, ShimInstance};
+
+use crate::isolation::Shims;
+use crate::{Error, ErrorKind, Result};
+
+/// What would come of a bundle.
+#[derive(Clone, Debug, Serialize)]
+pub struct BundlePrognosis {
+    /// Where it lies.
+    pub directory: String,
+    /// Its identity: the hash of its manifest.
+    pub sha256: String,
+    /// The program that wrote it.
+    pub program: String,
+    /// The model.
+    pub model: String,
+    /// The profile it was planned for.
+    pub soc: String,
+    /// Its chains, in the order in which they are tried.
+    pub chains: Vec<ChainPrognosis>,
+    /// The first whose shards can all be loaded: the one that would run.
+    pub would_run: Option<String>,
+    /// What was proved of it.
+    pub verifications: Vec<ProofReport>,
+}
+
+/// One chain.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChainPrognosis {
+    /// Its name.
+    pub name: String,
+    /// The executor that stands in for the planned targets, if one does.
+    pub emulated_on: Option<String>,
+    /// Whether every shard can be loaded.
+    pub runs: bool,
+    /// Its shards, in the order in which a step runs them.
+    pub shards: Vec<ShardPrognosis>,
+}
+
+/// One shard.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardPrognosis {
+    /// Its name.
+    pub name: String,
+    /// The shim that compiled it, and must load it, with its version then.
+    pub compiled_by: String,
+    /// That shim's version here; none where it is not here.
+    pub shim_here: Option<String>,
+    /// The device.
+    pub device: String,
+    /// What would come of it.
+    pub state: ShardState,
+    /// Why, where it is not optimal.
+    pub reason: Option<String>,
+    /// What would help.
+    pub help: Option<String>,
+}
+
+/// What would come of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShardState {
+    /// It loads, and is as good as compiled today.
+    Optimal,
+    /// It loads; compiled again it would be better.
+    Recompile,
+    /// The shim made it, and cannot run it here.
+    Unsupported,
+    /// Another shim made it.
+    NotMine,
+    /// The shim that made it is not here.
+    NoShim,
+    /// The shim is here, and the device is not.
+    NoDevice,
+    /// The shim could not be asked, or the artefact not be read.
+    Unknown,
+}
+
+impl ShardState {
+    /// Kebab-case name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ShardState::Optimal => "optimal",
+            ShardState::Recompile => "recompile",
+            ShardState::Unsupported => "unsupported",
+            ShardState::NotMine => "not-mine",
+            ShardState::NoShim => "no-shim",
+            ShardState::NoDevice => "no-device",
+            ShardState::Unknown => "unknown",
+        }
+    }
+
+    /// Whether the shard can be loaded.
+    pub const fn loads(self) -> bool {
+        matches!(self, ShardState::Optimal | ShardState::Recompile)
+    }
+}
+
+/// A proof that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProofReport {
+    /// Its name.
+    pub name: String,
+    /// The chain it was tried on.
+    pub chain: String,
+    /// Whether it held.
+    pub passed: bool,
+    /// One sentence with numbers.
+    pub summary: String,
+}
+
+impl BundlePrognosis {
+    /// Opens the bundle and asks the shims. Errors: what is no bundle.
+    pub(crate) fn of(directory: &Path, shims: &Shims) -> Result<BundlePrognosis> {
+        let bundle = Bundle::open(directory)?;
+        let mut asked = Asked { shims, instances: BTreeMap::new() };
+        let manifest = bundle.manifest();
+        let chains: Vec<ChainPrognosis> = manifest
+            .chains
+            .iter()
+            .map(|chain| {
+                let shards: Vec<ShardPrognosis> =
+                    chain.shards.iter().map(|shard| asked.shard(&bundle, shard)).collect();
+                ChainPrognosis {
+                    name: chain.name.clone(),
+                    emulated_on: chain.emulated_on.clone(),
+                    runs: shards.iter().all(|shard| shard.state.loads()),
+                    shards,
+                }
+            })
+            .collect();
+        Ok(BundlePrognosis {
+            directory: directory.display().to_string(),
+            sha256: bundle.sha256().to_string(),
+            program: manifest.program.clone(),
+            model: manifest.model.name.clone(),
+            soc: manifest.soc.clone(),
+            would_run: chains.iter().find(|chain| chain.runs).map(|chain| chain.name.clone()),
+            chains,
+            verifications: manifest
+                .verifications
+                .iter()
+                .map(|proof| ProofReport {
+                    name: proof.name.clone(),
+                    chain: proof.chain.clone(),
+                    passed: proof.passed,
+                    summary: proof.summary.clone(),
+                })
+                .collect(),
+        })
+    }
+
+    /// The error where no chain would run.
+    pub fn verdict(&self) -> Result<()> {
+        if self.would_run.is_some() {
+            return Ok(());
+        }
+        let shards = self.chains.iter().flat_map(|chain| &chain.shards);
+        let stuck: Vec<&ShardPrognosis> = shards.filter(|shard| !shard.state.loads()).collect();
+        let missing =
+            |shard: &&ShardPrognosis| matches!(shard.state, ShardState::NoShim | ShardState::NoDevice);
+        let kind = if stuck.iter().all(missing) { ErrorKind::Missing } else { ErrorKind::Incompatible };
+        let first = stuck.first();
+        let why = first.map_or_else(
+            || "it has no chain".to_owned(),
+            |shard| {
+                let reason = shard.reason.as_deref().unwrap_or_else(|| shard.state.name());
+                format!("shard {}: {reason}", shard.name)
+            },
+        );
+        let error = Error::new(kind, format!("no chain of {} runs here: {why}", self.directory));
+        Err(match first.and_then(|shard| shard.help.clone()) {
+            Some(help) => error.with_help(help),
+            None => error,
+        })
+    }
+}
+
+/// Shims that were opened, by name: with their devices, or why there are none.
+struct Asked<'s> {
+    shims: &'s Shims,
+    instances: BTreeMap<String, std::result::Result<(ShimInstance, Vec<String>), (String, Option<String>)>>,
+}
+
+impl Asked<'_> {
+    fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {
+        let by = &shard.compiled_by;
+        let here = self.shims.registry.get(&by.shim).map(|shim| shim.description().version.clone());
+        let (state, reason, help) = match here {
+            None => (
+                ShardState::NoShim,
+                Some(format!("the shim `{}` is not here", by.shim)),
+                Some(
+                    "put the shim into a directory of shims; `shardwright doctor` lists those looked into"
+                        .to_owned(),
+                ),
+            ),
+            Some(_) => self.ask(bundle, shard),
+        };
+        ShardPrognosis {
+            name: shard.name.clone(),
+            compiled_by: format!("{} {}", by.shim, by.version),
+            shim_here: here,
+            device: by.device.clone(),
+            state,
+            reason,
+            help,
+        }
+    }
+
+    fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
+        let by = &shard.compiled_by;
+        let shims = self.shims;
+        let opened = self.instances.entry(by.shim.clone()).or_insert_with(|| {
+            let told = |error: Error| (error.to_string(), error.help().map(str::to_owned));
+            let instance = shims.open_to_compile(&by.shim, "prognosis", &[]).map_err(told)?;
+            let devices = instance.devices(None).map_err(|error| told(error.into()))?;
+            Ok((instance, devices.into_iter().map(|device| device.name).collect()))
+        });
+        let (instance, devices) = match opened {
+            Ok(opened) => opened,
+            Err((reason, help)) => return (ShardState::Unknown, Some(reason.clone()), help.clone()),
+        };
+        if !devices.contains(&by.device) {
+            let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
+            let help = match devices.is_empty() {
+                true => "it has none".to_owned(),
+                false => format!("it has: {}", devices.join(", ")),
+            };
+            return (ShardState::NoDevice, Some(reason), Some(help));
+        }
+        let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
+        let path = match bundle.path(&shard.artefact) {
+            Ok(path) => path,
+            Err(error) => {
+                return (ShardState::Unknown, Some(error.to_string()), error.help().map(Into::into));
+            }
+        };
+        let artefact = match Artefact::open(&path) {
+            Ok(artefact) => artefact,
+            Err(error) => return (ShardState::Unknown, Some(error.to_string()), again()),
+        };
+        match instance.compatibility(&by.device, &artefact) {
+            Ok(Compatibility::Optimal) => (ShardState::Optimal, None, None),
+            Ok(Compatibility::Recompile(reason)) => (ShardState::Recompile, Some(reason), again()),
+            Ok(Compatibility::Unsupported(reason)) => (ShardState::Unsupported, Some(reason), again()),
+            Ok(Compatibility::NotMine(reason)) => (ShardState::NotMine, Some(reason), again()),
+            Err(error) => (ShardState::Unknown, Some(error.to_string()), error.help()),
+        }
+    }
+}
