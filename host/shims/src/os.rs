@@ -226,7 +226,8 @@ pub(crate) fn limit_self(memory_bytes: u64) -> io::Result<()> {
             checked(libc::setrlimit(what, &limit)).map(drop)
         }
     };
-    set(libc::RLIMIT_CORE, 0)?;
+    // Not 0: a core that is piped to a collector is not held to its limit, but 1 means none at all.
+    set(libc::RLIMIT_CORE, 1)?;
     set(libc::RLIMIT_DATA, memory_bytes)
 }
 
