@@ -291,6 +291,7 @@ impl<'g> Bench<'g> {
             &self.executors,
             &plan,
             options,
+            &mut shardwright_build::Unkept,
             &mut (),
         )
         .unwrap_or_else(|error| panic!("{cut:?}: {error}"))
