@@ -6,7 +6,11 @@ mod support;
 #[path = "../support/killed.rs"]
 mod killed;
 
+#[path = "../support/demo.rs"]
+mod demo_model;
+
 mod calibration;
+mod demo;
 mod formats;
 mod kill;
 mod quality;

@@ -79,7 +79,7 @@ pub fn candidates(importance: &Importance) -> Vec<Candidate> {
     let plain = |weights| candidate(weights, weights, ActivationFormat::F32, StateFormat::F32, Bf16);
     let mixed =
         |weights, table| candidate(weights, W8PerChannel, ActivationFormat::F32, StateFormat::F32, table);
-    let inner = |weights, activations, states| candidate(weights, W8PerChannel, activations, states, Bf16);
+    let inner = |weights, activations, states| candidate(weights, weights, activations, states, Bf16);
     let mut candidates: Vec<Candidate> =
         [F16, W8PerChannel, W8PerTensor, W4Block32, W4PerChannel, W4PerTensor, W2PerChannel]
             .map(plain)
@@ -92,9 +92,9 @@ pub fn candidates(importance: &Importance) -> Vec<Candidate> {
         mixed(W8PerChannel, W4Block32),
         mixed(W4Block32, W4Block32),
         inner(Bf16, ActivationFormat::F16, StateFormat::F16),
-        inner(F32, A16, StateFormat::A16),
-        inner(F32, A16Symmetric, StateFormat::A16),
-        inner(F32, A16, StateFormat::A8),
+        inner(Bf16, A16, StateFormat::A16),
+        inner(Bf16, A16Symmetric, StateFormat::A16),
+        inner(Bf16, A16, StateFormat::A8),
         inner(W8PerChannel, A16, StateFormat::A16),
         inner(W8PerChannel, A8Dynamic, StateFormat::F32),
         inner(W4Block32, A16, StateFormat::A16),

@@ -1,0 +1,71 @@
+//! The trained demo model in other formats, through the reference, on a sample of its held-out rows. `examples/format_table.rs` takes
+//! all of them.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use shardwright_graph::target::{ActivationFormat, StateFormat, WeightFormat};
+use shardwright_quantisation::{Candidate, IntegerBits, RangeMethod, evaluate};
+
+use crate::demo_model::{calibrate, candidate, graph, rows, special};
+
+#[test]
+fn calibration_and_evaluation_share_no_row() {
+    let (calibration, evaluation) = rows();
+    assert_eq!((calibration.len(), evaluation.len()), (12, 99));
+    let mut seen: BTreeSet<&[u32]> = BTreeSet::new();
+    assert!(calibration.iter().all(|row| seen.insert(row)));
+    assert!(evaluation.iter().all(|row| seen.insert(row)));
+    assert!(seen.insert(&special()));
+    // Nor half a row: 32 ids in a row of one occur nowhere in the other.
+    let windows: BTreeSet<&[u32]> = calibration.iter().flat_map(|row| row.windows(32)).collect();
+    assert!(evaluation.iter().flat_map(|row| row.windows(32)).all(|window| !windows.contains(window)));
+    // All of the special ids are among the calibration's, and some prose and chat.
+    let ids: BTreeSet<u32> = calibration.iter().flatten().copied().chain(special()).collect();
+    assert!((7..24).all(|id| ids.contains(&id)));
+    assert!(calibration.iter().filter(|row| row.contains(&15)).count() > 3);
+}
+
+#[test]
+fn the_demo_model_keeps_its_likelihood() {
+    use ActivationFormat::{A8Dynamic, A16, F32};
+    use WeightFormat::{Bf16, W4Block32, W8PerChannel};
+    let graph = graph();
+    let (calibration, evaluation) = rows();
+    // Prose and chat; the first 64 ids of each, which is as much as a test can take.
+    let first = |rows: &[Vec<u32>], every: usize, length: usize| -> Vec<Vec<u32>> {
+        rows.iter().step_by(every).map(|row| row[..row.len().min(length)].to_vec()).collect()
+    };
+    let calibration = calibrate(&graph, &first(&calibration, 4, 64));
+    let evaluation = first(&evaluation, 14, 64);
+    assert!(evaluation.iter().all(|row| !calibration.has_seen(row)));
+    let ranges = calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).unwrap();
+    let weighed = Candidate {
+        importance: calibration.importance(),
+        ..candidate(W4Block32, W4Block32, F32, StateFormat::F32, Bf16)
+    };
+    let candidates = [
+        candidate(W8PerChannel, W8PerChannel, F32, StateFormat::F32, Bf16),
+        candidate(W4Block32, W4Block32, F32, StateFormat::F32, Bf16),
+        candidate(Bf16, Bf16, A16, StateFormat::A16, Bf16),
+        candidate(W8PerChannel, W8PerChannel, A8Dynamic, StateFormat::F16, W8PerChannel),
+        weighed,
+    ];
+    let table =
+        evaluate(&graph, &candidates, &ranges, &evaluation, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let losses: Vec<f64> = table.rows.iter().map(|row| row.loss_per_mille).collect();
+    let limits = [5.0, 30.0, 5.0, 10.0, 30.0];
+    for (row, limit) in table.rows.iter().zip(limits) {
+        assert!(
+            row.loss_per_mille <= limit,
+            "{} loses {} of at most {limit} per mille",
+            row.formats,
+            row.loss_per_mille
+        );
+    }
+    let divergence: Vec<f64> = table.rows.iter().map(|row| row.divergence).collect();
+    assert!(divergence[0] < 0.01 && divergence[2] < 0.01, "{losses:?} {divergence:?}");
+    assert!(divergence[1] < 0.3 && divergence[4] < 0.3, "{losses:?} {divergence:?}");
+    let bytes = |at: usize| table.rows[at].weight_bytes + table.rows[at].table_bytes;
+    assert!(bytes(3) < table.stored_bytes * 53 / 100, "{} of {}", bytes(3), table.stored_bytes);
+}
