@@ -67,3 +67,41 @@ unsafe impl Buffer for HostBuffer {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_alignment_is_kept_and_the_memory_is_zero() {
+        for alignment in [0, 1, 2, 16, 32, 64, 256, 4096, 1 << 16] {
+            for length in [0, 1, 100, 5000] {
+                let buffer = HostBuffer::new(length, alignment).unwrap();
+                assert!((buffer.pointer() as usize).is_multiple_of(alignment.max(1)));
+                // SAFETY: as many bytes as the buffer has.
+                let bytes = unsafe { std::slice::from_raw_parts(buffer.pointer(), length) };
+                assert!(buffer.length() == length && bytes.iter().all(|byte| *byte == 0));
+            }
+        }
+        for (length, alignment) in [(100, 3), (usize::MAX, 64), (isize::MAX as usize, 4096)] {
+            assert!(HostBuffer::new(length, alignment).is_err(), "{length} bytes aligned to {alignment}");
+        }
+    }
+
+    /// Pages in memory of this process.
+    #[cfg(target_os = "linux")]
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_that_nobody_touches_is_not_there() {
+        let before = resident();
+        let buffer = HostBuffer::new(1 << 28, 4096).unwrap();
+        // 65 536 pages of 4 KiB, a sixteenth of which other tests may take meanwhile.
+        assert!(resident().saturating_sub(before) < 4096, "the buffer is resident");
+        assert_eq!(buffer.length(), 1 << 28);
+    }
+}

@@ -13,16 +13,16 @@ use crate::simd::{widen_bf16, widen_f16};
 
 /// Which values of a constant share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Granularity {
+pub enum Scaling {
     /// All.
-    PerTensor,
+    Tensor,
     /// Those of one index of an axis.
-    PerChannel {
+    Channel {
         /// The axis.
         axis: usize,
     },
     /// So many consecutive ones of the last axis.
-    PerBlock {
+    Block {
         /// Values per scale, at least one.
         size: u64,
     },
@@ -33,7 +33,7 @@ pub enum Granularity {
 pub struct Constant<'a> {
     weight: WeightView<'a>,
     kind: Kind,
-    granularity: Option<Granularity>,
+    scaling: Option<Scaling>,
     scale_dtype: u32,
     zero_point: i32,
 }
@@ -92,7 +92,7 @@ impl<'a> Constant<'a> {
     pub fn of(weight: WeightView<'a>) -> Result<Constant<'a>, String> {
         let kind = Kind::of(weight.dtype())
             .ok_or_else(|| format!("constants of element type {} are not known", weight.dtype()))?;
-        let plain = Constant { weight, kind, granularity: None, scale_dtype: SW_DTYPE_F32, zero_point: 0 };
+        let plain = Constant { weight, kind, scaling: None, scale_dtype: SW_DTYPE_F32, zero_point: 0 };
         let Some(quantisation) = weight.quantisation() else {
             return match kind.is_float() {
                 true => Ok(plain),
@@ -101,15 +101,13 @@ impl<'a> Constant<'a> {
         };
         let rank = weight.shape().len();
         let axis = quantisation.axis() as usize;
-        let granularity = match quantisation.kind() {
-            SW_QUANTISATION_PER_CHANNEL => Granularity::PerChannel { axis },
-            SW_QUANTISATION_PER_BLOCK if axis + 1 == rank => {
-                Granularity::PerBlock { size: quantisation.block() }
-            }
+        let scaling = match quantisation.kind() {
+            SW_QUANTISATION_PER_CHANNEL => Scaling::Channel { axis },
+            SW_QUANTISATION_PER_BLOCK if axis + 1 == rank => Scaling::Block { size: quantisation.block() },
             SW_QUANTISATION_PER_BLOCK => {
                 return Err(format!("scales per block along axis {axis} of {rank}, the last is known"));
             }
-            _ => Granularity::PerTensor,
+            _ => Scaling::Tensor,
         };
         let zero_points = quantisation.zero_points().map_err(|error| error.message)?;
         let zero_point = zero_points.first().copied().unwrap_or(0);
@@ -120,7 +118,7 @@ impl<'a> Constant<'a> {
         if !matches!(scale_dtype, SW_DTYPE_F32 | SW_DTYPE_F16) {
             return Err(format!("scales of element type {scale_dtype}, f32 and f16 are known"));
         }
-        Ok(Constant { granularity: Some(granularity), scale_dtype, zero_point, ..plain })
+        Ok(Constant { scaling: Some(scaling), scale_dtype, zero_point, ..plain })
     }
 
     /// As [`Constant::of`], with all its bytes and finite scales.
@@ -165,35 +163,33 @@ impl<'a> Constant<'a> {
 
     /// Whether stored integers stand for values.
     pub fn is_quantised(&self) -> bool {
-        self.granularity.is_some()
+        self.scaling.is_some()
     }
 
     /// Which values share a scale; none for floats.
-    pub fn granularity(&self) -> Option<Granularity> {
-        self.granularity
+    pub fn scaling(&self) -> Option<Scaling> {
+        self.scaling
     }
 
     /// The type of its panels as a matrix that is stored `[outputs, inputs]` (`by_rows`) or `[inputs, outputs]`; the reason when it
     /// cannot be one.
     pub fn matrix(&self, by_rows: bool) -> Result<PanelType, String> {
-        match (self.kind, self.granularity) {
+        match (self.kind, self.scaling) {
             (Kind::F32, _) => Ok(PanelType::F32),
             (Kind::F16, _) => Ok(PanelType::F16),
             (Kind::Bf16, _) => Ok(PanelType::Bf16),
-            (Kind::I8 | Kind::I4 | Kind::I2, Some(granularity)) if by_rows && self.zero_point == 0 => {
-                match granularity {
-                    Granularity::PerTensor | Granularity::PerChannel { axis: 0 }
-                        if self.scale_dtype != SW_DTYPE_F32 =>
-                    {
+            (Kind::I8 | Kind::I4 | Kind::I2, Some(scaling)) if by_rows && self.zero_point == 0 => {
+                match scaling {
+                    Scaling::Tensor | Scaling::Channel { axis: 0 } if self.scale_dtype != SW_DTYPE_F32 => {
                         Err("scales of a tensor or of channels are f16, f32 are taken".into())
                     }
-                    Granularity::PerBlock { .. } if self.scale_dtype != SW_DTYPE_F16 => {
+                    Scaling::Block { .. } if self.scale_dtype != SW_DTYPE_F16 => {
                         Err("scales of blocks are f32, f16 are taken".into())
                     }
-                    Granularity::PerBlock { .. } if self.kind != Kind::I4 => {
+                    Scaling::Block { .. } if self.kind != Kind::I4 => {
                         Err(format!("scales per block of {} bits, 4 are taken", self.kind.bits()))
                     }
-                    Granularity::PerChannel { axis } if axis != 0 => {
+                    Scaling::Channel { axis } if axis != 0 => {
                         Err(format!("scales per channel of axis {axis}, of axis 0 are taken"))
                     }
                     _ => Ok(match self.kind {
@@ -215,15 +211,15 @@ impl<'a> Constant<'a> {
 
     /// Whether it can be decoded to values wherever it stands; the reason when it cannot.
     pub fn values(&self) -> Result<(), String> {
-        match self.granularity {
+        match self.scaling {
             _ if self.kind.is_packed() => {
                 Err(format!("{} bits are taken as weights of a matrix product alone", self.kind.bits()))
             }
-            None | Some(Granularity::PerTensor) => Ok(()),
-            Some(Granularity::PerChannel { axis }) => {
+            None | Some(Scaling::Tensor) => Ok(()),
+            Some(Scaling::Channel { axis }) => {
                 Err(format!("scales per channel of axis {axis} are taken of matrices alone"))
             }
-            Some(Granularity::PerBlock { .. }) => Err("scales per block are taken of matrices alone".into()),
+            Some(Scaling::Block { .. }) => Err("scales per block are taken of matrices alone".into()),
         }
     }
 

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use shardwright_shim_abi::WeightView;
 
-use super::constant::{Constant, Granularity};
+use super::constant::{Constant, Scaling};
 use crate::error::CpuError;
 use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
 use crate::program::{MAX_VALUES, Operand, PackedScales, PackedWeights, Place, VALUE_BYTES};
@@ -20,6 +20,8 @@ const PIECE: usize = 1 << 14;
 pub struct Weights<'a> {
     items: Vec<Item<'a>>,
     known: HashMap<Key, usize>,
+    /// Constants that were looked at as a whole, by identity of the weight.
+    complete: HashMap<usize, Constant<'a>>,
     length: u64,
 }
 
@@ -70,6 +72,15 @@ impl<'a> Weights<'a> {
         self.length
     }
 
+    fn complete(&mut self, weight: WeightView<'a>) -> Result<Constant<'a>, CpuError> {
+        if let Some(constant) = self.complete.get(&weight.identity()) {
+            return Ok(*constant);
+        }
+        let constant = Constant::complete(weight)?;
+        self.complete.insert(weight.identity(), constant);
+        Ok(constant)
+    }
+
     fn place(
         &mut self,
         key: Key,
@@ -93,7 +104,7 @@ impl<'a> Weights<'a> {
     /// A matrix in panels, in its own type where panels have it, else as f32. Stored `[outputs, inputs]`, or
     /// `[inputs, outputs]` when `by_columns`.
     pub fn panels(&mut self, weight: WeightView<'a>, by_columns: bool) -> Result<PackedWeights, CpuError> {
-        let constant = Constant::complete(weight)?;
+        let constant = self.complete(weight)?;
         let kind = constant
             .matrix(!by_columns)
             .map_err(|reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason })?;
@@ -114,9 +125,9 @@ impl<'a> Weights<'a> {
             outputs: outputs as usize,
             by_columns,
         })?;
-        let scales = match constant.granularity() {
+        let scales = match constant.scaling() {
             _ if !kind.is_integer() => PackedScales::None,
-            Some(Granularity::PerBlock { size }) => {
+            Some(Scaling::Block { size }) => {
                 // A block that is longer than a row is the row.
                 let size = size.min(inputs.max(1));
                 let blocks = inputs.div_ceil(size);
@@ -139,7 +150,7 @@ impl<'a> Weights<'a> {
 
     /// Any weight as dense f32.
     pub fn wide(&mut self, weight: WeightView<'a>) -> Result<Operand, CpuError> {
-        let constant = Constant::complete(weight)?;
+        let constant = self.complete(weight)?;
         constant
             .values()
             .map_err(|reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason })?;
@@ -235,14 +246,20 @@ fn panels<E: From<CpuError>>(
         return Ok(());
     }
     if constant.is_quantised() {
-        // Decoded as a whole: such a matrix is small, or it would have a format of its own.
-        let mut values = vec![0.0; inputs * outputs];
-        constant.read(0, &mut values)?;
+        // By columns a panel needs a part of every row, so all are decoded at once: such a matrix is small, or it would have a format of
+        // its own.
+        let mut values = vec![0.0; if by_columns { inputs * outputs } else { inputs * LANES }];
         let mut decoded = vec![0.0; inputs * LANES];
+        if by_columns {
+            constant.read(0, &mut values)?;
+        }
         for index in 0..count {
-            match by_columns {
-                true => pack_from_columns(&values, inputs, outputs, index, &mut decoded),
-                false => pack_from_rows(&values, inputs, outputs, index, &mut decoded),
+            if by_columns {
+                pack_from_columns(&values, inputs, outputs, index, &mut decoded);
+            } else {
+                let rows = &mut values[..lanes(index) * inputs];
+                constant.read(index * LANES * inputs, rows)?;
+                pack_from_rows(rows, inputs, lanes(index), 0, &mut decoded);
             }
             give(&little_endian(&decoded))?;
         }

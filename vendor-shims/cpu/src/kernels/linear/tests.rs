@@ -211,10 +211,10 @@ proptest! {
             let bytes = integers.bytes();
             let mut expected = Vec::new();
             for (scale, q) in &quantised {
-                for output in 0..outputs {
+                for (output, held) in scales.iter().enumerate() {
                     let w = &integers.raw[output * inputs..][..inputs];
                     let sum: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
-                    let scale = f64::from(*scale) * f64::from(scales[output]);
+                    let scale = f64::from(*scale) * f64::from(*held);
                     expected.push((sum as f64 * scale + add(output)) as f32);
                 }
             }
