@@ -61,7 +61,7 @@ fn token_lines(tokens: &TokenVerification) -> String {
         let _ = writeln!(
             text,
             "{} {}: {:.6} nats per token, {} {:.6}, loss {:+.3} % ({} tokens)",
-            verdict(tokens.passed, true),
+            verdict(tokens.nll_passed, true),
             tokens.text,
             tokens.nll,
             tokens.source,
@@ -76,7 +76,7 @@ fn token_lines(tokens: &TokenVerification) -> String {
         let _ = writeln!(
             text,
             "{} greedy: {} of {} tokens as wanted{first}",
-            verdict(tokens.passed, true),
+            verdict(tokens.greedy_passed, true),
             tokens.greedy_agreed,
             tokens.greedy_tokens,
         );
@@ -88,11 +88,16 @@ fn token_lines(tokens: &TokenVerification) -> String {
 fn boundary_table(boundaries: &BoundaryVerification) -> String {
     let mut text = format!("\nshard by shard, fed exact boundary values, against {}\n", boundaries.against);
     let bounds = &boundaries.thresholds;
-    let _ = writeln!(
-        text,
-        "bounds: relative error of 95 % of rows {:.0e}, of the worst {:.0e}, cosine {}",
-        bounds.row_p95, bounds.row_worst, bounds.cosine
-    );
+    match boundaries.judged {
+        true => {
+            let _ = writeln!(
+                text,
+                "bounds: relative error of 95 % of rows {:.0e}, of the worst {:.0e}, cosine {}",
+                bounds.row_p95, bounds.row_worst, bounds.cosine
+            );
+        }
+        false => text.push_str("not judged: what the formats cost\n"),
+    }
     let mut rows =
         table(&["shard", "entry", "result", "rows", "95 %", "worst", "cosine", "after", "worst at"]);
     for shard in &boundaries.shards {
@@ -121,7 +126,7 @@ fn boundary_table(boundaries: &BoundaryVerification) -> String {
         }
     }
     let _ = writeln!(text, "{rows}");
-    for shard in &boundaries.shards {
+    for shard in boundaries.shards.iter().filter(|_| boundaries.judged) {
         if let Some(layer) = shard.first_divergent_layer {
             let _ = writeln!(text, "{}: first divergent layer {layer}", shard.shard);
         }

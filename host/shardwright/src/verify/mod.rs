@@ -13,10 +13,11 @@ mod whole;
 
 use std::path::Path;
 
+use shardwright_build::CompiledGraphs;
+use shardwright_build::graph::{Asset, DType, Graph, Weight, WeightId};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::reference::ReferenceError;
 use shardwright_build::shims::Watch;
-use shardwright_build::{CompiledGraphs, stored_formats};
 
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport, ShardVerification,
@@ -157,8 +158,7 @@ impl Verification<'_> {
         let graph = self.intact.graph();
         let no_plan = || Error::new(ErrorKind::Internal, "a model that was built has no plan");
         let plan = self.model.plan().ok_or_else(no_plan)?;
-        let stored = stored_formats(graph).to_string();
-        let exact = plan.shards.iter().all(|shard| shard.formats == stored);
+        let exact = is_exact(graph, self.compiled, self.model.chain().assets());
         let thresholds = self.options.thresholds(match exact {
             true => Thresholds::SAME_FLOATS,
             false => Thresholds::SAME_ENCODED,
@@ -200,7 +200,7 @@ impl Verification<'_> {
         let mut judged = found.comparisons.iter().filter(|comparison| comparison.judged);
         let passed = !found.comparisons.is_empty()
             && judged.all(|comparison| comparison.passed)
-            && found.tokens.as_ref().is_none_or(|tokens| tokens.passed)
+            && found.tokens.as_ref().is_none_or(|tokens| tokens.nll_passed && tokens.greedy_passed)
             && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
         Ok(VerifyReport {
             model: plan.model.clone(),
@@ -224,6 +224,29 @@ impl Verification<'_> {
         let assets = &self.intact.graph().assets;
         golden.ids.iter().any(|&id| assets.iter().any(|asset| asset.row_of(id) != id))
     }
+}
+
+/// Whether shards compiled from these graphs, over these tables, give what the checkpoint's graph gives: no constant, activation, state
+/// or table holds less than there.
+fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> bool {
+    let keeps = |made: &Weight, from: &Weight| {
+        made.quantisation.is_none() && (made.dtype == from.dtype || made.dtype == DType::F32)
+    };
+    let tables = assets.iter().zip(&graph.assets);
+    let shard = |shard: &CompiledGraphs| {
+        shard.graphs.iter().all(|entry| {
+            let kept = |id: WeightId| {
+                let pair = shard.weights.get(id.0 as usize).zip(graph.weights.get(id.0 as usize));
+                pair.is_some_and(|(made, from)| keeps(made, from))
+            };
+            let held = entry.tensors.iter().filter(|tensor| tensor.weight.is_none() && !tensor.is_index());
+            held.map(|tensor| tensor.dtype).all(|dtype| dtype == DType::F32)
+                && entry.constants().all(|(_, weight)| kept(weight))
+        })
+    };
+    let tables_kept = tables.clone().all(|(made, from)| keeps(&made.table, &from.table))
+        && assets.len() == graph.assets.len();
+    tables_kept && !compiled.is_empty() && compiled.iter().all(shard)
 }
 
 /// Passes on how far a part of the verification is, and asks whether to go on.

@@ -99,8 +99,10 @@ pub struct TokenVerification {
     pub greedy_agreed: u64,
     /// Where the first difference is.
     pub first_difference: Option<String>,
-    /// Whether both are within the bounds.
-    pub passed: bool,
+    /// Whether the likelihood is within its bound.
+    pub nll_passed: bool,
+    /// Whether enough tokens are the wanted ones.
+    pub greedy_passed: bool,
 }
 
 /// Every shard alone, fed boundary values of the reference.

@@ -119,7 +119,8 @@ impl<'m> Whole<'m> {
             greedy_tokens: greedy.tokens,
             greedy_agreed: greedy.agreed,
             first_difference: greedy.first_difference,
-            passed: loss.abs() <= thresholds.nll && share >= thresholds.greedy,
+            nll_passed: loss.abs() <= thresholds.nll,
+            greedy_passed: share >= thresholds.greedy,
         });
         Found {
             comparisons: self.tally.finish(exact),
