@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use shardwright_planner::solver::{Settings, solve};
 use shardwright_planner::{
-    Attempt, Description, Level, Plan, Planner, Reason, Refusal, RefusalKind, Request, learn, log,
+    Attempt, Description, Encoding, Level, Plan, Planner, Reason, Refusal, RefusalKind, Request, learn, log,
 };
 
 /// The hostile planner.
@@ -108,7 +108,10 @@ fn spoil(mut plan: Plan, behave: &str) -> Plan {
         "exceed-layers" => plan.shards[decoder].end += 1,
         "unknown-target" => plan.shards[decoder].target = 999,
         "no-shards" => plan.shards.clear(),
-        "bad-scale" => plan.shards[decoder].inputs[0].encoding.scale_bits = 0x7fc0_0000,
+        "bad-scale" => {
+            let nan = Encoding { scale_bits: 0x7fc0_0000, ..Encoding::FP32 };
+            plan.shards[decoder].inputs[0].encoding = Some(nan);
+        }
         "one-shard-too-large" => {
             // Ignores every limit: the whole component as one shard.
             let end = plan.shards.iter().map(|shard| shard.end).max().unwrap_or(0);
