@@ -38,8 +38,8 @@ pub(super) struct Unfinished<'j> {
 }
 
 impl<'j> Unfinished<'j> {
-    /// Opens what an earlier run left, or begins.
-    pub fn open(path: PathBuf, header: Header, job: &'j Job<'j>) -> Result<Self, QuantiseError> {
+    /// Opens what an earlier run left, or begins; `None` where another program finished and renamed the file meanwhile.
+    pub fn open(path: PathBuf, header: Header, job: &'j Job<'j>) -> Result<Option<Self>, QuantiseError> {
         let io = |action, source| StoreError::Io { action, path: path.clone(), source };
         let (Some(parts), Some(page)) = (header.parts(), header.page()) else {
             let weight = job.planned();
@@ -61,6 +61,10 @@ impl<'j> Unfinished<'j> {
             Err(TryLockError::WouldBlock) => return Err(StoreError::Busy { path }.into()),
             Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
         }
+        // Whoever held the lock before may have given the file its final name, under which nobody may write it.
+        if !is_at(&file, &path) {
+            return Ok(None);
+        }
         let chunks = job.chunks();
         let mut unfinished = Unfinished {
             path: path.clone(),
@@ -77,14 +81,14 @@ impl<'j> Unfinished<'j> {
             let mapped = Mapped::of(&unfinished.file).map_err(|source| io("map", source))?;
             if mapped.bytes().get(..PAGE as usize) == Some(&page) {
                 unfinished.take_over(&mapped);
-                return Ok(unfinished);
+                return Ok(Some(unfinished));
             }
         }
         // Length first and the header last: a file with a header has its full length.
         let file = &unfinished.file;
         file.set_len(0).and_then(|()| file.set_len(parts.end)).map_err(|source| io("write", source))?;
         unfinished.write(0, &page)?;
-        Ok(unfinished)
+        Ok(Some(unfinished))
     }
 
     /// Finds the chunks whose hashes fit.
@@ -183,6 +187,20 @@ impl<'j> Unfinished<'j> {
         std::fs::rename(&self.path, name)
             .map_err(|source| StoreError::Io { action: "rename", path: self.path.clone(), source }.into())
     }
+}
+
+/// Whether the path still names the open file.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let named = |metadata: &std::fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), std::fs::metadata(path)), (Ok(a), Ok(b)) if named(&a) == named(&b))
+}
+
+/// An open file cannot be renamed here.
+#[cfg(not(unix))]
+fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
 }
 
 /// Whether the bytes of a chunk have the hash; gives their memory back.

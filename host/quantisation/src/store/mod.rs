@@ -99,47 +99,57 @@ impl Store {
         }
         let path = self.directory.join(format!("{address}.{WHOLE}"));
         let header = Header::new(&job, format, address.clone());
-        let found = match open_whole(&path, &header, &job) {
-            Ok(weight) => Some(weight),
-            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => None,
-            Err(fault) if fault.is_of_content() => {
-                let reason = fault.to_string();
-                meter.watch.note(Note::Remade { weight: name.to_owned(), path: path.clone(), reason });
-                None
-            }
-            Err(fault) => return Err(fault.into()),
-        };
-        let weight = match found {
-            Some(weight) => {
+        let weight = loop {
+            if let Some(weight) = find(&path, &header, &job, meter)? {
                 meter.watch.note(Note::Found { weight: name.to_owned() });
                 meter.made(name, bytes)?;
-                weight
+                break weight;
             }
-            None => {
-                let unfinished = self.directory.join(format!("{address}.{UNFINISHED}"));
-                let mut unfinished = Unfinished::open(unfinished, header.clone(), &job)?;
-                let before = unfinished.made_bytes();
-                if before > 0 {
-                    meter.watch.note(Note::Continued {
-                        weight: name.to_owned(),
-                        chunks: unfinished.made() as u64,
-                        of: job.chunks() as u64,
-                    });
-                }
-                let mut made = before;
-                meter.made(name, before)?;
-                unfinished.complete(&mut |bytes| {
-                    made += bytes;
-                    meter.made(name, bytes)
-                })?;
-                unfinished.finish(&path)?;
-                // A scale of the whole tensor belongs to no chunk.
-                meter.made(name, bytes.saturating_sub(made))?;
-                open_whole(&path, &header, &job)?
+            let unfinished = self.directory.join(format!("{address}.{UNFINISHED}"));
+            // Finished by another program between the two looks: look again.
+            let Some(mut unfinished) = Unfinished::open(unfinished, header.clone(), &job)? else { continue };
+            let mut made = unfinished.made_bytes();
+            if made > 0 {
+                meter.watch.note(Note::Continued {
+                    weight: name.to_owned(),
+                    chunks: unfinished.made() as u64,
+                    of: job.chunks() as u64,
+                });
             }
+            meter.made(name, made)?;
+            unfinished.complete(&mut |bytes| {
+                made += bytes;
+                meter.made(name, bytes)
+            })?;
+            unfinished.finish(&path)?;
+            // A scale of the whole tensor belongs to no chunk.
+            meter.made(name, bytes.saturating_sub(made))?;
+            break open_whole(&path, &header, &job)?;
         };
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(address, weight.clone());
         Ok(weight)
+    }
+}
+
+/// What the store holds of a weight; a file that is not sound is as good as none, and that is said.
+fn find(
+    path: &Path,
+    header: &Header,
+    job: &Job<'_>,
+    meter: &mut Meter<'_>,
+) -> Result<Option<Weight>, StoreError> {
+    match open_whole(path, header, job) {
+        Ok(weight) => Ok(Some(weight)),
+        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(fault) if fault.is_of_content() => {
+            meter.watch.note(Note::Remade {
+                weight: header.weight.clone(),
+                path: path.to_owned(),
+                reason: fault.to_string(),
+            });
+            Ok(None)
+        }
+        Err(fault) => Err(fault),
     }
 }
 
