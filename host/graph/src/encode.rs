@@ -22,7 +22,8 @@ pub struct Range {
     pub low: f32,
     /// Largest.
     pub high: f32,
-    /// Whether masked values (see [`INVISIBLE`]) were seen besides: the encoding leaves room below `low` for them.
+    /// Whether masked values (see [`INVISIBLE`]) were seen besides: the encoding leaves room below `low` for them, as it does wherever a
+    /// mask is added, seen or not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub masked: bool,
 }

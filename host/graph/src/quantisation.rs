@@ -249,10 +249,17 @@ impl Weight {
             _ => {
                 let Some(quantisation) = &self.quantisation else { return false };
                 let zero = i64::from(quantisation.zero_point);
-                for (index, (into, raw)) in into.iter_mut().zip(RawValues::new(self.dtype, line)).enumerate()
-                {
-                    let Some(scale) = self.scale(row, index) else { return false };
-                    *into = (i64::from(raw) - zero) as f32 * scale;
+                let mut stored = RawValues::new(self.dtype, line);
+                let span = match quantisation.granularity {
+                    Granularity::PerBlock { size } => size.max(1) as usize,
+                    Granularity::PerChannel if self.shape.len() == 1 => 1,
+                    Granularity::PerChannel | Granularity::PerTensor => self.row_width().max(1),
+                };
+                for (block, into) in into.chunks_mut(span).enumerate() {
+                    let Some(scale) = self.scale(row, block * span) else { return false };
+                    for (into, stored) in into.iter_mut().zip(&mut stored) {
+                        *into = (i64::from(stored) - zero) as f32 * scale;
+                    }
                 }
             }
         }

@@ -205,10 +205,10 @@ fn pairs_rows_and_roots() {
                     for width in [1, 5] {
                         let (a, mut b) =
                             (Given::random(&mut noise, 5, from), Given::random(&mut noise, width, other));
-                        b.values
-                            .iter_mut()
-                            .filter(|b| **b == 0.0)
-                            .for_each(|b| *b = held(&other, 0.5) + held(&other, -0.25));
+                        // No division by zero, also where all values lie on one side of it.
+                        let half = [0.5, -0.5].map(|half| held(&other, half));
+                        let half = half.into_iter().find(|half| *half != 0.0).unwrap();
+                        b.values.iter_mut().filter(|b| **b == 0.0).for_each(|b| *b = half);
                         let (x, y) = (a.wide(), b.wide());
                         let wanted: Vec<f64> = x
                             .iter()

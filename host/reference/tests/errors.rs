@@ -3,9 +3,10 @@
 #[path = "../../graph/tests/support/mod.rs"]
 mod support;
 
+use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use shardwright_graph::{
-    ComponentKind, DType, EntryGraph, EntryKind, EntryOptions, Graph, GraphError, Role, StateId,
-    ValidateError,
+    ComponentKind, DType, EncodeError, Encodings, EntryGraph, EntryKind, EntryOptions, Graph, GraphError,
+    Ranges, Role, StateId, ValidateError,
 };
 use shardwright_reference::step::{Step, step_input};
 use shardwright_reference::{
@@ -273,4 +274,74 @@ fn likelihoods_are_those_of_the_logits() {
     let best = |row: Vec<f32>| (0..20).max_by(|&a, &b| row[a as usize].total_cmp(&row[b as usize])).unwrap();
     assert_eq!(greedy[0], best(logits.row(4)));
     assert_eq!(model.arrangement().form, Form::Semantic);
+}
+
+#[test]
+fn ranges_that_are_missing_are_named() {
+    let graph = toy(&Recipe::sharing());
+    let arrangement = Arrangement { rows: 3, ..Arrangement::whole(16) };
+    let none = Ranges::new();
+    let made = |states, activations| {
+        let formats = FormatTuple::uniform(WeightFormat::F32, activations, states);
+        ReferenceModel::new_encoded(&graph, arrangement.clone(), Encodings::of(&formats, &none))
+    };
+    let is_key = |error: &ReferenceError, wanted: &str| {
+        assert!(error.to_string().contains(wanted) && error.help().is_some(), "{error}");
+        matches!(error, ReferenceError::Encode { source: EncodeError::NoRange { key }, .. } if key == wanted)
+    };
+    let Err(error) = made(StateFormat::A8, ActivationFormat::F32) else { panic!("it was taken") };
+    assert!(is_key(&error, "decoder/state.layer.0.k"));
+    let error = made(StateFormat::F16, ActivationFormat::A16).unwrap().logits(&[1]).unwrap_err();
+    assert!(is_key(&error, "gathered@0"));
+    made(StateFormat::F16, ActivationFormat::A8Dynamic).unwrap().logits(&[1]).unwrap();
+
+    let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F32, StateFormat::A8);
+    let point = point(EntryKind::Decode, 4, 32);
+    let error = States::encoded(&graph, &point, &Encodings::of(&formats, &none)).unwrap_err();
+    assert!(is_key(&error, "decoder/state.layer.0.k"));
+    let states = States::encoded(&graph, &point, &Encodings::counting(&formats)).unwrap();
+    let held = states.get(StateId(1)).unwrap();
+    assert!(held.dtype() == DType::U8 && held.floats().iter().all(|&value| value == 0.0));
+}
+
+#[test]
+fn observation_shows_every_tensor_once() {
+    for recipe in [Recipe::sharing(), Recipe::encoder()] {
+        let graph = toy(&recipe);
+        let model = ReferenceModel::new(&graph, Arrangement { rows: 1, ..Arrangement::whole(1) }).unwrap();
+        let mut seen: std::collections::BTreeMap<String, Vec<f32>> = Default::default();
+        let text = [1, 5, 2, 7, 7, 3];
+        model
+            .observe(&text, &mut |key, values| {
+                assert!(seen.insert(key.to_owned(), values.to_vec()).is_none(), "{key} twice");
+            })
+            .unwrap();
+        let layers = graph.layers();
+        for layer in 0..=layers {
+            assert_eq!(seen[&format!("hidden@{layer}")].len(), text.len() * graph.hidden as usize);
+        }
+        assert_eq!(seen["hidden@2"], seen["decoder/layer.1.layer-scalar"]);
+        assert_eq!(seen[&format!("hidden@{layers}")], seen["hidden@last"]);
+        for state in &graph.states {
+            // Six rows, and a ring that holds more.
+            assert_eq!(
+                seen[&format!("decoder/state.{}", state.name)].len(),
+                text.len() * state.width as usize
+            );
+        }
+        let whole = Arrangement { rows: 6, ..Arrangement::whole(6) };
+        let trace = ReferenceModel::new(&graph, Arrangement { form: Form::Decomposed, ..whole }).unwrap();
+        let trace = trace.trace(&text).unwrap();
+        for (layer, hidden) in trace.hidden.iter().enumerate() {
+            assert_eq!(seen[&format!("hidden@{layer}")], hidden.floats().as_ref());
+        }
+        if recipe.encoder {
+            assert!(seen.contains_key("pooling/embedding") && seen.contains_key("pooling/pooled"));
+        } else {
+            assert_eq!(seen["head/softcap"], trace.logits.unwrap().floats().as_ref());
+            assert_eq!(seen["per-layer"], trace.per_layer.unwrap().floats().as_ref());
+        }
+        assert!(matches!(model.observe(&[], &mut |_, _| ()), Err(ReferenceError::NoTokens)));
+        assert!(matches!(model.observe(&[99], &mut |_, _| ()), Err(ReferenceError::Token { .. })));
+    }
 }

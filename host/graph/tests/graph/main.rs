@@ -4,6 +4,7 @@
 mod support;
 
 mod decompose;
+mod encode;
 mod frozen;
 mod instantiate;
 mod json;

@@ -41,7 +41,12 @@ pub fn stored_as(weight: &Weight, format: WeightFormat) -> Weight {
         _ => values.iter().flat_map(|&value| value.to_le_bytes()).collect::<Vec<u8>>(),
     };
     let Some((granularity, scale_dtype)) = layout else {
-        return Weight { dtype, data: WeightData::from_vec(bytes(&values)), quantisation: None, ..weight.clone() };
+        return Weight {
+            dtype,
+            data: WeightData::from_vec(bytes(&values)),
+            quantisation: None,
+            ..weight.clone()
+        };
     };
     let width = weight.row_width();
     let count = scale_count(granularity, &weight.shape).unwrap() as usize;
@@ -118,7 +123,8 @@ pub fn packed(dtype: DType, values: &[i32], width: usize) -> Vec<u8> {
         for held in row.chunks(8 / bits) {
             let mask = (1 << bits) - 1;
             bytes.push(
-                held.iter().enumerate().fold(0, |byte, (at, value)| byte | (value & mask) << (at * bits)) as u8
+                held.iter().enumerate().fold(0, |byte, (at, value)| byte | (value & mask) << (at * bits))
+                    as u8,
             );
         }
     }
