@@ -79,7 +79,8 @@ impl<'j> Unfinished<'j> {
         let length = unfinished.file.metadata().map_err(|source| io("read", source))?.len();
         if length == parts.end {
             let mapped = Mapped::of(&unfinished.file).map_err(|source| io("map", source))?;
-            if mapped.bytes().get(..PAGE as usize) == Some(&page) {
+            let begun = mapped.bytes().get(..PAGE as usize) == Some(&page);
+            if begun && unfinished.fault_outside_chunks(mapped.bytes()).is_none() {
                 unfinished.take_over(&mapped);
                 return Ok(Some(unfinished));
             }
@@ -89,6 +90,13 @@ impl<'j> Unfinished<'j> {
         file.set_len(0).and_then(|()| file.set_len(parts.end)).map_err(|source| io("write", source))?;
         unfinished.write(0, &page)?;
         Ok(Some(unfinished))
+    }
+
+    /// Where bytes that nobody will write again are not zero.
+    fn fault_outside_chunks(&self, bytes: &[u8]) -> Option<u64> {
+        let last = self.parts.end - HASH as u64..self.parts.end;
+        let unused = (!self.job.needs_whole()).then_some(last);
+        not_zero(bytes, self.header.gaps(self.parts).into_iter().chain(unused))
     }
 
     /// Finds the chunks whose hashes fit.
@@ -103,7 +111,6 @@ impl<'j> Unfinished<'j> {
                 wanted.iter().any(|&byte| byte != 0) && checked(bytes, parts, job, chunk, wanted, mapped)
             })
             .collect();
-        // Gaps are left unwritten: a hole made anew reads as zeros, as it would have.
         for (chunk, made) in self.made.iter().enumerate() {
             if !made {
                 self.table[chunk * HASH..(chunk + 1) * HASH].fill(0);
@@ -189,6 +196,14 @@ impl<'j> Unfinished<'j> {
     }
 }
 
+/// Where the first of these ranges begins that holds anything but zeros.
+fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Option<u64> {
+    let zero = |range: &std::ops::Range<u64>| {
+        bytes[range.start as usize..range.end as usize].iter().all(|&byte| byte == 0)
+    };
+    ranges.into_iter().find(|range| !zero(range)).map(|range| range.start)
+}
+
 /// Whether the path still names the open file.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
@@ -210,8 +225,9 @@ fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8
         |start: u64, range: &std::ops::Range<usize>| start as usize + range.start..start as usize + range.end;
     let (data, scales) = (place(parts.data, &data), place(parts.scales, &scales));
     let fits = chunk_hash(chunk, &bytes[data.clone()], &bytes[scales.clone()]) == *wanted;
-    mapped.release(data.start.saturating_sub(READ_AROUND)..data.end);
-    mapped.release(scales);
+    for read in [data, scales] {
+        mapped.release(read.start.saturating_sub(READ_AROUND)..read.end);
+    }
     fits
 }
 
@@ -258,11 +274,8 @@ pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<
     if !fits {
         return Err(damaged(parts.scales, "the hash of the scale"));
     }
-    let gaps = [parts.data + header.data..parts.scales, parts.scales + header.scales..parts.table];
-    for gap in gaps {
-        if bytes[gap.start as usize..gap.end as usize].iter().any(|&byte| byte != 0) {
-            return Err(damaged(gap.start, "the gap after the part before"));
-        }
+    if let Some(gap) = not_zero(bytes, header.gaps(parts)) {
+        return Err(damaged(gap, "the gap after the part before"));
     }
     mapped.release(0..bytes.len());
     let whole = whole.map(|scale| Whole { scale: f32::from_le_bytes(*scale), zero_point: 0 });

@@ -78,6 +78,11 @@ impl Header {
         Some(Parts { data: PAGE, scales, table, end })
     }
 
+    /// What lies between the parts, all zeros.
+    pub fn gaps(&self, parts: Parts) -> [std::ops::Range<u64>; 2] {
+        [parts.data + self.data..parts.scales, parts.scales + self.scales..parts.table]
+    }
+
     /// The first page; `None` where the text does not fit it, which capped names and ranks rule out.
     pub fn page(&self) -> Option<Vec<u8>> {
         let text = serde_json::to_vec(self).ok()?;
