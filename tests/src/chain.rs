@@ -16,7 +16,7 @@ use shardwright_planning::check::{CheckedPlan, PlanFault, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription, ShardExecutor, ShimShard};
-use shardwright_shims::{ShimInstance, ShimRegistry};
+use shardwright_shims::{Caps, Isolation, ShimInstance, ShimRegistry};
 use shardwright_test_checkpoints::Spec;
 
 use crate::tree;
@@ -40,26 +40,57 @@ pub fn shims() -> &'static ShimRegistry {
 
 fn built_now() -> ShimRegistry {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    build_cpu_shim(folder.path());
-    build_c_example(folder.path());
+    build_shims(folder.path());
     // A library that is loaded no longer needs its file.
     ShimRegistry::builder().directory(folder.path()).build()
 }
 
-/// Has cargo build the library into this program's own target folder. What it depends on was built with this program,
-/// so that takes a moment at most; it sees to it that the library is not older than its source.
-fn build_cpu_shim(folder: &Path) {
+fn build_shims(folder: &Path) {
+    build_cpu_shim(folder);
+    build_c_example(folder);
+}
+
+/// The same shims for worker processes, which open their files again and again, and the program for those: from
+/// `SHARDWRIGHT_BIN_DIR`, else built now, the shims into `folder`.
+///
+/// # Panics
+/// If the CPU shim or the worker is not there.
+pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Isolation) {
+    let (shims, worker) = match std::env::var_os("SHARDWRIGHT_BIN_DIR") {
+        Some(beside) => {
+            (PathBuf::from(&beside).join("shims"), PathBuf::from(&beside).join("shardwright-worker"))
+        }
+        None => {
+            build_shims(folder);
+            let output = cargo_build(&["--package", "shardwright-shims", "--bin", "shardwright-worker"]);
+            (folder.to_owned(), output.join("shardwright-worker"))
+        }
+    };
+    let isolation = Isolation { worker, caps: Caps::default() };
+    let registry = ShimRegistry::builder().isolated(isolation.clone()).directory(shims).build();
+    assert!(registry.get("cpu").is_some(), "no CPU shim: {:?}", registry.skipped());
+    (registry, isolation)
+}
+
+/// Has cargo build into this program's own target folder; gives the folder of its profile. What things there depend on was built
+/// with this program, so that takes a moment at most; it sees to it that they are not older than their source.
+fn cargo_build(selection: &[&str]) -> PathBuf {
     let this = std::env::current_exe().expect("the test program's own path");
     // <target>/<profile>/deps/<this>
     let profile = this.ancestors().nth(2).expect("deps lies in the profile's folder");
     let target = profile.parent().expect("the profile's folder lies in the target's");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.current_dir(tree::root()).args(["build", "--quiet", "--package", "shardwright-shim-cpu"]);
+    build.current_dir(tree::root()).args(["build", "--quiet"]).args(selection);
     build.arg("--target-dir").arg(target);
     if profile.ends_with("release") {
         build.arg("--release");
     }
-    assert!(build.status().expect("cargo starts").success(), "the CPU shim does not build");
+    assert!(build.status().expect("cargo starts").success(), "{selection:?} does not build");
+    profile.to_owned()
+}
+
+fn build_cpu_shim(folder: &Path) {
+    let profile = cargo_build(&["--package", "shardwright-shim-cpu"]);
     let library =
         format!("{}shardwright_shim_cpu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     std::fs::copy(profile.join(&library), folder.join(&library)).expect("the library was built");
@@ -187,7 +218,15 @@ impl<'g> Bench<'g> {
     /// # Panics
     /// If a shim is not there or refuses.
     pub fn new(graph: &'g Graph, menu: &EntryMenu, instances: &[Opened]) -> Self {
-        let executors: Vec<Executor> = instances.iter().map(open).collect();
+        Bench::over(graph, menu, instances.iter().map(open).collect())
+    }
+
+    /// Fills the request for instances that are open.
+    ///
+    /// # Panics
+    /// If one of them has no device.
+    pub fn over(graph: &'g Graph, menu: &EntryMenu, instances: Vec<ShimInstance>) -> Self {
+        let executors: Vec<Executor> = instances.into_iter().map(executor).collect();
         let offers: Vec<TargetOffer> = executors.iter().map(offer).collect();
         let goals = Goals {
             quality_per_mille: None,
@@ -327,14 +366,17 @@ impl<'g> Bench<'g> {
     }
 }
 
-fn open(opened: &Opened) -> Executor {
+fn open(opened: &Opened) -> ShimInstance {
     let options = match opened.threads {
         0 => Vec::new(),
         threads => vec![("threads".to_owned(), threads.to_string())],
     };
     let instance = shims().open(opened.shim, opened.name, &options);
-    let instance: ShimInstance = instance.unwrap_or_else(|error| panic!("{}: {error}", opened.shim));
-    let devices = instance.devices(None).unwrap_or_else(|error| panic!("{}: {error}", opened.shim));
+    instance.unwrap_or_else(|error| panic!("{}: {error}", opened.shim))
+}
+
+fn executor(instance: ShimInstance) -> Executor {
+    let devices = instance.devices(None).unwrap_or_else(|error| panic!("{}: {error}", instance.name()));
     let device = devices.first().expect("a shim that runs here has a device").name.clone();
     Executor { instance, device, is_target: true }
 }
