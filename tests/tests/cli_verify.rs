@@ -1,7 +1,38 @@
-//! `shardwright verify` on everything recorded, whole and cut: the numbers, the tokens, the texts.
+//! `shardwright verify` on everything recorded, whole and cut: the numbers, the tokens, the texts, and every shard alone.
 
+use serde_json::Value;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
-use shardwright_tests::program::shardwright;
+use shardwright_tests::program::{Run, shardwright};
+
+/// A fixture cut for a phone into several shards, emulated.
+fn cut(checkpoint: &str) -> Run {
+    shardwright(["verify", checkpoint, "--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"])
+}
+
+/// The same without changing a format.
+fn cut_exactly(checkpoint: &str) -> Run {
+    cut(checkpoint).arguments(["--formats", "stored"])
+}
+
+fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+    value[name].as_array().unwrap_or_else(|| panic!("no list `{name}` in {value}"))
+}
+
+/// Comparisons of every shard alone whose outcome counts.
+fn judged(report: &Value) -> &Value {
+    let mut judged = list(report, "boundaries").iter().filter(|boundaries| boundaries["judged"] == true);
+    let found = judged.next().unwrap_or_else(|| panic!("nothing is judged: {report}"));
+    assert!(judged.next().is_none(), "{report}");
+    found
+}
+
+/// All results of a shard, by name of the entry point.
+fn outputs(shard: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    list(shard, "entries").iter().flat_map(|entry| {
+        let name = entry["entry"].as_str().expect("a name");
+        list(entry, "outputs").iter().map(move |output| (name, output))
+    })
+}
 
 #[test]
 fn every_text_fixture_agrees_with_its_goldens() {
@@ -13,28 +44,154 @@ fn every_text_fixture_agrees_with_its_goldens() {
 #[test]
 fn the_embedding_fixture_agrees_with_its_goldens() {
     shardwright(["verify", EMBEDDING_FIXTURE]).succeeds();
+    let report = cut_exactly(EMBEDDING_FIXTURE).json();
+    assert_eq!(report["passed"], true, "{report}");
+    let shards = list(judged(&report), "shards");
+    let pooling = shards.last().expect("shards");
+    assert!(outputs(pooling).any(|(_, output)| output["what"] == "embedding"), "{pooling}");
 }
 
 #[test]
 fn the_demo_model_agrees_with_its_goldens_and_its_evaluation() {
-    shardwright(["verify", DEMO_MODEL]).succeeds();
+    let report = shardwright(["verify", DEMO_MODEL]).json();
+    assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");
+    let tokens = &report["tokens"];
+    assert_eq!((&tokens["text"], &tokens["source"]), (&"evaluation rows".into(), &"recorded".into()));
+    assert!(tokens["predicted"].as_u64() > Some(17_000), "{tokens}");
+    assert_eq!(tokens["greedy_agreed"], tokens["greedy_tokens"], "{tokens}");
+    assert!(tokens["greedy_tokens"].as_u64() > Some(300), "{tokens}");
 }
 
 #[test]
-fn fixtures_agree_when_cut_for_a_phone() {
+fn every_shard_alone_gives_what_the_reference_gives() {
     for fixture in TEXT_FIXTURES {
-        let report =
-            shardwright(["verify", fixture, "--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]).json();
-        assert_eq!(report["passed"], true, "{report}");
+        let report = cut_exactly(fixture).json();
+        assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");
         assert_eq!(report["emulated_on"], "cpu", "{report}");
         assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
+        assert_eq!(list(&report, "boundaries").len(), 1, "{report}");
+        let boundaries = judged(&report);
+        assert!(boundaries["first_divergent_layer"].is_null(), "{report}");
+
+        let shards = list(boundaries, "shards");
+        assert_eq!(shards.len() as u64, report["shards"].as_u64().expect("a count"), "{report}");
+        let (mut layers_seen, mut states_seen) = (Vec::new(), 0);
+        for shard in shards {
+            for (entry, output) in outputs(shard) {
+                assert!(output["rows"].as_u64() > Some(0), "{shard}");
+                assert!(output["relative_worst"].as_f64().is_some_and(|worst| worst < 1e-4), "{entry} {output}");
+                let what = output["what"].as_str().expect("a name");
+                if what.starts_with("state ") {
+                    states_seen += usize::from(entry.starts_with("prefill"));
+                }
+                if entry.starts_with("decode_1@") && (what == "hidden" || what.starts_with("layer.")) {
+                    layers_seen.extend(output["layer"].as_u64());
+                    // The stream is compared as the next layer sees it.
+                    assert!(output["after"].as_str().is_some_and(|norm| norm.contains("norm")), "{output}");
+                }
+            }
+        }
+        layers_seen.sort_unstable();
+        let all: Vec<u64> = (0..layers_seen.len() as u64).collect();
+        assert_eq!(layers_seen, all, "every layer once, by tap or as what leaves its shard: {report}");
+        assert!(states_seen >= 4, "{report}");
     }
+}
+
+#[test]
+fn in_other_formats_shards_give_what_the_quantised_graph_gives() {
+    for fixture in TEXT_FIXTURES {
+        let report = cut(fixture).json();
+        assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &false.into()), "{report}");
+        assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
+        // Numbers of the float checkpoint are shown, and do not count.
+        for comparison in list(&report, "comparisons") {
+            let what = comparison["what"].as_str().expect("a name");
+            assert_eq!(comparison["judged"], ["tokenizer", "chat"].contains(&what), "{comparison}");
+        }
+        let boundaries = list(&report, "boundaries");
+        assert_eq!(boundaries.len(), 2, "{report}");
+        let worst = |boundaries: &Value| {
+            let shards = list(boundaries, "shards").iter().flat_map(|shard| outputs(shard));
+            shards.filter_map(|(_, output)| output["relative_worst"].as_f64()).fold(0.0, f64::max)
+        };
+        let (same, float) = (worst(judged(&report)), worst(&boundaries[1]));
+        assert_eq!(boundaries[1]["judged"], false, "{report}");
+        assert!(same < 0.02 && same * 5.0 < float, "{same} against the same graph, {float} against float");
+    }
+}
+
+/// The layer that was broken, and the shard of the broken model that holds it.
+fn self_tested(run: Run) -> (u64, Value) {
+    let report = run.argument("--self-test").json();
+    assert_eq!(report["passed"], true, "{report}");
+    let layer = report["broken_layer"].as_u64().expect("a layer");
+    let broken = &report["broken"];
+    assert_eq!(broken["passed"], false);
+    let boundaries = judged(broken);
+    assert_eq!(boundaries["first_divergent_layer"], layer, "{boundaries}");
+    let holds = |shard: &&Value| match shard["layers"].as_array().map(Vec::as_slice) {
+        Some([first, end]) => (first.as_u64()..end.as_u64()).contains(&Some(layer)),
+        _ => false,
+    };
+    for shard in list(boundaries, "shards") {
+        // Each shard is fed exact values, so no other shard sees the fault.
+        assert_eq!(shard["passed"], !holds(&shard), "{shard}");
+    }
+    let shard = list(boundaries, "shards").iter().find(holds).expect("a shard holds the layer");
+    (layer, shard.clone())
 }
 
 #[test]
 fn verify_finds_the_layer_it_broke_itself() {
     for checkpoint in [TEXT_FIXTURES[1], DEMO_MODEL] {
-        shardwright(["verify", checkpoint, "--self-test"]).succeeds();
+        let (layer, shard) = self_tested(shardwright(["verify", checkpoint]));
+        assert_eq!(shard["first_divergent_layer"], layer, "{shard}");
+    }
+}
+
+#[test]
+fn verify_finds_the_layer_within_its_shard() {
+    for run in [cut_exactly(TEXT_FIXTURES[1]), cut(TEXT_FIXTURES[1]), cut_exactly(TEXT_FIXTURES[3])] {
+        let (layer, shard) = self_tested(run);
+        let first = shard["layers"][0].as_u64().expect("a layer");
+        for (entry, output) in outputs(&shard) {
+            let of = output["layer"].as_u64().expect("results of the decoder are of layers");
+            assert!(of >= first);
+            assert_eq!(output["passed"], of < layer, "{entry} {output}");
+        }
+    }
+}
+
+#[test]
+fn bounds_decide_and_are_named() {
+    let verify = |bound: &str| shardwright(["verify", TEXT_FIXTURES[3], "--threshold", bound]);
+    let tight = verify("row-worst=1e-12").argument("--format").argument("json").outcome();
+    assert_eq!(tight.code, Some(1), "{}", tight.stderr);
+    let report: Value = serde_json::from_str(&tight.stdout).expect("JSON");
+    let boundaries = judged(&report);
+    assert_eq!((&report["passed"], &boundaries["passed"]), (&false.into(), &false.into()), "{report}");
+    assert_eq!(boundaries["thresholds"]["row_worst"], 1e-12, "{boundaries}");
+    assert_eq!(boundaries["first_divergent_layer"], 0, "{boundaries}");
+
+    for (bound, word) in [("speed=1", "row-p95"), ("greedy=2", "greedy"), ("cosine=NaN", "cosine")] {
+        let (code, stderr) = verify(bound).refuses();
+        assert!(code == 2 && stderr.contains(word), "{bound}: {stderr}");
+    }
+}
+
+#[test]
+fn how_much_is_run_can_be_said() {
+    let few = |arguments: [&str; 6]| shardwright(["verify", TEXT_FIXTURES[3]]).arguments(arguments).json();
+    let report = few(["--rows", "3", "--steps", "1", "--greedy", "2"]);
+    assert_eq!(report["passed"], true, "{report}");
+    let prompts = 3;
+    assert_eq!(report["tokens"]["greedy_tokens"], 2 * prompts, "{report}");
+    for shard in list(judged(&report), "shards") {
+        for (entry, output) in outputs(shard) {
+            let rows = if entry.starts_with("decode_1@") { prompts } else { 3 * prompts };
+            assert_eq!(output["rows"], rows, "{entry} {output}");
+        }
     }
 }
 

@@ -1,0 +1,203 @@
+//! `shardwright doctor`: it says what there is, survives every shim, and tells what would come of a bundle.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::program::{self, Outcome, Run, shardwright};
+use tempfile::TempDir;
+
+fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+    value[name].as_array().unwrap_or_else(|| panic!("no list `{name}` in {value}"))
+}
+
+fn named<'v>(value: &'v Value, list_name: &str, name: &str) -> &'v Value {
+    let found = list(value, list_name).iter().find(|entry| entry["name"] == name);
+    found.unwrap_or_else(|| panic!("no `{name}` among `{list_name}`: {value}"))
+}
+
+/// The program alone in a folder: no shim, no planner, no profile beside it.
+struct Alone(TempDir);
+
+impl Alone {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let copy = folder.path().join("shardwright");
+        // A copy where the two lie on different disks.
+        if fs::hard_link(program::executable(), &copy).is_err() {
+            fs::copy(program::executable(), &copy).expect("copied");
+        }
+        Alone(folder)
+    }
+
+    fn runs(&self, arguments: &[&str]) -> Outcome {
+        let mut command = Command::new(self.0.path().join("shardwright"));
+        command.args(arguments);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("SHARDWRIGHT_") {
+                command.env_remove(name);
+            }
+        }
+        let output = command.output().expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Outcome { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+/// A library with a manifest, made of C source, named `name`.
+fn shim(folder: &Path, name: &str, source: &str) {
+    let file = folder.join(format!("{name}.c"));
+    fs::write(&file, source).expect("written");
+    let library = folder.join(format!("{name}.so"));
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&file).status();
+    assert!(compiled.expect("a C compiler").success());
+    manifest(folder, name);
+}
+
+fn manifest(folder: &Path, name: &str) {
+    let manifest = format!(
+        r#"{{"manifest": 1, "name": "{name}", "vendor": "Nobody", "abi": {{"min": "0.1", "max": "0.1"}}, "library": "{name}.so"}}"#
+    );
+    fs::write(folder.join(format!("{name}.shim.json")), manifest).expect("written");
+}
+
+fn compiled_bundle(folder: &Path, arguments: &[&str]) -> String {
+    let bundle = folder.join("bundle").display().to_string();
+    shardwright(["compile", TEXT_FIXTURES[3], "-o", &bundle]).arguments(arguments).succeeds();
+    bundle
+}
+
+#[test]
+fn it_says_what_there_is() {
+    let report = shardwright(["doctor"]).json();
+    assert_eq!(report["can_run"], true, "{report}");
+    let machine = &report["machine"];
+    assert!(machine["cores"].as_u64() >= Some(1), "{machine}");
+    assert!(machine["system"].as_str().is_some_and(|system| system.contains(std::env::consts::ARCH)));
+
+    let cpu = named(&report["shims"], "shims", "cpu");
+    assert!(list(cpu, "devices").iter().any(|device| device["kind"] == "present"), "{cpu}");
+    let worker = program::folder().join("shardwright-worker");
+    assert_eq!(report["worker"]["path"].as_str().map(Path::new), worker.is_file().then_some(worker.as_path()));
+    let asked = if worker.is_file() { "in a worker" } else { "in this process" };
+    assert_eq!(cpu["asked"], asked, "{cpu}");
+
+    for profile in ["generic", "mt6989", "sm8850"] {
+        named(&report, "profiles", profile);
+    }
+    assert_eq!(named(&report, "profiles", "generic")["shim_found"], true, "{report}");
+    assert_eq!(named(&report, "planners", "generic")["kind"], "built-in", "{report}");
+    let shims = list(&report, "places").iter().find(|place| place["what"] == "shims").expect("a place");
+    assert_eq!(shims["exists"], true, "{report}");
+    assert!(report["bundle"].is_null());
+}
+
+#[test]
+fn the_text_says_the_same() {
+    let text = shardwright(["doctor"]).succeeds();
+    for word in ["cpu", "mt6989", "worker:", "kernel", "models can run here"] {
+        assert!(text.contains(word), "no `{word}` in\n{text}");
+    }
+}
+
+#[test]
+fn it_survives_shims_that_crash_lie_or_are_none() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let crash = "#include <stdlib.h>\n__attribute__((constructor)) static void begin(void) { abort(); }\n";
+    shim(folder.path(), "crashing", crash);
+    shim(folder.path(), "leaving", &crash.replace("abort()", "exit(0)"));
+    shim(folder.path(), "empty", "int nothing;\n");
+    manifest(folder.path(), "garbage");
+    fs::write(folder.path().join("garbage.so"), b"\x7fELF and nothing more").expect("written");
+    manifest(folder.path(), "absent");
+    fs::write(folder.path().join("torn.shim.json"), b"{\"manifest\": 1").expect("written");
+
+    let worker = program::folder().join("shardwright-worker");
+    assert!(worker.is_file(), "without a worker a crash would be this program's");
+    let report = shardwright(["doctor", "--shims"]).argument(folder.path()).json();
+    assert_eq!(report["can_run"], true, "{report}");
+    named(&report["shims"], "shims", "cpu");
+    let skipped = list(&report["shims"], "skipped");
+    for name in ["crashing", "leaving", "empty", "garbage", "absent", "torn"] {
+        let mine = |entry: &&Value| entry["path"].as_str().is_some_and(|path| path.contains(name));
+        let entry = skipped.iter().find(mine).unwrap_or_else(|| panic!("no word of {name}: {report}"));
+        assert!(entry["reason"].as_str().is_some_and(|reason| reason.len() > 10), "{entry}");
+    }
+}
+
+#[test]
+fn without_a_worker_it_says_that_shims_run_in_this_process() {
+    let report = shardwright(["doctor"]).environment("SHARDWRIGHT_WORKER", "/nowhere/worker").json();
+    assert!(report["worker"]["path"].is_null(), "{report}");
+    assert_eq!(named(&report["shims"], "shims", "cpu")["asked"], "in this process", "{report}");
+    let said = list(&report, "problems").iter().any(|problem| problem.to_string().contains("/nowhere/worker"));
+    assert!(said, "{report}");
+    let variable = named(&report, "environment", "SHARDWRIGHT_WORKER");
+    assert_eq!(variable["value"], "/nowhere/worker", "{variable}");
+}
+
+#[test]
+fn where_nothing_can_run_it_says_so_and_what_would_help() {
+    let alone = Alone::new();
+    let outcome = alone.runs(&["doctor", "--format", "json"]);
+    assert_eq!(outcome.code, Some(3), "{}{}", outcome.stdout, outcome.stderr);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("the report comes all the same");
+    assert_eq!(report["can_run"], false, "{report}");
+    let text = alone.runs(&["doctor"]);
+    assert!(text.stderr.contains("error: no shim was found") && text.stderr.contains("help:"), "{}", text.stderr);
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    manifest(folder.path(), "absent");
+    let shims = folder.path().display().to_string();
+    let text = alone.runs(&["doctor", "--shims", &shims]);
+    assert_eq!(text.code, Some(3), "{}", text.stderr);
+    assert!(text.stderr.contains("1 were passed over"), "{}", text.stderr);
+    assert!(text.stdout.contains("absent.so"), "{}", text.stdout);
+}
+
+#[test]
+fn a_bundle_is_told_what_would_come_of_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]);
+    let report = shardwright(["doctor", &bundle]).json();
+    let told = &report["bundle"];
+    assert_eq!((&told["would_run"], &told["soc"]), (&"primary".into(), &"mt6989".into()), "{told}");
+    let primary = named(told, "chains", "primary");
+    assert_eq!((&primary["runs"], &primary["emulated_on"]), (&true.into(), &"cpu".into()), "{primary}");
+    assert!(list(primary, "shards").len() >= 4, "{primary}");
+    for shard in list(primary, "shards") {
+        assert_eq!((&shard["state"], &shard["device"]), (&"optimal".into(), &"cpu".into()), "{shard}");
+    }
+
+    // The same bundle where its shim is not.
+    let outcome = Alone::new().runs(&["doctor", &bundle, "--format", "json"]);
+    assert_eq!(outcome.code, Some(3), "{}{}", outcome.stdout, outcome.stderr);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert!(report["bundle"]["would_run"].is_null(), "{report}");
+    for chain in list(&report["bundle"], "chains") {
+        for shard in list(chain, "shards") {
+            assert_eq!((&shard["state"], &shard["shim_here"]), (&"no-shim".into(), &Value::Null), "{shard}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_bundle_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let refuses = |run: Run| run.refuses();
+    let (code, _) = refuses(shardwright(["doctor"]).argument(folder.path()));
+    assert_ne!(code, 0);
+    let (code, _) = refuses(shardwright(["doctor", TEXT_FIXTURES[3]]));
+    assert_ne!(code, 0);
+
+    let bundle = compiled_bundle(folder.path(), &[]);
+    let manifest = Path::new(&bundle).join("bundle.json");
+    let mut bytes = fs::read(&manifest).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&manifest, bytes).expect("written");
+    let (code, stderr) = refuses(shardwright(["doctor", &bundle]));
+    assert!(code != 0 && stderr.contains("bundle.json"), "{stderr}");
+}
