@@ -270,8 +270,8 @@ fn pairs_rows_and_roots() {
                 encoding: Encoding::F32,
                 ..positive
             };
-            let roots: [(Op, fn(f64) -> f64, bool); 2] =
-                [(Op::Sqrt, f64::sqrt, true), (Op::Rsqrt, |x| 1.0 / x.sqrt(), false)];
+            type Root = (Op, fn(f64) -> f64, bool);
+            let roots: [Root; 2] = [(Op::Sqrt, f64::sqrt, true), (Op::Rsqrt, |x| 1.0 / x.sqrt(), false)];
             for (op, of, exact) in roots {
                 let wanted: Vec<f64> = positive.wide().into_iter().map(of).collect();
                 check(

@@ -59,7 +59,7 @@ fn tuples() -> Vec<(FormatTuple, f64)> {
 
 #[test]
 fn demo_model() {
-    let graph = Checkpoint::open(&root().join("demo-model")).unwrap().into_graph();
+    let graph = Checkpoint::open(root().join("demo-model")).unwrap().into_graph();
     let rows = rows();
     let (seen, held_out) = (&rows[..6], &rows[6..9]);
     let started = Instant::now();
@@ -167,7 +167,7 @@ fn assert_keys(graph: &Graph, ranges: &Ranges) {
 #[test]
 #[ignore = "17 351 tokens in every format take minutes on two cores; `--ignored` runs it"]
 fn demo_model_whole() {
-    let graph = Checkpoint::open(&root().join("demo-model")).unwrap().into_graph();
+    let graph = Checkpoint::open(root().join("demo-model")).unwrap().into_graph();
     let rows = rows();
     let ranges = random::ranges(&graph, &rows[..8]);
     let arrangement = Arrangement { rows: 256, ..Arrangement::whole(256) };
