@@ -2,6 +2,7 @@ use std::io::{BufRead, IsTerminal};
 use std::sync::OnceLock;
 
 use serde_json::json;
+use shardwright::runtime::Move;
 use shardwright::{CancelHandle, DoneReason, GenerationEvent, GenerationStatistics, Session};
 
 use super::{json as json_line, open, say_notices, standard_input, write};
@@ -86,6 +87,32 @@ fn reply(
     arguments: &RunArguments,
     format: Format,
 ) -> Result<Outcome, Failure> {
+    let moved_before = session.placement().moves.len();
+    let ended = stream(session, turn, format);
+    let moves = session.placement().moves.split_off(moved_before);
+    if format == Format::Text && matches!(ended, Ok(Some(_))) {
+        write(b"\n")?;
+    }
+    for moved in &moves {
+        eprintln!("{}", told_move(moved));
+    }
+    let Some((reason, statistics)) = ended? else { return Ok(Outcome::Done) };
+    if format == Format::Json {
+        let done = json!({ "done": reason, "statistics": statistics, "moves": moves });
+        write(json_line(&done)?.as_bytes())?;
+    }
+    if !arguments.quiet && format == Format::Text {
+        eprintln!("{}", summary(&reason, &statistics));
+    }
+    Ok(Outcome::Done)
+}
+
+/// Writes a reply as it comes; gives how it ended.
+fn stream(
+    session: &mut Session,
+    turn: Turn<'_>,
+    format: Format,
+) -> Result<Option<(DoneReason, GenerationStatistics)>, Failure> {
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
         Turn::Text(text) => session.complete(text)?,
@@ -106,16 +133,27 @@ fn reply(
             (GenerationEvent::Token { .. }, Format::Text) => {}
         }
     }
-    let Some((reason, statistics)) = ended else { return Ok(Outcome::Done) };
-    if format == Format::Text {
-        write(b"\n")?;
-    } else {
-        write(json_line(&json!({ "done": reason, "statistics": statistics }))?.as_bytes())?;
+    Ok(ended)
+}
+
+/// What a user must hear even where statistics are not wanted: part of the reply was made elsewhere than planned.
+fn told_move(moved: &Move) -> String {
+    let to: Vec<String> = moved.to.iter().map(ToString::to_string).collect();
+    let mut text = format!(
+        "fallback: shard {} was lost on {} after {} tokens, which went on on {}",
+        moved.shard,
+        moved.from,
+        moved.tokens,
+        to.join(", ")
+    );
+    if let Some(seconds) = moved.seconds_to_catch_up {
+        text += &format!(" within {seconds:.2} s");
     }
-    if !arguments.quiet && format == Format::Text {
-        eprintln!("{}", summary(&reason, &statistics));
+    text += &format!(": {}", moved.error);
+    for passed in &moved.passed_over {
+        text += &format!("; passed over: {passed}");
     }
-    Ok(Outcome::Done)
+    text
 }
 
 /// `14 prompt tokens (0 reused) at 1234.5 tok/s, first token after 12.3 ms, 64 tokens at 345.6 tok/s, ended by a stop token`
