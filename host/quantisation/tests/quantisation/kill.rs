@@ -1,15 +1,17 @@
 //! Killed at 20 random moments and begun again: the bytes are those of an uninterrupted run, and memory is that of a few chunks.
 //! `examples/real_shapes.rs` does the same at the shapes of real models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use shardwright_graph::target::WeightFormat;
-use shardwright_quantisation::{Store, Unwatched};
+use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::{Recipe, Store, TableFormats, Unwatched, content_hash};
+use shardwright_test_checkpoints::{Fill, Spec};
 use tempfile::TempDir;
 
-use crate::killed::{files_and_hashes, make_all, until_done};
+use crate::killed::{files_and_hashes, make_all, peak_kib, until_done};
 use crate::support::{Synthetic, planned};
 
 /// Directory and format of the child's work.
@@ -35,18 +37,20 @@ fn child() {
     make_all(&sources(), format, &PathBuf::from(directory), Duration::from_millis(2));
 }
 
+/// This program again, to run one of the ignored tests.
+fn child_named(name: &str, directory: &Path, format: WeightFormat) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env(DIRECTORY, directory).env(FORMAT, format.name());
+    command
+}
+
 #[test]
 fn killed_at_twenty_moments_the_bytes_are_the_same() {
     for (seed, format) in [(1, WeightFormat::W8PerChannel), (2, WeightFormat::W4Block32)] {
         let total = sources().iter().map(|source| planned(source, format).bytes()).sum();
         let directory = TempDir::new().unwrap();
-        let child = || {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["kill::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-            command.env(DIRECTORY, directory.path()).env(FORMAT, format.name());
-            command
-        };
-        let outcome = until_done(child, total, 20, seed);
+        let outcome = until_done(|| child_named("kill::child", directory.path(), format), total, 20, seed);
         assert!(outcome.kills > 10, "{outcome:?}");
         let whole = TempDir::new().unwrap();
         let store = Store::open(whole.path()).unwrap();
@@ -60,5 +64,34 @@ fn killed_at_twenty_moments_the_bytes_are_the_same() {
             let bound = 40 * 1024 + chunks * 4 * 1024;
             assert!(outcome.peak_kib > 0 && outcome.peak_kib < bound, "{outcome:?}");
         }
+    }
+}
+
+#[test]
+#[ignore = "the child of the test below"]
+fn child_of_a_checkpoint() {
+    let (Ok(directory), Ok(format)) = (std::env::var(DIRECTORY), std::env::var(FORMAT)) else { return };
+    let (directory, format): (PathBuf, WeightFormat) = (directory.into(), format.parse().unwrap());
+    let graph = Checkpoint::open(directory.join("checkpoint")).unwrap().into_graph();
+    let formats = FormatTuple::uniform(format, ActivationFormat::F32, StateFormat::F32);
+    let tables = TableFormats { embedding: Some(format), per_layer: Some(format) };
+    let store = Store::open(directory.join("store")).unwrap();
+    content_hash(&graph).unwrap();
+    store.graph(&graph, &Recipe::new(&graph, &formats, tables), &mut Unwatched).unwrap();
+    println!("\nmade 1 {}", peak_kib());
+}
+
+/// Tables of 200 MiB and more, mapped from a checkpoint: hashed, read in and out without staying.
+#[test]
+fn a_mapped_checkpoint_gives_its_memory_back() {
+    let directory = TempDir::new().unwrap();
+    let spec = Spec { vocabulary: 1 << 17, hidden: 512, per_layer: 64, fill: Fill::Sparse, ..Spec::gemma4() };
+    std::fs::create_dir(directory.path().join("checkpoint")).unwrap();
+    spec.write(&directory.path().join("checkpoint")).unwrap();
+    let child = || child_named("kill::child_of_a_checkpoint", directory.path(), WeightFormat::W4Block32);
+    let outcome = until_done(child, 1, 0, 0);
+    if cfg!(target_os = "linux") {
+        let threads = std::thread::available_parallelism().unwrap().get() as u64;
+        assert!(outcome.peak_kib > 0 && outcome.peak_kib < (48 + 16 * threads) * 1024, "{outcome:?}");
     }
 }
