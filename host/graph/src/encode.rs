@@ -164,6 +164,14 @@ pub enum EncodeError {
         /// The [`range_key`].
         key: String,
     },
+    /// One tensor is written to two states that are held differently.
+    #[error("the same rows are written to the states `{first}` and `{second}`, whose ranges differ")]
+    SharedRows {
+        /// A state.
+        first: String,
+        /// The other.
+        second: String,
+    },
     /// The graph was encoded before.
     #[error("tensor `{tensor}` is {dtype} already")]
     Encoded {
@@ -181,6 +189,7 @@ impl EncodeError {
             EncodeError::NoRange { .. } => {
                 Some("calibrate this checkpoint again, on text that uses the whole model")
             }
+            EncodeError::SharedRows { .. } => Some("hold states in f16 or f32"),
             EncodeError::Encoded { .. } => Some("encode the graph as the model gives it, once"),
         }
     }
@@ -294,8 +303,16 @@ struct Inside<'a> {
 
 impl Inside<'_> {
     fn encoding(&self, class: usize) -> Result<Encoding, EncodeError> {
-        if let Some(state) = self.state(class) {
-            return self.encodings.state(state);
+        let mut states = self.states(class);
+        if let Some(first) = states.next() {
+            let encoding = self.encodings.state(first)?;
+            for other in states {
+                if self.encodings.state(other)? != encoding {
+                    let [first, second] = [first, other].map(str::to_owned);
+                    return Err(EncodeError::SharedRows { first, second });
+                }
+            }
+            return Ok(encoding);
         }
         let symmetric = match self.encodings.activations {
             ActivationFormat::F32 | ActivationFormat::A8Dynamic => return Ok(Encoding::F32),
@@ -315,17 +332,16 @@ impl Inside<'_> {
         self.classes.members.get(&class).into_iter().flatten().map(|&index| TensorId(index as u32))
     }
 
-    /// The name of the state that moves into a class, or out of it.
-    fn state(&self, class: usize) -> Option<&str> {
+    /// The names of the states that move into a class, or out of it; mostly none, else one.
+    fn states(&self, class: usize) -> impl Iterator<Item = &str> {
         let ports = self.entry.inputs.iter().chain(&self.entry.outputs);
-        let state = ports.filter(|(tensor, _)| self.classes.class(tensor.0 as usize) == class).find_map(
-            |(_, role)| match role {
-                Role::State { state } | Role::StateRows { state } => Some(*state),
-                _ => None,
+        ports.filter(move |(tensor, _)| self.classes.class(tensor.0 as usize) == class).filter_map(
+            |(_, role)| {
+                let (Role::State { state } | Role::StateRows { state }) = role else { return None };
+                let port = self.entry.states.iter().find(|port| port.id == *state)?;
+                Some(port.state.name.as_str())
             },
-        )?;
-        let port = self.entry.states.iter().find(|port| port.id == state)?;
-        Some(&port.state.name)
+        )
     }
 
     /// What a class must cover: what the step input it is always covers, else what calibration saw of its members.

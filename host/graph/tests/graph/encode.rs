@@ -224,6 +224,20 @@ fn states_take_their_own_format() {
             assert_eq!(tensor(&encoded, "layer.1.v").1.dtype, inside, "{formats}");
         }
     }
+    // Values that are keys as well, where both states would be held as one.
+    let mut shared = entry.clone();
+    let write = shared.nodes.iter().find(|node| node.name == "layer.1.k-write").unwrap().inputs[1];
+    shared.nodes.iter_mut().find(|node| node.name == "layer.1.v-write").unwrap().inputs[1] = write;
+    let of = |states| {
+        let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F32, states);
+        encode(&shared, &Encodings::of(&formats, &ranges))
+    };
+    of(StateFormat::F16).unwrap().validate().unwrap();
+    let error = of(StateFormat::A8).unwrap_err();
+    let EncodeError::SharedRows { first, second } = &error else { panic!("{error}") };
+    assert_eq!([first.as_str(), second.as_str()], ["layer.1.k", "layer.1.v"]);
+    assert!(error.help().is_some());
+
     let none = Ranges::new();
     let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F32, StateFormat::A8);
     let wanted = EncodeError::NoRange { key: "decoder/state.layer.1.v".to_owned() };
