@@ -97,6 +97,9 @@ pub struct TargetArguments {
     /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored.
     #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
     pub tables: Vec<(Table, WeightFormat)>,
+    /// The most quality a plan may lose, in thousandths of the negative log-likelihood. Measured once for a checkpoint.
+    #[arg(long, value_name = "PER_MILLE")]
+    pub quality: Option<u32>,
     /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with the program.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,

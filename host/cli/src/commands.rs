@@ -103,6 +103,9 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     if let Some(text) = &target.calibration_text {
         options = options.calibration_text(text);
     }
+    if let Some(per_mille) = target.quality {
+        options = options.quality(per_mille);
+    }
     if let Some(planner) = &target.planner {
         options = options.planner(planner);
     }
@@ -202,6 +205,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--limit", !target.limits.is_empty()),
         ("--formats", !target.formats.is_empty()),
         ("--table", !target.tables.is_empty()),
+        ("--quality", target.quality.is_some()),
         ("--calibration-text", target.calibration_text.is_some()),
         ("--planner", target.planner.is_some()),
         ("--planner-option", !target.planner_options.is_empty()),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use shardwright_runtime::bundle::{Bundle, BundleNotice, BundleNoticeKind, ChainEntry, ShardEntry, Verify};
 use shardwright_runtime::shims::{Artefact, Compatibility, ShimInstance};
 use shardwright_runtime::{
-    AssetDescription, Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError,
-    ShardDescription, ShardExecutor, ShardOrigin, ShimShard,
+    Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
+    ShardExecutor, ShimShard,
 };
 
 use crate::isolation::Shims;
@@ -153,20 +153,7 @@ impl Loader {
             executors.push(executor);
         }
         let assets = self.bundle.assets(Verify::Small)?;
-        let manifest = self.bundle.manifest();
-        let structure = &manifest.structure;
-        let description = ChainDescription {
-            model: manifest.model.name.clone(),
-            emulated_on: entry.emulated_on.clone(),
-            hidden: structure.hidden,
-            vocabulary: structure.vocabulary,
-            per_layer_width: structure.per_layer_width,
-            layers: structure.layers,
-            components: structure.components.clone(),
-            states: structure.states.clone(),
-            assets: assets.iter().map(AssetDescription::of).collect(),
-            shards,
-        };
+        let description = ChainDescription::of_bundle(self.bundle.manifest(), entry, shards)?;
         Ok(Chain::new(description, executors, assets)?)
     }
 
@@ -189,11 +176,11 @@ impl Loader {
                 "its artefact was made of another work order than the manifest says".to_owned(),
             ));
         }
-        let mut origin = ShardOrigin::from(shard);
+        let mut fallback = None;
         match instance.compatibility(device, &artefact)? {
             Compatibility::Optimal => {}
             Compatibility::Recompile(reason) => {
-                origin.fallback = Some(format!("the shim would compile it otherwise today: {reason}"));
+                fallback = Some(format!("the shim would compile it otherwise today: {reason}"));
             }
             Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
                 return Err(refused(reason));
@@ -202,7 +189,7 @@ impl Loader {
         let loaded = instance.load(device, &artefact, &self.options(instance.shim().name()))?;
         let nothing = || refused("it was compiled to nothing that can run".to_owned());
         let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;
-        description.origin = origin;
+        description.origin.fallback = fallback;
         Ok((description, Box::new(ShimShard::new(loaded))))
     }
 

@@ -47,6 +47,8 @@ mod inspect;
 #[cfg(feature = "build")]
 mod making;
 #[cfg(feature = "build")]
+mod measuring;
+#[cfg(feature = "build")]
 mod opening;
 #[cfg(feature = "build")]
 mod options;

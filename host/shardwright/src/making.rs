@@ -1,34 +1,22 @@
 //! What a plan is compiled from: constants in the formats it names, each made once, and calibrated ranges where integers need them.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::time::Instant;
 
-use shardwright_build::graph::{Asset, ConstantFormat, Graph, Range, Ranges, Weight};
+use shardwright_build::graph::target::{FormatTuple, StateFormat};
+use shardwright_build::graph::{Asset, ConstantFormat, Graph, Ranges, Weight, state_key};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::request::Request;
-use shardwright_build::quantisation::{Progress, Recipe, Store, TableFormats as Tables, Watch, quantise};
-use shardwright_build::reference::{Arrangement, ReferenceModel};
+use shardwright_build::quantisation::{
+    Calibration, IntegerBits, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch, quantise,
+};
 use shardwright_build::shims::Watch as BuildWatch;
 use shardwright_build::{BuildError, ModelFormats, Notice};
-use shardwright_runtime::text::{Message, RenderOptions};
 
-use crate::text_side::TextSide;
-use crate::{Error, ErrorKind, OpenOptions, Result};
+use crate::{OpenOptions, Result, measuring};
 
 /// Made weights that are kept in memory at most; more go to a store in the cache directory, from which they are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
-
-/// Tokens of a calibration at most, and of one conversation of it: ranges settle long before.
-const CALIBRATION_TOKENS: usize = 2048;
-const CONVERSATION_TOKENS: usize = 128;
-
-/// Bytes of a calibration text at most.
-const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
-
-/// One conversation a line, turns separated by tabs, user first.
-const CALIBRATION_TEXT: &str = include_str!("calibration.txt");
 
 /// Makes constants and ranges on demand, and keeps them for the next plan of a revision.
 pub(crate) struct Making<'a> {
@@ -37,13 +25,22 @@ pub(crate) struct Making<'a> {
     options: &'a OpenOptions,
     /// Recipes carried out so far.
     made: Vec<(Recipe, Graph)>,
+    calibration: Option<Calibration>,
     ranges: Option<Ranges>,
     notices: Vec<Notice>,
 }
 
 impl<'a> Making<'a> {
     pub(crate) fn new(checkpoint: &'a Checkpoint, graph: &'a Graph, options: &'a OpenOptions) -> Self {
-        Making { checkpoint, graph, options, made: Vec::new(), ranges: None, notices: Vec::new() }
+        Making {
+            checkpoint,
+            graph,
+            options,
+            made: Vec::new(),
+            calibration: None,
+            ranges: None,
+            notices: Vec::new(),
+        }
     }
 
     /// The model as the shards of `plan` need it.
@@ -54,8 +51,16 @@ impl<'a> Making<'a> {
         plan: &CheckedPlan,
         watch: &mut dyn BuildWatch,
     ) -> Result<ModelFormats> {
-        if counted.needs_ranges(plan) && self.ranges.is_none() {
-            self.ranges = Some(self.calibrate(watch)?);
+        if counted.needs_ranges(plan) {
+            if self.calibration.is_none() {
+                let Making { checkpoint, graph, options, .. } = *self;
+                let found = measuring::calibrate(checkpoint, graph, options, &mut self.notices, watch)?;
+                self.calibration = Some(found);
+            }
+            let used =
+                plan.plan().shards.iter().map(|shard| counted.tuples()[shard.formats as usize].clone());
+            let used: Vec<FormatTuple> = used.collect();
+            self.ranges = self.calibration.as_ref().map(|found| Self::ranges_of(found, &used)).transpose()?;
         }
         let (graph, ranges) = (self.graph, self.ranges.clone());
         let make = |from: &Graph, weights| {
@@ -108,106 +113,19 @@ impl<'a> Making<'a> {
         Ok(made)
     }
 
-    /// Runs the float model over conversations and keeps the range of every tensor.
-    fn calibrate(&mut self, watch: &mut dyn BuildWatch) -> Result<Ranges> {
-        let started = Instant::now();
-        let conversations = self.conversations()?;
-        let tokens: usize = conversations.iter().map(Vec::len).sum();
-        let context = conversations.iter().map(Vec::len).max().unwrap_or(1) as u64;
-        let model = ReferenceModel::new(self.graph, Arrangement::whole(context)).map_err(told)?;
-        let mut ranges = Ranges::new();
-        for (index, ids) in conversations.iter().enumerate() {
-            if watch.cancelled() {
-                return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
-            }
-            watch.progress((index * 1000 / conversations.len()) as u32, "calibrating");
-            model.observe(ids, &mut |key, values| widen(&mut ranges, key, values)).map_err(told)?;
+    /// The ranges for the formats of a plan: from the smallest to the largest value for 16 bits, of least squared error for states of 8.
+    fn ranges_of(calibration: &Calibration, formats: &[FormatTuple]) -> Result<Ranges> {
+        let mut ranges =
+            calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).map_err(measuring::told)?;
+        if formats.iter().any(|tuple| tuple.states == StateFormat::A8) {
+            let narrow = calibration
+                .ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight)
+                .map_err(measuring::told)?;
+            let states = narrow.into_iter().filter(|(key, _)| key.starts_with(&state_key("")));
+            ranges.extend(states);
         }
-        self.notices.push(Notice::note(format!(
-            "ranges of integers were calibrated on {tokens} tokens in {:.1} s",
-            started.elapsed().as_secs_f64()
-        )));
         Ok(ranges)
     }
-
-    /// The calibration text as token ids, through the chat template where there is one, special tokens included.
-    fn conversations(&self) -> Result<Vec<Vec<u32>>> {
-        let text = match &self.options.calibration_text {
-            Some(path) => read_text(path)?,
-            None => CALIBRATION_TEXT.to_owned(),
-        };
-        let side = TextSide::load(self.checkpoint.directory())?;
-        let mut conversations = Vec::new();
-        let mut tokens = 0;
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
-            let messages: Vec<Message> = turns
-                .iter()
-                .enumerate()
-                .map(|(index, turn)| match index % 2 {
-                    0 => Message::user(turn),
-                    _ => Message::assistant(turn),
-                })
-                .collect();
-            let mut ids = match side.has_template() {
-                true => {
-                    let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
-                    side.tokenizer()?.encode(&side.render(&messages, &options)?, false)?
-                }
-                false => side.tokenizer()?.encode(&turns.join("\n"), true)?,
-            };
-            ids.truncate(CONVERSATION_TOKENS.min(self.graph.context as usize));
-            tokens += ids.len();
-            if !ids.is_empty() {
-                conversations.push(ids);
-            }
-            if tokens >= CALIBRATION_TOKENS {
-                break;
-            }
-        }
-        if conversations.is_empty() {
-            return Err(Error::new(ErrorKind::Argument, "the calibration text is empty")
-                .with_help("give a text of at least one line"));
-        }
-        Ok(conversations)
-    }
-}
-
-fn widen(ranges: &mut Ranges, key: &str, values: &[f32]) {
-    let mut seen: Option<Range> = None;
-    for &value in values {
-        let masked = Range::is_masked(value);
-        let own = match (masked, value.is_finite()) {
-            (false, true) => Range { low: value, high: value, masked: false },
-            _ => continue,
-        };
-        seen = Some(seen.map_or(own, |range| range.union(own)));
-    }
-    let masked = values.iter().any(|&value| Range::is_masked(value));
-    if let Some(mut range) = seen {
-        range.masked = masked;
-        match ranges.get_mut(key) {
-            Some(held) => *held = held.union(range),
-            None => {
-                ranges.insert(key.to_owned(), range);
-            }
-        }
-    }
-}
-
-fn told(error: shardwright_build::reference::ReferenceError) -> Error {
-    let help = error.help().map(str::to_owned);
-    Error::from_room(ErrorKind::Invalid, error, help)
-}
-
-fn read_text(path: &PathBuf) -> Result<String> {
-    let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
-    let length = std::fs::metadata(path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
-    if length > CALIBRATION_TEXT_BYTES {
-        let reason = format!("{length} bytes are more than the {CALIBRATION_TEXT_BYTES} a calibration reads");
-        return Err(fault(ErrorKind::Argument, &reason));
-    }
-    std::fs::read_to_string(path).map_err(|error| fault(ErrorKind::Missing, &error))
 }
 
 /// Progress of making, told to whoever watches the build.

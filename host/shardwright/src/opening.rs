@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shardwright_build::bundle::{FlagEntry, NodePlacement, RewriteEntry, ShimIdentity};
+use shardwright_build::bundle::RewriteEntry;
 use shardwright_build::graph::target::{
     FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
 };
@@ -34,6 +34,7 @@ use shardwright_runtime::{
 
 use crate::isolation::Shims;
 use crate::making::Making;
+use crate::measuring;
 use crate::model::{BuiltOrigin, NextOf, Origin};
 use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result};
@@ -56,7 +57,7 @@ pub struct Planned {
 /// Plans without compiling.
 pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> {
     let checkpoint = Checkpoint::open(checkpoint)?;
-    let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::PlanOnly)?;
+    let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::PlanOnly, &mut ())?;
     let planned = preparation.session.plan(&preparation.request)?;
     let report = preparation.report(&planned, 0, Vec::new())?;
     Ok(Planned { report, request: preparation.request.canonical_bytes() })
@@ -98,7 +99,7 @@ pub(crate) fn settle(
 ) -> Result<Settled> {
     let mut graph = checkpoint.graph().clone();
     let broken_layer = if options.break_middle_layer { break_middle_layer(&mut graph) } else { None };
-    let preparation = Preparation::new(checkpoint, &graph, options, Purpose::Run)?;
+    let preparation = Preparation::new(checkpoint, &graph, options, Purpose::Run, watch)?;
 
     let entry_options = EntryOptions { taps: options.taps };
     let mut making = Making::new(checkpoint, &graph, options);
@@ -213,7 +214,13 @@ pub(crate) struct Preparation {
 }
 
 impl Preparation {
-    fn new(checkpoint: &Checkpoint, graph: &Graph, options: &OpenOptions, purpose: Purpose) -> Result<Self> {
+    fn new(
+        checkpoint: &Checkpoint,
+        graph: &Graph,
+        options: &OpenOptions,
+        purpose: Purpose,
+        watch: &mut dyn Watch,
+    ) -> Result<Self> {
         let search = options.search();
         let mut profiles = ProfileRegistry::new();
         for directory in &search.profiles {
@@ -262,7 +269,7 @@ impl Preparation {
         let context = context(graph, options)?;
         let menu = EntryMenu::usual(graph, context);
         let goals = Goals {
-            quality_per_mille: None,
+            quality_per_mille: options.quality_per_mille,
             memory_bytes: None,
             context: if graph.is_generative() { context } else { 0 },
             max_prefill_rows: menu.largest_rows(),
@@ -276,7 +283,11 @@ impl Preparation {
         let facts = checkpoint.facts();
         let model = ModelName { name: facts.name.clone(), family: facts.family.to_string() };
         let formats = ModelFormats::counted(graph, &tuples)?;
-        let request = make_request(graph, &model, &offers, &formats, &menu, goals, planner_options)?;
+        let mut request = make_request(graph, &model, &offers, &formats, &menu, goals, planner_options)?;
+        if options.quality_per_mille.is_some() {
+            request.sensitivities =
+                measuring::sensitivities(checkpoint, graph, options, &tuples, &mut notices, watch)?;
+        }
         Ok(Preparation {
             profile,
             shims,
@@ -394,7 +405,8 @@ impl Preparation {
                     format!("shard {} was compiled to nothing that can run", shard.name),
                 )
             })?;
-            description.origin = origin_of(shard, &self.request);
+            let origin = std::mem::take(&mut description.origin);
+            description.origin = told_of(origin, shard, &self.request);
             descriptions.push(description);
             loaded.push(Box::new(ShimShard::new(artefact)));
         }
@@ -467,40 +479,19 @@ struct RunPlace {
     instance: Option<ShimInstance>,
 }
 
-/// What was asked for a shard and what became of it.
-fn origin_of(shard: &BuiltShard, request: &Request) -> ShardOrigin {
-    let head = shard.artefact.head();
-    let flags = head.flags.iter().map(|flag| FlagEntry {
-        flag: flag.flag.clone(),
-        verdict: flag.verdict.clone(),
-        reason: flag.reason.clone(),
-    });
+/// What was asked for a shard and what became of it, beyond what its artefact says.
+fn told_of(origin: ShardOrigin, shard: &BuiltShard, request: &Request) -> ShardOrigin {
     let rewritten = shard.rewritten.iter().map(|rewritten| RewriteEntry {
         entry: rewritten.entry,
         name: rewritten.name.clone(),
         rewrite: rewritten.rewrite,
         reason: rewritten.reason.clone(),
     });
-    let placements = head.placements.iter().filter_map(|placement| {
-        Some(NodePlacement {
-            entry: placement.entry.parse().ok()?,
-            node: placement.node.clone(),
-            place: placement.place.clone(),
-            reason: placement.reason.clone(),
-        })
-    });
     ShardOrigin {
         requested: request.targets.get(shard.target).map(|target| target.target.clone()),
-        compiled_by: Some(ShimIdentity {
-            shim: head.shim.clone(),
-            version: head.shim_version.clone(),
-            device: head.device.clone(),
-        }),
         formats: request.formats.get(shard.formats).cloned(),
-        fallback: None,
-        flags: flags.collect(),
         rewritten: rewritten.collect(),
-        placements: placements.collect(),
+        ..origin
     }
 }
 

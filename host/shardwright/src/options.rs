@@ -76,6 +76,7 @@ pub struct OpenOptions {
     pub(crate) formats: Vec<FormatChoice>,
     pub(crate) tables: TableFormats,
     pub(crate) calibration_text: Option<PathBuf>,
+    pub(crate) quality_per_mille: Option<u32>,
     pub(crate) isolation: Isolation,
     pub(crate) taps: bool,
     pub(crate) break_middle_layer: bool,
@@ -156,6 +157,14 @@ impl OpenOptions {
     #[must_use]
     pub fn tables(mut self, formats: TableFormats) -> Self {
         self.tables = formats;
+        self
+    }
+
+    /// The most quality a plan may lose, in thousandths of the model's negative log-likelihood. What each layer and role loses in each
+    /// format is measured once for a checkpoint, which takes minutes. Default: no bound, nothing is measured.
+    #[must_use]
+    pub fn quality(mut self, per_mille: u32) -> Self {
+        self.quality_per_mille = Some(per_mille);
         self
     }
 

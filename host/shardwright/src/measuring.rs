@@ -1,0 +1,218 @@
+//! What must be measured before a plan or a compilation: ranges of activations, and what formats cost in quality. Kept in the cache
+//! directory by the hash of the checkpoint's content.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use shardwright_build::Notice;
+use shardwright_build::bundle::Digest;
+use shardwright_build::graph::Graph;
+use shardwright_build::graph::target::{FormatTuple, WeightFormat};
+use shardwright_build::models::Checkpoint;
+use shardwright_build::planning::request::Sensitivity;
+use shardwright_build::quantisation::{Calibration, CalibrationError, Calibrator, Importance, Sensitivities};
+use shardwright_build::shims::Watch;
+use shardwright_runtime::text::{Message, RenderOptions};
+
+use crate::text_side::TextSide;
+use crate::{Error, ErrorKind, OpenOptions, Result};
+
+/// Tokens of a calibration at most, and of one conversation of it: ranges settle long before.
+const CALIBRATION_TOKENS: usize = 2048;
+const CONVERSATION_TOKENS: usize = 128;
+
+/// Tokens that sensitivities are measured with: every layer, role and format runs them once.
+const SENSITIVITY_TOKENS: usize = 96;
+
+/// Bytes of a calibration text at most.
+const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
+
+/// One conversation a line, turns separated by tabs, user first.
+const CALIBRATION_TEXT: &str = include_str!("calibration.txt");
+
+/// What the float model's tensors take over the calibration text; from the cache, where it was found before.
+pub(crate) fn calibrate(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &OpenOptions,
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<Calibration> {
+    let started = Instant::now();
+    let conversations = conversations(checkpoint, graph, options, CALIBRATION_TOKENS)?;
+    let hash = checkpoint.content_hash();
+    let kept = kept_as(options, "calibrations", hash, &conversations);
+    if let Some(calibration) = kept.as_ref().and_then(|path| Calibration::read(path, hash).ok()) {
+        return Ok(calibration);
+    }
+    let mut calibrator = Calibrator::new(graph, hash).map_err(told)?;
+    for (index, ids) in conversations.iter().enumerate() {
+        if watch.cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
+        }
+        watch.progress((index * 1000 / conversations.len()) as u32, "calibrating");
+        calibrator.add(ids).map_err(told)?;
+    }
+    let calibration = calibrator.finish().map_err(told)?;
+    notices.push(Notice::note(format!(
+        "ranges of integers were calibrated on {} tokens in {:.1} s",
+        calibration.tokens(),
+        started.elapsed().as_secs_f64()
+    )));
+    keep(kept, notices, |path| calibration.write(path).map_err(|error| error.to_string()));
+    Ok(calibration)
+}
+
+/// The calibration text as token ids, through the chat template where there is one, special tokens included.
+fn conversations(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &OpenOptions,
+    most: usize,
+) -> Result<Vec<Vec<u32>>> {
+    let text = match &options.calibration_text {
+        Some(path) => read_text(path)?,
+        None => CALIBRATION_TEXT.to_owned(),
+    };
+    let side = TextSide::load(checkpoint.directory())?;
+    let mut conversations = Vec::new();
+    let mut tokens = 0;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+        let messages: Vec<Message> = turns
+            .iter()
+            .enumerate()
+            .map(|(index, turn)| match index % 2 {
+                0 => Message::user(turn),
+                _ => Message::assistant(turn),
+            })
+            .collect();
+        let mut ids = match side.has_template() {
+            true => {
+                let plain = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
+                side.tokenizer()?.encode(&side.render(&messages, &plain)?, false)?
+            }
+            false => side.tokenizer()?.encode(&turns.join("\n"), true)?,
+        };
+        ids.truncate(CONVERSATION_TOKENS.min(most).min(graph.context as usize));
+        tokens += ids.len();
+        if !ids.is_empty() {
+            conversations.push(ids);
+        }
+        if tokens >= most {
+            break;
+        }
+    }
+    if conversations.is_empty() {
+        return Err(Error::new(ErrorKind::Argument, "the calibration text is empty")
+            .with_help("give a text of at least one line"));
+    }
+    Ok(conversations)
+}
+
+/// What every layer and role loses in each of the weight formats of `tuples`, for a planner that has a quality to keep.
+pub(crate) fn sensitivities(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &OpenOptions,
+    tuples: &[FormatTuple],
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<Vec<Sensitivity>> {
+    let mut formats: Vec<WeightFormat> = tuples
+        .iter()
+        .flat_map(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]))
+        .filter(|format| format.is_quantised())
+        .collect();
+    formats.sort();
+    formats.dedup();
+    if formats.is_empty() {
+        return Ok(Vec::new());
+    }
+    let started = Instant::now();
+    let sequences = conversations(checkpoint, graph, options, SENSITIVITY_TOKENS)?;
+    let hash = checkpoint.content_hash();
+    let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    let kept = kept_as(options, &format!("sensitivities-{}", names.join("-")), hash, &sequences);
+    let known = kept.as_ref().and_then(|path| Sensitivities::read(path, hash).ok());
+    let measured = match known {
+        Some(known) => known,
+        None => {
+            let mut progress = |done: u64, total: u64| {
+                watch.progress((done * 1000 / total.max(1)) as u32, "measuring sensitivities");
+                if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let importance = Importance::default();
+            let measured =
+                Sensitivities::measure(graph, hash, &formats, &importance, &sequences, &mut progress)
+                    .map_err(told)?;
+            notices.push(Notice::note(format!(
+                "what formats cost was measured on {} tokens in {:.1} s",
+                measured.tokens(),
+                started.elapsed().as_secs_f64()
+            )));
+            keep(kept, notices, |path| measured.write(path).map_err(|error| error.to_string()));
+            measured
+        }
+    };
+    let place = |kind| graph.components.iter().position(|component| component.kind == kind);
+    let row = |row: &shardwright_build::quantisation::Sensitivity| {
+        Some(Sensitivity {
+            component: place(row.component)? as u32,
+            layer: row.layer,
+            role: row.role,
+            format: row.format,
+            per_mille: row.per_mille(),
+        })
+    };
+    Ok(measured.rows().iter().filter_map(row).collect())
+}
+
+/// Where a measurement on these sequences is kept.
+fn kept_as(
+    options: &OpenOptions,
+    what: &str,
+    checkpoint: [u8; 32],
+    sequences: &[Vec<u32>],
+) -> Option<PathBuf> {
+    let mut ids = Vec::new();
+    for sequence in sequences {
+        ids.extend((sequence.len() as u64).to_le_bytes());
+        ids.extend(sequence.iter().flat_map(|id| id.to_le_bytes()));
+    }
+    let name = format!("{}-{}", Digest::from(checkpoint), &Digest::of(&ids).to_string()[..16]);
+    options.cache_directory_path().map(|cache| cache.join(what).join(name))
+}
+
+/// Writes a measurement; that it could not be kept costs time only, and is said.
+fn keep(
+    path: Option<PathBuf>,
+    notices: &mut Vec<Notice>,
+    write: impl FnOnce(&Path) -> std::result::Result<(), String>,
+) {
+    let Some(path) = path else { return };
+    let parent = path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|error| error.to_string());
+    if let Err(reason) = parent.and_then(|()| write(&path)) {
+        notices.push(Notice::note(format!("a measurement was not kept in {}: {reason}", path.display())));
+    }
+}
+
+pub(crate) fn told(error: CalibrationError) -> Error {
+    let kind = match error {
+        CalibrationError::Cancelled => ErrorKind::Cancelled,
+        _ => ErrorKind::Invalid,
+    };
+    let help = error.help().map(str::to_owned);
+    Error::from_room(kind, error, help)
+}
+
+fn read_text(path: &PathBuf) -> Result<String> {
+    let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
+    let length = std::fs::metadata(path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
+    if length > CALIBRATION_TEXT_BYTES {
+        let reason = format!("{length} bytes are more than the {CALIBRATION_TEXT_BYTES} a calibration reads");
+        return Err(fault(ErrorKind::Argument, &reason));
+    }
+    std::fs::read_to_string(path).map_err(|error| fault(ErrorKind::Missing, &error))
+}
