@@ -133,17 +133,19 @@ impl Encoding {
         }
     }
 
-    /// The stored integer for a value; NaN gives the stored 0.
+    /// The stored integer for a value, within `low` and `high`, as an f32, which holds all of them exactly; NaN gives 0.
     #[inline(always)]
-    fn raw(&self, value: f32, low: i32, high: i32) -> i32 {
+    fn raw(&self, value: f32, low: f32, high: f32) -> f32 {
         let raw = (value / self.scale).round_ties_even() + self.zero_point as f32;
-        raw.clamp(low as f32, high as f32) as i32
+        let raw = if raw < low { low } else { raw };
+        let raw = if raw > high { high } else { raw };
+        if raw.is_nan() { 0.0 } else { raw }
     }
 
     /// The value of a stored integer.
     #[inline(always)]
-    fn value(&self, raw: i32) -> f32 {
-        (raw - self.zero_point) as f32 * self.scale
+    fn value(&self, raw: f32) -> f32 {
+        (raw - self.zero_point as f32) * self.scale
     }
 }
 
@@ -290,6 +292,21 @@ dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f3
 dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
 dispatch! { fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
 
+/// `out[i] = f(x[i])`, sixteen at a time, which compilers turn into vectors where `f` is inlined.
+#[inline(always)]
+fn lanes<A: Copy, B>(x: &[A], out: &mut [B], f: impl Fn(A) -> B) {
+    let (whole, rest) = x.as_chunks::<LANES>();
+    let (whole_out, rest_out) = out.as_chunks_mut::<LANES>();
+    for (x, out) in whole.iter().zip(whole_out) {
+        for lane in 0..LANES {
+            out[lane] = f(x[lane]);
+        }
+    }
+    for (x, out) in rest.iter().zip(rest_out) {
+        *out = f(*x);
+    }
+}
+
 /// Values of the elements from `first` on.
 ///
 /// # Panics
@@ -301,9 +318,12 @@ pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
     let bytes = &bytes[first * width..(first + out.len()) * width];
     macro_rules! integers {
         ($type:ty) => {
-            for (out, raw) in out.iter_mut().zip(typed::<$type>(bytes).unwrap_or_default()) {
-                *out = encoding.value(i32::from(*raw));
-            }
+            lanes(
+                typed::<$type>(bytes).unwrap_or_default(),
+                out,
+                #[inline(always)]
+                |raw| encoding.value(f32::from(raw)),
+            )
         };
     }
     match encoding.element {
@@ -357,9 +377,16 @@ fn narrow_bf16(value: f32) -> u16 {
 fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
     macro_rules! integers {
         ($type:ty) => {
-            for (out, x) in typed_mut::<$type>(target).unwrap_or_default().iter_mut().zip(x) {
-                *out = encoding.raw(*x, <$type>::MIN.into(), <$type>::MAX.into()) as $type;
-            }
+            lanes(
+                x,
+                typed_mut::<$type>(target).unwrap_or_default(),
+                #[inline(always)]
+                |x| {
+                    let raw = encoding.raw(x, <$type>::MIN.into(), <$type>::MAX.into());
+                    // SAFETY: `raw` is no NaN and lies within the range of the type.
+                    unsafe { raw.to_int_unchecked::<i32>() as $type }
+                },
+            )
         };
     }
     match encoding.element {
@@ -386,7 +413,14 @@ fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
 fn round<S: Simd>(s: S, encoding: Encoding, values: &mut [f32]) {
     match (encoding.element, encoding.element.range()) {
         (_, Some((low, high))) => {
-            for value in values {
+            let (low, high) = (low as f32, high as f32);
+            let (whole, rest) = values.as_chunks_mut::<LANES>();
+            for chunk in whole {
+                for value in chunk {
+                    *value = encoding.value(encoding.raw(*value, low, high));
+                }
+            }
+            for value in rest {
                 *value = encoding.value(encoding.raw(*value, low, high));
             }
         }
