@@ -80,7 +80,10 @@ fn it_says_what_there_is() {
     let cpu = named(&report["shims"], "shims", "cpu");
     assert!(list(cpu, "devices").iter().any(|device| device["kind"] == "present"), "{cpu}");
     let worker = program::folder().join("shardwright-worker");
-    assert_eq!(report["worker"]["path"].as_str().map(Path::new), worker.is_file().then_some(worker.as_path()));
+    assert_eq!(
+        report["worker"]["path"].as_str().map(Path::new),
+        worker.is_file().then_some(worker.as_path())
+    );
     let asked = if worker.is_file() { "in a worker" } else { "in this process" };
     assert_eq!(cpu["asked"], asked, "{cpu}");
 
@@ -132,7 +135,8 @@ fn without_a_worker_it_says_that_shims_run_in_this_process() {
     let report = shardwright(["doctor"]).environment("SHARDWRIGHT_WORKER", "/nowhere/worker").json();
     assert!(report["worker"]["path"].is_null(), "{report}");
     assert_eq!(named(&report["shims"], "shims", "cpu")["asked"], "in this process", "{report}");
-    let said = list(&report, "problems").iter().any(|problem| problem.to_string().contains("/nowhere/worker"));
+    let said =
+        list(&report, "problems").iter().any(|problem| problem.to_string().contains("/nowhere/worker"));
     assert!(said, "{report}");
     let variable = named(&report, "environment", "SHARDWRIGHT_WORKER");
     assert_eq!(variable["value"], "/nowhere/worker", "{variable}");
@@ -146,7 +150,11 @@ fn where_nothing_can_run_it_says_so_and_what_would_help() {
     let report: Value = serde_json::from_str(&outcome.stdout).expect("the report comes all the same");
     assert_eq!(report["can_run"], false, "{report}");
     let text = alone.runs(&["doctor"]);
-    assert!(text.stderr.contains("error: no shim was found") && text.stderr.contains("help:"), "{}", text.stderr);
+    assert!(
+        text.stderr.contains("error: no shim was found") && text.stderr.contains("help:"),
+        "{}",
+        text.stderr
+    );
 
     let folder = tempfile::tempdir().expect("a temporary folder");
     manifest(folder.path(), "absent");

@@ -79,7 +79,10 @@ fn every_shard_alone_gives_what_the_reference_gives() {
         for shard in shards {
             for (entry, output) in outputs(shard) {
                 assert!(output["rows"].as_u64() > Some(0), "{shard}");
-                assert!(output["relative_worst"].as_f64().is_some_and(|worst| worst < 1e-4), "{entry} {output}");
+                assert!(
+                    output["relative_worst"].as_f64().is_some_and(|worst| worst < 1e-4),
+                    "{entry} {output}"
+                );
                 let what = output["what"].as_str().expect("a name");
                 if what.starts_with("state ") {
                     states_seen += usize::from(entry.starts_with("prefill"));
@@ -201,4 +204,49 @@ fn goldens_of_another_model_are_a_difference_not_a_failure_to_compare() {
     let outcome = shardwright(["verify", TEXT_FIXTURES[0], "--golden", TEXT_FIXTURES[3]]).outcome();
     assert!(matches!(outcome.code, Some(code) if code != 0), "{}", outcome.stdout);
     assert!(!outcome.stdout.is_empty() || outcome.stderr.contains("error:"), "{}", outcome.stderr);
+}
+
+/// A bundle and the options it was compiled with.
+fn compiled(folder: &std::path::Path, options: &[&str]) -> String {
+    let bundle = folder.join("bundle").display().to_string();
+    shardwright(["compile", TEXT_FIXTURES[1], "-o", &bundle]).arguments(options).succeeds();
+    bundle
+}
+
+#[test]
+fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
+    const OPTIONS: [&str; 6] = ["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = compiled(folder.path(), &OPTIONS);
+    let verify = || shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle]).arguments(OPTIONS);
+    let report = verify().argument("--store").json();
+    assert_eq!((&report["passed"], &report["bundle_chain"]), (&true.into(), &"primary".into()), "{report}");
+    // What ships shows no layers within a shard; what leaves it is compared all the same.
+    let shards = list(judged(&report), "shards");
+    let decoders = shards.iter().filter(|shard| !shard["layers"].is_null());
+    for shard in decoders {
+        assert!(
+            outputs(shard).all(|(_, output)| !output["what"].to_string().contains("layer.")
+                || output["what"].to_string().contains("state")),
+            "{shard}"
+        );
+        assert!(outputs(shard).any(|(_, output)| output["what"] == "hidden"), "{shard}");
+    }
+
+    let doctor = shardwright(["doctor", &bundle]).json();
+    let proofs = list(&doctor["bundle"], "verifications");
+    assert_eq!(proofs.len(), 1, "{doctor}");
+    assert_eq!((&proofs[0]["passed"], &proofs[0]["chain"]), (&true.into(), &"primary".into()), "{doctor}");
+    // Proved again, the proof takes the place of the first, and the bundle is what it was.
+    let stored = || verify().argument("--store").outcome().stderr;
+    let (first, second) = (stored(), stored());
+    assert!(first.contains("stored in") && first == second, "{first}{second}");
+    shardwright(["inspect", &bundle, "--verify"]).succeeds();
+
+    // Other options give other work orders, and another checkpoint is not this one's.
+    let (code, stderr) = shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle]).refuses();
+    assert!(code != 0 && stderr.contains("work order"), "{stderr}");
+    let (code, stderr) =
+        shardwright(["verify", TEXT_FIXTURES[0], "--bundle", &bundle]).arguments(OPTIONS).refuses();
+    assert!(code == 6 && stderr.contains("compiled from checkpoint"), "{stderr}");
 }

@@ -265,8 +265,14 @@ pub struct VerifyArguments {
     #[arg(long, value_name = "DIR")]
     pub golden: Option<PathBuf>,
     /// Break one scale in one layer and check that this layer is named.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "bundle")]
     pub self_test: bool,
+    /// Verify this bundle's own artefacts; give the options it was compiled with.
+    #[arg(long, value_name = "DIR")]
+    pub bundle: Option<PathBuf>,
+    /// Write the outcome into the bundle.
+    #[arg(long, requires = "bundle")]
+    pub store: bool,
     /// Set a bound: row-p95, row-worst (relative error of a row), cosine (least), nll (relative), greedy (least share of
     /// tokens). Default: by the formats of the plan; the report says which.
     #[arg(long = "threshold", value_name = "NAME=VALUE", value_parser = name_and_bound)]

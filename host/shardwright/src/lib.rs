@@ -94,8 +94,8 @@ pub use {
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
     verify::{
         BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport,
-        ShardVerification, Thresholds, TokenVerification, VerifyOptions, VerifyReport, self_test, tolerance,
-        verify,
+        ShardVerification, Thresholds, TokenVerification, VerifyOptions, VerifyReport, self_test,
+        store_verification, tolerance, verify, verify_bundle,
     },
 };
 

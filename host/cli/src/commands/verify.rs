@@ -16,6 +16,16 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
         drop(watch);
         print(format, &report, views::self_test)?;
         report.passed
+    } else if let Some(bundle) = &arguments.bundle {
+        let checkpoint = &arguments.checkpoint;
+        let report = shardwright::verify_bundle(checkpoint, goldens, bundle, &open, &options, &mut watch)?;
+        drop(watch);
+        print(format, &report, views::verify)?;
+        if arguments.store {
+            let identity = shardwright::store_verification(bundle, &report)?;
+            eprintln!("stored in {}, which is now {identity}", bundle.display());
+        }
+        report.passed
     } else {
         let report = shardwright::verify(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
         drop(watch);

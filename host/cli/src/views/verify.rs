@@ -15,6 +15,9 @@ pub fn verify(report: &VerifyReport) -> String {
         "{} for {}: {} shards, {} of them with layers",
         report.model, report.soc, report.shards, report.decoder_shards
     );
+    if let Some(chain) = &report.bundle_chain {
+        let _ = writeln!(text, "the artefacts of chain {chain} of the bundle");
+    }
     for notice in &report.notices {
         let _ = writeln!(text, "note: {notice}");
     }

@@ -1,6 +1,7 @@
 //! Proving a chain: whole against recorded outputs, and shard by shard against the reference.
 
 mod boundaries;
+mod bundled;
 mod goldens;
 mod next_norm;
 mod report;
@@ -19,6 +20,7 @@ use shardwright_build::models::Checkpoint;
 use shardwright_build::reference::ReferenceError;
 use shardwright_build::shims::Watch;
 
+pub use bundled::{store_verification, verify_bundle};
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport, ShardVerification,
     TokenVerification, VerifyReport, tolerance,
@@ -156,7 +158,8 @@ struct Verification<'m> {
 impl Verification<'_> {
     fn run(&self, directory: &Path, watch: &mut dyn Watch) -> Result<VerifyReport> {
         let graph = self.intact.graph();
-        let no_plan = || Error::new(ErrorKind::Internal, "a model that was built has no plan");
+        let no_plan =
+            || Error::new(ErrorKind::Unsupported, "the bundle does not hold the report of its plan");
         let plan = self.model.plan().ok_or_else(no_plan)?;
         let exact = is_exact(graph, self.compiled, self.model.chain().assets());
         let thresholds = self.options.thresholds(match exact {
@@ -215,6 +218,7 @@ impl Verification<'_> {
             tokens: found.tokens,
             boundaries,
             skipped,
+            bundle_chain: None,
             notices: plan.notices.iter().map(|notice| notice.text.clone()).collect(),
         })
     }

@@ -63,6 +63,33 @@ pub struct VerifyReport {
     pub passed: bool,
     /// Things that were done in another way than asked.
     pub notices: Vec<String>,
+    /// The chain of the bundle that was proved, if one was.
+    pub bundle_chain: Option<String>,
+}
+
+impl VerifyReport {
+    /// One sentence with numbers.
+    pub fn summary(&self) -> String {
+        let outputs = |boundaries: &BoundaryVerification| {
+            let entries = boundaries.shards.iter().flat_map(|shard| &shard.entries);
+            entries.flat_map(|entry| &entry.outputs).fold((0, 0.0), |(rows, worst): (u64, f64), output| {
+                (rows + output.rows, worst.max(output.relative_worst))
+            })
+        };
+        let mut parts: Vec<String> = Vec::new();
+        for boundaries in self.boundaries.iter().filter(|boundaries| boundaries.judged) {
+            let (rows, worst) = outputs(boundaries);
+            let shards = boundaries.shards.len();
+            parts.push(format!("{rows} rows of {shards} shards off by at most {worst:.1e}"));
+        }
+        if let Some(tokens) = &self.tokens {
+            parts.push(format!("{:.4} nats per token ({:+.2} %)", tokens.nll, tokens.loss * 100.0));
+            parts.push(format!("{} of {} tokens as wanted", tokens.greedy_agreed, tokens.greedy_tokens));
+        }
+        let failed = self.comparisons.iter().filter(|comparison| comparison.judged && !comparison.passed);
+        parts.extend(failed.map(|comparison| format!("{} differ", comparison.what)));
+        parts.join("; ")
+    }
 }
 
 /// What a self-test found.

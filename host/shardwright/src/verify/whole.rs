@@ -150,6 +150,7 @@ impl<'m> Whole<'m> {
             divergent: &mut self.first_divergent_layer,
             prompt,
             golden,
+            tapped: self.model.bundle().is_none(),
         };
         self.session.clear();
         self.session.score(&golden.ids, &mut |view| comparer.step(view))?;
@@ -217,6 +218,7 @@ impl<'m> Whole<'m> {
             divergent: &mut self.first_divergent_layer,
             prompt,
             golden,
+            tapped: self.model.bundle().is_none(),
         };
         let embedding = self.session.encode_with(&golden.ids, &mut |view| comparer.step(view))?;
         if let Some(recorded) = &golden.embedding {
@@ -321,6 +323,8 @@ struct StepComparer<'a> {
     divergent: &'a mut Option<u32>,
     prompt: &'a str,
     golden: &'a Golden,
+    /// Whether the chain shows its layers. One that does not is compared by what it shows.
+    tapped: bool,
 }
 
 impl StepComparer<'_> {
@@ -364,13 +368,20 @@ impl StepComparer<'_> {
 
     /// Compares the valid rows of a named tensor; one that is not there differs without bound.
     fn named(&mut self, view: &mut StepView<'_>, what: &str, name: &str, place: &str, wanted: &[f32]) -> f64 {
-        let got = view.tensor(name).map(|tensor| tensor.values).unwrap_or_default();
+        let shown = view.tensor(name);
+        if shown.is_none() && !self.tapped {
+            return 0.0;
+        }
+        let got = shown.map(|tensor| tensor.values).unwrap_or_default();
         self.tally.arrays(what, tolerance::HIDDEN, place, got.get(..wanted.len()).unwrap_or_default(), wanted)
     }
 
     /// Recorded as [T, layers, P], computed as [layers, rows, P].
     fn per_layer(&mut self, view: &mut StepView<'_>, recorded: &goldens::Floats) {
         let Some(tensor) = view.tensor("per-layer-input") else {
+            if !self.tapped {
+                return;
+            }
             self.tally.number("per-layer inputs", tolerance::HIDDEN, self.prompt, f64::INFINITY, 0);
             return;
         };
