@@ -176,8 +176,7 @@ mod tests {
 
     #[test]
     fn ports_are_named_after_tensors_and_must_differ() {
-        let interface =
-            EntryInterface::of(&entry(&[Role::Positions], &[Role::Hidden])).unwrap();
+        let interface = EntryInterface::of(&entry(&[Role::Positions], &[Role::Hidden])).unwrap();
         assert_eq!(interface.port("t0").unwrap().role, Role::Positions);
         assert!(interface.port("t1").unwrap().direction.is_written());
         let unknown = entry(&[Role::State { state: StateId(0) }], &[]);

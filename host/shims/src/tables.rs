@@ -297,7 +297,9 @@ fn show_entry(
             dtype: tensor.dtype.number(),
             rank: tensor.shape.len() as u32,
             shape: arena.array(tensor.shape.clone()),
-            quantisation: tensor.affine.map_or(ptr::null(), |affine| show_affine(arena, tensor.dtype, affine)),
+            quantisation: tensor
+                .affine
+                .map_or(ptr::null(), |affine| show_affine(arena, tensor.dtype, affine)),
         };
         tensors.push(arena.keep(table));
     }

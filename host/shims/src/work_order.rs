@@ -18,9 +18,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::target::Flag;
-use shardwright_graph::{
-    DType, EntryGraph, Granularity, Op, Weight, WeightId, infer_shape, scale_count,
-};
+use shardwright_graph::{DType, EntryGraph, Granularity, Op, Weight, WeightId, infer_shape, scale_count};
 
 use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer, hexadecimal};
 use crate::interface::EntryInterface;
@@ -361,13 +359,15 @@ fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
     let possible = match weight.quantisation {
         None => weight.dtype.is_float(),
         Some(held) => {
-            let zero_fits = weight.dtype.raw_range().is_some_and(|(low, high)| (low..=high).contains(&held.zero_point));
+            let zero_fits =
+                weight.dtype.raw_range().is_some_and(|(low, high)| (low..=high).contains(&held.zero_point));
             zero_fits
                 && matches!(held.scale_dtype, DType::F32 | DType::F16)
                 && weight.scale_bytes().is_some_and(|bytes| bytes <= BYTES_LIMIT)
         }
     };
-    let told = || format!("weight `{}` of {} is quantised as {:?}", weight.name, weight.dtype, weight.quantisation);
+    let told =
+        || format!("weight `{}` of {} is quantised as {:?}", weight.name, weight.dtype, weight.quantisation);
     if possible { Ok(()) } else { Err(told()) }
 }
 
@@ -594,7 +594,10 @@ impl<'w> WorkOrderBuilder<'w> {
             let scales = weight.quantisation.as_ref().map(|held| &held.scales);
             for data in std::iter::once(&weight.data).chain(scales).filter(|data| data.length() > 0) {
                 if !data.is_present() {
-                    return Err(WorkOrderError::Order(format!("weight `{}` was planned and not made", weight.name)));
+                    return Err(WorkOrderError::Order(format!(
+                        "weight `{}` was planned and not made",
+                        weight.name
+                    )));
                 }
                 writer
                     .align()

@@ -285,6 +285,18 @@ impl Line {
         }
     }
 
+    /// The next request; none when the host hung up. A socket that fails otherwise is the shim's doing, and the end.
+    fn next(&mut self) -> Option<(Request, Vec<OwnedFd>)> {
+        match self.request() {
+            Ok(request) => Some(request),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+            Err(error) => {
+                eprintln!("shardwright-worker: the connection is lost: {error}");
+                leave(EXIT_DISCONNECTED)
+            }
+        }
+    }
+
     /// Sends all of it. A worker that cannot answer has nothing left to do.
     fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -325,7 +337,7 @@ impl Line {
 fn serve(mut line: Line, shim: &Shim) {
     let mut instance: Option<Arc<Local>> = None;
     let mut parts = BTreeSet::new();
-    while let Ok((request, descriptors)) = line.request() {
+    while let Some((request, descriptors)) = line.next() {
         let result = answer(&mut line, shim, &mut instance, &mut parts, request.ask, descriptors);
         line.answer(result.map_err(Fault::of));
     }

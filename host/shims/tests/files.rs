@@ -2,24 +2,21 @@
 
 mod common;
 
-use common::{Shims, decoder, decoder_weights, doubling, seal};
+use common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
 use shardwright_graph::EntryKind;
-use shardwright_graph::target::{ElementType, Encoding, Flag, ScaleBits};
+use shardwright_graph::target::{ElementType, Flag};
 use shardwright_shims::{
     Artefact, ArtefactError, ContainerError, Place, WorkOrder, WorkOrderBuilder, WorkOrderError,
     WorkOrderTables,
 };
 
 fn builder(weights: &[shardwright_graph::Weight]) -> WorkOrderBuilder<'_> {
-    let quantised =
-        Encoding { element: ElementType::U16, scale: ScaleBits::new(0.125).unwrap(), zero_point: 32768 };
     WorkOrderBuilder::new(weights)
-        .entry(&decoder(EntryKind::Prefill, 4, 4))
+        .entry(&quantised(EntryKind::Prefill, 4, 4))
         .unwrap()
-        .entry(&decoder(EntryKind::Decode, 1, 4))
+        .entry(&quantised(EntryKind::Decode, 1, 4))
         .unwrap()
-        .encoding("hidden", quantised)
         .flag(Flag { name: "opt".to_owned(), value: "3".to_owned() })
         .option("threads", "2")
 }
@@ -27,7 +24,7 @@ fn builder(weights: &[shardwright_graph::Weight]) -> WorkOrderBuilder<'_> {
 /// The bytes of a work order, and the length of its head.
 fn bytes() -> (Vec<u8>, usize) {
     let directory = tempfile::tempdir().unwrap();
-    let order = builder(&decoder_weights()).write(directory.path()).unwrap();
+    let order = builder(&quantised_weights()).write(directory.path()).unwrap();
     let bytes = std::fs::read(order.path()).unwrap();
     let head = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
     (bytes, head)
@@ -42,7 +39,7 @@ fn open(bytes: &[u8]) -> Result<WorkOrder, WorkOrderError> {
 #[test]
 fn a_work_order_is_one_file_named_by_its_content() {
     let directory = tempfile::tempdir().unwrap();
-    let weights = decoder_weights();
+    let weights = quantised_weights();
     let order = builder(&weights).write(directory.path()).unwrap();
     let name = order.name();
     assert_eq!(order.path(), directory.path().join(format!("{name}.swo")));
@@ -58,8 +55,11 @@ fn a_work_order_is_one_file_named_by_its_content() {
     for (index, weight) in weights.iter().enumerate() {
         assert_eq!(read.weight_bytes(index), weight.data.bytes());
         assert_eq!(read.weight_bytes(index).as_ptr() as usize % 4096, 0);
+        let scales = weight.quantisation.as_ref().map_or(&[][..], |held| held.scales.bytes());
+        assert_eq!(read.scale_bytes(index), scales);
+        assert!(scales.is_empty() || (read.scale_bytes(index).as_ptr() as usize).is_multiple_of(4096));
     }
-    assert!(read.weight_bytes(4).is_empty());
+    assert!(read.weight_bytes(4).is_empty() && read.scale_bytes(4).is_empty());
     let interfaces = read.interfaces().unwrap();
     let hidden = interfaces[1].port("hidden").unwrap();
     assert_eq!(hidden.encoding.unwrap().element, ElementType::U16);
@@ -71,7 +71,7 @@ fn a_work_order_is_one_file_named_by_its_content() {
 fn the_tables_say_what_the_graph_says() {
     use shardwright_shim_abi::raw::*;
     use std::ffi::CStr;
-    let order = builder(&decoder_weights()).temporary().unwrap();
+    let order = builder(&quantised_weights()).temporary().unwrap();
     let tables = WorkOrderTables::new(&order).unwrap();
     // SAFETY: the tables are whole, terminated and alive; counts belong to their arrays.
     unsafe {
@@ -106,7 +106,22 @@ fn the_tables_say_what_the_graph_says() {
         let constant = |entry: &SwEntry| (**entry.constants.add(1)).weight;
         assert_eq!(constant(entry), constant(&**shown.entries));
         assert!((0..4).any(|index| *shown.weights.add(index) == constant(entry)));
-        assert_eq!(text((*constant(entry)).part), "q");
+        let q = &*constant(entry);
+        assert_eq!((text(q.part), q.dtype, q.length), ("q", SW_DTYPE_I8, 16));
+        let scales = &*q.quantisation;
+        assert_eq!((scales.kind, scales.axis, scales.bits), (SW_QUANTISATION_PER_CHANNEL, 0, 8));
+        assert_eq!((scales.scale_dtype, scales.scale_count), (SW_DTYPE_F32, 4));
+        assert_eq!(scales.scales.cast::<f32>().add(3).read(), 2.0);
+        let k = &*(**entry.constants.add(2)).weight;
+        assert_eq!((text(k.part), k.dtype, k.length), ("k", SW_DTYPE_I4, 4));
+        let scales = &*k.quantisation;
+        assert_eq!((scales.kind, scales.axis, scales.block), (SW_QUANTISATION_PER_BLOCK, 1, 2));
+        assert_eq!((scales.scale_dtype, scales.scale_count, scales.bits), (SW_DTYPE_F16, 4, 4));
+        assert_eq!(*scales.zero_points, 1);
+        let norm = &*(**entry.constants).weight;
+        assert!(norm.quantisation.is_null());
+        let tensor = &**entry.tensors;
+        assert_eq!((text(tensor.name), (*tensor.quantisation).bits), ("hidden", 16));
     }
 }
 
@@ -211,8 +226,18 @@ fn heads_that_contradict_themselves_are_refused() {
         (|h| h["weights"][0]["length"] = 8.into(), "has 8 bytes"),
         (|h| h["weights"][0]["shape"] = serde_json::json!([u64::MAX, u64::MAX]), "weight `norm`"),
         (|h| h["weights"].as_array_mut().unwrap().truncate(3), "weight 3 of 3"),
-        (|h| h["encodings"] = serde_json::json!({"nowhere": h["encodings"]["hidden"]}), "`nowhere`"),
-        (|h| h["encodings"]["hidden"]["zero_point"] = (-1).into(), "contradicts itself"),
+        (|h| h["weights"][1]["quantisation"] = serde_json::Value::Null, "is quantised as None"),
+        (|h| h["weights"][0]["quantisation"] = h["weights"][1]["quantisation"].clone(), "is quantised as"),
+        (|h| h["weights"][1]["quantisation"]["scale_dtype"] = "i8".into(), "is quantised as"),
+        (|h| h["weights"][1]["quantisation"]["zero_point"] = 4711.into(), "is quantised as"),
+        (
+            |h| h["entries"][0]["tensors"][0]["affine"]["zero_point"] = (-1).into(),
+            "contradicts its quantisation",
+        ),
+        (
+            |h| h["entries"][0]["tensors"][0]["affine"] = serde_json::Value::Null,
+            "contradicts its quantisation",
+        ),
         (|h| h["flags"][0]["value"] = "x".repeat(2000).into(), "longer than"),
         (|h| h["surprise"] = 1.into(), "surprise"),
         (|h| *h = serde_json::json!("text"), "head"),
@@ -250,11 +275,12 @@ fn only_the_canonical_spelling_is_read() {
 fn what_cannot_be_written_is_refused_before_anything_is() {
     let directory = tempfile::tempdir().unwrap();
     let weights = decoder_weights();
+    let quantised = quantised_weights();
     let missing = WorkOrderBuilder::new(&weights[..2]).entry(&decoder(EntryKind::Decode, 1, 4));
     assert!(matches!(missing, Err(WorkOrderError::Graph { .. })));
     let empty = WorkOrderBuilder::new(&weights).write(directory.path());
     assert!(matches!(empty, Err(WorkOrderError::Order(_))), "{empty:?}");
-    let nowhere = builder(&weights).write(&directory.path().join("gone"));
+    let nowhere = builder(&quantised).write(&directory.path().join("gone"));
     assert!(matches!(nowhere, Err(WorkOrderError::Container(ContainerError::Io { .. }))), "{nowhere:?}");
     let mut infinite = doubling();
     infinite.nodes[0].op = shardwright_graph::Op::MulScalar { value: f32::INFINITY };
@@ -292,7 +318,7 @@ fn artefacts_are_checked_like_work_orders() {
     }
     // A work order is not an artefact.
     let directory = tempfile::tempdir().unwrap();
-    let order = builder(&decoder_weights()).write(directory.path()).unwrap();
+    let order = builder(&quantised_weights()).write(directory.path()).unwrap();
     let other = Artefact::open(order.path());
     assert!(matches!(other, Err(ArtefactError::Container(ContainerError::Magic { .. }))), "{other:?}");
     // Lengths that contradict the file, under a right hash.

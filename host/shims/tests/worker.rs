@@ -12,8 +12,8 @@ use common::{
     CONTEXT, HIDDEN, KEY, Shims, decoder, decoder_weights, doubling, f32_bytes, f32_values, i32_bytes,
     isolation,
 };
-use shardwright_graph::EntryKind;
 use shardwright_graph::target::ErrorClass;
+use shardwright_graph::{EntryKind, WeightId};
 use shardwright_shims::{
     Artefact, Bound, Buffer, Caps, Compatibility, Direction, Isolation, LoadError, LoadedShard, Place,
     Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder,
@@ -130,6 +130,28 @@ fn a_healthy_shim_answers_as_in_this_process() {
     let pid = pid(&remote);
     drop(remote);
     assert!(!exists(pid));
+}
+
+#[test]
+fn quantised_weights_are_shown_to_a_worker_as_here() {
+    let shims = Shims::new();
+    shims.dying(None);
+    let local = shims.registry().open("dying", "here", &options("check-weights:")).unwrap();
+    let remote = open("check-weights:");
+    // Weights the entry does not use are not shown, and the numbers of those it does use may be any.
+    let weights = [decoder_weights(), common::quantised_weights()].concat();
+    let mut entry = common::quantised(EntryKind::Decode, 1, 4);
+    for tensor in &mut entry.tensors {
+        tensor.weight = tensor.weight.map(|id| WeightId(id.0 + 4));
+    }
+    let told = remote.check("npu", &entry, &weights).unwrap();
+    assert_eq!(told, local.check("npu", &entry, &weights).unwrap());
+    assert!(
+        told[2].reason.starts_with("k k type 10, 4 bytes, rank 2: kind 3 axis 1 block 2, 4 scales of type 2"),
+        "{told:?}"
+    );
+    let missing = remote.check("npu", &entry, &weights[..6]).unwrap_err();
+    assert_eq!(missing.class(), Some(ErrorClass::InvalidArgument));
 }
 
 /// One layer of a decoder with states, run by the C example.

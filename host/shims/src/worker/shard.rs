@@ -103,7 +103,7 @@ impl Drop for Runner {
 
 impl Runner {
     fn serve(&mut self, mut line: Line) {
-        while let Ok((request, descriptors)) = line.request() {
+        while let Some((request, descriptors)) = line.next() {
             let result = match request.ask {
                 Ask::Map { buffer, offset, length, alignment } => {
                     map(buffer, offset, length, alignment, descriptors)

@@ -204,6 +204,26 @@ static sw_error *flags(sw_shim *shim, const char *device, const sw_flag_sink *si
 static sw_error *check(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink) {
     (void)device;
     at(shim, "check");
+    if (strcmp(shim->where, "check-weights") == 0 && entry->constant_count > 0) {
+        /* Refuses the first nodes, saying of each constant what is shown of it. */
+        for (uint64_t i = 0; i < entry->constant_count && i < entry->node_count; i++) {
+            const sw_weight *weight = entry->constants[i]->weight;
+            const sw_quantisation *held = weight->quantisation;
+            char reason[512];
+            int length = snprintf(reason, sizeof reason, "%s %s type %u, %lu bytes, rank %u", weight->name, weight->part,
+                                  weight->dtype, (unsigned long)weight->length, weight->rank);
+            if (held) {
+                snprintf(reason + length, sizeof reason - (size_t)length,
+                         ": kind %u axis %u block %lu, %lu scales of type %u, %u bits, zero %d", held->kind, held->axis,
+                         (unsigned long)held->block, (unsigned long)held->scale_count, held->scale_dtype, held->bits,
+                         held->zero_point_count ? held->zero_points[0] : 0);
+            }
+            const sw_verdict verdict = {
+                .size = sizeof verdict, .node = i, .verdict = SW_VERDICT_REFUSED, .reason = reason};
+            sink->item(sink->context, &verdict);
+        }
+        return 0;
+    }
     for (uint64_t i = 0; i < entry->node_count; i++) {
         const sw_verdict verdict = {.size = sizeof verdict, .node = i, .verdict = SW_VERDICT_TAKEN};
         sink->item(sink->context, &verdict);

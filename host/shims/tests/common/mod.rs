@@ -5,9 +5,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use shardwright_graph::target::ScaleBits;
 use shardwright_graph::{
-    Attention, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryPoint, KeySource, Op, Role, Rope,
-    State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId,
+    Affine, Attention, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryPoint, Granularity,
+    KeySource, Op, Role, Rope, State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData,
+    WeightId, WeightQuantisation,
 };
 use shardwright_shims::{Caps, Isolation, ShimRegistry};
 
@@ -194,6 +196,45 @@ pub fn decoder_weights() -> Vec<Weight> {
         weight_bf16("k", "k", &[KEY, HIDDEN], &spread(8, 0.5)),
         weight_bf16("v", "v", &[KEY, HIDDEN], &[1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]),
     ]
+}
+
+/// The weights of [`quantised`]: `q` in eight bits with a scale per channel, `k` in four with one per block of two and a zero point.
+pub fn quantised_weights() -> Vec<Weight> {
+    let scales = |dtype: DType, bytes: Vec<u8>| WeightQuantisation {
+        granularity: Granularity::PerChannel,
+        scale_dtype: dtype,
+        scales: WeightData::from_vec(bytes),
+        zero_point: 0,
+    };
+    let mut weights = decoder_weights();
+    weights[1].dtype = DType::I8;
+    weights[1].data = WeightData::from_vec((0..16).map(|value| value * 7 % 11).collect());
+    weights[1].quantisation = Some(scales(DType::F32, f32_bytes(&[0.25, 0.5, 1.0, 2.0])));
+    weights[2].dtype = DType::I4;
+    weights[2].data = WeightData::from_vec(vec![0x21, 0x43, 0x65, 0x07]);
+    // 0.5, 1, 2, 4 in half precision.
+    weights[2].quantisation = Some(WeightQuantisation {
+        granularity: Granularity::PerBlock { size: 2 },
+        zero_point: 1,
+        ..scales(DType::F16, vec![0x00, 0x38, 0x00, 0x3c, 0x00, 0x40, 0x00, 0x44])
+    });
+    weights
+}
+
+/// [`decoder`] with quantised weights and 16-bit hidden rows at the front.
+pub fn quantised(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
+    let mut entry = decoder(kind, rows, largest_rows);
+    let weights = quantised_weights();
+    for tensor in &mut entry.tensors {
+        if let Some(id) = tensor.weight {
+            tensor.dtype = weights[id.0 as usize].dtype;
+        }
+        if tensor.name == "hidden" {
+            tensor.dtype = DType::U16;
+            tensor.affine = Some(Affine { scale: ScaleBits::new(0.125).unwrap(), zero_point: 32768 });
+        }
+    }
+    entry
 }
 
 /// One layer of a decoder: norm, q/k/v, rotary, states, attention of two heads over one key/value head, residual.
