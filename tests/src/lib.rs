@@ -10,6 +10,7 @@
 
 pub mod chain;
 pub mod checkpoints;
+pub mod formats;
 pub mod measure;
 pub mod picky;
 pub mod program;
