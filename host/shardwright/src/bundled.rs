@@ -176,6 +176,13 @@ impl Loader {
                 "its artefact was made of another work order than the manifest says".to_owned(),
             ));
         }
+        let (head, told) = (artefact.head(), &shard.compiled_by);
+        if (&head.shim, &head.shim_version, device) != (&told.shim, &told.version, &head.device) {
+            return Err(refused(format!(
+                "its artefact was compiled by {} {} for {}, not by {} {} for {device} as the manifest says",
+                head.shim, head.shim_version, head.device, told.shim, told.version
+            )));
+        }
         let mut fallback = None;
         match instance.compatibility(device, &artefact)? {
             Compatibility::Optimal => {}

@@ -52,6 +52,7 @@ pub(crate) fn compile(
     }
     let artefacts_reused = shelf.recalled();
 
+    let told = primary.told();
     let Settled { preparation, graph, report, ranges, .. } = primary;
     let assets =
         graph.assets.iter().map(|asset| writer.add_asset(asset)).collect::<std::result::Result<_, _>>()?;
@@ -100,7 +101,7 @@ pub(crate) fn compile(
         bytes: bundle.total_bytes(),
         chains: names,
         artefacts_reused,
-        plan: report,
+        plan: told,
     })
 }
 

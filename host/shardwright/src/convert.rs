@@ -72,7 +72,7 @@ impl From<ShimError> for Error {
     fn from(error: ShimError) -> Self {
         let kind = match &error {
             error if error.is_cancelled() => ErrorKind::Cancelled,
-            ShimError::NoShim { .. } => ErrorKind::Missing,
+            ShimError::NoShim { .. } | ShimError::NoWorker { .. } => ErrorKind::Missing,
             error if error.class() == Some(ErrorClass::IncompatibleArtefact) => ErrorKind::Incompatible,
             _ => ErrorKind::Shim,
         };

@@ -9,6 +9,9 @@ use shardwright_build::shims::{Artefact, ArtefactHead, WorkOrder};
 
 use crate::{Error, ErrorKind, Result, ShowReport};
 
+/// What makes a directory one that wants to be a bundle.
+const MANIFEST_FILE: &str = "bundle.json";
+
 /// A file or directory that was recognised.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
@@ -107,9 +110,11 @@ pub fn inspect(path: impl AsRef<Path>, content: bool, progress: impl FnMut(Progr
     }
 }
 
-/// Whether `path` is a bundle; whatever cannot be looked at is none.
+/// Whether `path` is a bundle, or wants to be one: whoever opens that as a bundle is told what is wrong with it.
 pub fn is_bundle(path: impl AsRef<Path>) -> bool {
-    matches!(identify(path), Ok(Kind::Bundle))
+    let path = path.as_ref();
+    let recognised = matches!(identify(path), Ok(Kind::Bundle | Kind::UnfinishedBundle));
+    recognised || path.join(MANIFEST_FILE).is_file()
 }
 
 fn invalid(help: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -59,7 +59,8 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> 
     let checkpoint = Checkpoint::open(checkpoint)?;
     let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::PlanOnly, &mut ())?;
     let planned = preparation.session.plan(&preparation.request)?;
-    let report = preparation.report(&planned, 0, Vec::new())?;
+    let mut report = preparation.report(&planned, 0, Vec::new())?;
+    report.notices.extend(preparation.passing);
     Ok(Planned { report, request: preparation.request.canonical_bytes() })
 }
 
@@ -70,11 +71,12 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions) -> Result<Model> {
     let settled = settle(&checkpoint, options, &mut Unkept, &mut ())?;
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
     let next = going_on(directory, options, &settled);
+    let plan = settled.told();
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),
     };
-    let origin = BuiltOrigin { plan: settled.report, broken_layer: settled.broken_layer, compiled };
+    let origin = BuiltOrigin { plan, broken_layer: settled.broken_layer, compiled };
     Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin))))
 }
 
@@ -85,9 +87,21 @@ pub(crate) struct Settled {
     pub(crate) graph: Graph,
     pub(crate) plan: CheckedPlan,
     pub(crate) shards: Vec<BuiltShard>,
+    /// The same for the same inputs.
     pub(crate) report: PlanReport,
+    /// What is to be said of this machine and this time, and is none of a bundle's business.
+    passing: Vec<Notice>,
     pub(crate) ranges: Option<Ranges>,
     broken_layer: Option<u32>,
+}
+
+impl Settled {
+    /// The report with everything that is to be said now.
+    pub(crate) fn told(&self) -> PlanReport {
+        let mut report = self.report.clone();
+        report.notices.extend(self.passing.iter().cloned());
+        report
+    }
 }
 
 /// Plans and compiles, and revises what is refused.
@@ -115,7 +129,7 @@ pub(crate) fn settle(
 
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
     let assets = making.tables(watch)?;
-    notices.extend(making.notices());
+    let measured = making.notices();
     let ranges = making.ranges().cloned();
     graph.assets = assets;
     for shard in &settled.result {
@@ -125,7 +139,8 @@ pub(crate) fn settle(
     let plan = settled.planned.plan;
     let mut preparation = preparation;
     preparation.let_go();
-    Ok(Settled { preparation, graph, plan, shards: settled.result, report, ranges, broken_layer })
+    let passing = std::mem::take(&mut preparation.passing).into_iter().chain(measured).collect();
+    Ok(Settled { preparation, graph, plan, shards: settled.result, report, passing, ranges, broken_layer })
 }
 
 /// What a session goes on with when the chip is lost: everything on this machine's CPU, built when it is needed. `None` where the plan
@@ -206,6 +221,8 @@ pub(crate) struct Preparation {
     pub(crate) request: Request,
     session: PlanningSession,
     notices: Vec<Notice>,
+    /// Of this machine and this time alone.
+    passing: Vec<Notice>,
     emulated_on: Option<String>,
     threads: Option<u32>,
     strict: bool,
@@ -229,7 +246,8 @@ impl Preparation {
         let profile = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?.profile;
         let shims = Shims::open(&search, options.isolation)?;
 
-        let mut notices: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
+        let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
+        let mut notices: Vec<Notice> = Vec::new();
         let tuples = offered_formats(graph, &profile, &options.formats);
         let mut targets = targets(&profile);
         override_limits(&mut targets, &options.limits);
@@ -286,7 +304,7 @@ impl Preparation {
         let mut request = make_request(graph, &model, &offers, &formats, &menu, goals, planner_options)?;
         if options.quality_per_mille.is_some() {
             request.sensitivities =
-                measuring::sensitivities(checkpoint, graph, options, &tuples, &mut notices, watch)?;
+                measuring::sensitivities(checkpoint, graph, options, &tuples, &mut passing, watch)?;
         }
         Ok(Preparation {
             profile,
@@ -298,6 +316,7 @@ impl Preparation {
             request,
             session: planning_session(options)?,
             notices,
+            passing,
             emulated_on,
             threads: options.threads,
             strict: options.strict,
