@@ -243,8 +243,10 @@ impl Weight {
         match self.dtype {
             DType::F32 => fill(into, line.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
             DType::F16 => fill(into, line.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())),
+            // The upper half of an f32, bit for bit.
             DType::Bf16 => {
-                fill(into, line.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()))
+                let widen = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                fill(into, line.as_chunks::<2>().0.iter().map(widen));
             }
             _ => {
                 let Some(quantisation) = &self.quantisation else { return false };
