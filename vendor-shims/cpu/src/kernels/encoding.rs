@@ -292,17 +292,10 @@ dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f3
 dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
 dispatch! { fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
 
-/// `out[i] = f(x[i])`, sixteen at a time, which compilers turn into vectors where `f` is inlined.
+/// `out[i] = f(x[i])`: a loop that compilers turn into vectors where `f` is inlined and cannot fail.
 #[inline(always)]
-fn lanes<A: Copy, B>(x: &[A], out: &mut [B], f: impl Fn(A) -> B) {
-    let (whole, rest) = x.as_chunks::<LANES>();
-    let (whole_out, rest_out) = out.as_chunks_mut::<LANES>();
-    for (x, out) in whole.iter().zip(whole_out) {
-        for lane in 0..LANES {
-            out[lane] = f(x[lane]);
-        }
-    }
-    for (x, out) in rest.iter().zip(rest_out) {
+fn each<A: Copy, B>(x: &[A], out: &mut [B], f: impl Fn(A) -> B) {
+    for (x, out) in x.iter().zip(out) {
         *out = f(*x);
     }
 }
@@ -318,7 +311,7 @@ pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
     let bytes = &bytes[first * width..(first + out.len()) * width];
     macro_rules! integers {
         ($type:ty) => {
-            lanes(
+            each(
                 typed::<$type>(bytes).unwrap_or_default(),
                 out,
                 #[inline(always)]
@@ -330,12 +323,16 @@ pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
         Element::F32 | Element::I32 => out.copy_from_slice(typed(bytes).unwrap_or_default()),
         Element::F16 => {
             let stored = typed::<u16>(bytes).unwrap_or_default();
-            for (out, stored) in out.chunks_mut(LANES).zip(stored.chunks(LANES)) {
-                let mut all = [0; LANES];
-                all[..stored.len()].copy_from_slice(stored);
-                // SAFETY: sixteen elements, of which as many are kept as `out` has places.
-                unsafe { s.store_partial(out.as_mut_ptr(), out.len(), s.load_f16(all.as_ptr())) };
+            let (whole, rest) = stored.as_chunks::<LANES>();
+            let (whole_out, rest_out) = out.as_chunks_mut::<LANES>();
+            for (out, stored) in whole_out.iter_mut().zip(whole) {
+                // SAFETY: sixteen elements and sixteen places.
+                unsafe { s.store(out.as_mut_ptr(), s.load_f16(stored.as_ptr())) };
             }
+            let mut all = [0; LANES];
+            all[..rest.len()].copy_from_slice(rest);
+            // SAFETY: sixteen elements, of which as many are kept as there are places.
+            unsafe { s.store_partial(rest_out.as_mut_ptr(), rest_out.len(), s.load_f16(all.as_ptr())) };
         }
         Element::Bf16 => {
             for (out, stored) in out.iter_mut().zip(typed(bytes).unwrap_or_default()) {
@@ -357,7 +354,10 @@ fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
     let mut all = [0; LANES];
     // SAFETY: `x` has at most sixteen values, of which as many are read; `all` has sixteen places.
     unsafe {
-        let value = s.load_partial(x.as_ptr(), x.len().min(LANES));
+        let value = match x.len() {
+            LANES.. => s.load(x.as_ptr()),
+            count => s.load_partial(x.as_ptr(), count),
+        };
         // The operand order of `max` and `min` lets NaN through.
         let within = s.max(s.splat(-LARGEST), s.min(s.splat(LARGEST), value));
         s.store_f16(all.as_mut_ptr(), within);
@@ -377,7 +377,7 @@ fn narrow_bf16(value: f32) -> u16 {
 fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
     macro_rules! integers {
         ($type:ty) => {
-            lanes(
+            each(
                 x,
                 typed_mut::<$type>(target).unwrap_or_default(),
                 #[inline(always)]
@@ -414,13 +414,7 @@ fn round<S: Simd>(s: S, encoding: Encoding, values: &mut [f32]) {
     match (encoding.element, encoding.element.range()) {
         (_, Some((low, high))) => {
             let (low, high) = (low as f32, high as f32);
-            let (whole, rest) = values.as_chunks_mut::<LANES>();
-            for chunk in whole {
-                for value in chunk {
-                    *value = encoding.value(encoding.raw(*value, low, high));
-                }
-            }
-            for value in rest {
+            for value in values {
                 *value = encoding.value(encoding.raw(*value, low, high));
             }
         }
