@@ -8,14 +8,18 @@
 //!
 //! The test files under `tests/` say in their first lines what they hold the house to.
 
+pub mod bundles;
 pub mod chain;
 pub mod checkpoints;
+pub mod chip;
 pub mod formats;
 pub mod measure;
 pub mod picky;
 pub mod program;
 pub mod rust_source;
+pub mod shapes;
 pub mod tree;
+pub mod worker;
 
 use std::io::Write;
 

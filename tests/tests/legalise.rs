@@ -9,14 +9,17 @@ use shardwright_graph::target::{
 };
 use shardwright_graph::{
     ComponentKind, DType, Encodings, EntryGraph, EntryKind, Graph, Keys, LegaliseError, Op, PortSide, Range,
-    Ranges, Role,
+    Ranges, Role, Verdict,
 };
 use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
 use shardwright_reference::{Arrangement, Form, ReferenceModel};
 use shardwright_runtime::Chain;
-use shardwright_tests::chain::{committed, menu, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_shims::ShimError;
+use shardwright_test_checkpoints::Random;
+use shardwright_tests::chain::{committed, encode_menu, made, menu, shims, tokens};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::picky::{self, Formatted, as_inside};
+use shardwright_tests::shapes::random_spec;
 
 /// What the picky shim takes.
 const A16W8: FormatTuple =
@@ -174,7 +177,7 @@ fn a_refused_primitive_is_told_with_its_layer_and_reason() {
         (with(ActivationFormat::F32, StateFormat::F32), &[], "mul-scalar", "is f32, not u16"),
         (with(ActivationFormat::F16, StateFormat::F16), &[], "mul-scalar", "is f16, not u16"),
         (with(ActivationFormat::A16Symmetric, StateFormat::A16), &[], "mul-scalar", "is i16, not u16"),
-        (with(ActivationFormat::A16, StateFormat::A8), &[], "add", "is u8, not u16"),
+        (with(ActivationFormat::A16, StateFormat::A8), &[], "concat", "`state.layer.0.k` is u8, not u16"),
         (f32, &[], "mul-scalar", "is f32, not u16"),
     ];
     for (formats, options, op, reason) in table {
@@ -182,7 +185,7 @@ fn a_refused_primitive_is_told_with_its_layer_and_reason() {
         assert_eq!(found, op, "{formats} {options:?}: `{node}` {told}");
         assert!(told.contains(reason), "{formats} {options:?}: {told}");
         // What comes before the decoder has no layers.
-        let before = ["mul-scalar", "rsqrt"].contains(&op);
+        let before = ["mul-scalar", "rsqrt", "mat-mul"].contains(&op);
         assert_eq!(layer.is_none(), before, "{formats} {options:?}: `{node}`");
     }
 }
@@ -216,9 +219,12 @@ fn numbers_menu() -> EntryMenu {
     menu(CONTEXT, &[ROWS], &[1, ROWS])
 }
 
+/// Tokens of calibration; those that follow are run.
+const CALIBRATION: usize = 96;
+
 /// A model in the picky shim's formats, calibrated on text that is not what it is run on.
 struct Calibrated {
-    folder: &'static str,
+    name: String,
     float: Graph,
     graph: Graph,
     ranges: Ranges,
@@ -226,11 +232,15 @@ struct Calibrated {
 }
 
 impl Calibrated {
-    fn new(folder: &'static str) -> Self {
-        let float = committed(folder);
-        let ids = tokens(&float, 96 + 45);
+    fn new(folder: &str) -> Self {
+        Calibrated::of(folder.to_owned(), committed(folder))
+    }
+
+    fn of(name: String, float: Graph) -> Self {
+        let ids = tokens(&float, CALIBRATION + 47);
         let mut ranges = Ranges::new();
-        let arrangement = Arrangement::whole(96);
+        let (calibration, ids) = ids.split_at(CALIBRATION);
+        let arrangement = Arrangement::whole(CALIBRATION as u64);
         let reference = ReferenceModel::new(&float, arrangement).expect("a reference");
         let mut see = |key: &str, values: &[f32]| {
             let seen = values.iter().filter(|value| !Range::is_masked(**value));
@@ -244,11 +254,18 @@ impl Calibrated {
             let known = ranges.get(key).copied().unwrap_or(range);
             ranges.insert(key.to_owned(), known.union(range));
         };
-        reference.observe(&ids[..96], &mut see).unwrap_or_else(|error| panic!("{folder}: {error}"));
+        // The mean over a short text is larger than that over a long one.
+        let texts = match float.is_generative() {
+            true => vec![calibration],
+            false => [1, 5, CALIBRATION].map(|length| &calibration[..length]).to_vec(),
+        };
+        for text in texts {
+            reference.observe(text, &mut see).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
         let recipe = Recipe::new(&float, &A16W8, TableFormats::default());
         let graph =
-            quantise(&float, &recipe, &mut Unwatched).unwrap_or_else(|error| panic!("{folder}: {error}"));
-        Calibrated { folder, float, graph, ranges, ids: ids[96..].to_vec() }
+            quantise(&float, &recipe, &mut Unwatched).unwrap_or_else(|error| panic!("{name}: {error}"));
+        Calibrated { name, float, graph, ranges, ids: ids.to_vec() }
     }
 
     fn all() -> impl Iterator<Item = Calibrated> {
@@ -263,10 +280,8 @@ impl Calibrated {
     fn chain(&self, before: &[u32], ports: picky::PortEncodings<'_>) -> Chain {
         let (shim, model) = (picky::open(&[]), self.formatted());
         let shards = model.legalise(&numbers_menu(), before, &shim, ports);
-        let shards = shards.unwrap_or_else(|error| panic!("{} before {before:?}: {error}", self.folder));
-        model
-            .chain(&shards, &shim)
-            .unwrap_or_else(|error| panic!("{} before {before:?}: {error}", self.folder))
+        let shards = shards.unwrap_or_else(|error| panic!("{} before {before:?}: {error}", self.name));
+        model.chain(&shards, &shim).unwrap_or_else(|error| panic!("{} before {before:?}: {error}", self.name))
     }
 
     fn arrangement(&self, before: &[u32], form: Form) -> Arrangement {
@@ -277,7 +292,7 @@ impl Calibrated {
     fn oracle(&self, before: &[u32], ports: Vec<(PortSide, Role, Encoding)>) -> ReferenceModel<'_> {
         let encodings = Encodings { ports, ..Encodings::of(&A16W8, &self.ranges) };
         ReferenceModel::new_encoded(&self.graph, self.arrangement(before, Form::ByRuntime), encodings)
-            .unwrap_or_else(|error| panic!("{}: {error}", self.folder))
+            .unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 }
 
@@ -344,7 +359,15 @@ fn logits_step(chain: &Chain) -> f32 {
     port.encoding.expect("encoded logits").scale.get()
 }
 
-/// Two implementations of one definition, with nothing in common but it: they agree in every bit of every logit.
+/// Cosines of rows of logits to others, ascending.
+fn cosines(given: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
+    let mut cosines: Vec<f64> = given.iter().zip(expected).map(|(a, b)| cosine(a, b)).collect();
+    cosines.sort_by(f64::total_cmp);
+    cosines
+}
+
+/// Two implementations of one definition, with nothing in common but it: they agree in every bit of every logit. How far the
+/// quantised model is from the one in floats is the formats' doing; generated weights and tokens magnify it a great deal.
 #[test]
 fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
     for model in Calibrated::all() {
@@ -352,18 +375,60 @@ fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
         let given = walk(&chain, &model.ids);
         let expected = walk_oracle(&model.oracle(&[], Vec::new()), &model.ids);
         let (steps, differ) = apart(&given, &expected, logits_step(&chain));
+        assert_eq!(differ, 0, "{}: logits differ, by up to {steps} steps", model.name);
 
-        let float =
-            ReferenceModel::new(&model.float, model.arrangement(&[], Form::Semantic)).expect("a reference");
-        let float = walk_oracle(&float, &model.ids);
-        let cosines = given.iter().zip(&float).map(|(given, float)| cosine(given, float));
-        let least = cosines.fold(1.0, f64::min);
+        let float = ReferenceModel::new(&model.float, model.arrangement(&[], Form::Semantic));
+        let cosines = cosines(&given, &walk_oracle(&float.expect("a reference"), &model.ids));
+        let (least, median) = (cosines[0], cosines[cosines.len() / 2]);
+        println!("{}: no logit differs; cosine to floats {median:.4}, at least {least:.4}", model.name);
+        let bound = if model.name == DEMO_MODEL { 0.99 } else { 0.8 };
+        assert!(median > bound, "{}: cosine {median} to the model in floats", model.name);
+    }
+}
+
+/// One definition holds whoever writes the states: in the graph, on the CPU shim, or by the runtime.
+#[test]
+fn both_kinds_of_update_give_the_same_numbers() {
+    for model in Calibrated::all() {
+        let by_runtime = walk_oracle(&model.oracle(&[], Vec::new()), &model.ids);
+        let encodings = Encodings::of(&A16W8, &model.ranges);
+        let arrangement = model.arrangement(&[], Form::Decomposed);
+        let in_graph =
+            ReferenceModel::new_encoded(&model.graph, arrangement, encodings).expect("a reference");
+        let in_graph = walk_oracle(&in_graph, &model.ids);
+        let chain = model.chain(&[], &as_inside);
+        let step = logits_step(&chain);
+        assert_eq!(apart(&in_graph, &by_runtime, step).1, 0, "{}: the oracle, in either form", model.name);
+
+        // The CPU shim takes more; here it is shown primitives and state updates, as another chip would take them.
+        let cpu = shims().open("cpu", "cpu", &[("threads".to_owned(), "1".to_owned())]).expect("a CPU shim");
+        let device = cpu.devices(None).expect("devices")[0].name.clone();
+        let check = |shown: &EntryGraph| {
+            let mut verdicts = cpu.check(&device, shown, &model.graph.weights)?;
+            for (node, verdict) in shown.nodes.iter().zip(&mut verdicts) {
+                if node.op.is_semantic() && node.op != Op::StateUpdate {
+                    *verdict = Verdict::refused("compared in primitives");
+                }
+            }
+            Ok::<_, ShimError>(verdicts)
+        };
+        let formatted = model.formatted();
+        let shards = formatted.legalise_with(&numbers_menu(), &[], &as_inside, check);
+        let shards = shards.unwrap_or_else(|error| panic!("{}: {error}", model.name));
+        assert!(shards.iter().flat_map(|shard| &shard.entries).all(|legal| legal.by_runtime.is_empty()));
+        let chain = formatted.chain(&shards, &cpu).unwrap_or_else(|error| panic!("{}: {error}", model.name));
+        let given = walk(&chain, &model.ids);
+        let (steps, differ) = apart(&given, &in_graph, step);
+        let least = cosines(&given, &in_graph)[0];
         println!(
-            "{}: {differ} logits differ, by {steps} steps; cosine to float at least {least:.6}",
-            model.folder
+            "{}: {differ} logits of the CPU shim differ, by up to {steps} steps; cosine {least:.7}",
+            model.name
         );
-        assert!(steps == 0.0, "{}: {differ} logits differ, by up to {steps} steps", model.folder);
-        assert!(least > 0.99, "{}: cosine {least} to the model in floats", model.folder);
+        assert!(
+            least > 0.9999,
+            "{}: cosine {least}, {differ} logits differ, by up to {steps} steps",
+            model.name
+        );
     }
 }
 
@@ -382,18 +447,18 @@ fn cuts_convert_nothing_and_change_no_bit() {
             let chain = model.chain(&before, &as_inside);
             let given = walk(&chain, &model.ids);
             let (_, differ) = apart(&given, &whole, logits_step(&chain));
-            assert_eq!(differ, 0, "{} before {before:?}", model.folder);
+            assert_eq!(differ, 0, "{} before {before:?}", model.name);
             let (_, differ) = apart(
                 &given,
                 &walk_oracle(&model.oracle(&before, Vec::new()), &model.ids),
                 logits_step(&chain),
             );
-            assert_eq!(differ, 0, "{} before {before:?}: against the oracle cut alike", model.folder);
+            assert_eq!(differ, 0, "{} before {before:?}: against the oracle cut alike", model.name);
 
             let boundaries = chain.session().expect("a session").placement().boundaries;
-            assert!(boundaries.len() > before.len(), "{}", model.folder);
+            assert!(boundaries.len() > before.len(), "{}", model.name);
             for boundary in boundaries {
-                assert_eq!(boundary.copied_because, None, "{} before {before:?}: {boundary:?}", model.folder);
+                assert_eq!(boundary.copied_because, None, "{} before {before:?}: {boundary:?}", model.name);
             }
         }
     }
@@ -485,5 +550,50 @@ fn options_that_are_not_there_are_refused() {
         let options = [(key.to_owned(), value.to_owned())];
         let error = picky::registry().open("picky", "picky", &options).expect_err(key);
         assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+/// An encoder has no states: its rows see each other through a mask of their own.
+#[test]
+fn an_encoder_is_taken_and_agrees() {
+    let model = Calibrated::new(EMBEDDING_FIXTURE);
+    let (shim, formatted) = (picky::open(&[]), model.formatted());
+    let menu = encode_menu(24);
+    let shards = formatted.legalise(&menu, &[1], &shim, &as_inside).unwrap_or_else(|error| panic!("{error}"));
+    let masks = shards.iter().flat_map(|shard| &shard.entries).flat_map(|legal| &legal.graph.inputs);
+    let masks = masks.filter(|(_, role)| matches!(role, Role::Mask(mask) if mask.keys == Keys::Rows));
+    assert!(masks.count() > 0);
+    let chain = formatted.chain(&shards, &shim).expect("it is taken");
+    let arrangement = Arrangement { context: 24, rows: 24, cuts: vec![1], form: Form::ByRuntime };
+    let oracle = ReferenceModel::new_encoded(&model.graph, arrangement, formatted.encodings.clone());
+    let oracle = oracle.expect("a reference");
+    let float = ReferenceModel::new(&model.float, Arrangement::whole(24)).expect("a reference");
+    for length in [24, 1, 17] {
+        let ids = &model.ids[..length];
+        let given = chain.session().expect("a session").encode(ids).unwrap_or_else(|error| panic!("{error}"));
+        let expected = oracle.embedding(ids).expect("a reference");
+        assert_eq!(given, expected, "{length} tokens");
+        let cosine = cosine(&given, &float.embedding(ids).expect("a reference"));
+        println!("{length} tokens: cosine to floats {cosine:.5}");
+        assert!(cosine > 0.98, "{length} tokens: {cosine}");
+    }
+}
+
+/// Any shape, any cut: what is legalised gives what the oracle says, bit by bit.
+#[test]
+fn checkpoints_of_other_shapes_agree_wherever_they_are_cut() {
+    const SEEDS: std::ops::Range<u64> = 0..16;
+    for seed in SEEDS {
+        let mut random = Random::new(seed, "legal shape");
+        let spec = random_spec(&mut random, seed);
+        let model = Calibrated::of(format!("{seed}: {spec:?}"), made(&spec));
+        let layers = u64::from(model.graph.layers());
+        let mut before: Vec<u32> = (1..layers as u32).filter(|_| random.below(layers) < 2).collect();
+        before.truncate(3);
+        let chain = model.chain(&before, &as_inside);
+        let given = walk(&chain, &model.ids);
+        let expected = walk_oracle(&model.oracle(&before, Vec::new()), &model.ids);
+        let (steps, differ) = apart(&given, &expected, logits_step(&chain));
+        assert_eq!(differ, 0, "{steps} steps, before {before:?}: {}", model.name);
     }
 }
