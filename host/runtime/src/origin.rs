@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::{FlagEntry, NodePlacement, RewriteEntry, ShardEntry, ShimIdentity};
 use shardwright_graph::target::{FlagVerdict, FormatTuple, Target, TargetKind};
-use shardwright_shims::LoadedShard;
+use shardwright_shims::{ArtefactHead, LoadedShard};
 
 use crate::description::Place;
 
@@ -50,7 +50,11 @@ pub struct ShardOrigin {
 impl ShardOrigin {
     /// As far as the artefact of a loaded shard tells it: who compiled it, its flags and its nodes.
     pub fn of(shard: &LoadedShard) -> Self {
-        let head = shard.artefact().head();
+        ShardOrigin::of_artefact(shard.artefact().head())
+    }
+
+    /// The same before it is loaded.
+    pub fn of_artefact(head: &ArtefactHead) -> Self {
         let compiled_by = ShimIdentity {
             shim: head.shim.clone(),
             version: head.shim_version.clone(),
@@ -81,7 +85,7 @@ impl ShardOrigin {
     }
 
     /// What was done in another way than asked, with reasons. Under emulation neither the place nor the flags are the plan's.
-    pub(crate) fn fallbacks(&self, place: &Place, emulated: bool) -> Vec<(String, String)> {
+    pub fn fallbacks(&self, place: &Place, emulated: bool) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let elsewhere =
             self.requested.as_ref().filter(|target| !emulated && target.shim != place.shim).map(|target| {

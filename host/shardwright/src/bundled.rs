@@ -122,7 +122,8 @@ impl Loader {
         for (index, entry) in self.bundle.manifest().chains.iter().enumerate() {
             match self.load(entry) {
                 Ok(chain) => return Ok((chain, index, passed)),
-                Err(error) if strict => return Err(error),
+                // Damage is no reason to take another way.
+                Err(error) if strict || error.kind() == ErrorKind::Invalid => return Err(error),
                 Err(error) => {
                     passed.push(format!("chain `{}` does not run here: {error}", entry.name));
                     first_error.get_or_insert(error);

@@ -28,7 +28,7 @@ use shardwright_build::{
     compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{
-    Chain, ChainDescription, NextChainError, PlacementRecord, SessionError, ShardDescription, ShardExecutor,
+    Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError, ShardDescription, ShardExecutor,
     ShardOrigin, ShimShard,
 };
 
@@ -134,6 +134,7 @@ pub(crate) fn settle(
     graph.assets = assets;
     for shard in &settled.result {
         notices.extend(rewritten_notice(shard));
+        notices.extend(preparation.otherwise_notice(shard));
     }
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
     let plan = settled.planned.plan;
@@ -356,6 +357,28 @@ impl Preparation {
             emulated_on: self.emulated_on.clone(),
         };
         Ok(report_plan(&self.request, &planned.plan, heading))
+    }
+
+    /// What a shim did otherwise than it was asked when it compiled a shard, said once per shard: nodes that run elsewhere than on the
+    /// device, flags it refused or does not know.
+    fn otherwise_notice(&self, shard: &BuiltShard) -> Option<Notice> {
+        let executor = &self.executors[shard.target];
+        let place = Place {
+            instance: executor.instance.name().to_owned(),
+            shim: executor.instance.shim().name().to_owned(),
+            device: executor.device.clone(),
+        };
+        let origin = told_of(ShardOrigin::of_artefact(shard.artefact.head()), shard, &self.request);
+        let found = origin.fallbacks(&place, self.emulated_on.is_some());
+        let (what, because) = found.first()?;
+        let mut text = format!("shard {}: {what}", shard.name);
+        if !because.is_empty() {
+            text += &format!(": {because}");
+        }
+        if found.len() > 1 {
+            text += &format!("; and {} more", found.len() - 1);
+        }
+        Some(Notice::fallback(text))
     }
 
     /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the CPU.
