@@ -208,7 +208,13 @@ fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
 /// unlike the parent-death signal, which follows the thread that started a process, this follows the host.
 fn listen(mut signals: UnixStream) {
     let mut bytes = [0; SIGNAL_SIZE];
-    while signals.read_exact(&mut bytes).is_ok() {
+    loop {
+        match signals.read_exact(&mut bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            // The shim closed what is not its own.
+            Err(_) => leave(EXIT_DISCONNECTED),
+        }
         match Signal::of(bytes) {
             None => {}
             Some(Signal::Compile { number }) => {

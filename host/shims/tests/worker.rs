@@ -46,9 +46,12 @@ fn open(die: &str) -> ShimInstance {
     open_with(die, Caps::default()).unwrap()
 }
 
-/// Caps that are reached at once.
+/// Long enough for anything that does not hang, on a machine that has other things to do.
+const MOMENT_MS: u64 = 900;
+
+/// Caps that a shim reaches when it hangs.
 fn short() -> Caps {
-    let moment = Duration::from_millis(300);
+    let moment = Duration::from_millis(MOMENT_MS);
     Caps { probe_time: moment, compile_time: moment, run_time: moment, grace: moment, ..Caps::default() }
 }
 
@@ -377,17 +380,17 @@ const DEATHS: &[Death] = &[
     },
     Death {
         how: "hang",
-        end: |end| *end == WorkerEnd::OverTime { limit_ms: 300 },
-        text: "was killed after 300 ms, which is its time",
+        end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
+        text: "was killed after 900 ms, which is its time",
     },
     Death {
         how: "hang-stubborn",
-        end: |end| *end == WorkerEnd::OverTime { limit_ms: 300 },
+        end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
         text: "which is its time",
     },
     Death {
         how: "fork-hang",
-        end: |end| *end == WorkerEnd::OverTime { limit_ms: 300 },
+        end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
         text: "which is its time",
     },
 ];
@@ -411,7 +414,7 @@ fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
     assert_eq!(error.class(), Some(expected), "{what}");
     assert!(error.help().is_some() && !error.is_cancelled());
     assert_eq!(error.details()[0].0, "worker");
-    assert_eq!(limited, error.details().iter().any(|(key, value)| key == "max" && value == "300"));
+    assert_eq!(limited, error.details().iter().any(|(key, value)| key == "max" && value == "900"));
     if death.how == "abort" {
         assert_eq!(failure.log_tail.as_deref(), Some("vendor: assertion failed: tiles > 0"), "{what}");
     }
@@ -426,6 +429,10 @@ fn every_death_is_told_wherever_it_happens() {
     for death in DEATHS {
         let caps = if death.how.contains("hang") { short() } else { Caps { ..Caps::default() } };
         for place in ["devices", "check", "compile-half", "load", "run"] {
+            // Each wait takes its time; the plain one is everywhere.
+            if death.how.contains("hang") && death.how != "hang" && !matches!(place, "check" | "run") {
+                continue;
+            }
             let instance = open_with(&format!("{place}:{}", death.how), caps).unwrap();
             let first = pid(&instance);
             let directory = tempfile::tempdir().unwrap();
@@ -587,8 +594,8 @@ fn a_compilation_is_asked_to_stop_and_then_made_to() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::Directory(directory.path());
     for (die, dies) in [("compile-polite:", false), ("compile-deaf:", true), ("compile:hang", true)] {
-        let caps = Caps { grace: Duration::from_millis(200), ..Caps::default() };
-        let instance = open_with(die, caps).unwrap();
+        let grace = if dies { Duration::from_millis(200) } else { Duration::from_secs(30) };
+        let instance = open_with(die, Caps { grace, ..Caps::default() }).unwrap();
         let first = pid(&instance);
         let mut watch = Impatient { patience: 3.into(), heard: 0 };
         let error = instance.compile("npu", &order(), place, &mut watch).unwrap_err();
@@ -735,9 +742,9 @@ fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
 
 #[test]
 fn a_run_is_cancelled_or_made_to_end() {
-    let caps = Caps { grace: Duration::from_millis(200), ..Caps::default() };
     for (die, dies) in [("run-polite:", false), ("run:hang-stubborn", true)] {
-        let instance = open_with(die, caps).unwrap();
+        let grace = if dies { Duration::from_millis(200) } else { Duration::from_secs(30) };
+        let instance = open_with(die, Caps { grace, ..Caps::default() }).unwrap();
         let mut shard = load(&instance);
         let canceller = shard.canceller();
         let error = std::thread::scope(|scope| {
