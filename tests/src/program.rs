@@ -107,6 +107,12 @@ impl Run {
         self
     }
 
+    /// Runs in this folder, not in the root of the project.
+    pub fn within(mut self, folder: impl AsRef<Path>) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
     /// Runs to the end.
     ///
     /// # Panics

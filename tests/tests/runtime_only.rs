@@ -1,9 +1,13 @@
 //! What a phone ships must stay small: the runtime feature of the public crate pulls in no compiler, no checkpoint
-//! reader and no builder.
+//! reader and no builder, and runs bundles all the same.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::tree;
 
 /// The names of all packages below `package`, without what only runs at build time or in tests.
@@ -39,6 +43,7 @@ const TOO_MUCH: &[&str] = &[
     "safetensors",
     "shardwright-models",
     "shardwright-build",
+    "shardwright-quantisation",
     "shardwright-reference",
     "shardwright-planner-build",
 ];
@@ -55,6 +60,9 @@ fn the_default_build_of_the_public_crate_is_the_runtime_alone() {
     assert_small(&packages);
     let of_cranelift: Vec<_> = packages.iter().filter(|name| name.starts_with("cranelift")).collect();
     assert!(of_cranelift.is_empty(), "{of_cranelift:?}");
+    for more in ["wasmtime", "shardwright-planning"] {
+        assert!(!packages.contains(more), "{more}");
+    }
     assert_eq!(packages, packages_below("shardwright", &["--no-default-features", "--features", "runtime"]));
 }
 
@@ -64,4 +72,59 @@ fn planning_without_its_compiler_has_no_compiler() {
     let packages = packages_below("shardwright-planning", &["--no-default-features"]);
     assert!(packages.contains("wasmtime"), "packs are run by an interpreter: {packages:?}");
     assert_small(&packages);
+}
+
+/// The example that only runs bundles, in this program's own target folder, with the features it has by default.
+fn example() -> PathBuf {
+    let this = std::env::current_exe().expect("the test program's own path");
+    // <target>/<profile>/deps/<this>
+    let profile = this.ancestors().nth(2).expect("deps lies in the profile's folder");
+    let target = profile.parent().expect("the profile's folder lies in the target's");
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.current_dir(tree::root()).args(["build", "--quiet", "--package", "shardwright"]);
+    build.args(["--example", "run_bundle", "--target-dir"]).arg(target);
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo starts").success(), "the example does not build");
+    profile.join("examples").join(format!("run_bundle{}", std::env::consts::EXE_SUFFIX))
+}
+
+#[test]
+fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
+    let example = example();
+    let bytes = std::fs::read(&example).expect("the example was built");
+    // Of whatever is in a program, its panics name the source files.
+    let names = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+    assert!(
+        names("host/runtime/src") || names("runtime/src/session"),
+        "this test sees no names of source files"
+    );
+    for absent in ["wasmtime", "cranelift", "host/build/src", "host/models/src", "host/planning/src"] {
+        assert!(!names(absent), "`{absent}` is part of a program that only runs bundles");
+    }
+
+    let bundle = Compiled::from(DEMO_MODEL, ["--soc", "mt6989", "--limit", "ops=400", "--on", "cpu"]);
+    let prompt = "And it came to pass";
+    let directory = bundle.path().display().to_string();
+    let expected =
+        shardwright(["run", &directory, "--prompt", prompt, "--greedy", "--max-tokens", "64"]).succeeds();
+    let run = |directory: &Path| {
+        Command::new(&example)
+            .arg(directory)
+            .arg(prompt)
+            .env("SHARDWRIGHT_SHIM_PATH", program::folder().join("shims"))
+            .output()
+            .expect("the example runs")
+    };
+    let output = run(&bundle.path());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+
+    // A checkpoint is nothing to it.
+    let output = run(&tree::root().join(DEMO_MODEL));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{stderr}");
+    assert!(stderr.contains("error:") && stderr.contains("help:"), "{stderr}");
 }

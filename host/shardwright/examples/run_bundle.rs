@@ -1,0 +1,44 @@
+//! `run_bundle DIR PROMPT`: what an application does with a bundle, with nothing but the `runtime` feature: no compiler, no reader of
+//! checkpoints, no planner.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use shardwright::{GenerationEvent, open_bundle};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, prompt] = arguments.as_slice() else {
+        eprintln!("usage: run_bundle DIR PROMPT");
+        return ExitCode::from(2);
+    };
+    match run(directory, prompt) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            if let Some(help) = error.help() {
+                eprintln!("help: {help}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(directory: &str, prompt: &str) -> shardwright::Result<()> {
+    let model = open_bundle(directory)?;
+    for notice in model.bundle_notices() {
+        eprintln!("{}", notice.text);
+    }
+    let mut session = model.session()?;
+    session.options.sampling.do_sample = false;
+    session.options.max_tokens = Some(64);
+    for event in session.complete(prompt)? {
+        if let GenerationEvent::TextDelta { text } = event? {
+            print!("{text}");
+            // Nobody may be reading.
+            let _ = std::io::stdout().flush();
+        }
+    }
+    println!();
+    Ok(())
+}

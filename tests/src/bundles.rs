@@ -1,0 +1,124 @@
+//! Bundles compiled by the program, and what is in them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright::Model;
+use tempfile::TempDir;
+
+use crate::program::shardwright;
+
+/// A bundle in a folder of its own, gone when dropped.
+#[derive(Debug)]
+pub struct Compiled {
+    folder: TempDir,
+}
+
+impl Compiled {
+    /// Compiles with `shardwright compile`.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn from<A: AsRef<OsStr>>(
+        checkpoint: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let compiled = Self { folder };
+        let run = shardwright(["compile"]).argument(checkpoint).argument("-o").argument(compiled.path());
+        run.arguments(arguments).succeeds();
+        compiled
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("bundle")
+    }
+
+    /// The file of its manifest.
+    pub fn manifest(&self) -> PathBuf {
+        self.path().join("bundle.json")
+    }
+
+    /// The manifest as JSON.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn manifest_json(&self) -> serde_json::Value {
+        let bytes = fs::read(self.manifest()).expect("a manifest");
+        let whole: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+        whole["manifest"].clone()
+    }
+
+    /// The file that a reference within the manifest names.
+    ///
+    /// # Panics
+    /// If it is no reference.
+    pub fn file(&self, reference: &serde_json::Value) -> PathBuf {
+        let name = reference["sha256"].as_str().unwrap_or_else(|| panic!("no reference: {reference}"));
+        self.path().join("files").join(name)
+    }
+
+    /// Another bundle of the same files.
+    ///
+    /// # Panics
+    /// If it cannot be copied.
+    pub fn copied(&self) -> Self {
+        let copy = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        for (path, bytes) in contents(&self.path()) {
+            let to = copy.path().join(path);
+            fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+            fs::write(to, bytes).expect("written");
+        }
+        copy
+    }
+}
+
+/// Every file below a folder with its bytes, by relative path.
+///
+/// # Panics
+/// If one cannot be read.
+pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap_or_else(|error| panic!("{}: {error}", next.display())) {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let bytes = fs::read(&path).expect("read");
+                found.insert(path.strip_prefix(folder).expect("below").to_owned(), bytes);
+            }
+        }
+    }
+    found
+}
+
+/// The bits of the logits after `prompt` as a prompt and after each of `further` alone; for models that generate.
+///
+/// # Panics
+/// If the model refuses.
+pub fn logits(model: &Model, prompt: &[u32], further: &[u32]) -> Vec<Vec<u32>> {
+    let mut session = model.chain().session().unwrap_or_else(|error| panic!("{error}"));
+    let mut seen = Vec::new();
+    for ids in std::iter::once(prompt).chain(further.chunks(1)) {
+        session.append(ids).unwrap_or_else(|error| panic!("{error}"));
+        let logits = session.logits().expect("logits follow an append");
+        seen.push(logits.iter().map(|value| value.to_bits()).collect());
+    }
+    seen
+}
+
+/// `count` tokens of a model's vocabulary without a pattern, the same ones every time.
+pub fn some_tokens(model: &Model, count: usize) -> Vec<u32> {
+    let vocabulary = model.chain().description().vocabulary.max(2);
+    let mut state = 0x9e37_79b9_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % vocabulary
+    };
+    (0..count).map(|_| next() as u32).collect()
+}

@@ -1,0 +1,126 @@
+//! A chip to lose: the shim of `tests/shims/chip.c`, which is the CPU under another name, with a profile, and orders to die.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use shardwright::SearchPath;
+use tempfile::TempDir;
+
+use crate::program::{self, Run};
+use crate::tree;
+
+/// Name of the chip, its profile and its shim.
+pub const CHIP: &str = "testchip";
+
+/// A folder with the chip's shim and another with its profile, gone when dropped. Each has a library of its own, so that the runs of one
+/// are not counted with another's.
+#[derive(Debug)]
+pub struct Chip {
+    folder: TempDir,
+}
+
+impl Chip {
+    /// A chip in good health.
+    ///
+    /// # Panics
+    /// If there is no C compiler, or the shim does not build.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let chip = Self { folder };
+        for made in [chip.shims(), chip.profiles()] {
+            fs::create_dir(made).expect("made");
+        }
+        let library =
+            format!("{}shardwright_shim_cpu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        let text = |name: &str, value: &str| format!("-D{name}=\"{value}\"");
+        let cpu = program::folder().join("shims").join(library);
+        let output = Command::new("cc")
+            .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
+            .args(["-fvisibility=hidden", "-I"])
+            .arg(tree::root().join("vendor-shims/abi/include"))
+            .args([text("NAME", CHIP), text("CPU_SHIM", &cpu.display().to_string())])
+            .arg(text("ORDERS", &chip.orders().display().to_string()))
+            .arg(tree::root().join("tests/shims/chip.c"))
+            .arg("-o")
+            .arg(chip.shims().join("chip.so"))
+            .arg("-ldl")
+            .output()
+            .expect("a C compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let manifest = serde_json::json!({
+            "manifest": 1, "name": CHIP, "vendor": "test", "abi": {"min": "0.1", "max": "0.1"}, "library": "chip.so",
+        });
+        fs::write(chip.shims().join("chip.shim.json"), manifest.to_string()).expect("written");
+        let profile = serde_json::json!({
+            "schema": 1, "name": CHIP, "title": "A chip to lose", "vendor": "test", "shim": CHIP, "kind": "npu",
+        });
+        fs::write(chip.profiles().join(format!("{CHIP}.json")), profile.to_string()).expect("written");
+        chip
+    }
+
+    /// A chip that dies in a run: `how` is `abort`, `overrun` (writes behind a buffer), `hang` or `lost` (says so and lives on), `run`
+    /// counts from when an instance is opened, from 1.
+    ///
+    /// # Panics
+    /// As [`Chip::new`].
+    pub fn that_dies(how: &str, run: u32) -> Self {
+        let chip = Self::new();
+        chip.is_to_die(how, run);
+        chip
+    }
+
+    /// Gives orders for instances that are opened from now on.
+    ///
+    /// # Panics
+    /// If they cannot be written.
+    pub fn is_to_die(&self, how: &str, run: u32) {
+        fs::write(self.orders(), format!("{how} {run}\n")).expect("written");
+    }
+
+    /// Has instances that are opened from now on say of every artefact `recompile`, `unsupported` or `not-mine`, or compile with
+    /// a node that slips to the CPU (`slip`).
+    ///
+    /// # Panics
+    /// As [`Chip::is_to_die`].
+    pub fn is_to_answer(&self, answer: &str) {
+        self.is_to_die(answer, 0);
+    }
+
+    /// The folder of its shim.
+    pub fn shims(&self) -> PathBuf {
+        self.folder.path().join("shims")
+    }
+
+    fn profiles(&self) -> PathBuf {
+        self.folder.path().join("profiles")
+    }
+
+    fn orders(&self) -> PathBuf {
+        self.folder.path().join("orders")
+    }
+
+    /// Where the program's library finds it, besides what else there is.
+    pub fn search_path(&self) -> SearchPath {
+        let mut path = program::search_path();
+        path.shims.insert(0, self.shims());
+        path.profiles.insert(0, self.profiles());
+        path
+    }
+
+    /// A command that finds it.
+    pub fn found_by(&self, run: Run) -> Run {
+        run.argument("--shims").argument(self.shims()).argument("--profiles").argument(self.profiles())
+    }
+
+    /// A command that plans for it.
+    pub fn planned_by(&self, run: Run) -> Run {
+        self.found_by(run).arguments(["--soc", CHIP])
+    }
+}
+
+impl Default for Chip {
+    fn default() -> Self {
+        Self::new()
+    }
+}

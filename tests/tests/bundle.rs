@@ -1,0 +1,421 @@
+//! A bundle is its checkpoint: the same bits in every format, from the same inputs the same files; and what is damaged, or made by a shim
+//! that is not here or speaks another version, is refused with its name.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use shardwright::runtime::bundle::{Bundle, BundleNoticeKind};
+use shardwright::{
+    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, TableFormats,
+};
+use shardwright_build::bundle::BundleWriter;
+use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::{program, tree};
+
+/// In this process, where nothing of a worker is said.
+fn here() -> OpenOptions {
+    OpenOptions::new().search_path(program::search_path()).isolation(Isolation::Off)
+}
+
+fn bundle_here() -> BundleOptions {
+    BundleOptions::new().search_path(program::search_path()).isolation(Isolation::Off)
+}
+
+fn opened(bundle: &Path) -> Model {
+    bundle_here().open(bundle).unwrap_or_else(|error| panic!("{}: {error}", bundle.display()))
+}
+
+fn refusal(options: &BundleOptions, bundle: &Path) -> shardwright::Error {
+    match options.open(bundle) {
+        Ok(_) => panic!("{} was opened", bundle.display()),
+        Err(error) => error,
+    }
+}
+
+/// Everything a model gives, as bits.
+fn answers(model: &Model) -> Vec<Vec<u32>> {
+    if model.chain().is_generative() {
+        let ids = some_tokens(model, 44);
+        return logits(model, &ids[..40], &ids[40..]);
+    }
+    let embed = |text: &str| {
+        let vector = model.embed(text, &EmbedOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+        vector.iter().map(|value| value.to_bits()).collect()
+    };
+    ["a text", "another one, rather longer than the first"].map(embed).to_vec()
+}
+
+/// Compiles and opens with the same options, and compares.
+fn is_its_checkpoint(checkpoint: &str, options: &OpenOptions, what: &str) {
+    let path = tree::root().join(checkpoint);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    options.compile(&path, &bundle, &mut ()).unwrap_or_else(|error| panic!("{checkpoint}, {what}: {error}"));
+    let built = options.open(&path).unwrap_or_else(|error| panic!("{checkpoint}, {what}: {error}"));
+    let bundled = opened(&bundle);
+    assert!(answers(&built) == answers(&bundled), "{checkpoint}, {what}");
+    assert_eq!(bundled.bundle_chain(), Some("primary"));
+    let (one, other) = (built.plan().expect("a plan"), bundled.plan().expect("its report"));
+    let json = |plan: &shardwright::PlanReport| serde_json::to_value(&plan.shards).expect("JSON");
+    assert_eq!(json(one), json(other), "{checkpoint}, {what}");
+}
+
+#[test]
+fn a_bundle_gives_the_bits_of_its_checkpoint() {
+    for checkpoint in TEXT_FIXTURES.into_iter().chain([EMBEDDING_FIXTURE]) {
+        is_its_checkpoint(checkpoint, &here(), "as stored");
+    }
+    let cut = here().soc("mt6989").on(Executor::Cpu).limit("ops", 400);
+    for checkpoint in [DEMO_MODEL, TEXT_FIXTURES[1], EMBEDDING_FIXTURE] {
+        is_its_checkpoint(checkpoint, &cut, "cut for a chip in the formats of its profile");
+    }
+}
+
+#[test]
+fn so_it_does_in_every_kind_of_format() {
+    let formats = [
+        (TEXT_FIXTURES[3], "w8-per-channel"),
+        (TEXT_FIXTURES[1], "w4-block32[head=w8-per-channel]"),
+        (TEXT_FIXTURES[0], "w8-per-channel/a8-dynamic/f32"),
+        (TEXT_FIXTURES[3], "f16/f16/f16"),
+        (TEXT_FIXTURES[1], "w8-per-channel/a16/a16"),
+        (TEXT_FIXTURES[3], "w8-per-channel/a16/a8"),
+        (EMBEDDING_FIXTURE, "w8-per-channel/a16/f32"),
+        (TEXT_FIXTURES[2], "w2-per-channel"),
+    ];
+    for (checkpoint, formats) in formats {
+        let choice = formats.parse().unwrap_or_else(|error| panic!("{formats}: {error}"));
+        is_its_checkpoint(checkpoint, &here().formats(choice), formats);
+    }
+    let w8 = "w8-per-channel".parse().expect("a format");
+    let w4 = "w4-block32".parse().expect("a format");
+    let tables = here().tables(TableFormats { embedding: Some(w8), per_layer: Some(w4) });
+    is_its_checkpoint(TEXT_FIXTURES[1], &tables, "tables in integers");
+}
+
+#[test]
+fn the_same_inputs_give_the_same_files() {
+    let compile = |checkpoint: &str, options: &OpenOptions| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let bundle = folder.path().join("bundle");
+        let path = tree::root().join(checkpoint);
+        options.compile(path, &bundle, &mut ()).unwrap_or_else(|error| panic!("{checkpoint}: {error}"));
+        contents(&bundle)
+    };
+    let static_integers = "w8-per-channel/a16/a16".parse().expect("a format");
+    let blocks = "w4-block32/a8-dynamic/f32".parse().expect("a format");
+    let cases = [
+        (DEMO_MODEL, here().soc("mt6989").on(Executor::Cpu).limit("ops", 400)),
+        (TEXT_FIXTURES[1], here().formats(static_integers)),
+        (TEXT_FIXTURES[3], here().formats(blocks)),
+        (EMBEDDING_FIXTURE, here()),
+    ];
+    for (checkpoint, options) in cases {
+        // What a cache holds already makes no difference.
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        let options = options.cache_directory(cache.path());
+        let first = compile(checkpoint, &options);
+        let second = compile(checkpoint, &options);
+        let names = |files: &std::collections::BTreeMap<_, _>| -> Vec<_> { files.keys().cloned().collect() };
+        assert_eq!(names(&first), names(&second), "{checkpoint}");
+        assert!(first == second, "{checkpoint}");
+    }
+}
+
+#[test]
+fn a_bundle_outlives_its_checkpoint() {
+    let copy = Copy::of(TEXT_FIXTURES[1]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    here().compile(copy.path(), &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
+    let before = answers(&here().open(copy.path()).unwrap_or_else(|error| panic!("{error}")));
+    drop(copy);
+    // And it can be moved itself.
+    let moved = folder.path().join("elsewhere");
+    fs::rename(&bundle, &moved).expect("moved");
+    let model = opened(&moved);
+    assert!(answers(&model) == before);
+    assert_eq!(model.bundle().map(Bundle::directory).map(Path::to_owned), Some(moved));
+    assert!(
+        !model.tokenizer().expect("its tokenizer came along").encode("text", true).expect("ids").is_empty()
+    );
+}
+
+/// Every file of a bundle with the fields of the manifest that name it.
+fn files(compiled: &Compiled) -> Vec<(String, std::path::PathBuf)> {
+    let bundle = Bundle::open(compiled.path()).unwrap_or_else(|error| panic!("{error}"));
+    let references = bundle.manifest().references();
+    references
+        .into_iter()
+        .map(|(used_as, reference)| (used_as, bundle.path(&reference).expect("it is there")))
+        .collect()
+}
+
+fn flip(path: &Path, bit: usize) {
+    let mut bytes = fs::read(path).expect("read");
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    fs::write(path, bytes).expect("written");
+}
+
+#[test]
+fn a_changed_bit_of_any_file_that_is_used_is_found() {
+    let compiled = Compiled::from(TEXT_FIXTURES[1], ["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]);
+    let expected = answers(&opened(&compiled.path()));
+    let mut state = 77_u64;
+    let mut found = 0;
+    for (used_as, path) in files(&compiled) {
+        let bits = 8 * fs::metadata(&path).expect("a file").len();
+        if bits == 0 {
+            continue;
+        }
+        // The first bit, the last, and three somewhere between.
+        let mut somewhere = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 16) % bits
+        };
+        for bit in [0, bits - 1, somewhere(), somewhere(), somewhere()] {
+            let bit = bit as usize;
+            flip(&path, bit);
+            match bundle_here().open(compiled.path()) {
+                Err(error) => {
+                    found += 1;
+                    assert_eq!(error.kind(), ErrorKind::Invalid, "{used_as}, bit {bit}: {error}");
+                    assert!(error.help().is_some(), "{used_as}, bit {bit}: {error}");
+                }
+                Ok(model) => {
+                    // What was asked and planned stands there for people, and later chains are looked at when they are needed.
+                    let unused = [".request", ".plan"].iter().any(|end| used_as.ends_with(end));
+                    assert!(unused || used_as.starts_with("chains[1]"), "{used_as}, bit {bit}: not found");
+                    assert!(answers(&model) == expected, "{used_as}, bit {bit}");
+                    let error = refusal(&bundle_here().verify_all(true), &compiled.path());
+                    assert_eq!(error.kind(), ErrorKind::Invalid, "{used_as}, bit {bit}: {error}");
+                }
+            }
+            flip(&path, bit);
+        }
+    }
+    assert!(found > 50, "{found}");
+    assert!(answers(&opened(&compiled.path())) == expected, "as it was");
+}
+
+#[test]
+fn what_is_cut_short_or_missing_is_named() {
+    let compiled = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
+    let (_, artefact) = files(&compiled)
+        .into_iter()
+        .find(|(used_as, _)| used_as.ends_with(".artefact"))
+        .expect("an artefact");
+    let bytes = fs::read(&artefact).expect("read");
+    let name = artefact.file_name().expect("a name").to_string_lossy().into_owned();
+
+    fs::write(&artefact, &bytes[..bytes.len() / 2]).expect("written");
+    let error = refusal(&bundle_here(), &compiled.path());
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains(&name), "{error}");
+    fs::remove_file(&artefact).expect("removed");
+    let error = refusal(&bundle_here(), &compiled.path());
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains(&name) && error.to_string().contains("artefact"), "{error}");
+    assert!(error.help().is_some());
+
+    let error = refusal(&bundle_here(), &compiled.path().join("nothing"));
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+    let error = refusal(&bundle_here(), &tree::root().join(TEXT_FIXTURES[3]));
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+    assert!(error.to_string().contains("not a bundle") && error.help().is_some(), "{error}");
+}
+
+/// Writes the manifest anew with changes that its own hash covers: what an ill-behaved writer could make.
+fn rewritten(compiled: &Compiled, change: impl FnOnce(&mut Value)) {
+    let mut manifest = compiled.manifest_json();
+    change(&mut manifest);
+    let manifest = serde_json::from_value(manifest).expect("a manifest");
+    let writer = BundleWriter::create(compiled.path()).unwrap_or_else(|error| panic!("{error}"));
+    writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
+    let compiled = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
+    let manifest = compiled.manifest_json();
+    let shard =
+        |change: fn(&mut Value)| move |manifest: &mut Value| change(&mut manifest["chains"][0]["shards"][1]);
+    let changes: [(&str, Box<dyn FnOnce(&mut Value)>); 5] = [
+        ("version", Box::new(shard(|shard| shard["compiled_by"]["version"] = "99.0.0".into()))),
+        ("work order", Box::new(shard(|shard| shard["work_order"] = "0".repeat(64).into()))),
+        ("device", Box::new(shard(|shard| shard["compiled_by"]["device"] = "npu".into()))),
+        ("name", Box::new(shard(|shard| shard["layers"] = serde_json::json!([0, 1])))),
+        (
+            "artefact",
+            Box::new(|manifest: &mut Value| {
+                let shards = &mut manifest["chains"][0]["shards"];
+                let head = shards[0]["artefact"].clone();
+                shards[1]["artefact"] = head;
+            }),
+        ),
+    ];
+    for (what, change) in changes {
+        let copy = compiled.copied();
+        rewritten(&copy, change);
+        let error = refusal(&bundle_here(), &copy.path());
+        let known = [ErrorKind::Incompatible, ErrorKind::Invalid];
+        assert!(known.contains(&error.kind()), "{what}: {:?} {error}", error.kind());
+        if what == "version" {
+            assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+            assert!(error.to_string().contains("99.0.0"), "{error}");
+        }
+        assert!(error.help().is_some(), "{what}: {error}");
+    }
+    assert_eq!(manifest, compiled.manifest_json(), "the bundle that was copied is as it was");
+    opened(&compiled.path());
+}
+
+/// A bundle for a chip, made where its shim is.
+fn for_the_chip(chip: &Chip, strict: bool) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let options = here().search_path(chip.search_path()).soc(CHIP).strict(strict);
+    let report = options.compile(tree::root().join(TEXT_FIXTURES[3]), &bundle, &mut ());
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(report.chains, if strict { vec!["primary"] } else { vec!["primary", "cpu"] });
+    (folder, bundle)
+}
+
+fn fallbacks(model: &Model) -> Vec<&str> {
+    let notices = model.bundle_notices().iter();
+    notices
+        .filter(|notice| notice.kind == BundleNoticeKind::Fallback)
+        .map(|notice| notice.text.as_str())
+        .collect()
+}
+
+#[test]
+fn without_the_shim_the_second_chain_runs_and_that_is_said() {
+    let chip = Chip::new();
+    let (_kept, bundle) = for_the_chip(&chip, false);
+    let with = bundle_here().search_path(chip.search_path());
+    let on_chip = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(on_chip.bundle_chain(), Some("primary"));
+    assert_eq!(fallbacks(&on_chip), Vec::<&str>::new());
+    assert!(on_chip.chain().description().shards.iter().any(|shard| shard.place.shim == CHIP));
+
+    let elsewhere = opened(&bundle);
+    assert_eq!(elsewhere.bundle_chain(), Some("cpu"));
+    let said = fallbacks(&elsewhere);
+    assert!(said.len() == 1 && said[0].contains("primary") && said[0].contains(CHIP), "{said:?}");
+    assert!(answers(&elsewhere) == answers(&on_chip));
+
+    let error = refusal(&bundle_here().strict(true), &bundle);
+    assert!([ErrorKind::Missing, ErrorKind::Strict].contains(&error.kind()), "{:?} {error}", error.kind());
+    assert!(error.to_string().contains(CHIP), "{error}");
+
+    // Compiled under `strict`, there is no second chain.
+    let (_kept, bundle) = for_the_chip(&chip, true);
+    let error = refusal(&bundle_here(), &bundle);
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+    assert!(error.to_string().contains(CHIP) && error.help().is_some(), "{error}");
+}
+
+#[test]
+fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
+    let chip = Chip::new();
+    let (_kept, bundle) = for_the_chip(&chip, false);
+    let with = bundle_here().search_path(chip.search_path());
+    let (_only, only) = for_the_chip(&chip, true);
+
+    // It would compile otherwise today, and takes what there is.
+    chip.is_to_answer("recompile");
+    let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(model.bundle_chain(), Some("primary"));
+    let said = fallbacks(&model);
+    assert!(
+        !said.is_empty() && said.iter().all(|text| text.contains("the chip's compiler has moved on")),
+        "{said:?}"
+    );
+    let mut session = model.session().unwrap_or_else(|error| panic!("{error}"));
+    session.complete("text").and_then(shardwright::Reply::text).unwrap_or_else(|error| panic!("{error}"));
+    let placement = session.placement();
+    assert!(!placement.fallbacks().is_empty(), "{placement:?}");
+    let error = refusal(&with.clone().strict(true), &bundle);
+    assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
+
+    // It does not take it any more.
+    for answer in ["unsupported", "not-mine"] {
+        chip.is_to_answer(answer);
+        let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(model.bundle_chain(), Some("cpu"), "{answer}");
+        let error = refusal(&with.clone().strict(true), &bundle);
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{answer}: {error}");
+        let error = refusal(&with, &only);
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{answer}: {error}");
+        assert!(error.to_string().contains("the chip's compiler has moved on"), "{error}");
+        assert!(error.help().is_some(), "{error}");
+    }
+}
+
+#[test]
+fn strict_refuses_every_fallback_that_was_noted_at_compiling() {
+    // A planner that is not there: the built-in one takes over, which the bundle remembers.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let checkpoint = tree::root().join(TEXT_FIXTURES[3]);
+    let asked = here().planner("nowhere.wasm");
+    asked.compile(&checkpoint, &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
+    let model = opened(&bundle);
+    let said = fallbacks(&model);
+    assert!(said.len() == 1 && said[0].contains("nowhere.wasm"), "{said:?}");
+    let error = refusal(&bundle_here().strict(true), &bundle);
+    assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
+    assert!(error.to_string().contains("nowhere.wasm"), "{error}");
+
+    let again = folder.path().join("strict");
+    let error = match asked.clone().strict(true).compile(&checkpoint, &again, &mut ()) {
+        Ok(_) => panic!("it was compiled"),
+        Err(error) => error,
+    };
+    assert!(error.to_string().contains("nowhere.wasm"), "{error}");
+    let error = match asked.strict(true).open(&checkpoint) {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error,
+    };
+    assert!(error.to_string().contains("nowhere.wasm"), "{error}");
+}
+
+#[test]
+fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
+    let chip = Chip::new();
+    chip.is_to_answer("slip");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let checkpoint = tree::root().join(TEXT_FIXTURES[3]);
+    let options = here().search_path(chip.search_path()).soc(CHIP);
+    let word = "the chip was not in the mood";
+
+    let report = options.compile(&checkpoint, &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
+    let said = report.plan.notices.iter().filter(|notice| notice.text.contains(word)).count();
+    assert_eq!(said, report.plan.shards.len(), "{:?}", report.plan.notices);
+    let model = options.open(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
+    let plan = model.plan().expect("a plan");
+    let mut fallback = plan.notices.iter().filter(|notice| notice.kind == NoticeKind::Fallback);
+    assert!(fallback.any(|notice| notice.text.contains(word)), "{:?}", plan.notices);
+
+    let with = bundle_here().search_path(chip.search_path());
+    let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
+    let said = fallbacks(&model);
+    assert!(!said.is_empty() && said.iter().all(|text| text.contains(word)), "{said:?}");
+    let told = model.session().expect("a session").placement().fallbacks();
+    assert!(told.iter().any(|fallback| fallback.because == word), "{told:?}");
+
+    let strict = options.strict(true);
+    let compiled = strict.compile(&checkpoint, folder.path().join("strict"), &mut ()).map(|_| ());
+    let opened = strict.open(&checkpoint).map(|_| ());
+    let bundled = with.strict(true).open(&bundle).map(|_| ());
+    for refused in [compiled, opened, bundled] {
+        let error = refused.expect_err("strict");
+        assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}

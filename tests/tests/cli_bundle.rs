@@ -1,0 +1,474 @@
+//! `shardwright compile`, `run DIR`, `embed DIR` and `inspect` as a user meets them: a bundle answers as its checkpoint does, an interrupted
+//! compilation is taken up, and what is damaged or contradicts itself is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+use shardwright_graph::{ComponentKind, EntryOptions};
+use shardwright_shims::WorkOrderBuilder;
+use shardwright_tests::bundles::{Compiled, contents};
+use shardwright_tests::chain::{committed, menu};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::chip::Chip;
+use shardwright_tests::program::{self, Run, shardwright};
+use shardwright_tests::tree;
+
+/// What the demo of the README plans for.
+const DEMO_TARGET: [&str; 6] = ["--soc", "mt6989", "--limit", "ops=400", "--on", "cpu"];
+
+fn none() -> [&'static str; 0] {
+    []
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn generate(what: &str) -> Run {
+    shardwright(["run", what, "--prompt", "And it came to pass", "--max-tokens", "16", "--greedy"])
+}
+
+/// What is refused like any bad input is: with the name of what is wrong, and help.
+fn refused(run: Run, code: i32, words: &[&str]) {
+    let (given, stderr) = run.refuses();
+    assert_eq!(given, code, "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "no `{word}` in {stderr}");
+    }
+}
+
+#[test]
+fn a_bundle_says_what_its_checkpoint_says() {
+    for checkpoint in TEXT_FIXTURES {
+        let bundle = Compiled::from(checkpoint, none());
+        assert_eq!(
+            generate(&shown(&bundle.path())).succeeds(),
+            generate(checkpoint).succeeds(),
+            "{checkpoint}"
+        );
+    }
+    let bundle = Compiled::from(EMBEDDING_FIXTURE, none());
+    for arguments in
+        [&["a text", "another"][..], &["a text", "--dimensions", "8"], &["a text", "--format", "json"]]
+    {
+        let embed = |what: &str| shardwright(["embed", what]).arguments(arguments).succeeds();
+        assert_eq!(embed(&shown(&bundle.path())), embed(EMBEDDING_FIXTURE), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_demo_model_answers_from_its_bundle_and_says_where() {
+    let bundle = Compiled::from(DEMO_MODEL, DEMO_TARGET);
+    let ask = |what: &str| {
+        shardwright([
+            "run",
+            what,
+            "--chat",
+            "--greedy",
+            "--prompt",
+            "What does bug mean?",
+            "--stop",
+            "malfunction",
+        ])
+    };
+    let from_bundle = ask(&shown(&bundle.path())).outcome();
+    let from_checkpoint = ask(DEMO_MODEL).arguments(DEMO_TARGET).outcome();
+    assert_eq!((from_bundle.code, from_checkpoint.code), (Some(0), Some(0)), "{}", from_bundle.stderr);
+    assert_eq!(from_bundle.stdout, from_checkpoint.stdout);
+    assert!(from_bundle.stderr.contains("*emulated on cpu*"), "{}", from_bundle.stderr);
+    // What was noted when it was compiled is said when it runs.
+    for line in from_checkpoint.stderr.lines().filter(|line| line.starts_with("note:")) {
+        assert!(from_bundle.stderr.contains(line), "`{line}` is not in {}", from_bundle.stderr);
+    }
+}
+
+#[test]
+fn it_needs_neither_its_checkpoint_nor_a_certain_folder() {
+    let copy = Copy::of(TEXT_FIXTURES[3]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let checkpoint = shown(copy.path());
+    shardwright(["compile", &checkpoint, "-o", "bundle"]).within(folder.path()).succeeds();
+    let expected = generate(&checkpoint).succeeds();
+    drop(copy);
+    assert_eq!(generate("bundle").within(folder.path()).succeeds(), expected);
+    assert_eq!(generate(".").within(folder.path().join("bundle")).succeeds(), expected);
+    let elsewhere = tempfile::tempdir().expect("a temporary folder");
+    assert_eq!(generate(&shown(&folder.path().join("bundle"))).within(elsewhere.path()).succeeds(), expected);
+    // Where nothing may be written.
+    assert_eq!(
+        generate(&shown(&folder.path().join("bundle"))).within(Path::new("/proc")).succeeds(),
+        expected
+    );
+}
+
+#[test]
+fn compiling_twice_gives_the_same_bytes_wherever() {
+    let report = |folder: &Path, within: &Path, checkpoint: &str| {
+        let output = shown(folder);
+        shardwright(["compile", checkpoint, "-o", &output, "--format", "json"])
+            .arguments(DEMO_TARGET)
+            .within(within)
+            .succeeds()
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    let root = tree::root();
+    let first: Value = serde_json::from_str(&report(&one, &root, DEMO_MODEL)).expect("JSON");
+    let copy = Copy::of(DEMO_MODEL);
+    let second: Value =
+        serde_json::from_str(&report(&other, folder.path(), &shown(copy.path()))).expect("JSON");
+    assert_eq!((&first["bundle"], &first["bytes"]), (&second["bundle"], &second["bytes"]));
+    assert_eq!(contents(&one).keys().collect::<Vec<_>>(), contents(&other).keys().collect::<Vec<_>>());
+    assert!(contents(&one) == contents(&other));
+
+    // Over itself: nothing changes; over another model's: that one is gone.
+    let again: Value = serde_json::from_str(&report(&one, &root, DEMO_MODEL)).expect("JSON");
+    assert_eq!(again["bundle"], first["bundle"]);
+    assert!(contents(&one) == contents(&other));
+    shardwright(["compile", TEXT_FIXTURES[3], "-o", &shown(&one)]).succeeds();
+    let fresh = Compiled::from(TEXT_FIXTURES[3], none());
+    assert!(contents(&one) == contents(&fresh.path()));
+}
+
+/// Whether anything below has a name that only something unfinished has, or lies where it does not belong.
+fn leftovers(bundle: &Path) -> Vec<PathBuf> {
+    let belongs = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let hash = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        path == Path::new("bundle.json") || (path.parent() == Some(Path::new("files")) && hash)
+    };
+    contents(bundle).into_keys().filter(|path| !belongs(path)).collect()
+}
+
+#[test]
+fn a_killed_compilation_is_taken_up_and_ends_in_the_same_bytes() {
+    let arguments = DEMO_TARGET.into_iter().chain(["--formats", "w4-block32[head=w8-per-channel]"]);
+    let arguments: Vec<&str> = arguments.collect();
+    let expected = Compiled::from(DEMO_MODEL, &arguments);
+    let took = {
+        let start = Instant::now();
+        drop(Compiled::from(DEMO_MODEL, &arguments));
+        start.elapsed()
+    };
+    let mut killed = 0;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for moment in 1..=8 {
+        let bundle = folder.path().join(format!("killed-{moment}"));
+        let mut child = Command::new(program::executable())
+            .current_dir(tree::root())
+            .args(["compile", DEMO_MODEL, "-o", &shown(&bundle)])
+            .args(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(took * moment / 9);
+        let ended = child.try_wait().expect("waiting").is_some();
+        child.kill().expect("killed");
+        child.wait().expect("waited");
+        killed += usize::from(!ended);
+        if !ended && bundle.is_dir() && !bundle.join("bundle.json").is_file() {
+            // A begun bundle is none, and says what would help.
+            refused(generate(&shown(&bundle)), 3, &["not finished"]);
+            refused(shardwright(["inspect", &shown(&bundle)]), 4, &["not finished"]);
+        }
+        let report = shardwright(["compile", DEMO_MODEL, "-o", &shown(&bundle)]).arguments(&arguments).json();
+        println!("killed at {moment}/9: {} artefacts were there already", report["artefacts_reused"]);
+        assert_eq!(leftovers(&bundle), Vec::<PathBuf>::new(), "{moment}");
+        assert!(contents(&bundle) == contents(&expected.path()), "{moment}");
+    }
+    assert!(killed >= 4, "{killed} of 8 were killed before they ended");
+
+    // Killed while it replaces a bundle, the old one or the new one is there.
+    let bundle = folder.path().join("replaced");
+    for moment in [2, 5, 8] {
+        shardwright(["compile", TEXT_FIXTURES[3], "-o", &shown(&bundle)]).succeeds();
+        let mut child = Command::new(program::executable())
+            .current_dir(tree::root())
+            .args(["compile", DEMO_MODEL, "-o", &shown(&bundle)])
+            .args(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(took * moment / 9);
+        child.kill().expect("killed");
+        child.wait().expect("waited");
+        let intact = shardwright(["inspect", &shown(&bundle), "--verify"]).json();
+        assert_eq!(intact["intact"], true, "{moment}: {intact}");
+        generate(&shown(&bundle)).succeeds();
+    }
+}
+
+#[test]
+fn two_compilations_into_one_folder_do_not_mix() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = shown(&folder.path().join("bundle"));
+    let start = || {
+        let mut command = Command::new(program::executable());
+        command.current_dir(tree::root()).args(["compile", DEMO_MODEL, "-o", &bundle]).args(DEMO_TARGET);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let children = [start(), start()];
+    let outcomes = children.map(|child| child.wait_with_output().expect("it ends"));
+    let good = outcomes.iter().filter(|outcome| outcome.status.success()).count();
+    assert!(good >= 1, "{outcomes:?}");
+    for outcome in outcomes.iter().filter(|outcome| !outcome.status.success()) {
+        let stderr = String::from_utf8_lossy(&outcome.stderr);
+        assert!(stderr.contains("is being written by another process"), "{stderr}");
+    }
+    let expected = Compiled::from(DEMO_MODEL, DEMO_TARGET);
+    assert!(contents(Path::new(&bundle)) == contents(&expected.path()));
+}
+
+#[test]
+fn a_folder_with_other_things_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("thesis.txt"), "irreplaceable").expect("written");
+    refused(shardwright(["compile", TEXT_FIXTURES[3], "-o", &shown(folder.path())]), 2, &["thesis.txt"]);
+    assert_eq!(contents(folder.path()).len(), 1);
+    let file = folder.path().join("thesis.txt");
+    let (code, _) = shardwright(["compile", TEXT_FIXTURES[3], "-o", &shown(&file)]).refuses();
+    assert!((2..=5).contains(&code), "{code}");
+    let nowhere = folder.path().join("no/such/folder");
+    let (code, _) = shardwright(["compile", TEXT_FIXTURES[3], "-o", &shown(&nowhere)]).refuses();
+    assert_eq!(code, 3);
+    assert_eq!(fs::read_to_string(&file).expect("still there"), "irreplaceable");
+}
+
+#[test]
+fn what_a_bundle_decided_is_no_argument_any_more() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], none());
+    let path = shown(&bundle.path());
+    for arguments in [
+        ["--soc", "mt6989"],
+        ["--limit", "ops=400"],
+        ["--formats", "w8-per-channel"],
+        ["--table", "embedding=w8-per-channel"],
+        ["--calibration-text", "README.md"],
+        ["--planner", "generic"],
+        ["--planner-option", "place.head=cpu"],
+        ["--context", "128"],
+        ["--on", "cpu"],
+    ] {
+        refused(generate(&path).arguments(arguments), 2, &[arguments[0], "was decided when"]);
+    }
+    refused(shardwright(["embed", &path, "a text", "--soc", "mt6989"]), 2, &["--soc"]);
+    // What is of this machine is still one.
+    let expected = generate(&path).succeeds();
+    for arguments in [["--threads", "1"], ["--isolation", "off"], ["--isolation", "process"], ["--seed", "3"]]
+    {
+        assert_eq!(generate(&path).arguments(arguments).succeeds(), expected, "{arguments:?}");
+    }
+    assert_eq!(generate(&path).argument("--strict").succeeds(), expected);
+    refused(shardwright(["embed", &path, "a text"]), 5, &["cannot embed"]);
+}
+
+/// A work order as a shim's compile is given it.
+fn work_order(folder: &Path) -> PathBuf {
+    let graph = committed(TEXT_FIXTURES[3]);
+    let menu = menu(64, &[16], &[1]);
+    let mut order = WorkOrderBuilder::new(&graph.weights);
+    for &entry in &menu.entries {
+        let point = menu.point(entry);
+        let made =
+            graph.entry(ComponentKind::Decoder, 0..1, point, EntryOptions::default()).expect("an entry");
+        order = order.entry(&made.expect("it takes part")).expect("an order");
+    }
+    order.write(folder).expect("written").path().to_owned()
+}
+
+#[test]
+fn inspect_knows_everything_that_is_ours() {
+    let bundle = Compiled::from(TEXT_FIXTURES[1], DEMO_TARGET);
+    let manifest = bundle.manifest_json();
+    let artefact = shown(&bundle.file(&manifest["chains"][0]["shards"][0]["artefact"]));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let order = shown(&work_order(folder.path()));
+    let path = shown(&bundle.path());
+    for (what, kind, words) in [
+        (path.as_str(), "bundle", &["mt6989", "primary", "decoder", "cpu"][..]),
+        (&artefact, "artefact", &["cpu", "decode_1@"]),
+        (&order, "work-order", &["decode_1@64", "prefill_16@64"]),
+        (TEXT_FIXTURES[1], "checkpoint", &["gemma4"]),
+    ] {
+        let text = shardwright(["inspect", what]).succeeds();
+        for word in words {
+            assert!(text.contains(word), "{kind}: no `{word}` in\n{text}");
+        }
+        let json = shardwright(["inspect", what]).json();
+        assert_eq!(json["kind"], kind, "{json}");
+    }
+    let report = shardwright(["inspect", &path, "--verify"]).json();
+    assert_eq!(report["intact"], true, "{report}");
+
+    let unknown = folder.path().join("unknown");
+    fs::write(&unknown, "nothing in particular").expect("written");
+    refused(shardwright(["inspect", &shown(&unknown)]), 5, &["unknown"]);
+    fs::write(&unknown, "").expect("written");
+    refused(shardwright(["inspect", &shown(&unknown)]), 5, &["unknown"]);
+    refused(shardwright(["inspect", "/dev/null"]), 5, &["/dev/null"]);
+    refused(shardwright(["inspect", &shown(folder.path())]), 5, &[]);
+    refused(shardwright(["inspect", &shown(&folder.path().join("absent"))]), 3, &["absent"]);
+    let planner = shown(&program::folder().join("planners/generic.wasm"));
+    refused(shardwright(["inspect", &planner]), 5, &["planner check"]);
+
+    // Damaged ones of each kind.
+    for what in [&artefact, &order] {
+        let mut bytes = fs::read(what).expect("read");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 16;
+        let damaged = folder.path().join("damaged");
+        fs::write(&damaged, &bytes).expect("written");
+        refused(shardwright(["inspect", &shown(&damaged)]), 4, &["damaged"]);
+        fs::write(&damaged, &bytes[..40]).expect("written");
+        refused(shardwright(["inspect", &shown(&damaged)]), 4, &["damaged"]);
+    }
+}
+
+#[test]
+fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_1() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], none());
+    let path = shown(&bundle.path());
+    let manifest = bundle.manifest_json();
+    let table = bundle.file(&manifest["assets"][0]["table"]);
+    let mut bytes = fs::read(&table).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&table, &bytes).expect("written");
+    let name = table.file_name().expect("a name").to_string_lossy().into_owned();
+
+    // Every byte is looked at only when that is asked.
+    assert_eq!(shardwright(["inspect", &path]).outcome().code, Some(0));
+    let outcome = shardwright(["inspect", &path, "--verify"]).outcome();
+    assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
+    assert!(outcome.stdout.contains(&name[..12]), "{}", outcome.stdout);
+    let outcome = shardwright(["inspect", &path, "--verify", "--format", "json"]).outcome();
+    assert_eq!(outcome.code, Some(1));
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(report["intact"], false, "{report}");
+
+    fs::remove_file(&table).expect("removed");
+    let outcome = shardwright(["inspect", &path]).outcome();
+    assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
+    refused(generate(&path), 4, &[&name]);
+}
+
+#[test]
+fn a_changed_bit_of_the_manifest_or_a_file_is_refused_by_run() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], none());
+    let path = shown(&bundle.path());
+    let expected = generate(&path).succeeds();
+    let whole = fs::read(bundle.manifest()).expect("read");
+    let last = 8 * whole.len() - 1;
+    // Its first bytes, its hash, its members, its end.
+    for bit in [0, 13, 8 * 22, 8 * 40 + 3, last / 3, last / 2 + 5, last - 100, last] {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        fs::write(bundle.manifest(), &bytes).expect("written");
+        let (code, stderr) = generate(&path).refuses();
+        assert!([4, 5, 6].contains(&code), "bit {bit}: {code} {stderr}");
+        assert!(stderr.contains("bundle.json"), "bit {bit}: {stderr}");
+    }
+    fs::write(bundle.manifest(), &whole[..whole.len() - 20]).expect("written");
+    refused(generate(&path), 4, &["bundle.json"]);
+    fs::write(bundle.manifest(), b"").expect("written");
+    refused(generate(&path), 4, &["bundle.json"]);
+    fs::write(bundle.manifest(), &whole).expect("written");
+
+    let manifest = bundle.manifest_json();
+    let shards = manifest["chains"][0]["shards"].as_array().expect("shards");
+    let mut files: Vec<PathBuf> = shards.iter().map(|shard| bundle.file(&shard["artefact"])).collect();
+    files.push(bundle.file(&manifest["assets"][0]["table"]));
+    files.push(bundle.file(&manifest["texts"]["tokenizer.json"]));
+    for file in files {
+        let good = fs::read(&file).expect("read");
+        let mut bytes = good.clone();
+        let place = bytes.len() * 2 / 3;
+        bytes[place] ^= 4;
+        fs::write(&file, &bytes).expect("written");
+        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+        refused(generate(&path), 4, &[&name]);
+        fs::write(&file, &good).expect("written");
+    }
+    assert_eq!(generate(&path).succeeds(), expected);
+}
+
+#[test]
+fn strict_refuses_what_a_bundle_says_was_done_otherwise() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], ["--planner", "nowhere.wasm"]);
+    let path = shown(&bundle.path());
+    let outcome = generate(&path).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.lines().any(|line| line.starts_with("fallback:") && line.contains("nowhere.wasm"))
+    );
+    refused(generate(&path).argument("--strict"), 9, &["nowhere.wasm"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let into = folder.path().join("bundle");
+    let (code, stderr) = shardwright([
+        "compile",
+        TEXT_FIXTURES[3],
+        "--planner",
+        "nowhere.wasm",
+        "--strict",
+        "-o",
+        &shown(&into),
+    ])
+    .refuses();
+    assert!(stderr.contains("nowhere.wasm"), "{code} {stderr}");
+    assert!(!into.join("bundle.json").exists());
+}
+
+/// The compilation is interrupted by a closed terminal, too: nobody reads what it says any more.
+#[test]
+fn compiling_survives_readers_that_go_away() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let mut child = Command::new(program::executable())
+        .current_dir(tree::root())
+        .args(["compile", TEXT_FIXTURES[3], "-o", &shown(&bundle)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    generate(&shown(&bundle)).succeeds();
+}
+
+/// Every way a plan can end otherwise than asked, from `plan` over `run` and `compile` to the bundle.
+#[test]
+fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
+    let chip = Chip::new();
+    let of_chip = |run: Run| chip.planned_by(run).arguments(["--limit", "ops=3"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = shown(&folder.path().join("bundle"));
+    let compile = || of_chip(shardwright(["compile", TEXT_FIXTURES[3], "-o", &bundle]));
+    let plan = || of_chip(shardwright(["plan", TEXT_FIXTURES[3]]));
+    let run = || of_chip(generate(TEXT_FIXTURES[3]));
+
+    for strict in [plan(), run(), compile()] {
+        refused(strict.argument("--strict"), 9, &["runs on the CPU, not on testchip"]);
+    }
+    let said = |run: Run| {
+        let outcome = run.outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        let mut lines = outcome.stderr.lines().chain(outcome.stdout.lines());
+        assert!(lines.any(|line| line.contains("not on testchip")), "{}{}", outcome.stdout, outcome.stderr);
+    };
+    said(plan());
+    said(run());
+    said(compile());
+    said(chip.found_by(generate(&bundle)));
+    refused(chip.found_by(generate(&bundle)).argument("--strict"), 9, &["not on testchip"]);
+
+    // Whoever asks for the CPU gets it without a word.
+    let asked =
+        || chip.planned_by(generate(TEXT_FIXTURES[3])).arguments(["--planner-option", "place.head=cpu"]);
+    asked().argument("--strict").succeeds();
+}

@@ -1,0 +1,334 @@
+//! A chip that dies costs the user a second, not the reply: the session goes on with the CPU from its history of tokens, to the same text,
+//! and says so; under `--strict` it is an error instead.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use shardwright::runtime::{FallbackChains, ProcessPlacement};
+use shardwright::{
+    BundleOptions, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, PlacementRecord, Session,
+};
+use shardwright_shims::{Caps, ShimRegistry, WorkerEnd};
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::chain::{Bench, Cut, committed, menu, tokens};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::program::{self, Outcome, Run, shardwright};
+use shardwright_tests::{skipped, tree};
+
+const QUESTION: &str = "What does bug mean?";
+
+/// Asks the demo model.
+fn ask(checkpoint: &str) -> Run {
+    shardwright(["run", checkpoint, "--chat", "--greedy", "--prompt", QUESTION])
+}
+
+/// What the demo model answers on this machine's CPU, in peace.
+fn undisturbed() -> String {
+    ask(DEMO_MODEL).succeeds()
+}
+
+fn lines<'o>(outcome: &'o Outcome, start: &str) -> Vec<&'o str> {
+    outcome.stderr.lines().filter(|line| line.starts_with(start)).collect()
+}
+
+/// The one line that says where the reply went on.
+fn move_told(outcome: &Outcome) -> &str {
+    let told = lines(outcome, "fallback:");
+    assert_eq!(told.len(), 1, "{}", outcome.stderr);
+    for word in ["lost on", CHIP, "went on on cpu (cpu on cpu)"] {
+        assert!(told[0].contains(word), "no `{word}` in {}", told[0]);
+    }
+    told[0]
+}
+
+#[test]
+fn the_plan_for_the_chip_runs_on_it_and_names_the_cpu_to_go_on_with() {
+    let chip = Chip::new();
+    let plan = chip.planned_by(shardwright(["plan", DEMO_MODEL])).json();
+    let shards = plan["shards"].as_array().expect("shards");
+    assert!(!shards.is_empty() && shards.iter().all(|shard| shard["target"] == CHIP), "{plan}");
+    assert_eq!(plan["fallback"], serde_json::json!(["cpu"]), "{plan}");
+
+    // In peace nothing is moved, and the text is the CPU's.
+    let outcome =
+        chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process", "--strict"]).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, undisturbed());
+    assert_eq!(lines(&outcome, "fallback:"), Vec::<&str>::new());
+}
+
+#[test]
+fn whatever_the_chip_dies_of_the_text_is_the_undisturbed_one() {
+    let expected = undisturbed();
+    let chip = Chip::new();
+    // At the first run, during the prompt, early and late in the reply.
+    for (how, run, word) in [
+        ("abort", 1, "SIGABRT"),
+        ("abort", 4, "SIGABRT"),
+        ("overrun", 30, "SIGSEGV"),
+        ("abort", 150, "SIGABRT"),
+        ("lost", 9, "fell off its bus"),
+    ] {
+        chip.is_to_die(how, run);
+        let outcome = chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process"]).outcome();
+        assert_eq!(outcome.code, Some(0), "{how} {run}: {}", outcome.stderr);
+        assert_eq!(outcome.stdout, expected, "{how} {run}");
+        let told = move_told(&outcome);
+        assert!(told.contains(word), "{how} {run}: {told}");
+        println!("{how} {run}: {told}");
+    }
+}
+
+#[test]
+fn an_error_is_enough_no_process_has_to_die() {
+    let expected = undisturbed();
+    let chip = Chip::that_dies("lost", 20);
+    for isolation in ["off", "automatic"] {
+        let outcome = chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", isolation]).outcome();
+        assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{}", outcome.stderr);
+        assert!(move_told(&outcome).contains("fell off its bus"));
+    }
+    // `--quiet` keeps statistics away, not this.
+    let outcome = chip.planned_by(ask(DEMO_MODEL)).argument("--quiet").outcome();
+    move_told(&outcome);
+}
+
+#[test]
+fn the_last_line_of_json_tells_the_move() {
+    let chip = Chip::that_dies("abort", 40);
+    let outcome =
+        chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process", "--format", "json"]).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let lines: Vec<Value> =
+        outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("a document per line")).collect();
+    let text: String = lines.iter().filter_map(|line| line["text"].as_str()).collect();
+    assert_eq!(text, undisturbed().trim_end_matches('\n'));
+    let moves = lines.last().expect("a last line")["moves"].as_array().expect("moves").clone();
+    assert_eq!(moves.len(), 1, "{moves:?}");
+    let moved = &moves[0];
+    assert_eq!((&moved["from"]["shim"], &moved["to"][0]["shim"]), (&CHIP.into(), &"cpu".into()), "{moved}");
+    assert!(moved["error"].as_str().is_some_and(|error| error.contains("SIGABRT")), "{moved}");
+    assert!(moved["tokens"].as_u64() > Some(0), "{moved}");
+    let pid = &moved["before"]["shards"][0]["pid"];
+    assert!(pid.is_null() || pid.is_u64(), "{moved}");
+    assert_eq!(moved["before"]["shards"][0]["process"], "worker", "{moved}");
+    move_told(&outcome);
+}
+
+#[test]
+fn under_strict_it_is_an_error() {
+    for (how, isolation) in [("abort", "process"), ("lost", "process"), ("lost", "off")] {
+        let chip = Chip::that_dies(how, 12);
+        let outcome =
+            chip.planned_by(ask(DEMO_MODEL)).arguments(["--strict", "--isolation", isolation]).outcome();
+        assert_eq!(outcome.code, Some(8), "{how}, {isolation}: {}", outcome.stderr);
+        for start in ["error:", "help:"] {
+            assert_eq!(lines(&outcome, start).len(), 1, "{how}, {isolation}: {}", outcome.stderr);
+        }
+        assert!(lines(&outcome, "error:")[0].contains(CHIP), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_bundle_goes_on_with_its_second_chain() {
+    let expected = undisturbed();
+    let chip = Chip::new();
+    let compile = |arguments: &[&str]| {
+        let places =
+            [chip.shims(), chip.shims().with_file_name("profiles")].map(|path| path.display().to_string());
+        let mut all = vec!["--soc", CHIP, "--shims", &places[0], "--profiles", &places[1]];
+        all.extend(arguments);
+        Compiled::from(DEMO_MODEL, all)
+    };
+    let bundle = compile(&[]);
+    let names = |bundle: &Compiled| -> Vec<String> {
+        let manifest = bundle.manifest_json();
+        let chains = manifest["chains"].as_array().expect("chains");
+        chains.iter().filter_map(|chain| Some(chain["name"].as_str()?.to_owned())).collect()
+    };
+    assert_eq!(names(&bundle), ["primary", "cpu"]);
+    let directory = bundle.path().display().to_string();
+    let run = |isolation: &str| chip.found_by(ask(&directory)).arguments(["--isolation", isolation]);
+
+    assert_eq!(run("process").argument("--strict").succeeds(), expected);
+    for (how, run_number, isolation) in
+        [("abort", 25, "process"), ("overrun", 8, "process"), ("lost", 90, "off")]
+    {
+        chip.is_to_die(how, run_number);
+        let outcome = run(isolation).outcome();
+        assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{how}: {}", outcome.stderr);
+        move_told(&outcome);
+        let outcome = run(isolation).argument("--strict").outcome();
+        assert_eq!(outcome.code, Some(8), "{how}: {}", outcome.stderr);
+    }
+
+    // A bundle that was compiled to run on the chip or not at all.
+    let only = compile(&["--strict"]);
+    assert_eq!(names(&only), ["primary"]);
+    chip.is_to_die("abort", 25);
+    let directory = only.path().display().to_string();
+    let outcome = chip.found_by(ask(&directory)).arguments(["--isolation", "process"]).outcome();
+    assert_eq!(outcome.code, Some(8), "{}", outcome.stderr);
+}
+
+fn on_the_chip(chip: &Chip, isolation: Isolation) -> OpenOptions {
+    OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(isolation)
+}
+
+/// In the formats that a chip without known ones is planned for.
+fn on_the_cpu() -> OpenOptions {
+    let options = OpenOptions::new().search_path(program::search_path()).isolation(Isolation::Off);
+    options.formats("stored".parse().expect("a choice"))
+}
+
+fn opened(options: &OpenOptions, checkpoint: &str) -> Model {
+    options.open(tree::root().join(checkpoint)).unwrap_or_else(|error| panic!("{checkpoint}: {error}"))
+}
+
+/// A reply of so many tokens.
+fn reply(session: &mut Session, text: &str, tokens: usize) -> shardwright::Result<String> {
+    session.options.sampling.do_sample = false;
+    session.options.max_tokens = Some(tokens);
+    session.complete(text)?.text()
+}
+
+#[test]
+fn every_model_goes_on_and_the_record_keeps_what_was_before() {
+    for checkpoint in TEXT_FIXTURES {
+        let chip = Chip::that_dies("lost", 11);
+        let here = opened(&on_the_cpu(), checkpoint);
+        let expected = reply(&mut here.session().expect("a session"), "and so it goes", 12);
+
+        let model = opened(&on_the_chip(&chip, Isolation::Off), checkpoint);
+        let mut session = model.session().unwrap_or_else(|error| panic!("{error}"));
+        let text =
+            reply(&mut session, "and so it goes", 12).unwrap_or_else(|error| panic!("{checkpoint}: {error}"));
+        assert_eq!(Some(text), expected.ok(), "{checkpoint}");
+
+        let record: PlacementRecord = session.placement();
+        assert_eq!(record.moves.len(), 1, "{checkpoint}");
+        let moved = &record.moves[0];
+        assert_eq!(moved.from.shim, CHIP);
+        assert!(
+            moved.before.shards.iter().any(|shard| shard.place.shim == CHIP && shard.runs > 0),
+            "{moved:?}"
+        );
+        assert!(record.shards.iter().all(|shard| shard.place.shim == "cpu"), "{record:?}");
+        assert!(moved.seconds_to_first_step.is_some() && moved.seconds_to_catch_up.is_some(), "{moved:?}");
+        assert!(moved.passed_over.is_empty(), "{moved:?}");
+        let told: Vec<String> = record.fallbacks().iter().map(ToString::to_string).collect();
+        assert!(told.iter().any(|told| told.contains("went on on cpu")), "{told:?}");
+
+        // A further turn of the same session stays there.
+        reply(&mut session, "and so it goes on", 4).unwrap_or_else(|error| panic!("{checkpoint}: {error}"));
+        assert_eq!(session.placement().moves.len(), 1);
+    }
+}
+
+#[test]
+fn an_embedding_survives_too() {
+    let options = EmbedOptions::default();
+    let expected = opened(&on_the_cpu(), EMBEDDING_FIXTURE).embed("a text", &options).expect("a vector");
+    let chip = Chip::that_dies("lost", 1);
+    let model = opened(&on_the_chip(&chip, Isolation::Off), EMBEDDING_FIXTURE);
+    assert_eq!(model.embed("a text", &options).expect("a vector"), expected);
+
+    let chip = Chip::that_dies("lost", 1);
+    let strict = opened(&on_the_chip(&chip, Isolation::Off).strict(true), EMBEDDING_FIXTURE);
+    let error = strict.embed("a text", &options).expect_err("strict");
+    assert_eq!(error.kind(), ErrorKind::Shim, "{error}");
+}
+
+#[test]
+fn where_nothing_is_left_to_go_on_with_the_loss_is_told_with_what_was_tried() {
+    let chip = Chip::that_dies("lost", 5);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let options = on_the_chip(&chip, Isolation::Off);
+    options
+        .compile(tree::root().join(TEXT_FIXTURES[3]), &bundle, &mut ())
+        .unwrap_or_else(|error| panic!("{error}"));
+    let open = BundleOptions::new().search_path(chip.search_path()).isolation(Isolation::Off);
+    let model = open.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
+    // The files of the second chain go after it was opened.
+    for shard in &model.bundle().expect("a bundle").manifest().chains[1].shards {
+        fs::remove_file(bundle.join("files").join(shard.artefact.sha256.to_string())).expect("removed");
+    }
+    let mut session = model.session().unwrap_or_else(|error| panic!("{error}"));
+    let error = reply(&mut session, "and so it goes", 12).expect_err("there is nothing to go on with");
+    assert!(error.to_string().contains(CHIP), "{error}");
+    assert!(error.to_string().contains("chain `cpu`"), "{error}");
+    assert!(error.help().is_some(), "{error}");
+}
+
+#[test]
+fn a_chip_that_hangs_is_left_at_its_cap() {
+    let chip = Chip::that_dies("hang", 9);
+    let worker = program::folder().join("shardwright-worker");
+    if !worker.is_file() {
+        return skipped("there is no worker to hang in");
+    }
+    let caps = Caps { run_time: Duration::from_millis(1500), ..Caps::default() };
+    let isolation = shardwright_shims::Isolation { worker, caps };
+    let registry = ShimRegistry::builder()
+        .isolated(isolation.clone())
+        .directory(chip.shims())
+        .directory(program::folder().join("shims"))
+        .build();
+    let open =
+        |shim: &str| registry.open_isolated(shim, shim, &[], &isolation).unwrap_or_else(|e| panic!("{e}"));
+    let graph = committed(TEXT_FIXTURES[3]);
+    let menu = menu(96, &[16], &[1]);
+    let ids = tokens(&graph, 40);
+    let here = Bench::over(&graph, &menu, vec![open("cpu")]);
+    let cpu = here.chain(&Cut::default());
+    let expected = |ids: &[u32]| {
+        let mut session = cpu.session().expect("a session");
+        session.append(ids).expect("run");
+        session.logits().expect("logits").to_vec()
+    };
+    let chips = Bench::over(&graph, &menu, vec![open(CHIP)]);
+    let chain = chips.chain(&Cut::before(&[1]));
+    let mut session =
+        chain.session_with(Box::new(FallbackChains::new([cpu.clone()]))).unwrap_or_else(|e| panic!("{e}"));
+    let started = Instant::now();
+    for end in 20..ids.len() {
+        let begin = if end == 20 { 0 } else { end - 1 };
+        session.append(&ids[begin..end]).unwrap_or_else(|error| panic!("{error}"));
+    }
+    println!("went on after a hang within {:.1} s", started.elapsed().as_secs_f64());
+    assert_eq!(session.logits().expect("logits"), expected(&ids[..ids.len() - 1]));
+    let record = session.placement();
+    assert_eq!(record.moves.len(), 1);
+    let error = &record.moves[0].error;
+    assert!(error.contains("run") && error.contains(CHIP), "{error}");
+    assert!(matches!(record.moves[0].before.shards[0].process, ProcessPlacement::Worker { .. }));
+
+    // Without anything to go on with it is an error that says what became of the worker.
+    let chip = Chip::that_dies("hang", 1);
+    let registry = ShimRegistry::builder().isolated(isolation.clone()).directory(chip.shims()).build();
+    let alone = registry.open_isolated(CHIP, CHIP, &[], &isolation).unwrap_or_else(|error| panic!("{error}"));
+    let chips = Bench::over(&graph, &menu, vec![alone]);
+    let chain = chips.chain(&Cut::default());
+    let mut session = chain.session().expect("a session");
+    let error = session.append(&ids[..4]).expect_err("it hangs");
+    let shardwright::runtime::SessionError::Run { source, .. } = &error else { panic!("{error:?}") };
+    let end = &source.worker().expect("a worker's end").end;
+    assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
+}
+
+/// What the house promises is two seconds; a loaded machine may take longer, and what it took is printed.
+#[test]
+fn resuming_the_demo_model_takes_a_moment() {
+    let chip = Chip::that_dies("abort", 160);
+    let outcome =
+        chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process", "--format", "json"]).outcome();
+    let last = outcome.stdout.lines().last().expect("a last line");
+    let last: Value = serde_json::from_str(last).expect("JSON");
+    let moved = &last["moves"][0];
+    let seconds = moved["seconds_to_catch_up"].as_f64().unwrap_or_else(|| panic!("{last}"));
+    println!("{} tokens were run again; {seconds:.2} s from the loss to the next token", moved["tokens"]);
+    assert!(seconds.is_finite() && seconds > 0.0);
+}

@@ -1,0 +1,250 @@
+//! `isolation = process` through the public crate: everything a shim does happens in a worker, and every promise of the house holds as
+//! it does without: goldens, exact bits, cuts, continued and truncated sessions, the placement record.
+
+use std::collections::BTreeSet;
+
+use shardwright::runtime::{ProcessPlacement, Truncation};
+use shardwright::{
+    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions,
+    PlacementRecord,
+};
+use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::{tree, worker};
+
+/// In the formats that are stored: which others a planner prefers depends on where the model is cut.
+fn with(isolation: Isolation) -> OpenOptions {
+    let options = OpenOptions::new().search_path(program::search_path()).isolation(isolation);
+    options.formats("stored".parse().expect("a choice"))
+}
+
+/// Cut into several shards.
+fn cut(isolation: Isolation) -> OpenOptions {
+    with(isolation).soc("mt6989").on(Executor::Cpu).limit("ops", 200)
+}
+
+fn opened(options: &OpenOptions, checkpoint: &str) -> Model {
+    options.open(tree::root().join(checkpoint)).unwrap_or_else(|error| panic!("{checkpoint}: {error}"))
+}
+
+fn pids(record: &PlacementRecord) -> BTreeSet<u32> {
+    let pid = |process: ProcessPlacement| match process {
+        ProcessPlacement::Worker { pid } => pid.expect("a living worker"),
+        ProcessPlacement::InProcess => panic!("a shard is not isolated: {record:?}"),
+    };
+    record.shards.iter().map(|shard| pid(shard.process)).collect()
+}
+
+#[test]
+fn the_goldens_hold() {
+    for checkpoint in TEXT_FIXTURES.into_iter().chain([EMBEDDING_FIXTURE, DEMO_MODEL]) {
+        shardwright(["verify", checkpoint, "--isolation", "process", "--rows", "16", "--steps", "2"])
+            .succeeds();
+    }
+    shardwright(["verify", TEXT_FIXTURES[1], "--isolation", "process", "--soc", "mt6989", "--on", "cpu"])
+        .arguments(["--limit", "ops=400", "--formats", "stored"])
+        .succeeds();
+}
+
+#[test]
+fn workers_give_the_bits_of_this_process() {
+    if !worker::is_here("workers_give_the_bits_of_this_process") {
+        return;
+    }
+    for checkpoint in TEXT_FIXTURES {
+        let here = opened(&with(Isolation::Off), checkpoint);
+        let ids = some_tokens(&here, 60);
+        let expected = logits(&here, &ids[..50], &ids[50..]);
+        let two = cut(Isolation::Process).planner_option("place.head", "cpu");
+        for (options, workers) in [(with(Isolation::Process), 1), (cut(Isolation::Process), 1), (two, 2)] {
+            let model = opened(&options, checkpoint);
+            assert!(logits(&model, &ids[..50], &ids[50..]) == expected, "{checkpoint}: {options:?}");
+            let session = model.chain().session().expect("a session");
+            assert_eq!(pids(&session.placement()).len(), workers, "{checkpoint}: {options:?}");
+        }
+    }
+    let text = |isolation| {
+        let model = opened(&with(isolation), EMBEDDING_FIXTURE);
+        model.embed("a text", &EmbedOptions::default()).unwrap_or_else(|error| panic!("{error}"))
+    };
+    assert_eq!(text(Isolation::Process), text(Isolation::Off));
+}
+
+#[test]
+fn sessions_continue_truncate_and_share_keys_across_shards() {
+    if !worker::is_here("sessions_continue_truncate_and_share_keys_across_shards") {
+        return;
+    }
+    // Of gemma 4, later layers read the keys of earlier ones; of all, some layers keep a ring.
+    for checkpoint in [TEXT_FIXTURES[1], TEXT_FIXTURES[0], TEXT_FIXTURES[3]] {
+        let here = opened(&with(Isolation::Off), checkpoint);
+        let there = opened(&cut(Isolation::Process), checkpoint);
+        let shards = there.chain().description().shards.len();
+        assert!(shards > here.chain().description().shards.len(), "{checkpoint}: {shards}");
+        let ids = some_tokens(&here, 90);
+        let walk = |model: &Model| {
+            let mut session = model.chain().session().unwrap_or_else(|error| panic!("{error}"));
+            let mut seen = Vec::new();
+            let mut truncations = Vec::new();
+            for (end, keep) in [(40, 38), (60, 20), (90, 0), (30, 30)] {
+                let begin = session.tokens().len();
+                session.append(&ids[begin.min(end - 1)..end]).unwrap_or_else(|error| panic!("{error}"));
+                seen.push(session.logits().expect("logits").iter().map(|v| v.to_bits()).collect::<Vec<_>>());
+                let truncation = session.truncate(keep).unwrap_or_else(|error| panic!("{error}"));
+                truncations.push(matches!(truncation, Truncation::Free));
+            }
+            (seen, truncations)
+        };
+        assert!(walk(&here) == walk(&there), "{checkpoint}");
+    }
+}
+
+#[test]
+fn two_sessions_of_one_worker_do_not_disturb_each_other() {
+    if !worker::is_here("two_sessions_of_one_worker_do_not_disturb_each_other") {
+        return;
+    }
+    let here = opened(&with(Isolation::Off), TEXT_FIXTURES[1]);
+    let there = opened(&cut(Isolation::Process), TEXT_FIXTURES[1]);
+    let ids = some_tokens(&here, 40);
+    let alone = [logits(&here, &ids[..10], &ids[10..30]), logits(&here, &ids[5..20], &ids[20..40])];
+    let both: Vec<_> = std::thread::scope(|scope| {
+        let one = scope.spawn(|| logits(&there, &ids[..10], &ids[10..30]));
+        let other = scope.spawn(|| logits(&there, &ids[5..20], &ids[20..40]));
+        [one, other].map(|thread| thread.join().expect("no panic")).to_vec()
+    });
+    assert!(both == alone);
+}
+
+#[test]
+fn the_record_names_the_worker_and_what_is_shared_is_not_copied() {
+    if !worker::is_here("the_record_names_the_worker_and_what_is_shared_is_not_copied") {
+        return;
+    }
+    let model = opened(&cut(Isolation::Process), TEXT_FIXTURES[1]);
+    let ids = some_tokens(&model, 12);
+    let mut session = model.chain().session().expect("a session");
+    session.append(&ids).expect("run");
+    let record = session.placement();
+    assert!(record.shards.len() > 3, "{record:?}");
+    let workers = pids(&record);
+    assert!(!workers.contains(&std::process::id()));
+    // A worker for each target that something runs on.
+    let instances: BTreeSet<&str> = record.shards.iter().map(|shard| shard.place.instance.as_str()).collect();
+    assert_eq!(workers.len(), instances.len(), "{record:?}");
+    for shard in &record.shards {
+        assert!(shard.runs > 0, "{shard:?}");
+    }
+    for boundary in record.boundaries.iter() {
+        assert_eq!((boundary.copied_because, boundary.bytes_copied), (None, 0), "{boundary:?}");
+    }
+    let json = serde_json::to_value(&record).expect("JSON");
+    assert_eq!(json["shards"][0]["process"], "worker", "{json}");
+    assert!(json["shards"][0]["pid"].is_u64(), "{json}");
+
+    // Compiling alone in a worker leaves running here.
+    let model = opened(&cut(Isolation::Compile), TEXT_FIXTURES[1]);
+    let mut session = model.chain().session().expect("a session");
+    session.append(&ids).expect("run");
+    assert!(session.placement().shards.iter().all(|shard| shard.process == ProcessPlacement::InProcess));
+}
+
+#[test]
+fn a_worker_ends_with_its_model() {
+    if !worker::is_here("a_worker_ends_with_its_model") {
+        return;
+    }
+    let model = opened(&with(Isolation::Process), TEXT_FIXTURES[3]);
+    let ids = some_tokens(&model, 4);
+    let mut session = model.chain().session().expect("a session");
+    session.append(&ids).expect("run");
+    let workers = pids(&session.placement());
+    let alive = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    assert!(workers.iter().all(alive));
+    drop(session);
+    drop(model);
+    assert!(!workers.iter().any(alive), "{workers:?}");
+}
+
+#[test]
+fn a_bundle_runs_in_a_worker_and_is_the_same_bundle_when_made_in_one() {
+    if !worker::is_here("a_bundle_runs_in_a_worker_and_is_the_same_bundle_when_made_in_one") {
+        return;
+    }
+    let arguments = ["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"];
+    let made = |isolation: &str| {
+        Compiled::from(TEXT_FIXTURES[1], arguments.into_iter().chain(["--isolation", isolation]))
+    };
+    let (isolated, local) = (made("process"), made("off"));
+    assert!(contents(&isolated.path()) == contents(&local.path()));
+
+    let open = |isolation| {
+        let options = BundleOptions::new().search_path(program::search_path()).isolation(isolation);
+        options.open(isolated.path()).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (here, there) = (open(Isolation::Off), open(Isolation::Process));
+    let ids = some_tokens(&here, 40);
+    assert!(logits(&here, &ids[..30], &ids[30..]) == logits(&there, &ids[..30], &ids[30..]));
+    let mut session = there.chain().session().expect("a session");
+    session.append(&ids[..3]).expect("run");
+    assert!(!pids(&session.placement()).contains(&std::process::id()));
+}
+
+/// This program has no worker beside it.
+#[test]
+fn without_a_worker_automatic_says_so_and_process_is_an_error() {
+    if std::env::var_os("SHARDWRIGHT_WORKER").is_some() {
+        return;
+    }
+    let model = opened(&with(Isolation::Automatic), TEXT_FIXTURES[3]);
+    let plan = model.plan().expect("a plan");
+    let said = plan.notices.iter().find(|notice| notice.text.contains("shardwright-worker"));
+    let said = said.unwrap_or_else(|| panic!("nothing is said: {:?}", plan.notices));
+    assert_eq!(said.kind, NoticeKind::Note);
+    assert!(said.text.contains("in this process"), "{}", said.text);
+
+    for isolation in [Isolation::Compile, Isolation::Process] {
+        let error = match with(isolation).open(tree::root().join(TEXT_FIXTURES[3])) {
+            Ok(_) => panic!("opened"),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+        assert!(error.to_string().contains("shardwright-worker"), "{error}");
+        assert!(error.help().is_some(), "{error}");
+    }
+
+    let bundle = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
+    let options = |isolation| BundleOptions::new().search_path(program::search_path()).isolation(isolation);
+    let model = options(Isolation::Automatic).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
+    let said = model.bundle_notices().iter().any(|notice| notice.text.contains("shardwright-worker"));
+    assert!(said, "{:?}", model.bundle_notices());
+    let error = match options(Isolation::Process).open(bundle.path()) {
+        Ok(_) => panic!("opened"),
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+}
+
+#[test]
+fn the_program_says_the_same() {
+    let run = |isolation: &str| {
+        shardwright(["run", TEXT_FIXTURES[3], "--prompt", "text", "--max-tokens", "4", "--greedy"])
+            .arguments(["--isolation", isolation])
+            .environment("SHARDWRIGHT_WORKER", "/nowhere/worker")
+    };
+    let outcome = run("automatic").outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("note: ") && outcome.stderr.contains("/nowhere/worker"),
+        "{}",
+        outcome.stderr
+    );
+    for isolation in ["compile", "process"] {
+        let (code, stderr) = run(isolation).refuses();
+        assert_eq!(code, 3, "{stderr}");
+        assert!(stderr.contains("/nowhere/worker"), "{stderr}");
+    }
+    let outcome = run("off").outcome();
+    assert!(!outcome.stderr.contains("/nowhere/worker"), "{}", outcome.stderr);
+}
