@@ -65,10 +65,10 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> 
 }
 
 /// Plans, compiles, revises what is refused, and loads.
-pub(crate) fn open(directory: &Path, options: &OpenOptions) -> Result<Model> {
+pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Model> {
     let text = TextSide::load(directory)?;
     let checkpoint = Checkpoint::open(directory)?;
-    let settled = settle(&checkpoint, options, &mut Unkept, &mut ())?;
+    let settled = settle(&checkpoint, options, &mut Unkept, watch)?;
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
     let next = going_on(directory, options, &settled);
     let plan = settled.told();

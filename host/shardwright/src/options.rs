@@ -221,7 +221,12 @@ impl OpenOptions {
 
     /// Plans, compiles and loads a checkpoint directory as Hugging Face publishes it.
     pub fn open(&self, checkpoint: impl AsRef<Path>) -> Result<Model> {
-        crate::opening::open(checkpoint.as_ref(), self)
+        crate::opening::open(checkpoint.as_ref(), self, &mut ())
+    }
+
+    /// [`OpenOptions::open`] that tells how far it is and asks whether to go on.
+    pub fn open_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Model> {
+        crate::opening::open(checkpoint.as_ref(), self, watch)
     }
 
     /// Plans, compiles and writes a bundle into `directory`, which [`BundleOptions`](crate::BundleOptions) opens. An interrupted call that is

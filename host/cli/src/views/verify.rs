@@ -148,16 +148,16 @@ struct Group<'r> {
 }
 
 fn groups(outputs: &[RowComparison]) -> Vec<Group<'_>> {
-    let kinds: [(&str, fn(&RowComparison) -> bool); 3] = [
-        ("", |output| !output.what.starts_with("state ") && !output.what.starts_with("layer.")),
-        ("layers within", |output| output.what.starts_with("layer.")),
-        ("states", |output| output.what.starts_with("state ")),
-    ];
+    let kind_of = |output: &RowComparison| match output.what.as_str() {
+        what if what.starts_with("layer.") => "layers within",
+        what if what.starts_with("state ") => "states",
+        _ => "",
+    };
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for (kind, belongs) in kinds {
+    for kind in ["", "layers within", "states"] {
         let mut group: Option<Group<'_>> = None;
         let mut members = 0;
-        for output in outputs.iter().filter(|output| belongs(output)) {
+        for output in outputs.iter().filter(|output| kind_of(output) == kind) {
             members += 1;
             match group.as_mut().filter(|_| !kind.is_empty()) {
                 None => {

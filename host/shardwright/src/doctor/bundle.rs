@@ -120,7 +120,7 @@ impl BundlePrognosis {
     /// Opens the bundle and asks the shims. Errors: what is no bundle.
     pub(crate) fn of(directory: &Path, shims: &Shims) -> Result<BundlePrognosis> {
         let bundle = Bundle::open(directory)?;
-        let mut asked = Asked { shims, instances: BTreeMap::new() };
+        let mut asked = Asked { shims, opened: BTreeMap::new() };
         let manifest = bundle.manifest();
         let chains: Vec<ChainPrognosis> = manifest
             .chains
@@ -183,10 +183,15 @@ impl BundlePrognosis {
     }
 }
 
-/// Shims that were opened, by name: with their devices, or why there are none.
+/// Shims that were opened, by name.
 struct Asked<'s> {
     shims: &'s Shims,
-    instances: BTreeMap<String, std::result::Result<(ShimInstance, Vec<String>), (String, Option<String>)>>,
+    opened: BTreeMap<String, std::result::Result<Opened, Error>>,
+}
+
+struct Opened {
+    instance: ShimInstance,
+    devices: Vec<String>,
 }
 
 impl Asked<'_> {
@@ -218,15 +223,16 @@ impl Asked<'_> {
     fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
         let by = &shard.compiled_by;
         let shims = self.shims;
-        let opened = self.instances.entry(by.shim.clone()).or_insert_with(|| {
-            let told = |error: Error| (error.to_string(), error.help().map(str::to_owned));
-            let instance = shims.open_to_compile(&by.shim, "prognosis", &[]).map_err(told)?;
-            let devices = instance.devices(None).map_err(|error| told(error.into()))?;
-            Ok((instance, devices.into_iter().map(|device| device.name).collect()))
+        let opened = self.opened.entry(by.shim.clone()).or_insert_with(|| {
+            let instance = shims.open_to_compile(&by.shim, "prognosis", &[])?;
+            let devices = instance.devices(None)?.into_iter().map(|device| device.name).collect();
+            Ok(Opened { instance, devices })
         });
         let (instance, devices) = match opened {
-            Ok(opened) => opened,
-            Err((reason, help)) => return (ShardState::Unknown, Some(reason.clone()), help.clone()),
+            Ok(opened) => (&opened.instance, &opened.devices),
+            Err(error) => {
+                return (ShardState::Unknown, Some(error.to_string()), error.help().map(str::to_owned));
+            }
         };
         if !devices.contains(&by.device) {
             let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);

@@ -50,7 +50,7 @@ pub fn verify_bundle(
     let mut report = verification.run(goldens, watch)?;
     let failed = report.boundaries.iter().any(|boundaries| boundaries.judged && !boundaries.passed);
     if failed {
-        let tapped = open.clone().taps(true).open(checkpoint)?;
+        let tapped = open.clone().taps(true).open_watched(checkpoint, watch)?;
         let again = Verification { model: &tapped, compiled: tapped.compiled(), intact: &intact, options };
         let layers = again.run(goldens, watch)?.boundaries;
         let named = layers.iter().find(|boundaries| boundaries.judged);

@@ -111,7 +111,7 @@ pub fn verify(
 ) -> Result<VerifyReport> {
     // Before anything takes long.
     options.thresholds(Thresholds::SAME_FLOATS)?;
-    let model = open.clone().taps(true).open(checkpoint)?;
+    let model = open.clone().taps(true).open_watched(checkpoint, watch)?;
     let intact = Checkpoint::open(checkpoint)?;
     Verification { model: &model, compiled: model.compiled(), intact: &intact, options }.run(goldens, watch)
 }
@@ -128,11 +128,11 @@ pub fn self_test(
     options.thresholds(Thresholds::SAME_FLOATS)?;
     let checkpoint_as_is = Checkpoint::open(checkpoint)?;
     let tapped = open.clone().taps(true);
-    let sound = tapped.open(checkpoint)?;
+    let sound = tapped.open_watched(checkpoint, watch)?;
     // What the shards of the sound model were compiled from is what those of the broken one are held against.
     let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
     let first = Verification { model: &sound, compiled, intact, options }.run(goldens, watch)?;
-    let model = tapped.break_middle_layer().open(checkpoint)?;
+    let model = tapped.break_middle_layer().open_watched(checkpoint, watch)?;
     let broken_layer = model.broken_layer().ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale that could be broken")
     })?;

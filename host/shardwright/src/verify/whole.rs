@@ -184,10 +184,10 @@ impl<'m> Whole<'m> {
                     &recorded.part(step)[..1],
                 );
             }
-            if step + 1 == golden.greedy.len() {
-                if let Some(last) = &golden.last_logits {
-                    self.tally.arrays("logits", tolerance::LOGITS, &place, logits, &last.values);
-                }
+            if step + 1 == golden.greedy.len()
+                && let Some(last) = &golden.last_logits
+            {
+                self.tally.arrays("logits", tolerance::LOGITS, &place, logits, &last.values);
             }
             if step + 1 < wanted.len() {
                 // The wanted token goes on, so that one difference does not become many.
