@@ -1,11 +1,31 @@
-//! What formats cost the demo model on the CPU shim: a table in Markdown, or JSON after `--format json`.
+//! What formats cost the demo model on the CPU shim: tables in Markdown, or JSON after `--format json`; `combinations` or `weights` alone
+//! where that is named.
 //!
 //! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every layer alone, and is run again by the
 //! reference on a few rows. `BENCHMARKS.md` holds a run of it.
 
+use std::path::Path;
+
+use serde_json::Value;
+use shardwright::WeightFormat;
 use shardwright_tests::formats::{
-    AgainstReference, CASES, Cost, Effort, Recorded, W4_BLOCK32_LOSS_MAX, W8_PER_CHANNEL_LOSS_MAX,
+    AgainstReference, CASES, Case, Cost, Effort, Recorded, W4_BLOCK32_LOSS_MAX, W8_PER_CHANNEL_LOSS_MAX,
+    Weighing, weighing, weight_error,
 };
+
+/// Formats of weights that are looked at by themselves.
+const WEIGHTS: [WeightFormat; 6] = [
+    WeightFormat::W8PerChannel,
+    WeightFormat::W8PerTensor,
+    WeightFormat::W4Block32,
+    WeightFormat::W4PerChannel,
+    WeightFormat::W4PerTensor,
+    WeightFormat::W2PerChannel,
+];
+
+/// Rows they are run on by the reference: every so many-th held-out row, and so many tokens of it.
+const WEIGHING_EVERY: usize = 2;
+const WEIGHING_TOKENS: usize = 128;
 
 /// Rows the reference runs too: every so many-th held-out row, and so many tokens of it.
 const REFERENCE_EVERY: usize = 16;
@@ -17,36 +37,65 @@ const EFFORT: Effort = Effort { rows: 48, steps: 24, greedy: 64 };
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let as_json = arguments.windows(2).any(|pair| pair == ["--format", "json"]);
+    let parts = ["combinations", "weights"];
+    let named = |part: &str| arguments.iter().any(|argument| argument == part);
     let cache = tempfile::tempdir().expect("a temporary folder");
-    let costs: Vec<Cost> = CASES
-        .iter()
-        .map(|&case| {
-            eprintln!("{} {}", case.formats, case.tables());
-            Cost::of(case, &Recorded::All, EFFORT, cache.path())
-        })
-        .collect();
+    for part in parts {
+        if !named(part) && parts.iter().any(|other| named(other)) {
+            continue;
+        }
+        match part {
+            "combinations" => combinations(as_json, cache.path()),
+            _ => weights(as_json, cache.path()),
+        }
+    }
+}
+
+/// Every combination as a whole.
+fn combinations(as_json: bool, cache: &Path) {
+    let cost = |&case: &Case| {
+        eprintln!("{} {}", case.formats, case.tables());
+        Cost::of(case, &Recorded::All, EFFORT, cache)
+    };
+    let costs: Vec<Cost> = CASES.iter().map(cost).collect();
     eprintln!("through the reference");
     let part = Recorded::some(1, REFERENCE_EVERY, REFERENCE_TOKENS);
-    let reference = AgainstReference::of(&CASES, &part, cache.path());
+    let reference = AgainstReference::of(&CASES, &part, cache);
     let stored = &costs[0];
     match as_json {
         true => {
-            let rows = costs.iter().zip(&reference);
-            let rows: Vec<_> = rows.map(|(cost, both)| cost.json(stored, Some(both))).collect();
-            println!("{:#}", serde_json::Value::from(rows));
+            let rows = costs.iter().zip(&reference).map(|(cost, both)| cost.json(stored, both));
+            println!("{:#}", Value::from_iter(rows));
         }
-        false => markdown(&costs, &reference),
+        false => table_of_combinations(&costs, &reference),
     }
     let loss = |formats: &str| {
         let plain = |cost: &&Cost| cost.case.formats == formats && cost.case.tables() == "stored";
         costs.iter().find(plain).map(|cost| cost.loss(stored)).expect("it is among the cases")
     };
     assert!(costs.iter().all(|cost| cost.nll.is_finite()));
-    assert!(loss("w8-per-channel/f32/f32") <= W8_PER_CHANNEL_LOSS_MAX);
-    assert!(loss("w4-block32/f32/f32") <= W4_BLOCK32_LOSS_MAX);
+    assert!(loss("w8-per-channel/f32/f32").abs() <= W8_PER_CHANNEL_LOSS_MAX);
+    assert!(loss("w4-block32/f32/f32").abs() <= W4_BLOCK32_LOSS_MAX);
+    assert!(loss("w4-block32/f32/f32") < loss("w4-per-channel/f32/f32"));
+    assert!(loss("w4-per-channel/f32/f32") < loss("w2-per-channel/f32/f32"));
 }
 
-fn markdown(costs: &[Cost], reference: &[AgainstReference]) {
+/// Formats of weights by themselves.
+fn weights(as_json: bool, cache: &Path) {
+    eprintln!("weights");
+    let part = Recorded::some(1, WEIGHING_EVERY, WEIGHING_TOKENS);
+    let (float, weighings) = weighing(&WEIGHTS, &part, cache);
+    let errors = WEIGHTS.map(weight_error);
+    match as_json {
+        true => {
+            let rows = weighings.iter().zip(errors).map(|(weighing, error)| weighing.json(error, float));
+            println!("{:#}", Value::from_iter(rows));
+        }
+        false => table_of_weights(&weighings, &errors, float),
+    }
+}
+
+fn table_of_combinations(costs: &[Cost], reference: &[AgainstReference]) {
     let stored = &costs[0];
     println!(
         "| weights/activations/states | tables (embedding, per-layer) | weights kB | tables kB | states kB | nats | loss % | divergence \
@@ -73,6 +122,25 @@ fn markdown(costs: &[Cost], reference: &[AgainstReference]) {
             cost.before_first_difference,
             cost.off_reference.0,
             both.difference(),
+        );
+    }
+}
+
+fn table_of_weights(weighings: &[Weighing], errors: &[f64], float: f64) {
+    println!(
+        "| weights | off by | loss %, columns alike | divergence | loss %, columns weighed | divergence |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|");
+    for (weighing, error) in weighings.iter().zip(errors) {
+        let loss = |(nll, _): (f64, f64)| 100.0 * (nll / float - 1.0);
+        println!(
+            "| {} | {:.2} % | {:+.2} | {:.4} | {:+.2} | {:.4} |",
+            weighing.format,
+            100.0 * error,
+            loss(weighing.equal),
+            weighing.equal.1,
+            loss(weighing.weighed),
+            weighing.weighed.1,
         );
     }
 }

@@ -17,7 +17,8 @@ use shardwright::{
 use shardwright_graph::target::{FormatTuple, StateFormat};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
-    Calibration, Calibrator, Candidate, Importance, IntegerBits, RangeMethod, content_hash, evaluate,
+    Calibration, Calibrator, Candidate, Importance, IntegerBits, RangeMethod, Unwatched, content_hash,
+    evaluate, quantise_weight,
 };
 use tempfile::TempDir;
 
@@ -320,7 +321,7 @@ impl Cost {
     }
 
     /// Everything, for programs.
-    pub fn json(&self, stored: &Cost, reference: Option<&AgainstReference>) -> Value {
+    pub fn json(&self, stored: &Cost, reference: &AgainstReference) -> Value {
         json!({
             "formats": self.case.formats,
             "embedding": self.case.embedding,
@@ -338,9 +339,9 @@ impl Cost {
             "worst_layer": self.worst_layer().map(|(layer, _)| layer),
             "off_reference_worst": self.off_reference.0,
             "off_reference_p95": self.off_reference.1,
-            "reference_nll": reference.map(|both| both.reference),
-            "shim_nll_on_its_rows": reference.map(|both| both.shim),
-            "divergence": reference.map(|both| both.divergence),
+            "reference_nll": reference.reference,
+            "shim_nll_on_its_rows": reference.shim,
+            "divergence": reference.divergence,
         })
     }
 }
@@ -424,6 +425,81 @@ fn reference(graph: &Graph, cases: &[Case], calibration: &Calibration, rows: &[V
         }
     }
     found
+}
+
+/// What the reference makes of one format of weights: nats per token and divergence from the model in float.
+#[derive(Clone, Copy, Debug)]
+pub struct Weighing {
+    /// The format, of all matrices.
+    pub format: WeightFormat,
+    /// Where all columns count alike when scales are chosen.
+    pub equal: (f64, f64),
+    /// Where a column counts as much as calibration saw of what it is multiplied with.
+    pub weighed: (f64, f64),
+}
+
+impl Weighing {
+    /// Everything, for programs; besides the matrices' own error, beside nats of the model as stored.
+    pub fn json(&self, weight_error: f64, stored_nll: f64) -> Value {
+        json!({
+            "format": self.format.to_string(),
+            "weight_error": weight_error,
+            "stored_nll": stored_nll,
+            "nll": self.equal.0,
+            "divergence": self.equal.1,
+            "weighed_nll": self.weighed.0,
+            "weighed_divergence": self.weighed.1,
+        })
+    }
+}
+
+/// Whether it helps that columns count by what they are multiplied with; besides, nats of the model as stored.
+///
+/// # Panics
+/// If the reference cannot run it.
+pub fn weighing(formats: &[WeightFormat], part: &Recorded, cache: &Path) -> (f64, Vec<Weighing>) {
+    let graph = chain::committed(DEMO_MODEL);
+    let calibration = calibrate(&graph, &CASES[0], cache);
+    let of = |format: WeightFormat, importance: Importance| Candidate {
+        formats: FormatTuple { weights: format, ..FormatTuple::F32 },
+        tables: shardwright_quantisation::TableFormats::default(),
+        importance,
+    };
+    let both = |&format: &WeightFormat| [of(format, Importance::new()), of(format, calibration.importance())];
+    let candidates: Vec<Candidate> = formats.iter().flat_map(both).collect();
+    let mut on = |_: u64, _: u64| ControlFlow::Continue(());
+    let table = evaluate(&graph, &candidates, &Ranges::new(), &part.rows(), &mut on).expect("it runs");
+    let pairs = table.rows.as_chunks::<2>().0.iter().zip(formats);
+    let found = pairs.map(|([equal, weighed], &format)| {
+        let costs = |row: &shardwright_quantisation::Evaluation| {
+            (row.nll.expect("a model that generates"), row.divergence)
+        };
+        Weighing { format, equal: costs(equal), weighed: costs(weighed) }
+    });
+    let found = found.collect();
+    (table.nll.expect("a model that generates"), found)
+}
+
+/// How far the demo model's matrices are from themselves in a format: length of all differences over length of all values.
+///
+/// # Panics
+/// If a matrix cannot be made.
+pub fn weight_error(format: WeightFormat) -> f64 {
+    let graph = chain::committed(DEMO_MODEL);
+    let matrices = graph.weights.iter().zip(graph.matrices()).filter(|(_, is_matrix)| *is_matrix);
+    let (mut off, mut of) = (0.0_f64, 0.0_f64);
+    for (matrix, _) in matrices {
+        let made = quantise_weight(matrix, format, None, &mut Unwatched).expect("a matrix in any format");
+        let (mut wanted, mut got) = (vec![0.0; matrix.row_width()], vec![0.0; matrix.row_width()]);
+        for row in 0..matrix.rows() {
+            assert!(matrix.decode_row(row, &mut wanted) && made.decode_row(row, &mut got));
+            for (&wanted, &got) in wanted.iter().zip(&got) {
+                off += f64::from(wanted - got).powi(2);
+                of += f64::from(wanted).powi(2);
+            }
+        }
+    }
+    (off / of).sqrt()
 }
 
 fn candidate(case: &Case) -> Candidate {
