@@ -107,9 +107,13 @@ fn the_same_inputs_give_the_same_files() {
     };
     let static_integers = "w8-per-channel/a16/a16".parse().expect("a format");
     let blocks = "w4-block32/a8-dynamic/f32".parse().expect("a format");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = folder.path().join("conversations");
+    fs::write(&text, "What is an NPU?\tA chip for networks.\nHello.\tHello, what do you need?\n")
+        .expect("written");
     let cases = [
-        (DEMO_MODEL, here().soc("mt6989").on(Executor::Cpu).limit("ops", 400)),
-        (TEXT_FIXTURES[1], here().formats(static_integers)),
+        (DEMO_MODEL, here().soc("mt6989").on(Executor::Cpu).limit("ops", 400).calibration_text(&text)),
+        (TEXT_FIXTURES[1], here().formats(static_integers).calibration_text(&text)),
         (TEXT_FIXTURES[3], here().formats(blocks)),
         (EMBEDDING_FIXTURE, here()),
     ];
