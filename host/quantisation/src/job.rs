@@ -14,7 +14,7 @@ use crate::{QuantiseError, RowSource, pack};
 
 /// Values a chunk is cut to, where its rows are not longer: a megabyte as f32.
 const CHUNK_VALUES: usize = 1 << 18;
-/// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and results, 50 MB or so.
+/// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and results, 100 MB at the very most.
 const CHUNKS_PER_THREAD: usize = 2;
 const CHUNKS_AT_A_TIME: usize = 32;
 /// Values that may share a channel's scale: a gigabyte as f32, a hundred times the longest row of any published model.
