@@ -1,17 +1,20 @@
 //! Carrying plans out on the C example: what is built, and every way it can end otherwise.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::process::Command;
 
+use shardwright_build::bundle::BundleWriter;
 use shardwright_build::graph::target::{ErrorClass, Flag, FlagSchema, FlagType};
-use shardwright_build::graph::{EntryOptions, Graph, GraphError};
+use shardwright_build::graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
 use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::feedback::Feedback;
 use shardwright_build::planning::request::Request;
+use shardwright_build::quantisation::{Recipe, Unwatched, quantise};
 use shardwright_build::shims::{ShimRegistry, Watch, WorkOrderError};
 use shardwright_build::{
-    BuildError, BuiltShard, EntryMenu, Executor, ModelFormats, PrimitiveCount, ShimJudge, TargetOffer,
-    compile_plan,
+    BuildError, BuiltShard, BundleShelf, EntryMenu, Executor, ModelFormats, PlanHeading, PlannerName,
+    PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, report_plan,
 };
 use tempfile::TempDir;
 
@@ -75,6 +78,7 @@ impl Site {
             executors,
             plan,
             EntryOptions::default(),
+            &mut Unkept,
             watch,
         )
     }
@@ -225,4 +229,138 @@ fn a_build_can_be_stopped_between_shards_and_within_one() {
     }
     assert!(finished);
     assert!(BuildError::Cancelled.help().is_none());
+}
+
+const QUANTISED: &str = "w8-per-channel/a16/a16";
+
+/// The site with one format tuple to choose from, counted.
+fn counted(site: &mut Site, formats: &str) -> ModelFormats {
+    let formats = ModelFormats::counted(&site.graph, &[formats.parse().unwrap()]).unwrap();
+    site.request.formats = formats.tuples().to_vec();
+    formats
+}
+
+#[test]
+fn integers_without_ranges_are_not_compiled() {
+    let mut site = Site::planned_without_shim("gemma3_text");
+    let plan = site.plan(&[]);
+    let formats = counted(&mut site, QUANTISED);
+    assert!(formats.needs_ranges(&plan));
+    let Site { request, offers, executors, .. } = &site;
+    let options = EntryOptions::default();
+    let error = compile_plan(&formats, request, offers, executors, &plan, options, &mut Unkept, &mut ())
+        .expect_err("nothing was calibrated");
+    let BuildError::NotCalibrated { shard, formats } = &error else { panic!("{error:?}") };
+    assert_eq!((shard.as_str(), formats.as_str()), ("embed", QUANTISED));
+    assert!(error.help().unwrap().contains("calibrate"), "{error}");
+}
+
+#[test]
+fn only_constants_that_are_read_are_made_and_a_weight_that_cannot_be_is_named() {
+    let mut site = Site::planned_without_shim("gemma3_text");
+    let plan = site.plan(&[]);
+    let formats = counted(&mut site, "w8-per-channel");
+    let made = formats
+        .made(&site.graph, &site.request, &plan, None, |graph, weights| {
+            assert!(weights.contains(&ConstantFormat::Stored) && weights.len() == graph.weights.len());
+            let recipe = Recipe { weights, ..Recipe::default() };
+            Ok(quantise(graph, &recipe, &mut Unwatched)?)
+        })
+        .unwrap();
+    assert!(made.graph(0).weights.iter().all(|weight| weight.data.is_present()));
+    let quantised = made.graph(0).weights.iter().filter(|weight| weight.quantisation.is_some()).count();
+    assert_eq!(quantised, site.graph.matrices().iter().filter(|is_matrix| **is_matrix).count());
+
+    let mut broken = site.graph.clone();
+    let matrix = broken.matrices().iter().position(|is_matrix| *is_matrix).unwrap();
+    let name = broken.weights[matrix].name.clone();
+    let bytes = vec![0xff; broken.weights[matrix].data.length()];
+    broken.weights[matrix].data = WeightData::from_vec(bytes);
+    let error = formats
+        .made(&broken, &site.request, &plan, None, |graph, weights| {
+            let recipe = Recipe { weights, ..Recipe::default() };
+            Ok(quantise(graph, &recipe, &mut Unwatched)?)
+        })
+        .err()
+        .expect("NaN is no integer");
+    assert!(matches!(error, BuildError::Quantise(_)), "{error:?}");
+    assert!(error.to_string().contains(&name) && error.help().is_some(), "{error}");
+}
+
+#[test]
+fn a_shelf_recalls_what_it_kept_and_nothing_else() {
+    let site = Site::new("gemma3_text", None);
+    let plan = site.plan(&[3]);
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("bundle");
+    let build = |shelf: &mut dyn Shelf| {
+        let Site { graph, request, offers, executors, .. } = &site;
+        let formats = ModelFormats::stored(graph);
+        compile_plan(&formats, request, offers, executors, &plan, EntryOptions::default(), shelf, &mut ())
+    };
+    let report = |shards: &[BuiltShard]| {
+        let planner = PlannerName { name: "by hand".to_owned(), version: "0".to_owned(), built_in: false };
+        assert_eq!(shards.len(), 4);
+        let heading = PlanHeading {
+            soc: "chip".to_owned(),
+            planner,
+            refused_plans: 0,
+            notices: Vec::new(),
+            emulated_on: None,
+        };
+        report_plan(&site.request, &plan, heading)
+    };
+    let mut writer = BundleWriter::create(&directory).unwrap();
+    {
+        let mut shelf = BundleShelf::new(&mut writer).unwrap();
+        let built = build(&mut shelf).unwrap();
+        assert_eq!(shelf.recalled(), 0);
+        let chain = shelf.chain("primary", &site.request, &plan, &built, &report(&built)).unwrap();
+        assert_eq!(chain.shards.len(), 4);
+
+        let elsewhere = build(&mut Unkept).unwrap();
+        let mut empty = BundleWriter::create(folder.path().join("empty")).unwrap();
+        let error = BundleShelf::new(&mut empty)
+            .unwrap()
+            .chain("primary", &site.request, &plan, &elsewhere, &report(&elsewhere))
+            .unwrap_err();
+        assert!(matches!(&error, BuildError::Shelf { shard, .. } if shard == "embed"), "{error:?}");
+        assert!(error.help().is_some());
+    }
+    drop(writer);
+
+    let mut writer = BundleWriter::create(&directory).unwrap();
+    let mut shelf = BundleShelf::new(&mut writer).unwrap();
+    build(&mut shelf).unwrap();
+    assert_eq!(shelf.recalled(), 4, "an interrupted build goes on");
+    drop(shelf);
+    drop(writer);
+
+    // A file that is whole and no artefact.
+    let mut writer = BundleWriter::create(folder.path().join("wrong")).unwrap();
+    let reference = writer.add_bytes(b"no artefact").unwrap();
+    for key in keys(&directory) {
+        writer.remember(&key, reference).unwrap();
+    }
+    let error = build(&mut BundleShelf::new(&mut writer).unwrap()).unwrap_err();
+    assert!(matches!(error, BuildError::Artefact(_)), "{error:?}");
+    assert!(error.help().is_some());
+    drop(writer);
+
+    // A file stands where the staging folder goes.
+    let mut writer = BundleWriter::create(folder.path().join("blocked")).unwrap();
+    let staging = writer.staging().unwrap();
+    std::fs::remove_dir(&staging).unwrap();
+    std::fs::write(&staging, b"").unwrap();
+    let error = BundleShelf::new(&mut writer).err().expect("no folder can be made there");
+    assert!(matches!(error, BuildError::Bundle(_)), "{error:?}");
+}
+
+/// The keys under which an unfinished bundle remembers its artefacts.
+fn keys(directory: &Path) -> Vec<String> {
+    let journal = std::fs::read_to_string(directory.join(".unfinished")).unwrap();
+    let key = |line: &str| Some(line[line.find("artefact of ")?..].to_owned());
+    let keys: Vec<String> = journal.lines().filter_map(key).collect();
+    assert!(!keys.is_empty(), "{journal}");
+    keys
 }
