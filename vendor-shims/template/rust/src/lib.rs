@@ -62,7 +62,11 @@ fn refusal(entry: EntryView<'_>, node: NodeView<'_>) -> Option<String> {
             return Some("this shim adds equal shapes only".to_owned());
         }
     }
-    None
+    let result = node.outputs().iter().map(|&output| entry.tensor(output));
+    result
+        .filter(|tensor| tensor.dtype() != SW_DTYPE_F32 || tensor.quantisation().is_some())
+        .map(|tensor| format!("`{}` is encoded; this shim gives plain f32", tensor.name()))
+        .next()
 }
 
 impl Shim for Template {
