@@ -250,3 +250,37 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
         shardwright(["verify", TEXT_FIXTURES[0], "--bundle", &bundle]).arguments(OPTIONS).refuses();
     assert!(code == 6 && stderr.contains("compiled from checkpoint"), "{stderr}");
 }
+
+/// Stops at the first stage that holds a word.
+struct Impatient {
+    word: &'static str,
+    seen: std::cell::Cell<bool>,
+}
+
+impl shardwright::Watch for Impatient {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        assert!(per_mille <= 1000, "{per_mille} {stage}");
+        self.seen.set(self.seen.get() || stage.contains(self.word));
+    }
+
+    fn cancelled(&self) -> bool {
+        self.seen.get()
+    }
+}
+
+#[test]
+fn it_tells_how_far_it_is_and_can_be_stopped_there() {
+    let root = shardwright_tests::tree::root();
+    let (checkpoint, open) = (
+        root.join(TEXT_FIXTURES[3]),
+        shardwright::OpenOptions::new().search_path(shardwright_tests::program::search_path()),
+    );
+    // As a whole, then each shard.
+    for word in ["p1 as a whole", "p0 through decoder", "p2 through head"] {
+        let mut watch = Impatient { word, seen: false.into() };
+        let options = shardwright::VerifyOptions::new();
+        let error =
+            shardwright::verify(&checkpoint, &checkpoint, &open, &options, &mut watch).expect_err(word);
+        assert_eq!(error.kind(), shardwright::ErrorKind::Cancelled, "{word}: {error}");
+    }
+}
