@@ -160,12 +160,14 @@ fn a_killed_compilation_is_taken_up_and_ends_in_the_same_bytes() {
     };
     let mut killed = 0;
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let scratch = tempfile::tempdir().expect("a temporary folder");
     for moment in 1..=8 {
         let bundle = folder.path().join(format!("killed-{moment}"));
         let mut child = Command::new(program::executable())
             .current_dir(tree::root())
             .args(["compile", DEMO_MODEL, "-o", &shown(&bundle)])
             .args(&arguments)
+            .env("TMPDIR", scratch.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -195,6 +197,7 @@ fn a_killed_compilation_is_taken_up_and_ends_in_the_same_bytes() {
             .current_dir(tree::root())
             .args(["compile", DEMO_MODEL, "-o", &shown(&bundle)])
             .args(&arguments)
+            .env("TMPDIR", scratch.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -206,6 +209,11 @@ fn a_killed_compilation_is_taken_up_and_ends_in_the_same_bytes() {
         assert_eq!(intact["intact"], true, "{moment}: {intact}");
         generate(&shown(&bundle)).succeeds();
     }
+    assert!(
+        contents(scratch.path()).is_empty(),
+        "what was killed left something: {:?}",
+        contents(scratch.path()).keys()
+    );
 }
 
 #[test]
