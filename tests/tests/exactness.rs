@@ -10,7 +10,7 @@ use shardwright_graph::{Graph, StateKind};
 use shardwright_planning::check::PlanFault;
 use shardwright_reference::{Arrangement, Form, ReferenceModel};
 use shardwright_runtime::{Chain, ChainError, PlacementRecord, Session, SessionError, Truncation};
-use shardwright_test_checkpoints::{Family, Random, Spec};
+use shardwright_test_checkpoints::{Random, Spec, Spelling};
 use shardwright_tests::chain::{Bench, Cut, Opened, committed, encode_menu, made, menu, shims, tokens};
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::shapes::random_spec;

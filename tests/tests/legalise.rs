@@ -166,7 +166,8 @@ fn a_refused_primitive_is_told_with_its_layer_and_reason() {
     let a16 = |weights| FormatTuple::uniform(weights, ActivationFormat::A16, StateFormat::A16);
     let with = |activations, states| FormatTuple::uniform(w8, activations, states);
     let f32 = FormatTuple::F32;
-    let table: [(FormatTuple, &[(&str, &str)], &str, &str); 12] = [
+    type Case<'a> = (FormatTuple, &'a [(&'a str, &'a str)], &'a str, &'a str);
+    let table: [Case<'_>; 12] = [
         (A16W8, &[("no-op", "exp")], "exp", "there is no exp"),
         (A16W8, &[("no-op", "rsqrt")], "rsqrt", "there is no rsqrt"),
         (A16W8, &[("rank-limit", "3")], "reshape", "has 4 axes, of which 3 are taken"),
