@@ -241,13 +241,16 @@ fn rewritten(compiled: &Compiled, change: impl FnOnce(&mut Value)) {
     writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Of a manifest.
+type Change = Box<dyn FnOnce(&mut Value)>;
+
 #[test]
 fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
     let compiled = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
     let manifest = compiled.manifest_json();
     let shard =
         |change: fn(&mut Value)| move |manifest: &mut Value| change(&mut manifest["chains"][0]["shards"][1]);
-    let changes: [(&str, Box<dyn FnOnce(&mut Value)>); 5] = [
+    let changes: [(&str, Change); 5] = [
         ("version", Box::new(shard(|shard| shard["compiled_by"]["version"] = "99.0.0".into()))),
         ("work order", Box::new(shard(|shard| shard["work_order"] = "0".repeat(64).into()))),
         ("device", Box::new(shard(|shard| shard["compiled_by"]["device"] = "npu".into()))),

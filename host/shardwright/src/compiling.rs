@@ -56,10 +56,7 @@ pub(crate) fn compile(
     let Settled { preparation, graph, report, ranges, .. } = primary;
     let assets =
         graph.assets.iter().map(|asset| writer.add_asset(asset)).collect::<std::result::Result<_, _>>()?;
-    let calibration = match ranges {
-        Some(ranges) => Some(Digest::of(&serde_json::to_vec(&ranges).unwrap_or_default())),
-        None => None,
-    };
+    let calibration = ranges.map(|ranges| Digest::of(&serde_json::to_vec(&ranges).unwrap_or_default()));
     let facts = checkpoint.facts();
     let manifest = Manifest {
         program: concat!("shardwright ", env!("CARGO_PKG_VERSION")).to_owned(),
