@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use shardwright_build::{BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, ShimJudge, TargetOffer};
+use shardwright_build::{BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, ShimJudge, TargetOffer};
 use shardwright_graph::target::{EntryName, Target, TargetKind};
 use shardwright_graph::{EntryKind, EntryOptions, Graph};
 use shardwright_models::Checkpoint;
@@ -324,12 +324,14 @@ impl<'g> Bench<'g> {
         let plan = self.check(cut).unwrap_or_else(|fault| panic!("{cut:?}: {fault}"));
         let options = EntryOptions::default();
         shardwright_build::compile_plan(
-            &ModelFormats::stored(self.graph),
-            &self.request,
-            &self.offers,
-            &self.executors,
+            &BuildSite {
+                formats: &ModelFormats::stored(self.graph),
+                request: &self.request,
+                offers: &self.offers,
+                executors: &self.executors,
+                options,
+            },
             &plan,
-            options,
             &mut shardwright_build::Unkept,
             &mut (),
         )

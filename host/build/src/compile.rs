@@ -195,20 +195,32 @@ impl BuildError {
     }
 }
 
+/// What a plan is carried out with.
+#[derive(Clone, Copy)]
+pub struct BuildSite<'a> {
+    /// The model in the formats of the request, made.
+    pub formats: &'a ModelFormats,
+    /// What the planner was asked.
+    pub request: &'a Request,
+    /// The targets of the request, by index, with who answers for each.
+    pub offers: &'a [TargetOffer],
+    /// What runs each target.
+    pub executors: &'a [Executor],
+    /// What entry graphs hold beyond what a run needs.
+    pub options: EntryOptions,
+}
+
 /// Compiles every shard of the plan with the executor of its target (by index in the request).
 ///
 /// A refusal names the shard and carries the shim's class and details, for `revise`. What was compiled is held against the cost
 /// table: a planner was promised exact sums.
 pub fn compile_plan(
-    formats: &ModelFormats,
-    request: &Request,
-    offers: &[TargetOffer],
-    executors: &[Executor],
+    site: &BuildSite<'_>,
     plan: &CheckedPlan,
-    options: EntryOptions,
     shelf: &mut dyn Shelf,
     watch: &mut dyn Watch,
 ) -> Result<Vec<BuiltShard>, BuildError> {
+    let &BuildSite { formats, request, offers, executors, options } = site;
     let mut built = Vec::new();
     for (index, (shard, cost)) in plan.shards().enumerate() {
         if watch.cancelled() {

@@ -17,7 +17,8 @@ mod shim_judge;
 
 pub use bundled::{BundleShelf, digest};
 pub use compile::{
-    BuildError, BuiltShard, CompiledGraphs, Executor, Rewritten, Shelf, Unkept, compile_plan, shard_name,
+    BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, Rewritten, Shelf, Unkept, compile_plan,
+    shard_name,
 };
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{Judge, PrimitiveCount};

@@ -23,13 +23,13 @@ use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, 
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
 use shardwright_build::shims::{DeviceKind, ShimInstance, Watch};
 use shardwright_build::{
-    BuildError, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats, ModelName, Notice,
-    NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept,
-    compile_plan, make_request, report_plan, shard_name, stored_formats,
+    BuildError, BuildSite, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats, ModelName,
+    Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, Shelf, ShimJudge, TargetOffer,
+    Unkept, compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{
-    Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError, ShardDescription, ShardExecutor,
-    ShardOrigin, ShimShard,
+    Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError, ShardDescription,
+    ShardExecutor, ShardOrigin, ShimShard,
 };
 
 use crate::isolation::Shims;
@@ -120,7 +120,8 @@ pub(crate) fn settle(
     let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
         let Preparation { request, offers, executors, formats, .. } = &preparation;
         let made = making.materials(formats, request, &planned.plan, watch)?;
-        match compile_plan(&made, request, offers, executors, &planned.plan, entry_options, shelf, watch) {
+        let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
+        match compile_plan(&site, &planned.plan, shelf, watch) {
             Ok(shards) => Ok(Trial::Accepted(shards)),
             Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
             Err(error) => Err(Error::from(error)),
@@ -465,6 +466,8 @@ fn offered_formats(graph: &Graph, profile: &Profile, named: &[FormatChoice]) -> 
     let mut offered: Vec<FormatTuple> = Vec::new();
     let known = profile.formats.iter().filter(|known| known.legal).map(|known| known.formats.clone());
     let candidates: Vec<FormatTuple> = match named {
+        // A processor takes every format; which of them is faster is no reason to round somebody's weights.
+        [] if profile.kind == TargetKind::Cpu => vec![stored.clone()],
         [] => known.chain([stored]).collect(),
         named => named
             .iter()

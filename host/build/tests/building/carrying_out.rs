@@ -13,8 +13,8 @@ use shardwright_build::planning::request::Request;
 use shardwright_build::quantisation::{Recipe, Unwatched, quantise};
 use shardwright_build::shims::{ShimRegistry, Watch, WorkOrderError};
 use shardwright_build::{
-    BuildError, BuiltShard, BundleShelf, EntryMenu, Executor, ModelFormats, PlanHeading, PlannerName,
-    PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, report_plan,
+    BuildError, BuildSite, BuiltShard, BundleShelf, EntryMenu, Executor, ModelFormats, PlanHeading,
+    PlannerName, PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, report_plan,
 };
 use tempfile::TempDir;
 
@@ -71,16 +71,9 @@ impl Site {
 
     fn build(&self, plan: &CheckedPlan, watch: &mut dyn Watch) -> Result<Vec<BuiltShard>, BuildError> {
         let Site { graph, request, offers, executors, .. } = self;
-        compile_plan(
-            &ModelFormats::stored(graph),
-            request,
-            offers,
-            executors,
-            plan,
-            EntryOptions::default(),
-            &mut Unkept,
-            watch,
-        )
+        let formats = &ModelFormats::stored(graph);
+        let site = BuildSite { formats, request, offers, executors, options: EntryOptions::default() };
+        compile_plan(&site, plan, &mut Unkept, watch)
     }
 
     fn fails(&self, plan: &CheckedPlan) -> BuildError {
@@ -248,8 +241,8 @@ fn integers_without_ranges_are_not_compiled() {
     assert!(formats.needs_ranges(&plan));
     let Site { request, offers, executors, .. } = &site;
     let options = EntryOptions::default();
-    let error = compile_plan(&formats, request, offers, executors, &plan, options, &mut Unkept, &mut ())
-        .expect_err("nothing was calibrated");
+    let building = BuildSite { formats: &formats, request, offers, executors, options };
+    let error = compile_plan(&building, &plan, &mut Unkept, &mut ()).expect_err("nothing was calibrated");
     let BuildError::NotCalibrated { shard, formats } = &error else { panic!("{error:?}") };
     assert_eq!((shard.as_str(), formats.as_str()), ("embed", QUANTISED));
     assert!(error.help().unwrap().contains("calibrate"), "{error}");
@@ -295,8 +288,9 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     let directory = folder.path().join("bundle");
     let build = |shelf: &mut dyn Shelf| {
         let Site { graph, request, offers, executors, .. } = &site;
-        let formats = ModelFormats::stored(graph);
-        compile_plan(&formats, request, offers, executors, &plan, EntryOptions::default(), shelf, &mut ())
+        let formats = &ModelFormats::stored(graph);
+        let site = BuildSite { formats, request, offers, executors, options: EntryOptions::default() };
+        compile_plan(&site, &plan, shelf, &mut ())
     };
     let report = |shards: &[BuiltShard]| {
         let planner = PlannerName { name: "by hand".to_owned(), version: "0".to_owned(), built_in: false };
