@@ -91,7 +91,8 @@ pub struct TargetArguments {
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
     pub limits: Vec<(String, u64)>,
     /// Offer these formats, best first (may be repeated): `stored`, or WEIGHTS/ACTIVATIONS/STATES such as
-    /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile, then `stored`.
+    /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile, then `stored`;
+    /// without a chip `stored` alone.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub formats: Vec<FormatChoice>,
     /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored.
