@@ -29,14 +29,14 @@ fn main() {
             .expect("the fixture opens")
     };
     let (whole, cut) = (model("1"), model("6"));
-    let boundaries = cut.plan().shards.len() - whole.plan().shards.len();
+    let boundaries = cut.chain().description().shards.len() - whole.chain().description().shards.len();
     assert!(boundaries >= 4, "the cut model must have more shards");
 
     let (quickest_whole, quickest_cut) = steps(&whole, &cut);
     let added = quickest_cut.saturating_sub(quickest_whole);
     println!("shard boundary ({MODEL}, 1 thread, decode, {STEPS} steps each in turns)");
-    row(&format!("step, {} shards", whole.plan().shards.len()), shown(quickest_whole));
-    row(&format!("step, {} shards", cut.plan().shards.len()), shown(quickest_cut));
+    row(&format!("step, {} shards", whole.chain().description().shards.len()), shown(quickest_whole));
+    row(&format!("step, {} shards", cut.chain().description().shards.len()), shown(quickest_cut));
     row("host overhead per boundary", format_args!("{} ns", added.as_nanos() / boundaries as u128));
 }
 

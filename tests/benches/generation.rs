@@ -44,7 +44,7 @@ fn speeds(threads: u32, name: &str, soc: &str, limits: &[(&str, u64)]) -> String
         options = options.limit(*limit, *value);
     }
     let model = options.open(tree::root().join("demo-model")).expect("the demo model opens");
-    let shards = model.plan().shards.len();
+    let shards = model.chain().description().shards.len();
     let prompt = prompt();
     let (mut prefill, mut decode, mut text) = (Vec::new(), Vec::new(), String::new());
     for _ in 0..REPETITIONS {

@@ -115,7 +115,7 @@ fn in_other_formats_shards_give_what_the_quantised_graph_gives() {
         let boundaries = list(&report, "boundaries");
         assert_eq!(boundaries.len(), 2, "{report}");
         let worst = |boundaries: &Value| {
-            let shards = list(boundaries, "shards").iter().flat_map(|shard| outputs(shard));
+            let shards = list(boundaries, "shards").iter().flat_map(outputs);
             shards.filter_map(|(_, output)| output["relative_worst"].as_f64()).fold(0.0, f64::max)
         };
         let (same, float) = (worst(judged(&report)), worst(&boundaries[1]));
