@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use shardwright_build::{BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, ShimJudge, TargetOffer};
+use shardwright_build::{
+    BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, ShimJudge, TargetOffer,
+};
 use shardwright_graph::target::{EntryName, Target, TargetKind};
 use shardwright_graph::{EntryKind, EntryOptions, Graph};
 use shardwright_models::Checkpoint;

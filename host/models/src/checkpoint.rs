@@ -146,7 +146,8 @@ impl Checkpoint {
             .chain(tables)
             .flat_map(|weight| weight.data.bytes().chunks(HASHED_AT_ONCE))
             .collect();
-        let hashes: Vec<[u8; 32]> = chunks.into_par_iter().map(|chunk| Sha256::digest(chunk).into()).collect();
+        let hashes: Vec<[u8; 32]> =
+            chunks.into_par_iter().map(|chunk| Sha256::digest(chunk).into()).collect();
         let mut digest = Sha256::new();
         digest.update(self.fingerprint);
         hashes.iter().for_each(|hash| digest.update(hash));
