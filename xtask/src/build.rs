@@ -24,8 +24,14 @@ pub const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "shardwright-plann
 
 /// The program, the one in whose processes it has shims when asked to, and the one that makes planners into components. Cargo puts
 /// them into one folder, which is where they look for each other.
-const PROGRAMS: [&str; 6] =
-    ["--package", "shardwright-cli", "--package", "shardwright-shims", "--package", "shardwright-planner-build"];
+const PROGRAMS: [&str; 6] = [
+    "--package",
+    "shardwright-cli",
+    "--package",
+    "shardwright-shims",
+    "--package",
+    "shardwright-planner-build",
+];
 
 /// Builds with one profile and lays everything out beside the program. Returns the program's path.
 pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<PathBuf, Error> {

@@ -3,7 +3,7 @@
 //! **Job.** Takes primitives alone, activations in unsigned 16-bit integers alone, matrices in signed 8-bit integers with one
 //! scale an output channel alone, states that it only reads, and whatever depends on positions as tensors. It refuses the rest
 //! with a reason, and computes what it takes in integer arithmetic of its own, written from the definitions of the operations and
-//! from nothing else. Options make it pickier still (see [`Options`](judge::Options)).
+//! from nothing else. Options make it pickier still (see `judge.rs`).
 //!
 //! **Not its job.** It is not fast, it ships with nothing, and it knows neither the reference evaluator nor the CPU shim.
 //!
