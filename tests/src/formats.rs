@@ -513,9 +513,9 @@ fn candidate(case: &Case) -> Candidate {
     }
 }
 
-/// Ranges as the public crate takes them: all that was seen for 16 bits, least squared error for states of 8.
+/// Ranges as the public crate takes them: ample ones for 16 bits, least squared error for states of 8.
 fn ranges(calibration: &Calibration, narrow: bool) -> Ranges {
-    let mut ranges = calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).expect("ranges");
+    let mut ranges = calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).expect("ranges");
     if narrow {
         let least = calibration.ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight).expect("ranges");
         ranges.extend(least.into_iter().filter(|(key, _)| key.starts_with(&state_key(""))));

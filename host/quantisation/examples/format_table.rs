@@ -42,7 +42,7 @@ fn main() {
         }
         return;
     }
-    let ranges = calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).unwrap();
+    let ranges = calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).unwrap();
     let candidates = demo::candidates(&calibration.importance());
     let table = evaluate(&graph, &candidates, &ranges, &chosen, &mut progress).unwrap();
     eprintln!();

@@ -113,10 +113,10 @@ impl<'a> Making<'a> {
         Ok(made)
     }
 
-    /// The ranges for the formats of a plan: from the smallest to the largest value for 16 bits, of least squared error for states of 8.
+    /// The ranges for the formats of a plan: ample ones for 16 bits, of least squared error for states of 8.
     fn ranges_of(calibration: &Calibration, formats: &[FormatTuple]) -> Result<Ranges> {
         let mut ranges =
-            calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).map_err(measuring::told)?;
+            calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).map_err(measuring::told)?;
         if formats.iter().any(|tuple| tuple.states == StateFormat::A8) {
             let narrow = calibration
                 .ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight)

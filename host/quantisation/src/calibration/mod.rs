@@ -20,6 +20,9 @@ use histogram::Histogram;
 pub enum RangeMethod {
     /// From the smallest to the largest.
     MinMax,
+    /// Twice as far from zero. Text that calibration has not seen goes beyond what it has seen, most of all in squares, and what
+    /// is beyond is cut off: that costs far more than one bit of sixteen.
+    Ample,
     /// So that at most this share of the values is kept from either end on: 0.9999 leaves out the outermost ten-thousandth. More than a
     /// half, at most 1.
     Percentile(f64),
@@ -87,6 +90,10 @@ impl Seen {
         let seen = Range { low, high, masked: self.masked };
         Some(match method {
             RangeMethod::MinMax => seen,
+            RangeMethod::Ample => {
+                let twice = |end: f32| (2.0 * end).clamp(f32::MIN, f32::MAX);
+                Range { low: twice(low), high: twice(high), ..seen }
+            }
             RangeMethod::Percentile(share) => self.histogram.percentile(share, seen),
             RangeMethod::MeanSquaredError => {
                 let bits = if bits == IntegerBits::Eight { 8 } else { 16 };

@@ -110,6 +110,14 @@ fn ranges_are_what_was_seen() {
             assert!(range.low >= seen.low && range.high <= seen.high && range.masked == seen.masked, "{key}");
         }
     }
+    for (key, range) in calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).unwrap() {
+        let seen = ranges[&key];
+        assert_eq!(
+            (range.low, range.high, range.masked),
+            (2.0 * seen.low, 2.0 * seen.high, seen.masked),
+            "{key}"
+        );
+    }
     let narrow = calibration.ranges(RangeMethod::Percentile(0.9), IntegerBits::Sixteen).unwrap();
     assert!(narrow["hidden@2"].high < range.high && narrow["hidden@2"].low > range.low);
     for share in [0.5, -1.0, 1.1, f64::NAN] {
