@@ -1,4 +1,4 @@
-//! What formats cost the demo model on the CPU shim: tables in Markdown, or JSON after `--format json`; `combinations` or `weights` alone
+//! What formats cost the demo model on the CPU shim: tables in Markdown, or JSON after `--format json`; `combinations`, `weights` or `ranges` alone
 //! where that is named.
 //!
 //! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every layer alone, and is run again by the
@@ -6,11 +6,12 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use shardwright::WeightFormat;
+use shardwright_quantisation::RangeMethod;
 use shardwright_tests::formats::{
     AgainstReference, CASES, Case, Cost, Effort, Recorded, W4_BLOCK32_LOSS_MAX, W8_PER_CHANNEL_LOSS_MAX,
-    Weighing, weighing, weight_error,
+    Weighing, ranging, weighing, weight_error,
 };
 
 /// Formats of weights that are looked at by themselves.
@@ -37,16 +38,20 @@ const EFFORT: Effort = Effort { rows: 48, steps: 24, greedy: 64 };
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let as_json = arguments.windows(2).any(|pair| pair == ["--format", "json"]);
-    let parts = ["combinations", "weights"];
+    let parts = ["combinations", "weights", "ranges"];
     let named = |part: &str| arguments.iter().any(|argument| argument == part);
     let cache = tempfile::tempdir().expect("a temporary folder");
     for part in parts {
         if !named(part) && parts.iter().any(|other| named(other)) {
             continue;
         }
+        if !named(part) && part != parts[0] && !as_json {
+            println!();
+        }
         match part {
             "combinations" => combinations(as_json, cache.path()),
-            _ => weights(as_json, cache.path()),
+            "weights" => weights(as_json, cache.path()),
+            _ => ranges(as_json, cache.path()),
         }
     }
 }
@@ -92,6 +97,23 @@ fn weights(as_json: bool, cache: &Path) {
             println!("{:#}", Value::from_iter(rows));
         }
         false => table_of_weights(&weighings, &errors, float),
+    }
+}
+
+/// Ways to ranges of 16 bits.
+fn ranges(as_json: bool, cache: &Path) {
+    eprintln!("ranges");
+    let (float, found) = ranging(&Recorded::some(1, REFERENCE_EVERY, REFERENCE_TOKENS), cache);
+    let loss = |nll: f64| 100.0 * (nll / float - 1.0);
+    if as_json {
+        let row = |(method, nll, divergence): &(RangeMethod, f64, f64)| json!({ "method": format!("{method:?}"), "stored_nll": float, "nll": nll, "divergence": divergence });
+        println!("{:#}", Value::from_iter(found.iter().map(row)));
+        return;
+    }
+    println!("| ranges | loss % | divergence |");
+    println!("|---|---:|---:|");
+    for (method, nll, divergence) in &found {
+        println!("| {method:?} | {:+.3} | {divergence:.1e} |", loss(*nll));
     }
 }
 

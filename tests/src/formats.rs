@@ -480,6 +480,37 @@ pub fn weighing(formats: &[WeightFormat], part: &Recorded, cache: &Path) -> (f64
     (table.nll.expect("a model that generates"), found)
 }
 
+/// Ways to ranges of 16 bits, and what each costs by the reference when activations are integers: nats per token and divergence from the model
+/// in float; besides, nats of the model as stored.
+///
+/// # Panics
+/// If the reference cannot run it.
+pub fn ranging(part: &Recorded, cache: &Path) -> (f64, Vec<(RangeMethod, f64, f64)>) {
+    let graph = chain::committed(DEMO_MODEL);
+    let calibration = calibrate(&graph, &CASES[0], cache);
+    let candidate = Candidate {
+        formats: "bf16/a16/a16".parse().expect("formats"),
+        tables: shardwright_quantisation::TableFormats::default(),
+        importance: Importance::new(),
+    };
+    let mut stored = f64::NAN;
+    let methods = [
+        RangeMethod::Percentile(0.9999),
+        RangeMethod::MeanSquaredError,
+        RangeMethod::MinMax,
+        RangeMethod::Ample,
+    ];
+    let found = methods.map(|method| {
+        let ranges = calibration.ranges(method, IntegerBits::Sixteen).expect("ranges");
+        let mut on = |_: u64, _: u64| ControlFlow::Continue(());
+        let candidates = std::slice::from_ref(&candidate);
+        let table = evaluate(&graph, candidates, &ranges, &part.rows(), &mut on).expect("it runs");
+        stored = table.nll.expect("a model that generates");
+        (method, table.rows[0].nll.expect("a model that generates"), table.rows[0].divergence)
+    });
+    (stored, found.into())
+}
+
 /// How far the demo model's matrices are from themselves in a format: length of all differences over length of all values.
 ///
 /// # Panics

@@ -51,6 +51,10 @@ fn formats_cost_what_they_may() {
     assert!(errors.is_sorted() && errors[0] > 0.0, "{errors:?}");
     assert!(w8.as_float > 120 && w4.as_float > 96 && w2.as_float < 64, "{w8:?} {w4:?} {w2:?}");
 
+    // Text that calibration has not seen is not cut off.
+    let a16_alone = cost("bf16/a16/f32");
+    assert!(worst(&a16_alone) < 4e-3, "{a16_alone:?}");
+
     // Fewer bits, fewer bytes.
     let bytes = [&stored, &w8, &w4, &w4_channel, &w2].map(|cost| cost.weight_bytes);
     assert!(bytes.is_sorted_by(|a, b| a > b), "{bytes:?}");
@@ -94,12 +98,13 @@ fn the_reference_finds_the_same_likelihood_in_the_same_formats() {
     let tabled =
         CASES.iter().find(|case| case.embedding == "w8-per-channel" && case.per_layer == "w4-block32");
     // A value near the middle between two steps falls to either side, and all that follows from it differs as much as if it had been
-    // rounded anew: over some eighty tokens that is as much as the format itself costs. Of 65,536 steps nothing is seen.
+    // rounded anew: over some eighty tokens that is as much as the format itself costs. Of 65,536 steps little is seen.
     const EIGHT_BITS: f64 = 1e-2;
+    const SIXTEEN_BITS: f64 = 1e-3;
     let cases = [
         (case("stored"), 1e-6),
         (case("w4-block32/f32/f32"), 1e-6),
-        (case("w8-per-channel/a16/a16"), 1e-4),
+        (case("w8-per-channel/a16/a16"), SIXTEEN_BITS),
         (case("w8-per-channel/a16/a8"), EIGHT_BITS),
         (case("w8-per-channel/a8-dynamic/f32"), EIGHT_BITS),
         (*tabled.expect("a combination with tables"), EIGHT_BITS),
