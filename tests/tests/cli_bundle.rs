@@ -302,8 +302,10 @@ fn inspect_knows_everything_that_is_ours() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let order = shown(&work_order(folder.path()));
     let path = shown(&bundle.path());
+    let manifest_file = shown(&bundle.path().join("bundle.json"));
     for (what, kind, words) in [
         (path.as_str(), "bundle", &["mt6989", "primary", "decoder", "cpu"][..]),
+        (&manifest_file, "bundle", &["mt6989"]),
         (&artefact, "artefact", &["cpu", "decode_1@"]),
         (&order, "work-order", &["decode_1@64", "prefill_16@64"]),
         (TEXT_FIXTURES[1], "checkpoint", &["gemma4"]),

@@ -67,7 +67,7 @@ pub struct WorkOrderEntry {
 
 /// Looks at a file or directory. With `content`, every byte of a bundle is proved; `progress` hears of each file.
 pub fn inspect(path: impl AsRef<Path>, content: bool, progress: impl FnMut(Progress)) -> Result<Inspected> {
-    let path = path.as_ref();
+    let path = bundle_folder(path.as_ref());
     let examine = if content { Examine::Content } else { Examine::Presence };
     match identify(path)? {
         Kind::Bundle => Ok(Inspected::Bundle(inspect_bundle(path, examine, progress)?)),
@@ -115,6 +115,15 @@ pub fn is_bundle(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     let recognised = matches!(identify(path), Ok(Kind::Bundle | Kind::UnfinishedBundle));
     recognised || path.join(MANIFEST_FILE).is_file()
+}
+
+/// The folder of a bundle that was named by its manifest.
+fn bundle_folder(path: &Path) -> &Path {
+    match path.file_name().filter(|name| *name == MANIFEST_FILE).and(path.parent()) {
+        Some(folder) if path.is_file() && folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) if path.is_file() => folder,
+        _ => path,
+    }
 }
 
 fn invalid(help: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Error {

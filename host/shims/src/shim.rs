@@ -121,7 +121,7 @@ pub enum Compatibility {
     NotMine(String),
     /// As good as freshly compiled.
     Optimal,
-    /// Runs, but compiling again would be better.
+    /// Compile it again; it may still load, and then runs less well.
     Recompile(String),
     /// Made by this shim, cannot run here.
     Unsupported(String),

@@ -190,7 +190,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 /* Answers to "can this shim use that artefact?". */
 #define SW_COMPATIBILITY_NOT_MINE 1u
 #define SW_COMPATIBILITY_OPTIMAL 2u
-#define SW_COMPATIBILITY_RECOMPILE 3u /* runs, but compiling again would be better */
+#define SW_COMPATIBILITY_RECOMPILE 3u /* compile it again; it may still load, and then runs less well */
 #define SW_COMPATIBILITY_UNSUPPORTED 4u
 
 /* Direction of a binding. */
