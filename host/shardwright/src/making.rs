@@ -8,7 +8,8 @@ use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::request::Request;
 use shardwright_build::quantisation::{
-    Calibration, IntegerBits, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch, quantise,
+    Calibration, IntegerBits, Note, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch,
+    quantise,
 };
 use shardwright_build::shims::Watch as BuildWatch;
 use shardwright_build::{BuildError, ModelFormats, Notice};
@@ -101,7 +102,7 @@ impl<'a> Making<'a> {
         if let Some((_, made)) = self.made.iter().find(|(held, _)| *held == recipe) {
             return Ok(made.clone());
         }
-        let mut told = Told { watch };
+        let mut told = Told { watch, notices: &mut self.notices };
         let tables: Vec<&Weight> = graph.assets.iter().map(|asset| &asset.table).collect();
         let stored: u64 = graph.weights.iter().chain(tables).map(Weight::bytes).sum();
         let store = self.options.cache_directory_path().map(|cache| cache.join("weights"));
@@ -131,6 +132,7 @@ impl<'a> Making<'a> {
 /// Progress of making, told to whoever watches the build.
 struct Told<'w> {
     watch: &'w mut dyn BuildWatch,
+    notices: &'w mut Vec<Notice>,
 }
 
 impl Watch for Told<'_> {
@@ -138,5 +140,12 @@ impl Watch for Told<'_> {
         let per_mille = (progress.done.saturating_mul(1000) / progress.total.max(1)) as u32;
         self.watch.progress(per_mille, "quantising");
         if self.watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn note(&mut self, note: Note) {
+        if let Note::Remade { weight, path, reason } = note {
+            self.notices
+                .push(Notice::note(format!("{}: {reason}; `{weight}` was made again", path.display())));
+        }
     }
 }
