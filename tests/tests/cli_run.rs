@@ -104,3 +104,29 @@ fn numbers_in(value: &Value) -> usize {
         _ => 0,
     }
 }
+
+#[test]
+fn a_quality_to_keep_decides_between_formats() {
+    let plan = |quality: &str| {
+        shardwright(["plan", TEXT_FIXTURES[0], "--formats", "w4-block32", "--formats", "stored"])
+            .arguments(["--quality", quality])
+            .json()
+    };
+    let decoder = |plan: &Value| {
+        let shards = plan["shards"].as_array().expect("shards").iter();
+        let formats = shards.filter(|shard| shard["component"] == "decoder").map(|shard| &shard["formats"]);
+        formats.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let (strict, loose) = (plan("0"), plan("100000"));
+    assert!(decoder(&loose).iter().all(|formats| formats.contains("w4-block32")), "{loose}");
+    assert!(decoder(&strict).iter().any(|formats| !formats.contains("w4-block32")), "{strict}");
+
+    let without_stored = shardwright(["plan", TEXT_FIXTURES[0], "--formats", "w4-block32", "--quality", "0"]);
+    let outcome = without_stored.outcome();
+    assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("over-quality") && outcome.stderr.contains("help:"),
+        "{}",
+        outcome.stderr
+    );
+}

@@ -8,7 +8,7 @@ use std::time::Instant;
 use shardwright_build::Notice;
 use shardwright_build::bundle::Digest;
 use shardwright_build::graph::Graph;
-use shardwright_build::graph::target::{FormatTuple, WeightFormat};
+use shardwright_build::graph::target::{FormatTuple, WeightFormat, WeightRole};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::request::Sensitivity;
 use shardwright_build::quantisation::{Calibration, CalibrationError, Calibrator, Importance, Sensitivities};
@@ -166,7 +166,25 @@ pub(crate) fn sensitivities(
             per_mille: row.per_mille(),
         })
     };
-    Ok(measured.rows().iter().filter_map(row).collect())
+    let mut rows: Vec<Sensitivity> = measured.rows().iter().filter_map(row).collect();
+    // Where there is no matrix nothing can be lost, which a planner cannot tell from nothing measured.
+    for (index, component) in graph.components.iter().enumerate() {
+        let component_index = index as u32;
+        for layer in 0..component.layers.max(1) {
+            let known = rows.iter().any(|row| (row.component, row.layer) == (component_index, layer));
+            let none = |&format: &WeightFormat| Sensitivity {
+                component: component_index,
+                layer,
+                role: WeightRole::Other,
+                format,
+                per_mille: 0,
+            };
+            if !known {
+                rows.extend(formats.iter().map(none));
+            }
+        }
+    }
+    Ok(rows)
 }
 
 /// Where a measurement on these sequences is kept.
