@@ -192,6 +192,30 @@ fn a_bundle_is_told_what_would_come_of_it() {
 }
 
 #[test]
+fn a_damaged_artefact_is_no_reason_to_promise_another_chain() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]);
+    let inspected = shardwright(["inspect", &bundle]).json();
+    let shards = list(named(&inspected["manifest"], "chains", "primary"), "shards");
+    let decoder = shards.iter().find(|shard| shard["component"] == "decoder").expect("a decoder shard");
+    let file = Path::new(&bundle).join("files").join(decoder["artefact"]["sha256"].as_str().expect("a hash"));
+    let mut bytes = fs::read(&file).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).expect("written");
+
+    let outcome = shardwright(["doctor", &bundle, "--format", "json"]).outcome();
+    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert!(report["bundle"]["would_run"].is_null(), "{report}");
+    let primary = named(&report["bundle"], "chains", "primary");
+    let told = list(primary, "shards").iter().find(|shard| shard["name"] == decoder["name"]).expect("it");
+    assert_eq!(told["state"], "damaged", "{told}");
+    let run = shardwright(["run", &bundle, "--prompt", "a"]).outcome();
+    assert_eq!(run.code, Some(4), "{}", run.stderr);
+}
+
+#[test]
 fn what_is_no_bundle_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let refuses = |run: Run| run.refuses();

@@ -79,7 +79,9 @@ pub enum ShardState {
     NoShim,
     /// The shim is here, and the device is not.
     NoDevice,
-    /// The shim could not be asked, or the artefact not be read.
+    /// The artefact is not as it was written: the bundle does not open, whatever its other chains are.
+    Damaged,
+    /// The shim could not be asked.
     Unknown,
 }
 
@@ -93,6 +95,7 @@ impl ShardState {
             ShardState::NotMine => "not-mine",
             ShardState::NoShim => "no-shim",
             ShardState::NoDevice => "no-device",
+            ShardState::Damaged => "damaged",
             ShardState::Unknown => "unknown",
         }
     }
@@ -142,7 +145,7 @@ impl BundlePrognosis {
             program: manifest.program.clone(),
             model: manifest.model.name.clone(),
             soc: manifest.soc.clone(),
-            would_run: chains.iter().find(|chain| chain.runs).map(|chain| chain.name.clone()),
+            would_run: would_run(&chains),
             chains,
             verifications: manifest
                 .verifications
@@ -166,7 +169,13 @@ impl BundlePrognosis {
         let stuck: Vec<&ShardPrognosis> = shards.filter(|shard| !shard.state.loads()).collect();
         let missing =
             |shard: &&ShardPrognosis| matches!(shard.state, ShardState::NoShim | ShardState::NoDevice);
-        let kind = if stuck.iter().all(missing) { ErrorKind::Missing } else { ErrorKind::Incompatible };
+        let kind = if stuck.iter().any(|shard| shard.state == ShardState::Damaged) {
+            ErrorKind::Invalid
+        } else if stuck.iter().all(missing) {
+            ErrorKind::Missing
+        } else {
+            ErrorKind::Incompatible
+        };
         let first = stuck.first();
         let why = first.map_or_else(
             || "it has no chain".to_owned(),
@@ -181,6 +190,19 @@ impl BundlePrognosis {
             None => error,
         })
     }
+}
+
+/// The first chain whose shards all load. Damage before it ends the search: opening the bundle is an error then, not a fallback.
+fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
+    for chain in chains {
+        if chain.runs {
+            return Some(chain.name.clone());
+        }
+        if chain.shards.iter().any(|shard| shard.state == ShardState::Damaged) {
+            return None;
+        }
+    }
+    None
 }
 
 /// Shims that were opened, by name.
@@ -246,12 +268,12 @@ impl Asked<'_> {
         let path = match bundle.path(&shard.artefact) {
             Ok(path) => path,
             Err(error) => {
-                return (ShardState::Unknown, Some(error.to_string()), error.help().map(Into::into));
+                return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
             }
         };
         let artefact = match Artefact::open(&path) {
             Ok(artefact) => artefact,
-            Err(error) => return (ShardState::Unknown, Some(error.to_string()), again()),
+            Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
         };
         match instance.compatibility(&by.device, &artefact) {
             Ok(Compatibility::Optimal) => (ShardState::Optimal, None, None),
