@@ -16,6 +16,9 @@ pub enum Scope {
     /// All members. Cargo unites features over what one command builds, so a program built alone first and with the
     /// tests later would compile its dependencies twice: whoever tests or measures afterwards builds everything.
     Workspace,
+    /// All members and their tests: with these, dependencies have the features that `cargo test` asks for. A build without them would
+    /// compile the engine, and what makes its bindings, a second time.
+    Tests,
 }
 
 /// What selects all members. The excluded one is built by a test: it is about fewer features than the workspace has
@@ -40,6 +43,9 @@ pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<Pa
     match scope {
         Scope::Workspace => {
             command.args(WORKSPACE);
+        }
+        Scope::Tests => {
+            command.args(WORKSPACE).args(["--lib", "--bins", "--tests"]);
         }
         Scope::Program => {
             command.args(PROGRAMS);

@@ -45,7 +45,7 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
             skipped.push(line);
         }
     }
-    build::build(workspace, Profile::Dev, Scope::Workspace)?;
+    build::build(workspace, Profile::Dev, Scope::Tests)?;
 
     let mut command = workspace.cargo();
     command.args(["test", "--no-fail-fast"]).args(build::WORKSPACE);
