@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use shardwright_bundle::{
-    BundleWriter, ChainEntry, Digest, FileReference, FlagEntry, NodePlacement, RewriteEntry, ShardEntry,
-    ShimIdentity,
+    BundleWriter, ChainEntry, FileReference, FlagEntry, NodePlacement, RewriteEntry, ShardEntry, ShimIdentity,
 };
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
@@ -152,9 +151,4 @@ impl Shelf for BundleShelf<'_> {
 fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, BuildError> {
     serde_json::to_vec(value)
         .map_err(|error| BuildError::Shelf { shard: "the plan".to_owned(), reason: error.to_string() })
-}
-
-/// A hash as a bundle holds it.
-pub fn digest(hash: [u8; 32]) -> Digest {
-    Digest::from(hash)
 }

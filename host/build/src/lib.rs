@@ -15,7 +15,7 @@ mod report;
 mod request;
 mod shim_judge;
 
-pub use bundled::{BundleShelf, digest};
+pub use bundled::BundleShelf;
 pub use compile::{
     BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, Rewritten, Shelf, Unkept, compile_plan,
     shard_name,

@@ -10,10 +10,10 @@ use shardwright_build::bundle::{
 };
 use shardwright_build::models::Checkpoint;
 use shardwright_build::shims::Watch;
-use shardwright_build::{BundleShelf, NoticeKind, PlanReport, digest};
+use shardwright_build::{BundleShelf, NoticeKind, PlanReport};
 
 use crate::opening::{Settled, on_the_cpu, settle};
-use crate::{OpenOptions, Result};
+use crate::{Error, ErrorKind, OpenOptions, Result};
 
 /// What compiling gave.
 #[derive(Clone, Debug, Serialize)]
@@ -41,7 +41,7 @@ pub(crate) fn compile(
 ) -> Result<CompileReport> {
     let checkpoint = Checkpoint::open(directory)?;
     let mut writer = BundleWriter::create(into)?;
-    let identity = digest(checkpoint.content_hash());
+    let identity = Digest::from(checkpoint.content_hash());
     let mut shelf = BundleShelf::new(&mut writer)?;
 
     let primary = settle(&checkpoint, options, &mut shelf, watch)?;
@@ -56,7 +56,10 @@ pub(crate) fn compile(
     let Settled { preparation, graph, report, ranges, .. } = primary;
     let assets =
         graph.assets.iter().map(|asset| writer.add_asset(asset)).collect::<std::result::Result<_, _>>()?;
-    let calibration = ranges.map(|ranges| Digest::of(&serde_json::to_vec(&ranges).unwrap_or_default()));
+    let calibration = match ranges.map(|ranges| serde_json::to_vec(&ranges)).transpose() {
+        Ok(bytes) => bytes.map(|bytes| Digest::of(&bytes)),
+        Err(error) => return Err(Error::new(ErrorKind::Internal, format!("ranges as JSON: {error}"))),
+    };
     let facts = checkpoint.facts();
     let manifest = Manifest {
         program: concat!("shardwright ", env!("CARGO_PKG_VERSION")).to_owned(),

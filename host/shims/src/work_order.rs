@@ -123,6 +123,22 @@ pub struct OrderQuantisation {
 }
 
 impl OrderWeight {
+    /// A weight without its bytes, made or planned.
+    pub(crate) fn of(weight: &Weight) -> Self {
+        OrderWeight {
+            name: weight.name.clone(),
+            part: weight.part.to_owned(),
+            dtype: weight.dtype,
+            shape: weight.shape.clone(),
+            length: weight.data.length() as u64,
+            quantisation: weight.quantisation.as_ref().map(|held| OrderQuantisation {
+                scales: held.granularity,
+                scale_dtype: held.scale_dtype,
+                zero_point: held.zero_point,
+            }),
+        }
+    }
+
     /// Bytes of its scales; `None` where the shape has none of that granularity.
     fn scale_bytes(&self) -> Option<u64> {
         match self.quantisation {
@@ -532,18 +548,7 @@ impl<'w> WorkOrderBuilder<'w> {
             let renumbered = *self.renumbered.entry(id).or_insert(next);
             if renumbered == next {
                 self.used.push(id);
-                self.head.weights.push(OrderWeight {
-                    name: weight.name.clone(),
-                    part: weight.part.to_owned(),
-                    dtype: weight.dtype,
-                    shape: weight.shape.clone(),
-                    length: weight.data.length() as u64,
-                    quantisation: weight.quantisation.as_ref().map(|held| OrderQuantisation {
-                        scales: held.granularity,
-                        scale_dtype: held.scale_dtype,
-                        zero_point: held.zero_point,
-                    }),
-                });
+                self.head.weights.push(OrderWeight::of(weight));
             }
             tensor.weight = Some(renumbered);
         }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use shardwright_build::bundle::{Bundle, BundleWriter, Verification as Proof};
+use shardwright_build::bundle::{Bundle, BundleWriter, Digest, Verification as Proof};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::shims::{Artefact, Place, Watch, WorkOrder};
-use shardwright_build::{BuildError, CompiledGraphs, Executor, Shelf, digest};
+use shardwright_build::{BuildError, CompiledGraphs, Executor, Shelf};
 
 use super::report::VerifyReport;
 use super::{Verification, VerifyOptions};
@@ -37,7 +37,7 @@ pub fn verify_bundle(
     let model = load.open(bundle)?;
     let held = model.bundle().ok_or_else(|| Error::new(ErrorKind::Internal, "a bundle that is none"))?;
     let intact = Checkpoint::open(checkpoint)?;
-    let (own, other) = (digest(intact.content_hash()), held.manifest().model.checkpoint);
+    let (own, other) = (Digest::from(intact.content_hash()), held.manifest().model.checkpoint);
     if own != other {
         let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
         let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");

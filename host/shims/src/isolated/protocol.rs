@@ -17,7 +17,7 @@ use crate::compile::Placement;
 use crate::error::{Failure, LoadError, ShimError};
 use crate::loaded::ToldEntry;
 use crate::shim::{Compatibility, Device, Estimate, Facts};
-use crate::work_order::{OrderQuantisation, OrderWeight};
+use crate::work_order::OrderWeight;
 
 /// Host and worker are of one release; this grows with every change of the messages all the same.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -407,18 +407,7 @@ pub(crate) fn shown_entry(entry: &EntryGraph, weights: &[Weight]) -> (Box<EntryG
         let next = WeightId(shown.len() as u32);
         let number = *renumbered.entry(id).or_insert(next);
         if number == next {
-            shown.push(OrderWeight {
-                name: weight.name.clone(),
-                part: weight.part.to_owned(),
-                dtype: weight.dtype,
-                shape: weight.shape.clone(),
-                length: weight.data.length() as u64,
-                quantisation: weight.quantisation.as_ref().map(|held| OrderQuantisation {
-                    scales: held.granularity,
-                    scale_dtype: held.scale_dtype,
-                    zero_point: held.zero_point,
-                }),
-            });
+            shown.push(OrderWeight::of(weight));
         }
         tensor.weight = Some(number);
     }
