@@ -42,6 +42,7 @@ named!(WeightFormat {
     W4PerChannel = "w4-per-channel",
     W4PerTensor = "w4-per-tensor",
     W4Block32 = "w4-block32",
+    W4Block32Stepped = "w4-block32-stepped",
     W2PerChannel = "w2-per-channel",
 });
 named!(ActivationFormat {

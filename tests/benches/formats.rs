@@ -15,10 +15,11 @@ use shardwright_tests::formats::{
 };
 
 /// Formats of weights that are looked at by themselves.
-const WEIGHTS: [WeightFormat; 6] = [
+const WEIGHTS: [WeightFormat; 7] = [
     WeightFormat::W8PerChannel,
     WeightFormat::W8PerTensor,
     WeightFormat::W4Block32,
+    WeightFormat::W4Block32Stepped,
     WeightFormat::W4PerChannel,
     WeightFormat::W4PerTensor,
     WeightFormat::W2PerChannel,

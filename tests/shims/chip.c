@@ -2,7 +2,9 @@
  *
  * CPU_SHIM is the path of the CPU shim's library and ORDERS that of the file, which is read when an instance is opened: a way to die and the number of
  * the run, counted from there, such as `abort 7`; or what it says of artefacts, such as `recompile 0`; or `slip 0`. Without the file it serves as well as
- * the CPU. The name of shim and chip is NAME. */
+ * the CPU. `broken 0` is a chip whose library is not here, `offline 0` one that is compiled for and simulated here and not in this machine;
+ * `refuses N` a compiler that finds no place for a linear operation of layer N, in whatever shard; `estimates 0` one that estimates, and notes each in a file beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is
+ * NAME. */
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -25,9 +27,43 @@ static sw_error lost = {
     .message = "the chip fell off its bus",
 };
 
+static const sw_detail library = {.size = sizeof library, .key = "library", .value = "libchip.so"};
+static const sw_detail *const details[1] = {&library};
+static sw_error broken = {
+    .size = sizeof broken,
+    .error_class = SW_ERROR_INTERNAL,
+    .message = "libchip.so is not where it should be",
+    .details = details,
+    .detail_count = 1,
+};
+static char layer_text[24];
+static unsigned long refused_layer;
+static const sw_detail place_of[2] = {
+    {.size = sizeof(sw_detail), .key = "op", .value = "linear"},
+    {.size = sizeof(sw_detail), .key = "layer", .value = layer_text},
+};
+static const sw_detail *const place[2] = {&place_of[0], &place_of[1]};
+static sw_error unplaced = {
+    .size = sizeof unplaced,
+    .error_class = SW_ERROR_UNSUPPORTED_OP,
+    .message = "no place for a linear operation",
+    .log_tail = "graph prepare failed 12",
+    .details = place,
+    .detail_count = 2,
+};
+static sw_error cut = {
+    .size = sizeof cut,
+    .error_class = SW_ERROR_CORRUPT_ARTEFACT,
+    .message = "the file of the chip ends early",
+};
+
 static void error_free(sw_error *error) {
-    if (error != &lost && cpu->error_free) cpu->error_free(error);
+    if (error != &lost && error != &broken && error != &cut && error != &unplaced && cpu->error_free) cpu->error_free(error);
 }
+
+static int is(const char *order) { return strcmp(how, order) == 0; }
+
+#define SIMULATED NAME ".simulated"
 
 static sw_error *describe(const sw_description_sink *sink) {
     const sw_description description = {.size = sizeof description, .name = NAME, .vendor = "test", .version = "1"};
@@ -38,11 +74,14 @@ static sw_error *describe(const sw_description_sink *sink) {
 static sw_error *open_shim(const sw_host *host, const sw_option *const *options, uint64_t count, sw_shim **shim) {
     FILE *orders = fopen(ORDERS, "r");
     doomed = 0;
+    how[0] = 0;
     atomic_store(&runs, 0);
     if (orders) {
         if (fscanf(orders, "%15s %lu", how, &doomed) != 2) doomed = 0;
         fclose(orders);
     }
+    if (is("broken")) return &broken;
+    if (is("refuses")) refused_layer = doomed, doomed = 0;
     return cpu->open(host, options, count, shim);
 }
 
@@ -50,6 +89,24 @@ static sw_error *open_shim(const sw_host *host, const sw_option *const *options,
 static sw_error *devices(sw_shim *shim, const char *soc, const sw_device_sink *sink) {
     (void)shim;
     if (soc && strcmp(soc, NAME) != 0) return NULL;
+    if (is("offline")) {
+        const sw_device own = {.size = sizeof own,
+                               .name = NAME,
+                               .soc = NAME,
+                               .kind = SW_DEVICE_OFFLINE,
+                               .memory_kinds = SW_MEMORY_HOST};
+        const sw_device simulated = {.size = sizeof simulated,
+                                     .name = SIMULATED,
+                                     .soc = NAME,
+                                     .detail = "its weights are not shared",
+                                     .kind = SW_DEVICE_SIMULATED,
+                                     .memory_kinds = SW_MEMORY_HOST};
+        if (soc) {
+            sink->item(sink->context, &own);
+            sink->item(sink->context, &simulated);
+        }
+        return NULL;
+    }
     const sw_device device = {.size = sizeof device,
                               .name = "cpu",
                               .soc = NAME,
@@ -79,21 +136,88 @@ static sw_error *die(const sw_run *run) {
 
 static sw_error *compatibility(sw_shim *shim, const char *device, const void *head, uint64_t length,
                                const sw_compatibility_sink *sink) {
+    (void)device;
     sw_compatibility told = {.size = sizeof told, .reason = "the chip's compiler has moved on"};
     if (strcmp(how, "recompile") == 0) told.answer = SW_COMPATIBILITY_RECOMPILE;
     if (strcmp(how, "unsupported") == 0) told.answer = SW_COMPATIBILITY_UNSUPPORTED;
     if (strcmp(how, "not-mine") == 0) told.answer = SW_COMPATIBILITY_NOT_MINE;
-    if (!told.answer) return cpu->compatibility(shim, device, head, length, sink);
+    if (!told.answer) return cpu->compatibility(shim, "cpu", head, length, sink);
     sink->item(sink->context, &told);
     return NULL;
 }
 
 /* Lets the first node of each work order's first entry run on the CPU, without being asked, if it is told to slip. */
 static sw_error *compile(sw_shim *shim, const char *device, const sw_work_order *order, const sw_compile_output *out) {
-    sw_error *error = cpu->compile(shim, device, order, out);
+    (void)device;
+    if (is("refuses")) {
+        const sw_entry *entry = order->entries[0];
+        for (uint64_t node = 0; node < entry->node_count; node++) {
+            if (entry->nodes[node]->op == SW_OP_LINEAR && entry->nodes[node]->layer == (int64_t)refused_layer) {
+                snprintf(layer_text, sizeof layer_text, "%lu", refused_layer);
+                return &unplaced;
+            }
+        }
+    }
+    sw_error *error = cpu->compile(shim, "cpu", order, out);
     if (error || strcmp(how, "slip") != 0) return error;
     const sw_placement placement = {.size = sizeof placement, .place = "cpu", .reason = "the chip was not in the mood"};
     out->placement(out->context, &placement);
+    return NULL;
+}
+
+static sw_error *limits(sw_shim *shim, const char *device, const sw_limit_sink *sink) {
+    (void)device;
+    return cpu->limits(shim, "cpu", sink);
+}
+
+static sw_error *flags(sw_shim *shim, const char *device, const sw_flag_sink *sink) {
+    (void)device;
+    return cpu->flags(shim, "cpu", sink);
+}
+
+static sw_error *check(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink) {
+    (void)device;
+    return cpu->check(shim, "cpu", entry, sink);
+}
+
+static sw_error *estimate(sw_shim *shim, const char *device, const sw_entry *entry, const sw_estimate_sink *sink) {
+    (void)shim;
+    if (!is("estimates")) return NULL;
+    FILE *asked = fopen(ORDERS ".asked", "a");
+    if (asked) {
+        fprintf(asked, "%s %s\n", device, entry->name);
+        fclose(asked);
+    }
+    const sw_estimate told = {.size = sizeof told,
+                              .time_microseconds = 10 + entry->node_count,
+                              .provenance = SW_PROVENANCE_SIMULATED,
+                              .bytes_moved = 1000};
+    sink->item(sink->context, &told);
+    return NULL;
+}
+
+static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *artefact, const sw_option *const *options,
+                      uint64_t count, sw_shard **shard) {
+    (void)device;
+    return cpu->load(shim, "cpu", artefact, options, count, shard);
+}
+
+static sw_error *allocate(sw_shim *shim, const char *device, uint64_t length, uint64_t alignment, sw_buffer **buffer) {
+    (void)device;
+    return cpu->buffer_allocate(shim, "cpu", length, alignment, buffer);
+}
+
+static sw_error *inspect(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink) {
+    (void)shim;
+    const sw_inspection told = {
+        .size = sizeof told,
+        .format = "chip-binary",
+        .document = "{\"chip\": \"" NAME "\", \"build\": {\"id\": \"v1\", \"year\": 2026}, \"graphs\": [{\"name\": \"decode_1\", "
+                    "\"inputs\": [{\"name\": \"hidden\", \"dtype\": \"u16\", \"shape\": [1, 64]}], \"outputs\": []}]}",
+    };
+    if (length < 4 || memcmp(bytes, "CHIP", 4) != 0) return NULL;
+    if (length < 8) return &cut;
+    sink->item(sink->context, &told);
     return NULL;
 }
 
@@ -123,7 +247,13 @@ SW_EXPORT void shardwright_shim_entry(const sw_host *host, sw_answer *answer) {
     mine.devices = devices;
     mine.compatibility = compatibility;
     mine.compile = compile;
-    mine.estimate = NULL;
+    mine.limits = cpu->limits ? limits : NULL;
+    mine.flags = cpu->flags ? flags : NULL;
+    mine.check = check;
+    mine.estimate = estimate;
+    mine.load = load;
+    mine.buffer_allocate = cpu->buffer_allocate ? allocate : NULL;
+    mine.inspect = inspect;
     mine.run = run_shard;
     answer->table = &mine;
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use shardwright_build::{
-    BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, ShimJudge, TargetOffer,
+    BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, Question, ShimJudge, TargetOffer,
 };
 use shardwright_graph::target::{EntryName, Target, TargetKind};
 use shardwright_graph::{EntryKind, EntryOptions, Graph};
@@ -239,16 +239,10 @@ impl<'g> Bench<'g> {
             latency_microseconds: None,
         };
         let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
-        let request = shardwright_build::make_request(
-            graph,
-            &model,
-            &offers,
-            &ModelFormats::stored(graph),
-            menu,
-            goals,
-            Vec::new(),
-        )
-        .unwrap_or_else(|error| panic!("the request: {error}"));
+        let question = Question { model: &model, menu, goals, options: Vec::new() };
+        let formats = ModelFormats::stored(graph);
+        let request = shardwright_build::make_request(graph, &offers, &formats, question, &mut ())
+            .unwrap_or_else(|error| panic!("the request: {error}"));
         request.validate().unwrap_or_else(|fault| panic!("the request: {fault}"));
         Bench { graph, executors, offers, request }
     }
@@ -382,7 +376,7 @@ fn open(opened: &Opened) -> ShimInstance {
 fn executor(instance: ShimInstance) -> Executor {
     let devices = instance.devices(None).unwrap_or_else(|error| panic!("{}: {error}", instance.name()));
     let device = devices.first().expect("a shim that runs here has a device").name.clone();
-    Executor { instance, device, is_target: true }
+    Executor { instance, device, simulated: false, is_target: true }
 }
 
 fn offer(executor: &Executor) -> TargetOffer {

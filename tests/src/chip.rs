@@ -78,13 +78,27 @@ impl Chip {
         fs::write(self.orders(), format!("{how} {run}\n")).expect("written");
     }
 
-    /// Has instances that are opened from now on say of every artefact `recompile`, `unsupported` or `not-mine`, or compile with
+    /// Has instances that are opened from now on be of a chip whose library is not here (`broken`), of one that is only compiled for and simulated
+    /// here (`offline`), or of one that estimates (`estimates`); or say of every artefact `recompile`, `unsupported` or `not-mine`, or compile with
     /// a node that slips to the CPU (`slip`).
     ///
     /// # Panics
     /// As [`Chip::is_to_die`].
     pub fn is_to_answer(&self, answer: &str) {
         self.is_to_die(answer, 0);
+    }
+
+    /// What it was asked to estimate so far, where it was told to (`estimates`): device and entry point of each.
+    ///
+    /// # Panics
+    /// If the notes cannot be read.
+    pub fn estimated(&self) -> Vec<String> {
+        let notes = self.folder.path().join("orders.asked");
+        match fs::read_to_string(notes) {
+            Ok(text) => text.lines().map(str::to_owned).collect(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// The folder of its shim.

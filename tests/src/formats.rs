@@ -60,12 +60,13 @@ const fn tabled(formats: &'static str, embedding: &'static str, per_layer: &'sta
 }
 
 /// The model as it is, first, and in every other combination that is reported.
-pub const CASES: [Case; 33] = [
+pub const CASES: [Case; 34] = [
     case("stored"),
     // Weights.
     case("w8-per-channel/f32/f32"),
     case("w8-per-tensor/f32/f32"),
     case("w4-block32/f32/f32"),
+    case("w4-block32-stepped/f32/f32"),
     case("w4-per-channel/f32/f32"),
     case("w4-per-tensor/f32/f32"),
     case("w2-per-channel/f32/f32"),
@@ -186,7 +187,8 @@ impl Recorded {
         Recorded::Some(Part { folder, rows })
     }
 
-    fn folder(&self) -> PathBuf {
+    /// The folder they lie in.
+    pub fn folder(&self) -> PathBuf {
         match self {
             Recorded::All => tree::root().join(DEMO_MODEL),
             Recorded::Some(part) => part.folder.path().to_owned(),

@@ -16,6 +16,7 @@ pub mod formats;
 pub mod measure;
 pub mod picky;
 pub mod program;
+pub mod qnn;
 pub mod rust_source;
 pub mod shapes;
 pub mod tree;

@@ -42,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-planner-even", &["shardwright-planner"]),
     ("shardwright-shim-abi", &[]),
     ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
+    ("shardwright-shim-qnn", &["shardwright-shim-abi"]),
     ("shardwright-shim-template", &["shardwright-shim-abi"]),
     // A shim for tests.
     ("shardwright-shim-picky", &["shardwright-shim-abi"]),

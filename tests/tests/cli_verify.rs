@@ -52,6 +52,18 @@ fn the_embedding_fixture_agrees_with_its_goldens() {
 }
 
 #[test]
+fn some_evaluation_rows_are_held_against_the_reference() {
+    let few = ["--evaluation", "2", "--rows", "24", "--steps", "1", "--greedy", "1"];
+    let report = shardwright(["verify", "demo-model"]).arguments(few).json();
+    let tokens = &report["tokens"];
+    assert_eq!(
+        (&tokens["text"], &tokens["source"]),
+        (&"the first evaluation rows".into(), &"reference".into())
+    );
+    assert_eq!((&tokens["predicted"], &tokens["nll_passed"]), (&(2 * 23).into(), &true.into()), "{tokens}");
+}
+
+#[test]
 fn the_demo_model_agrees_with_its_goldens_and_its_evaluation() {
     let report = shardwright(["verify", DEMO_MODEL]).json();
     assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");

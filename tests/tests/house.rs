@@ -148,6 +148,7 @@ fn paths_named_in(text: &str) -> Vec<String> {
 const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/abi/", "the contract is a C ABI"),
     ("vendor-shims/cpu/", "SIMD kernels"),
+    ("vendor-shims/qnn/", "calling the vendor's library"),
     ("vendor-shims/template/", "the exported symbol"),
     ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
     ("host/models/", "mapping checkpoint files"),

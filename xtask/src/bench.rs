@@ -1,27 +1,45 @@
 //! `cargo xtask bench`: the bench targets of the workspace, release, one after the other.
 
+mod qnn;
+
+use std::process::Command;
+
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
 
-/// Runs every bench target whose name contains one of the filters (all without a filter). Each prints its own table.
+/// Names of benches that take an hour begin so: they run when a filter names them.
+const LONG: &str = "qnn_";
+
+/// Runs every bench target whose name contains one of the filters (without a filter all but the long ones). Each prints its own table.
 pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
+    let wanted = |bench: &str| match filters {
+        [] => !bench.starts_with(LONG),
+        filters => filters.iter().any(|filter| bench.contains(filter.as_str())),
+    };
+    if filters.is_empty() {
+        eprintln!("left out, since they take an hour: `cargo xtask bench qnn`");
+    }
     setup::prepare(workspace)?;
     build::build(workspace, Profile::Release, Scope::Workspace)?;
-    for package in &workspace.packages {
-        for bench in &package.benches {
-            if !filters.is_empty() && !filters.iter().any(|filter| bench.contains(filter.as_str())) {
-                continue;
-            }
-            let mut command = workspace.cargo();
-            command
-                .args(["bench", "--quiet", "--bench", bench])
-                // The same selection as the build above: the same features, nothing compiled twice.
-                .args(build::WORKSPACE)
-                .env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Release));
-            process::run(&mut command)?;
+    for bench in workspace.packages.iter().flat_map(|package| &package.benches).filter(|bench| wanted(bench))
+    {
+        match bench.as_str() {
+            qnn::OURS => qnn::compare(workspace)?,
+            _ => process::run(&mut target(workspace, bench))?,
         }
     }
     Ok(())
+}
+
+/// What runs one bench target.
+fn target(workspace: &Workspace, bench: &str) -> Command {
+    let mut command = workspace.cargo();
+    command
+        .args(["bench", "--quiet", "--bench", bench])
+        // The same selection as the build above: the same features, nothing compiled twice.
+        .args(build::WORKSPACE)
+        .env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Release));
+    command
 }

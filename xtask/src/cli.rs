@@ -50,4 +50,17 @@ pub enum Command {
         /// Only benches whose name contains one of these
         filters: Vec<String>,
     },
+    /// Fetch what a vendor publishes into the user's cache folder, and print where it is
+    Vendor {
+        /// Whose.
+        #[command(subcommand)]
+        what: Vendor,
+    },
+}
+
+/// What can be fetched.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum Vendor {
+    /// Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
+    Qnn,
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
-use crate::{build, process, setup};
+use crate::{build, process, setup, vendor};
 
 /// What the demo asks for: a limit low enough that the eight layers of the demo model need three shards.
 const DEMO_LIMIT: &str = "ops=400";
@@ -18,7 +18,9 @@ const DEMO_PROMPT: &str = "What does bug mean?";
 pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
     setup::prepare(workspace)?;
     let program = build::build(workspace, Profile::Release, Scope::Program)?;
-    process::run(Command::new(program).args(arguments))
+    let mut command = Command::new(program);
+    vendor::offer(&mut command);
+    process::run(command.args(arguments))
 }
 
 /// Plans the demo model for a phone whose compiler takes few operations at a time, then lets it answer a question,
@@ -29,6 +31,7 @@ pub fn demo(workspace: &Workspace) -> Result<(), Error> {
     let shardwright = || {
         let mut command = Command::new(&program);
         command.current_dir(&workspace.root);
+        vendor::offer(&mut command);
         command
     };
     let target = ["--soc", "mt6989", "--limit", DEMO_LIMIT];

@@ -58,6 +58,27 @@ pub enum Error {
         /// Of how many that ran.
         all: u64,
     },
+    /// Something that is fetched does not run on this machine.
+    #[error("{what} does not run here: {problem}")]
+    NotForThisMachine {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        problem: String,
+    },
+    /// A program that fetches something failed; its own messages came before this one.
+    #[error("{what} could not be fetched: {with} ended with {status}")]
+    NotFetched {
+        /// What was asked for.
+        what: String,
+        /// The program.
+        with: &'static str,
+        /// Its exit status in words.
+        status: String,
+    },
+    /// There is no place for what is fetched.
+    #[error("there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path")]
+    NoCacheFolder,
     /// Something was skipped where nothing may be.
     #[error("{0} checks were skipped, and with --ci none may be")]
     Skipped(usize),
@@ -69,6 +90,11 @@ impl Error {
         match self {
             Self::NotStarted { help, .. } => *help,
             Self::Skipped(_) => Some("each `SKIPPED:` line above names what to install"),
+            Self::NotForThisMachine { .. } => Some(
+                "work on it under x86-64 Linux with glibc, or set SHARDWRIGHT_QNN_LIB to a library for this machine",
+            ),
+            Self::NotFetched { .. } => Some("a Python 3 with pip and a way to a package index are needed"),
+            Self::NoCacheFolder => Some("set HOME"),
             Self::File { .. }
             | Self::Failed { .. }
             | Self::Unexpected { .. }

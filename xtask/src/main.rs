@@ -5,7 +5,8 @@
 //! demo, the tests, the benches.
 //!
 //! **Not its job.** Nothing a user of the finished program needs: no command here plans, compiles or runs a model,
-//! they only start `shardwright`. It installs nothing but the WebAssembly target of the pinned toolchain.
+//! they only start `shardwright`. It installs nothing but the WebAssembly target of the pinned toolchain; what it fetches
+//! from vendors goes into the user's cache folder.
 
 mod bench;
 mod build;
@@ -16,6 +17,7 @@ mod process;
 mod setup;
 mod shims;
 mod testing;
+mod vendor;
 mod workspace;
 
 use std::process::ExitCode;
@@ -23,7 +25,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::build::Scope;
-use crate::cli::{Arguments, Command};
+use crate::cli::{Arguments, Command, Vendor};
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 
@@ -54,5 +56,6 @@ fn dispatch(arguments: Arguments) -> Result<(), Error> {
         Command::Demo => demo::demo(&workspace),
         Command::Test { ci, filters } => testing::run(&workspace, ci, &filters),
         Command::Bench { filters } => bench::run(&workspace, &filters),
+        Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
     }
 }

@@ -84,6 +84,7 @@ pub fn not_started(command: &Command, source: io::Error) -> Error {
             Some("install rustup, or add the target wasm32-unknown-unknown to the toolchain by other means")
         }
         "cc" => Some("install a C compiler (Debian: `apt-get install gcc libc6-dev`)"),
+        "python3" => Some("install Python 3 with pip (Debian: `apt-get install python3-pip python3-venv`)"),
         _ => None,
     };
     Error::NotStarted { program, help, source }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
-use crate::{build, process, setup};
+use crate::{build, process, setup, vendor};
 
 /// A line that starts like this says that something was not checked. Tests write it past the test harness's capture
 /// (`shardwright_tests::skipped`), so that it is seen although they pass.
@@ -44,6 +44,12 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
             eprintln!("{line}");
             skipped.push(line);
         }
+    }
+    if let Err(error) = vendor::qnn_for_tests() {
+        let line =
+            format!("{SKIPPED}nothing is compiled by the QNN library, which could not be fetched: {error}");
+        eprintln!("{line}");
+        skipped.push(line);
     }
     build::build(workspace, Profile::Dev, Scope::Tests)?;
 

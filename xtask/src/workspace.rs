@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::process;
+use crate::{process, vendor};
 
 /// Which of cargo's profiles; both share everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +113,7 @@ impl Workspace {
     pub fn cargo(&self) -> Command {
         let mut command = process::cargo();
         command.current_dir(&self.root);
+        vendor::offer(&mut command);
         command
     }
 }

@@ -96,6 +96,7 @@ impl<'w> BundleShelf<'w> {
                 shim: head.shim.clone(),
                 version: head.shim_version.clone(),
                 device: head.device.clone(),
+                simulated: shard.simulated,
             },
             formats: request.formats[shard.formats].clone(),
             entries: planned.entries.clone(),

@@ -25,6 +25,8 @@ pub struct Executor {
     pub instance: ShimInstance,
     /// Its device.
     pub device: String,
+    /// Whether that is a simulator of the planned target.
+    pub simulated: bool,
     /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach only the target itself.
     pub is_target: bool,
 }
@@ -97,6 +99,8 @@ pub struct BuiltShard {
     pub formats: usize,
     /// What `compile` gave.
     pub artefact: Artefact,
+    /// Whether it is for a simulator of the planned target.
+    pub simulated: bool,
     /// Nodes that were decomposed, and states that the runtime updates.
     pub rewritten: Vec<Rewritten>,
     /// What was compiled.
@@ -291,8 +295,17 @@ pub fn compile_plan(
         };
         let layers = (shard.first, shard.end);
         let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
-        let formats = format;
-        built.push(BuiltShard { name, component, layers, target, formats, artefact, rewritten, compiled });
+        built.push(BuiltShard {
+            name,
+            component,
+            layers,
+            target,
+            formats: format,
+            artefact,
+            simulated: executor.simulated,
+            rewritten,
+            compiled,
+        });
     }
     Ok(built)
 }

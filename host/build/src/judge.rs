@@ -2,6 +2,7 @@ use shardwright_graph::target::{FormatTuple, TimeCost};
 use shardwright_graph::{
     Encodings, EntryGraph, Graph, Legalised, decompose_all, dynamic_activations, encode,
 };
+use shardwright_shims::Watch;
 
 /// Who answers what a target takes.
 ///
@@ -17,8 +18,8 @@ pub trait Judge: Send + Sync {
         encodings: &Encodings<'_>,
     ) -> Result<Legalised, String>;
 
-    /// Time of one run with all rows, and how many operations it leaves out.
-    fn estimate(&self, graph: &Graph, entry: &EntryGraph) -> Option<(TimeCost, u64)>;
+    /// Time of one run with all rows, and how many operations it leaves out. It may take seconds, and ends early where `watch` says so.
+    fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<(TimeCost, u64)>;
 
     /// Whether the target takes these formats, or why not.
     fn takes(&self, formats: &FormatTuple) -> Result<(), String>;
@@ -62,7 +63,7 @@ impl Judge for PrimitiveCount {
         Ok(Legalised { graph, decomposed, by_runtime: Default::default() })
     }
 
-    fn estimate(&self, _graph: &Graph, _entry: &EntryGraph) -> Option<(TimeCost, u64)> {
+    fn estimate(&self, _graph: &Graph, _entry: &EntryGraph, _watch: &dyn Watch) -> Option<(TimeCost, u64)> {
         None
     }
 

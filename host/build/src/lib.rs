@@ -8,6 +8,7 @@
 
 mod bundled;
 mod compile;
+mod costs;
 mod formats;
 mod judge;
 mod menu;
@@ -20,6 +21,7 @@ pub use compile::{
     BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, Rewritten, Shelf, Unkept, compile_plan,
     shard_name,
 };
+pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{Judge, PrimitiveCount};
 pub use menu::EntryMenu;
@@ -27,7 +29,7 @@ pub use report::{
     BoundaryReport, EntryReport, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, ReasonReport,
     ShardReport, TargetLimit, report_plan,
 };
-pub use request::{ModelName, TargetOffer, make_request, stored_formats};
+pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use shim_judge::ShimJudge;
 
 pub use {

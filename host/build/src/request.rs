@@ -13,8 +13,9 @@ use shardwright_planning::request::{
     Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, Request,
     TargetSummary,
 };
+use shardwright_shims::Watch;
 
-use crate::{EntryMenu, Judge, ModelFormats};
+use crate::{BuildError, EntryMenu, Judge, ModelFormats};
 
 /// A target that a plan may use.
 pub struct TargetOffer {
@@ -49,19 +50,32 @@ pub fn stored_formats(graph: &Graph) -> FormatTuple {
     FormatTuple::uniform(weights, ActivationFormat::F32, StateFormat::F32)
 }
 
+/// What is asked beside the model and its targets.
+#[derive(Clone, Debug)]
+pub struct Question<'q> {
+    /// What the model is called.
+    pub model: &'q ModelName,
+    /// The entry points to choose from.
+    pub menu: &'q EntryMenu,
+    /// What is wanted.
+    pub goals: Goals,
+    /// Settings of the planner.
+    pub options: Vec<PlannerOption>,
+}
+
 /// Builds the request: the model's components and layers, and one cost row per kind, target, format tuple and entry point.
 ///
 /// Rows are taken from the graphs themselves, legalised by the target's judge, one representative layer per kind; since layers
-/// of a kind differ in nothing that costs, a planner adds up any cut exactly.
+/// of a kind differ in nothing that costs, a planner adds up any cut exactly. A vendor's compiler may take seconds for a row: `watch` hears
+/// of each and may end it.
 pub fn make_request(
     graph: &Graph,
-    model: &ModelName,
     offers: &[TargetOffer],
     formats: &ModelFormats,
-    menu: &EntryMenu,
-    goals: Goals,
-    options: Vec<PlannerOption>,
-) -> Result<Request, GraphError> {
+    question: Question<'_>,
+    watch: &mut dyn Watch,
+) -> Result<Request, BuildError> {
+    let Question { model, menu, goals, options } = question;
     let decoder_kinds = layer_kinds(graph)?;
     let mut kinds = Vec::new();
     let mut representatives: Vec<(ComponentKind, Range<u32>)> = Vec::new();
@@ -90,7 +104,8 @@ pub fn make_request(
         components.push(Component { name: component.kind.name().to_owned(), body, inputs, outputs });
     }
 
-    let mut costs = Vec::new();
+    let rows = representatives.len() * menu.entries.len() * offers.len() * formats.tuples().len();
+    let mut costs = Vec::with_capacity(rows);
     for (kind, (component, layers)) in representatives.iter().enumerate() {
         for &entry in &menu.entries {
             let point = menu.point(entry);
@@ -101,8 +116,14 @@ pub fn make_request(
                 .collect::<Result<_, _>>()?;
             for (target, offer) in offers.iter().enumerate() {
                 for (format, instance) in instances.iter().enumerate() {
+                    if watch.cancelled() {
+                        return Err(BuildError::Cancelled);
+                    }
+                    let stage =
+                        format!("costs of {} at {entry} on {}", kinds[kind].name, offer.summary.target.name);
+                    watch.progress((costs.len() * 1000 / rows.max(1)) as u32, &stage);
                     let place = CostPlace { kind, target, format, entry };
-                    costs.push(cost_row(formats, instance.as_ref(), offer, place));
+                    costs.push(cost_row(formats, instance.as_ref(), offer, place, watch));
                 }
             }
         }
@@ -175,6 +196,7 @@ fn cost_row(
     instance: Option<&EntryGraph>,
     offer: &TargetOffer,
     place: CostPlace,
+    watch: &dyn Watch,
 ) -> CostRow {
     let mut row = CostRow {
         kind: place.kind as u32,
@@ -202,7 +224,7 @@ fn cost_row(
             row.ops = legal.graph.nodes.len() as u64;
             row.weight_bytes = weights.into_iter().map(|weight| graph.weight(weight).bytes()).sum();
             row.state_bytes = legal.graph.written_state_bytes();
-            if let Some((time, uncosted)) = offer.judge.estimate(graph, &legal.graph) {
+            if let Some((time, uncosted)) = offer.judge.estimate(graph, &legal.graph, watch) {
                 row.time = Some(time);
                 row.uncosted_ops = uncosted;
             }

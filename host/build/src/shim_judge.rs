@@ -1,20 +1,40 @@
+use std::sync::Arc;
+
 use shardwright_graph::target::{FormatTuple, TimeCost};
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, legalise_encoded};
-use shardwright_shims::ShimInstance;
+use shardwright_shims::{Device, ShimInstance, Watch};
 
 use crate::Judge;
+use crate::costs::{Costs, row_key};
 
 /// A loaded shim answers for its own device.
 #[derive(Clone)]
 pub struct ShimJudge {
     instance: ShimInstance,
     device: String,
+    /// As the shim describes it.
+    described: Option<Device>,
+    costs: Arc<Costs>,
+    timed: bool,
 }
 
 impl ShimJudge {
     /// The judge for one device of an open shim.
     pub fn new(instance: ShimInstance, device: impl Into<String>) -> Self {
-        ShimJudge { instance, device: device.into() }
+        let costs = Arc::new(Costs::unkept());
+        ShimJudge { instance, device: device.into(), described: None, costs, timed: true }
+    }
+
+    /// The judge for one device of an open shim, whose estimates are kept in `costs`.
+    pub fn keeping(instance: ShimInstance, device: Device, costs: Arc<Costs>) -> Self {
+        ShimJudge { instance, device: device.name.clone(), described: Some(device), costs, timed: true }
+    }
+
+    /// The same without times, where they are of another machine than those they would be compared with.
+    #[must_use]
+    pub fn without_times(mut self) -> Self {
+        self.timed = false;
+        self
     }
 }
 
@@ -29,19 +49,15 @@ impl Judge for ShimJudge {
         legalise_encoded(entry, encodings, check).map_err(|error| error.to_string())
     }
 
-    fn estimate(&self, graph: &Graph, entry: &EntryGraph) -> Option<(TimeCost, u64)> {
-        match self.instance.estimate(&self.device, entry, &graph.weights) {
-            Ok(Some(estimate)) => Some((
-                TimeCost { microseconds: estimate.time_microseconds, provenance: estimate.provenance },
-                estimate.uncosted.len() as u64,
-            )),
-            Ok(None) => None,
-            Err(error) => {
-                // A plan can be made without times; that one is missing is said.
-                tracing::warn!(shim = self.instance.name(), %error, "no estimate");
-                None
-            }
+    fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<(TimeCost, u64)> {
+        if !self.timed {
+            return None;
         }
+        let ask =
+            || self.instance.estimate_watched(&self.device, entry, &graph.weights, &|| watch.cancelled());
+        let key = || row_key(&self.instance, self.described.as_ref(), entry, &graph.weights);
+        let row = self.costs.row(&self.instance, key, ask)?;
+        Some((TimeCost { microseconds: row.microseconds, provenance: row.provenance }, row.uncosted))
     }
 
     /// Formats are not asked about as such: the shim sees them in the graphs.

@@ -72,6 +72,7 @@
 //!             shim: "cpu".to_owned(),
 //!             version: "0.1.0".to_owned(),
 //!             device: "cpu".to_owned(),
+//!             simulated: false,
 //!         },
 //!         formats: FormatTuple::F32,
 //!         entries: vec!["decode_1@512".parse().unwrap()],
@@ -177,7 +178,7 @@ pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{
     AssetEntry, AssetQuantisation, BundleNotice, BundleNoticeKind, ChainEntry, FileReference, FlagEntry,
     Manifest, ModelIdentity, NAME_BYTES_MAX, NodePlacement, PlannerIdentity, Rewrite, RewriteEntry,
-    ShardEntry, ShimIdentity, Structure, TEXT_BYTES_MAX, TextFile, Verification,
+    ShardEntry, ShimIdentity, Structure, TEXT_BYTES_MAX, TextFile, TwinEntry, Verification,
 };
 pub use writer::BundleWriter;
 

@@ -283,6 +283,9 @@ pub struct ShimIdentity {
     pub version: String,
     /// The device it compiled for.
     pub device: String,
+    /// Whether that is a simulator of the planned target, not the target itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
 }
 
 /// What became of a flag.
@@ -352,6 +355,21 @@ pub struct Verification {
     pub summary: String,
     /// The whole report, JSON of the room that made it.
     pub report: FileReference,
+    /// What was run in place of the chain's own artefacts, where those do not run on the machine that proved it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin: Option<TwinEntry>,
+}
+
+/// Artefacts made of the very work orders of a chain, for another device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TwinEntry {
+    /// The device they were made for, and ran on.
+    pub device: String,
+    /// Their hashes, in the order of the chain's shards. They are no part of the bundle.
+    pub artefacts: Vec<Digest>,
+    /// In what they differ from those of the bundle, one sentence.
+    pub differs: String,
 }
 
 /// How loudly something wants to be read.

@@ -33,13 +33,16 @@ pub enum Command {
     Run(RunArguments),
     /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run goes on where it stopped.
     Compile(CompileArguments),
-    /// Show what a bundle, an artefact, a work order or a checkpoint says of itself.
+    /// Show what a bundle, an artefact, a work order or a checkpoint says of itself, or what a shim says of a file of its
+    /// vendor's tools.
     Inspect {
         /// The file or directory.
         path: PathBuf,
         /// Prove every byte of a bundle, not the manifest and small files alone.
         #[arg(long)]
         verify: bool,
+        #[command(flatten)]
+        places: PlaceArguments,
     },
     /// Show how a checkpoint would be cut, placed and built, and why.
     Plan(PlanArguments),
@@ -274,7 +277,7 @@ pub struct VerifyArguments {
     /// Write the outcome into the bundle.
     #[arg(long, requires = "bundle")]
     pub store: bool,
-    /// Set a bound: row-p95, row-worst (relative error of a row), cosine (least), nll (relative), greedy (least share of
+    /// Set a bound: row-p95, row-worst (relative error of a row), cosine (of 95 % of rows), nll (relative), greedy (least share of
     /// tokens). Default: by the formats of the plan; the report says which.
     #[arg(long = "threshold", value_name = "NAME=VALUE", value_parser = name_and_bound)]
     pub thresholds: Vec<(String, f64)>,
@@ -287,6 +290,9 @@ pub struct VerifyArguments {
     /// Most tokens of each prompt chosen greedily [default: 64].
     #[arg(long, value_name = "TOKENS")]
     pub greedy: Option<usize>,
+    /// Most evaluation rows whose likelihood is compared, of each as many tokens as `--rows`, for slow simulators [default: all, whole].
+    #[arg(long, value_name = "ROWS")]
+    pub evaluation: Option<usize>,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]

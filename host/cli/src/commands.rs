@@ -31,7 +31,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments, format),
         Command::Compile(arguments) => bundle::compile(arguments, format),
-        Command::Inspect { path, verify } => bundle::inspect(path, *verify, format),
+        Command::Inspect { path, verify, places } => bundle::inspect(path, *verify, places, format),
         Command::Plan(arguments) => plan(arguments, format),
         Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
         Command::Embed(arguments) => embed::embed(arguments, format),
@@ -61,7 +61,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
 
 fn plan(arguments: &PlanArguments, format: Format) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution);
-    let planned = options.plan(&arguments.checkpoint)?;
+    let mut watch = views::Progress::new();
+    let planned = options.plan_watched(&arguments.checkpoint, &mut watch)?;
+    drop(watch);
     if let Some(path) = &arguments.write_request {
         std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
     }
@@ -180,8 +182,8 @@ fn open(
     checkpoint: &Path,
 ) -> Result<Model, Failure> {
     if !shardwright::is_bundle(checkpoint) {
-        let _busy = views::Busy::new("planning, compiling and loading");
-        return Ok(open_options(target, execution).open(checkpoint)?);
+        let mut watch = views::Progress::new();
+        return Ok(open_options(target, execution).open_watched(checkpoint, &mut watch)?);
     }
     if let Some(what) = decided_before(target, execution) {
         let what = format!("{what} was decided when {} was compiled", checkpoint.display());

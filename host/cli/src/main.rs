@@ -7,6 +7,7 @@
 
 mod arguments;
 mod commands;
+mod interrupt;
 mod outcome;
 mod views;
 
@@ -21,9 +22,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return outcome::usage(&error),
     };
+    // Vendors' libraries warn of their own affairs by the hundred; what matters of it comes with an error.
     let level = match arguments.verbose {
-        0 => "warn",
-        1 => "info",
+        0 => "warn,shim=error",
+        1 => "info,shim=warn",
         2 => "debug",
         _ => "trace",
     };

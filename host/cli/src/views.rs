@@ -2,6 +2,7 @@
 
 mod bundle;
 mod doctor;
+mod document;
 mod plan;
 mod progress;
 mod shims;
@@ -10,6 +11,7 @@ mod verify;
 
 pub use bundle::{compiled, inspected};
 pub use doctor::doctor;
+pub use document::document;
 pub use plan::plan;
 pub use progress::Progress;
 pub use shims::shims;

@@ -1,19 +1,29 @@
-//! Semantic operations in terms of primitives.
+//! Semantic operations in terms of lower ones, a level at a time.
 //!
 //! `Rope` and `Attention` stop depending on positions here: their tables become the step inputs `rotary-cos`,
-//! `rotary-sin` and `mask`. `StateUpdate` has no decomposition; `legalise` turns it into rows for the runtime instead.
+//! `rotary-sin` and `mask`. What is left of them is a `Rotate`, and primitives around a `Softmax` and a `Softcap`, which fall into primitives
+//! when they are decomposed in turn; all others do so at once. `StateUpdate` has no decomposition; `legalise` turns it into rows for the
+//! runtime instead.
+//!
+//! A step is named after its operation and its place among the steps of its level, and the last one writes the tensor of what it
+//! replaces. So a tensor that a half-way form has keeps its name all the way down, and ranges seen in primitives serve every form.
 
 use crate::infer::infer_shape;
 use crate::{
     Attention, DType, EntryGraph, EntryNode, KeySource, Keys, Mask, Op, Role, Rope, Tensor, TensorId,
 };
 
-/// The graph with every semantic operation but state updates in primitives.
+/// The graph with every semantic operation but state updates in primitives, all the way down.
 pub fn decompose_all(entry: &EntryGraph) -> EntryGraph {
-    decompose_where(entry, |_, _| true)
+    let mut graph = decompose_where(entry, |_, _| true);
+    // Ends: what an operation falls into is strictly lower.
+    while graph.nodes.iter().any(|node| node.op.is_semantic() && node.op != Op::StateUpdate) {
+        graph = decompose_where(&graph, |_, _| true);
+    }
+    graph
 }
 
-/// The graph with the chosen semantic operations in primitives; `StateUpdate` and primitives stay, chosen or not.
+/// The graph with the chosen semantic operations one level down; `StateUpdate` and primitives stay, chosen or not.
 ///
 /// Inputs that nothing reads any more (positions, as a rule) are dropped. Steps are in f32: a graph is decomposed before it is encoded, and
 /// one that was encoded before gets steps of another rounding.
@@ -180,7 +190,11 @@ impl Rewrite {
             Op::RmsNorm { width, eps, weight_offset } => {
                 self.rms_norm(x, node.inputs.get(1).copied(), u64::from(*width), *eps, *weight_offset);
             }
-            Op::Rope(rope) => self.rope(x, rope),
+            Op::Rope(rope) => {
+                let [cos, sin] = self.rotary_tables(x, rope);
+                self.step(Op::Rotate { head_dim: rope.head_dim }, &[x, cos, sin]);
+            }
+            Op::Rotate { head_dim } => self.rotate(x, node.inputs[1], node.inputs[2], u64::from(*head_dim)),
             Op::Attention(attention) => {
                 let keys = self.shape(node.inputs[1])[0];
                 let keys = match attention.keys {
@@ -210,10 +224,16 @@ impl Rewrite {
                 self.step(Op::Mul, &[x, sigmoid]);
             }
             Op::Softcap { cap } => {
-                self.softcap(x, *cap);
+                let inner = self.step(Op::MulScalar { value: 1.0 / cap }, &[x]);
+                let inner = self.step(Op::Tanh, &[inner]);
+                self.step(Op::MulScalar { value: *cap }, &[inner]);
             }
             Op::Softmax => {
-                self.softmax(x);
+                let largest = self.step(Op::ReduceMax, &[x]);
+                let below = self.step(Op::Sub, &[x, largest]);
+                let exponential = self.step(Op::Exp, &[below]);
+                let sum = self.step(Op::ReduceSum, &[exponential]);
+                self.step(Op::Div, &[exponential, sum]);
             }
             Op::L2Normalize => {
                 let square = self.step(Op::Mul, &[x, x]);
@@ -258,15 +278,19 @@ impl Rewrite {
         }
     }
 
-    fn rope(&mut self, x: TensorId, rope: &Rope) {
-        let whole = self.shape(x);
-        let (rows, head) = (whole[0], u64::from(rope.head_dim));
-        let half = head / 2;
-        let table = vec![rows, half];
+    fn rotary_tables(&mut self, x: TensorId, rope: &Rope) -> [TensorId; 2] {
+        let head = rope.head_dim;
+        let table = vec![self.shape(x)[0], u64::from(head / 2)];
         let suffix = format!("{head}.{}.{}.{}", rope.theta, rope.rotated_pairs, rope.factor);
         let cos =
             self.input(Role::RotaryCos(*rope), format!("rotary-cos.{suffix}"), table.clone(), DType::F32);
         let sin = self.input(Role::RotarySin(*rope), format!("rotary-sin.{suffix}"), table, DType::F32);
+        [cos, sin]
+    }
+
+    fn rotate(&mut self, x: TensorId, cos: TensorId, sin: TensorId, head: u64) {
+        let whole = self.shape(x);
+        let (rows, half) = (whole[0], head / 2);
         let per_head = vec![rows, 1, half];
         let cos = self.step(Op::Reshape { shape: per_head.clone() }, &[cos]);
         let sin = self.step(Op::Reshape { shape: per_head }, &[sin]);
@@ -304,7 +328,7 @@ impl Rewrite {
             scores = self.step(Op::MulScalar { value: attention.scale }, &[scores]);
         }
         if attention.softcap != 0.0 {
-            scores = self.softcap(scores, attention.softcap);
+            scores = self.step(Op::Softcap { cap: attention.softcap }, &[scores]);
         }
         let mask = Mask { keys, window: attention.window, causal: attention.causal };
         let origin = match keys {
@@ -316,23 +340,9 @@ impl Rewrite {
         let name = format!("mask.{origin}.{slots}.{}.{direction}", attention.window);
         let mask = self.input(Role::Mask(mask), name, vec![rows, slots], DType::F32);
         let scores = self.step(Op::Add, &[scores, mask]);
-        let weights = self.softmax(scores);
+        let weights = self.step(Op::Softmax, &[scores]);
         let mixed = self.step(Op::MatMul { transpose_b: false }, &[weights, v]);
         let mixed = self.step(Op::Transpose { perm: vec![2, 0, 1, 3] }, &[mixed]);
         self.step(Op::Reshape { shape: vec![rows, kv * group * d] }, &[mixed]);
-    }
-
-    fn softcap(&mut self, x: TensorId, cap: f32) -> TensorId {
-        let inner = self.step(Op::MulScalar { value: 1.0 / cap }, &[x]);
-        let inner = self.step(Op::Tanh, &[inner]);
-        self.step(Op::MulScalar { value: cap }, &[inner])
-    }
-
-    fn softmax(&mut self, x: TensorId) -> TensorId {
-        let largest = self.step(Op::ReduceMax, &[x]);
-        let below = self.step(Op::Sub, &[x, largest]);
-        let exponential = self.step(Op::Exp, &[below]);
-        let sum = self.step(Op::ReduceSum, &[exponential]);
-        self.step(Op::Div, &[exponential, sum])
     }
 }

@@ -4,7 +4,7 @@
 //! integer stands for follows from ranges that calibration found. This pass joins the two: it changes types, never the
 //! operations, but for the conversions it inserts where a port is encoded otherwise than the shard's inside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -140,7 +140,9 @@ impl<'a> Encodings<'a> {
             StateFormat::A8 => 8,
         };
         let (low, high) = self.range(&state_key(name))?.ends();
-        Ok(Encoding::affine_over(low, high, bits))
+        // Processors multiply activations with integers around their middle; those around another zero point they move there first, and round
+        // 8 bits a second time.
+        Ok(Encoding::centred_over(low, high, bits))
     }
 
     fn range(&self, key: &str) -> Result<Range, EncodeError> {
@@ -218,7 +220,8 @@ pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGrap
     }
     let classes = Classes::of(entry);
     let masked = masked_tensors(entry);
-    let inside = Inside { entry, encodings, classes: &classes, masked: &masked };
+    let makers = entry.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
+    let inside = Inside { entry, encodings, classes: &classes, masked: &masked, makers: &makers };
     let mut graph = entry.clone();
     let mut known: BTreeMap<usize, Encoding> = BTreeMap::new();
     for (index, tensor) in entry.tensors.iter().enumerate() {
@@ -299,6 +302,8 @@ struct Inside<'a> {
     classes: &'a Classes,
     /// Per tensor; see [`masked_tensors`].
     masked: &'a [bool],
+    /// Per tensor that a node makes, the node.
+    makers: &'a HashMap<TensorId, usize>,
 }
 
 impl Inside<'_> {
@@ -361,6 +366,9 @@ impl Inside<'_> {
                 _ => {}
             }
         }
+        if self.is_probability(class) {
+            return Ok((0.0, 1.0));
+        }
         let seen = self
             .members(class)
             .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
@@ -372,6 +380,22 @@ impl Inside<'_> {
             }
             None => Err(EncodeError::NoRange { key: range_key(self.entry, TensorId(class as u32)) }),
         }
+    }
+
+    /// Whether every value of a class comes out of a softmax, whole or in primitives: no calibration is needed to know the range.
+    fn is_probability(&self, class: usize) -> bool {
+        let maker = |tensor: TensorId| self.makers.get(&tensor).map(|&index| &self.entry.nodes[index]);
+        let is_softmax = |node: &EntryNode| match (&node.op, node.inputs.as_slice()) {
+            (Op::Softmax, _) => true,
+            // Exponentials over their sum.
+            (Op::Div, &[exponentials, sum]) => {
+                maker(exponentials).is_some_and(|maker| maker.op == Op::Exp)
+                    && maker(sum).is_some_and(|sum| sum.op == Op::ReduceSum && sum.inputs == [exponentials])
+            }
+            _ => false,
+        };
+        self.members(class)
+            .all(|tensor| maker(tensor).is_some_and(|node| node.op.is_movement() || is_softmax(node)))
     }
 
     /// A mask reaches so far down that any score becomes one below the lowest visible.

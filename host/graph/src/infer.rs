@@ -61,6 +61,16 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
             expect(inputs[1], &[inputs[0][0]], "positions")?;
             Ok(inputs[0].to_vec())
         }
+        Op::Rotate { head_dim } => {
+            arity(3, 3)?;
+            let head = u64::from(*head_dim);
+            if inputs[0].len() != 2 || head == 0 || !head.is_multiple_of(2) || last(inputs[0]) % head != 0 {
+                return Err(format!("{:?} is not [rows, heads · {head}] with an even head", inputs[0]));
+            }
+            expect(inputs[1], &[inputs[0][0], head / 2], "cosines")?;
+            expect(inputs[2], &[inputs[0][0], head / 2], "sines")?;
+            Ok(inputs[0].to_vec())
+        }
         Op::Attention(attention) => {
             arity(4, 4)?;
             let (heads, kv, d) =
@@ -257,6 +267,13 @@ mod tests {
             (Op::Rope(rope), vec![&[3, 16], &[4]], Err("positions")),
             (Op::Rope(Rope { head_dim: 3, ..rope }), vec![&[3, 15], &[3]], Err("even head")),
             (Op::Rope(Rope { rotated_pairs: 5, ..rope }), vec![&[3, 16], &[3]], Err("rotated pairs")),
+            (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4], &[3, 4]], Ok(vec![3, 16])),
+            (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 8], &[3, 4]], Err("cosines")),
+            (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4], &[2, 4]], Err("sines")),
+            (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4]], Err("takes 3 inputs")),
+            (Op::Rotate { head_dim: 8 }, vec![&[3, 12], &[3, 4], &[3, 4]], Err("even head")),
+            (Op::Rotate { head_dim: 5 }, vec![&[3, 15], &[3, 2], &[3, 2]], Err("even head")),
+            (Op::Rotate { head_dim: 0 }, vec![&[3, 15], &[3, 0], &[3, 0]], Err("even head")),
             (Op::Attention(attention), vec![&[3, 32], &[9, 16], &[9, 16], &[3]], Ok(vec![3, 32])),
             (Op::Attention(attention), vec![&[3, 32], &[9, 16], &[8, 16], &[3]], Err("keys")),
             (Op::Attention(Attention { kv_heads: 3, ..attention }), vec![&[3, 32]; 4], Err("heads")),

@@ -99,11 +99,12 @@ impl<E> LegaliseError<E> {
     }
 }
 
-/// Shows the whole entry point to `check`, keeps what is taken, decomposes the rest, and asks again until nothing is refused.
+/// Shows the whole entry point to `check`, keeps what is taken, decomposes the rest by one level, and asks again until nothing is refused.
 ///
-/// A refused `StateUpdate` becomes `update: by-runtime`: the attention that follows it reads `[state ‖ new rows]` in
-/// primitives and the new rows leave as an output; the update of the other of a key and value pair goes with it. Each round
-/// removes at least one semantic node, so it ends.
+/// A refused `StateUpdate` becomes `update: by-runtime`: the attention that follows it reads `[state ‖ new rows]`, itself one level
+/// down, and the new rows leave as an output; the update of the other of a key and value pair goes with it. Each round replaces at
+/// least one semantic node by strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives, those by
+/// primitives) and adds none that is as high, so it ends.
 pub fn legalise<E>(
     entry: &EntryGraph,
     check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,

@@ -96,6 +96,12 @@ pub enum Op {
     /// `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32; then `y = s · scale · Σ q·w`, the sum exact
     /// (+ bias).
     DynamicLinear,
+    /// [`Rope`] by tables: inputs `x [R, heads·head_dim]`, `cos [R, head_dim/2]`, `sin [R, head_dim/2]`. Of every head, pair
+    /// `(x[i], x[i + head_dim/2])` becomes `(x[i]·cos[i] − x[i + head_dim/2]·sin[i], x[i + head_dim/2]·cos[i] + x[i]·sin[i])`.
+    Rotate {
+        /// Values per head.
+        head_dim: u32,
+    },
 
     /// Elementwise with NumPy broadcasting.
     Add,
@@ -210,6 +216,7 @@ impl Op {
             Op::StateUpdate => 9,
             Op::L2Normalize => 10,
             Op::DynamicLinear => 11,
+            Op::Rotate { .. } => 12,
             Op::Add => 64,
             Op::Sub => 65,
             Op::Mul => 66,
@@ -255,6 +262,7 @@ impl Op {
             Op::StateUpdate => "state-update",
             Op::L2Normalize => "l2-normalize",
             Op::DynamicLinear => "dynamic-linear",
+            Op::Rotate { .. } => "rotate",
             Op::Add => "add",
             Op::Sub => "sub",
             Op::Mul => "mul",
@@ -331,6 +339,7 @@ impl Op {
                 ),
             ],
             Op::Softcap { cap } => vec![attribute("cap", Float(f64::from(*cap)))],
+            Op::Rotate { head_dim } => vec![attribute("head_dim", Integer(i64::from(*head_dim)))],
             Op::AddScalar { value } | Op::MulScalar { value } | Op::MaxScalar { value } => {
                 vec![attribute("value", Float(f64::from(*value)))]
             }

@@ -100,6 +100,14 @@ impl Encoding {
         Encoding { element, scale, zero_point }
     }
 
+    /// The unsigned encoding around its middle, 128 or 32768, that covers `low..=high`; `bits` is 8 or 16.
+    pub fn centred_over(low: f32, high: f32, bits: u32) -> Encoding {
+        let (element, middle) =
+            if bits == 8 { (ElementType::U8, 1 << 7) } else { (ElementType::U16, 1 << 15) };
+        let scale = scale_of(f64::from(low.abs().max(high.abs())) / f64::from(middle - 1));
+        Encoding { element, scale, zero_point: middle }
+    }
+
     /// The signed encoding without a zero point that covers `low..=high`; `bits` is 8 or 16.
     pub fn symmetric_over(low: f32, high: f32, bits: u32) -> Encoding {
         let (element, steps) = if bits == 8 {
@@ -176,6 +184,10 @@ impl WeightFormat {
             WeightFormat::W4PerChannel => (DType::I4, CHANNEL),
             WeightFormat::W4PerTensor => (DType::I4, TENSOR),
             WeightFormat::W4Block32 => (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F16))),
+            // In f32, although each is an f16: what tells these scales from free ones, before there are any.
+            WeightFormat::W4Block32Stepped => {
+                (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F32)))
+            }
             WeightFormat::W2PerChannel => (DType::I2, CHANNEL),
         }
     }

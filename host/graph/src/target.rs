@@ -313,6 +313,8 @@ names! {
         W4PerTensor = "w4-per-tensor",
         /// Signed 4 bit, one scale per 32 consecutive input values of an output channel.
         W4Block32 = "w4-block32",
+        /// The same with scales that are 1 to 16 times one scale of the output channel, for chips whose blocks have small integers for scales.
+        W4Block32Stepped = "w4-block32-stepped",
         /// Signed 2 bit, one scale per output channel.
         W2PerChannel = "w2-per-channel",
     }

@@ -56,6 +56,7 @@ same_cases!(guest_weight_format, host_weight_format, own::WeightFormat, wit::Wei
     W4PerChannel = W4PerChannel,
     W4PerTensor = W4PerTensor,
     W4Block32 = W4Block32,
+    W4Block32Stepped = W4Block32Stepped,
     W2PerChannel = W2PerChannel,
 });
 same_cases!(guest_activations, host_activations, own::ActivationFormat, wit::ActivationFormat {

@@ -1,6 +1,6 @@
 //! SoC profiles: what is known about a chip, as data, each fact with its provenance.
 //!
-//! A profile is a JSON file; `plugins/README.md` describes it. Three are built in, more come from directories. Nothing is
+//! A profile is a JSON file; `plugins/README.md` describes it. Some are built in, more come from directories. Nothing is
 //! remembered between calls: a file that is added is found, one that is taken away is gone.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,12 @@ pub const GENERIC: &str = "generic";
 const BUILTIN: &[(&str, &str)] = &[
     ("generic.json", include_str!("../../../plugins/profiles/generic.json")),
     ("mt6989.json", include_str!("../../../plugins/profiles/mt6989.json")),
+    ("sc8380xp.json", include_str!("../../../plugins/profiles/sc8380xp.json")),
+    ("sm8550.json", include_str!("../../../plugins/profiles/sm8550.json")),
+    ("sm8650.json", include_str!("../../../plugins/profiles/sm8650.json")),
+    ("sm8750.json", include_str!("../../../plugins/profiles/sm8750.json")),
     ("sm8850.json", include_str!("../../../plugins/profiles/sm8850.json")),
+    ("soc-72.json", include_str!("../../../plugins/profiles/soc-72.json")),
 ];
 
 /// Caps on a profile file; ours have a few kilobytes and a handful of entries.

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use shardwright_graph::target::{Encoding, WeightFormat};
 use shardwright_graph::{ConstantFormat, DType, Granularity, Weight, WeightData, WeightQuantisation};
 
+use crate::multiples::best_multiples;
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
 use crate::{QuantiseError, RowSource, pack};
 
@@ -64,6 +65,8 @@ pub(crate) struct Job<'s> {
     /// Rows whose values may share a scale.
     unit: usize,
     units_per_chunk: usize,
+    /// Whether the scales of blocks are multiples of one of their row.
+    stepped: bool,
 }
 
 impl<'s> Job<'s> {
@@ -120,7 +123,8 @@ impl<'s> Job<'s> {
             }
         }
         let units_per_chunk = (CHUNK_VALUES / (values as usize).max(1)).max(1);
-        Ok(Job { source, importance, planned, rows, width, unit, units_per_chunk })
+        let stepped = target == Target::Matrix(WeightFormat::W4Block32Stepped);
+        Ok(Job { source, importance, planned, rows, width, unit, units_per_chunk, stepped })
     }
 
     /// The weight to be made: counted.
@@ -325,6 +329,9 @@ impl<'s> Job<'s> {
                 self.channels(values, &mut codes, &mut made);
             }
             (Granularity::PerChannel, _) => self.blocks(values, 1, &mut codes, &mut made),
+            (Granularity::PerBlock { size }, _) if self.stepped => {
+                self.stepped_blocks(values, size.max(1) as usize, &mut codes, &mut made);
+            }
             (Granularity::PerBlock { size }, _) => {
                 self.blocks(values, size.max(1) as usize, &mut codes, &mut made);
             }
@@ -357,6 +364,19 @@ impl<'s> Job<'s> {
                 let scale = best_scale(&row[block.clone()], importance, self.steps());
                 self.push_scale(scale, made);
                 self.round(&row[block.clone()], scale, &mut codes[block]);
+            }
+            pack::integers(self.planned.dtype, codes, &mut made.data);
+        }
+    }
+
+    /// One scale for each row, and a multiple of it for so many consecutive values.
+    fn stepped_blocks(&self, values: &[f32], size: usize, codes: &mut [i32], made: &mut Chunk) {
+        for row in values.chunks(self.width) {
+            let (scale, multiples) = best_multiples(row, self.importance, size, self.steps().limit);
+            for ((block, codes), multiple) in row.chunks(size).zip(codes.chunks_mut(size)).zip(multiples) {
+                let scale = scale * f32::from(multiple);
+                self.push_scale(scale, made);
+                self.round(block, scale, codes);
             }
             pack::integers(self.planned.dtype, codes, &mut made.data);
         }

@@ -17,6 +17,7 @@ mod envelope;
 mod error;
 mod evaluate;
 mod job;
+mod multiples;
 mod pack;
 mod quality;
 mod recipe;

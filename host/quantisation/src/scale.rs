@@ -16,7 +16,7 @@ const RUN: usize = 256;
 /// Independent sums, for the vector unit; a fixed number, since it decides the order of summation.
 const LANES: usize = 8;
 /// Rounds of fitting a scale to the integers and the integers to the scale.
-const FITS: usize = 3;
+pub(crate) const FITS: usize = 3;
 /// Adding and subtracting 1.5 · 2²³ rounds to the nearest integer, ties to even, where a value is far smaller.
 const ROUNDER: f32 = 12_582_912.0;
 
@@ -130,7 +130,7 @@ pub(crate) fn sums(values: &[f32], importance: Option<&[f32]>, scale: f32, limit
 }
 
 /// The squared error of `values` at `scale`.
-fn squared_error(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> f64 {
+pub(crate) fn squared_error(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> f64 {
     let [error] = match importance {
         None => over_lanes(values, values, scale.recip(), |v, _| {
             let left = v - nearest(v, limit);

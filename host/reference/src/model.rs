@@ -21,6 +21,9 @@ pub enum Form {
     Semantic,
     /// Primitives and state updates only.
     Decomposed,
+    /// Attention and rotation by tables, and the driver copies new state rows to their slots; the rest semantic, softmaxes and
+    /// rotations too: what an accelerator with operations of its own takes.
+    HalfWay,
     /// Primitives only; the driver copies new state rows to their slots.
     ByRuntime,
 }
@@ -502,9 +505,11 @@ fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph, ReferenceError> 
     let refused: fn(&Op) -> bool = match form {
         Form::Semantic => return Ok(entry),
         Form::Decomposed => return Ok(decompose_all(&entry)),
+        Form::HalfWay => |op| matches!(op, Op::Rope(_) | Op::Attention(_) | Op::StateUpdate),
         Form::ByRuntime => |op| op.is_semantic(),
     };
-    let verdict = |op: &Op| if refused(op) { Verdict::refused("semantic") } else { Verdict::accepted() };
+    let verdict =
+        |op: &Op| if refused(op) { Verdict::refused("not in this form") } else { Verdict::accepted() };
     let check = |graph: &EntryGraph| {
         Ok::<_, std::convert::Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
     };

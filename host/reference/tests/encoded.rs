@@ -635,7 +635,21 @@ fn attention_and_rotation_of_encoded_rows() {
                     }
                 })
                 .collect();
+            // Positions 3, 4, …, as `run` gives them, in tables of f32.
+            let table = |of: fn(f64) -> f64| Given {
+                values: (0..ROWS * 2)
+                    .map(|at| of(f64::from((at / 2 + 3) as f32 * 0.1_f32.powi((at % 2) as i32))) as f32)
+                    .collect(),
+                width: 2,
+                encoding: Encoding::F32,
+            };
+            let tables =
+                run(&Op::Rotate { head_dim: 4 }, &[q.clone(), table(f64::cos), table(f64::sin)], &[], to);
             let found = run(&Op::Rope(rope), std::slice::from_ref(&q), &[], to);
+            for (value, wanted) in tables.floats().iter().zip(found.floats().iter()) {
+                let step = if to.element.is_float() { wanted.abs() * 1e-3 } else { to.scale.get() };
+                assert!((value - wanted).abs() <= step + 1e-6, "{from} → {to} by tables: {value} {wanted}");
+            }
             // The tables are f32, the angles here are not.
             for (value, wanted) in found.floats().iter().zip(&turned) {
                 let step = if to.element.is_float() { wanted.abs() as f32 * 1e-3 } else { to.scale.get() };

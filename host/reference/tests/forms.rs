@@ -54,7 +54,7 @@ proptest! {
             // Padded, so that rows beyond the valid ones are there.
             let rows = length as u64 + rows - 1;
             let plain = ok(model(&graph, length as u64, 1, &[], Form::Semantic)?.trace(&ids))?;
-            for form in [Form::Semantic, Form::Decomposed, Form::ByRuntime] {
+            for form in [Form::Semantic, Form::Decomposed, Form::HalfWay, Form::ByRuntime] {
                 let trace = ok(model(&graph, rows, 1, &cuts, form)?.trace(&ids))?;
                 prop_assert_eq!(trace.hidden.len(), plain.hidden.len());
                 for (a, b) in plain.hidden.iter().zip(&trace.hidden) {
@@ -68,7 +68,7 @@ proptest! {
         let whole = model(&graph, length as u64, 32, &[], Form::Semantic)?;
         let plain = ok(whole.trace(&ids))?;
         let logits = plain.logits.as_ref().unwrap();
-        for form in [Form::Semantic, Form::Decomposed, Form::ByRuntime] {
+        for form in [Form::Semantic, Form::Decomposed, Form::HalfWay, Form::ByRuntime] {
             let cut = model(&graph, rows, 32, &cuts, form)?;
             let trace = ok(cut.trace(&ids))?;
             prop_assert_eq!(trace.hidden.len(), plain.hidden.len());

@@ -107,17 +107,22 @@ proptest! {
     #[test]
     fn forms_agree_within_their_bounds_and_cuts_bit_for_bit((recipe, formats, length, rows, cuts) in cases()) {
         let case = Case::new(&recipe, formats, length, rows, &cuts);
-        let [semantic, decomposed, by_runtime] =
-            [Form::Semantic, Form::Decomposed, Form::ByRuntime].map(|form| case.run(form, &[]));
+        let [semantic, decomposed, half_way, by_runtime] =
+            [Form::Semantic, Form::Decomposed, Form::HalfWay, Form::ByRuntime].map(|form| case.run(form, &[]));
         let (_, bound) = bounds(&case.formats);
         let difference = furthest(&semantic, &decomposed);
         prop_assert!(difference <= bound, "{}: {} > {}", case.formats, difference, bound);
+        let difference = furthest(&semantic, &half_way);
+        prop_assert!(difference <= bound, "{}, half way: {} > {}", case.formats, difference, bound);
         // Both are the same primitives but for where the new rows stand among the keys.
         let difference = furthest(&decomposed, &by_runtime);
         prop_assert!(difference <= bound, "{}, written by the runtime: {} > {}", case.formats, difference, bound);
-        for (form, whole) in
-            [(Form::Semantic, &semantic), (Form::Decomposed, &decomposed), (Form::ByRuntime, &by_runtime)]
-        {
+        for (form, whole) in [
+            (Form::Semantic, &semantic),
+            (Form::Decomposed, &decomposed),
+            (Form::HalfWay, &half_way),
+            (Form::ByRuntime, &by_runtime),
+        ] {
             prop_assert!(same(whole, &case.run(form, &case.cuts)), "{} {form:?}, cut at {:?}", case.formats, case.cuts);
         }
     }

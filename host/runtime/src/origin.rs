@@ -59,6 +59,8 @@ impl ShardOrigin {
             shim: head.shim.clone(),
             version: head.shim_version.clone(),
             device: head.device.clone(),
+            // An artefact does not say; whoever compiled it or holds the bundle does.
+            simulated: false,
         };
         let flags = head.flags.iter().map(|told| FlagEntry {
             flag: told.flag.clone(),

@@ -25,6 +25,7 @@ fn origin() -> ShardOrigin {
             shim: "plain".to_owned(),
             version: "1".to_owned(),
             device: "evaluator".to_owned(),
+            simulated: false,
         }),
         formats: Some(FormatTuple::F32),
         ..ShardOrigin::default()

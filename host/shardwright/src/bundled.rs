@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use shardwright_runtime::bundle::{Bundle, BundleNotice, BundleNoticeKind, ChainEntry, ShardEntry, Verify};
-use shardwright_runtime::shims::{Artefact, Compatibility, ShimInstance};
+use shardwright_runtime::graph::target::TargetKind;
+use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimError, ShimInstance};
 use shardwright_runtime::{
     Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
     ShardExecutor, ShimShard,
@@ -122,9 +123,8 @@ impl Loader {
         for (index, entry) in self.bundle.manifest().chains.iter().enumerate() {
             match self.load(entry) {
                 Ok(chain) => return Ok((chain, index, passed)),
-                // Damage is no reason to take another way.
-                Err(error) if strict || error.kind() == ErrorKind::Invalid => return Err(error),
-                Err(error) => {
+                Err(NotLoaded { error, ends }) if strict || ends => return Err(error),
+                Err(NotLoaded { error, .. }) => {
                     passed.push(format!("chain `{}` does not run here: {error}", entry.name));
                     first_error.get_or_insert(error);
                 }
@@ -134,7 +134,7 @@ impl Loader {
     }
 
     /// Loads every artefact of a chain on the shim that compiled it and joins them.
-    fn load(&self, entry: &ChainEntry) -> Result<Chain> {
+    fn load(&self, entry: &ChainEntry) -> std::result::Result<Chain, NotLoaded> {
         let mut instances: Vec<(String, ShimInstance)> = Vec::new();
         let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
         let mut shards = Vec::new();
@@ -149,6 +149,9 @@ impl Loader {
                     opened
                 }
             };
+            if let Some(device) = only_compiled_for(&instance, shard, &self.bundle.manifest().soc)? {
+                return Err(NotLoaded { error: only_compiles(shard, &device), ends: true });
+            }
             let (description, executor) = self.load_shard(shard, &instance)?;
             shards.push(description);
             executors.push(executor);
@@ -209,6 +212,60 @@ impl Loader {
     }
 }
 
+/// Why a chain was not loaded.
+struct NotLoaded {
+    error: Error,
+    /// Whether that is no reason to take another way: damage, and a machine that has no such chip and only compiles for it.
+    ends: bool,
+}
+
+impl<E: Into<Error>> From<E> for NotLoaded {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        NotLoaded { ends: error.kind() == ErrorKind::Invalid, error }
+    }
+}
+
+/// Devices of the shim that compiled a shard: those of this machine, and those it has for the chip of the bundle.
+pub(crate) fn devices_for(
+    instance: &ShimInstance,
+    shard: &ShardEntry,
+    soc: &str,
+) -> std::result::Result<Vec<Device>, ShimError> {
+    let mut devices = instance.devices(None)?;
+    if shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim {
+        for device in instance.devices(Some(soc))? {
+            if devices.iter().all(|held| held.name != device.name) {
+                devices.push(device);
+            }
+        }
+    }
+    Ok(devices)
+}
+
+/// The device a shard was compiled for, where the shim is one that only compiles for it here.
+pub(crate) fn only_compiled_for(
+    instance: &ShimInstance,
+    shard: &ShardEntry,
+    soc: &str,
+) -> std::result::Result<Option<Device>, ShimError> {
+    let mut devices = devices_for(instance, shard, soc)?.into_iter();
+    let own = devices.find(|device| device.name == shard.compiled_by.device);
+    Ok(own.filter(|device| device.kind == DeviceKind::Offline))
+}
+
+pub(crate) fn only_compiles(shard: &ShardEntry, device: &Device) -> Error {
+    let (shim, chip) = (&shard.compiled_by.shim, device.soc.as_deref().unwrap_or(&device.name));
+    let what = format!(
+        "shard {} is for {chip}, which is not in this machine: shim `{shim}` only compiles for it here",
+        shard.name
+    );
+    Error::new(ErrorKind::Incompatible, what).with_help(format!(
+        "run the bundle on a device with {chip}; compile with `--on simulator` or `--on cpu` for a bundle that runs here; `shardwright verify --bundle` \
+         proves this one by a twin where there is a simulator"
+    ))
+}
+
 /// The chains of a bundle after the one that runs, loaded when they are needed.
 struct LaterChains {
     loader: Arc<Loader>,
@@ -223,11 +280,9 @@ impl NextChain for LaterChains {
     ) -> Option<std::result::Result<Chain, NextChainError>> {
         let entry = self.loader.bundle.manifest().chains.get(self.next)?;
         self.next += 1;
-        Some(
-            self.loader
-                .load(entry)
-                .map_err(|error| NextChainError::new(format_args!("chain `{}`: {error}", entry.name))),
-        )
+        Some(self.loader.load(entry).map_err(|NotLoaded { error, .. }| {
+            NextChainError::new(format_args!("chain `{}`: {error}", entry.name))
+        }))
     }
 }
 

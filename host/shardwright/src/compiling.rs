@@ -12,7 +12,7 @@ use shardwright_build::models::Checkpoint;
 use shardwright_build::shims::Watch;
 use shardwright_build::{BundleShelf, NoticeKind, PlanReport};
 
-use crate::opening::{Settled, on_the_cpu, settle};
+use crate::opening::{Purpose, Settled, on_the_cpu, settle};
 use crate::{Error, ErrorKind, OpenOptions, Result};
 
 /// What compiling gave.
@@ -44,10 +44,10 @@ pub(crate) fn compile(
     let identity = Digest::from(checkpoint.content_hash());
     let mut shelf = BundleShelf::new(&mut writer)?;
 
-    let primary = settle(&checkpoint, options, &mut shelf, watch)?;
+    let primary = settle(&checkpoint, options, Purpose::Compile, &mut shelf, watch)?;
     let mut chains = vec![chain(&mut shelf, "primary", &primary)?];
     if let Some(cpu) = on_the_cpu(options, &primary) {
-        let fallback = settle(&checkpoint, &cpu, &mut shelf, watch)?;
+        let fallback = settle(&checkpoint, &cpu, Purpose::Compile, &mut shelf, watch)?;
         chains.push(chain(&mut shelf, "cpu", &fallback)?);
     }
     let artefacts_reused = shelf.recalled();

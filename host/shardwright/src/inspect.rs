@@ -1,13 +1,19 @@
-//! What a file or directory of ours is, and what it says of itself.
+//! What a file or directory is, and what it says of itself: ours, or of a vendor whose shim is here.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_build::bundle::{Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle};
-use shardwright_build::graph::target::Flag;
-use shardwright_build::shims::{Artefact, ArtefactHead, WorkOrder};
+use shardwright_build::bundle::{
+    Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle,
+};
+use shardwright_build::graph::target::{ErrorClass, Flag};
+use shardwright_build::shims::{
+    Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder,
+};
 
-use crate::{Error, ErrorKind, Result, ShowReport};
+use crate::isolation::Shims;
+use crate::{Error, ErrorKind, Isolation, Result, SearchPath, ShowReport};
 
 /// What makes a directory one that wants to be a bundle.
 const MANIFEST_FILE: &str = "bundle.json";
@@ -18,13 +24,63 @@ const MANIFEST_FILE: &str = "bundle.json";
 #[expect(clippy::large_enum_variant, reason = "made once per call")]
 pub enum Inspected {
     /// A bundle, damaged or not.
-    Bundle(Inspection),
+    Bundle(BundleReport),
     /// What a shim's compile gave; its hash was checked.
     Artefact(ArtefactReport),
     /// What a shim's compile was given; its hash was checked.
     WorkOrder(WorkOrderReport),
     /// A checkpoint.
     Checkpoint(ShowReport),
+    /// A file of a vendor's tools.
+    Foreign(ForeignReport),
+}
+
+/// A bundle, with what shims say of its artefacts.
+#[derive(Clone, Debug, Serialize)]
+pub struct BundleReport {
+    /// The bundle as it lies there.
+    #[serde(flatten)]
+    pub inspection: Inspection,
+    /// Of those artefacts whose shim is here and tells.
+    pub artefacts: Vec<ShardInspection>,
+}
+
+/// What a shim says of an artefact in a bundle.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardInspection {
+    /// Name of the chain.
+    pub chain: String,
+    /// Name of the shard.
+    pub shard: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub told: Told,
+}
+
+/// What a shim says of bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    /// Name of the shim.
+    pub shim: String,
+    /// `qnn-context-binary`; none where it could not tell.
+    pub format: Option<String>,
+    /// In the shim's words.
+    pub document: serde_json::Value,
+    /// Why it could not tell.
+    pub error: Option<String>,
+}
+
+/// A file of a vendor's tools, as the shim that knows it tells.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForeignReport {
+    /// Its length.
+    pub bytes: u64,
+    /// Name of the shim.
+    pub shim: String,
+    /// `qnn-context-binary`
+    pub format: String,
+    /// In the shim's words.
+    pub document: serde_json::Value,
 }
 
 /// An artefact's own words.
@@ -35,6 +91,8 @@ pub struct ArtefactReport {
     /// Who made it, for what, with which interface and flags.
     #[serde(flatten)]
     pub head: ArtefactHead,
+    /// What the shim that made it says of it, where that is here.
+    pub told: Option<Told>,
 }
 
 /// A work order's own words.
@@ -66,15 +124,30 @@ pub struct WorkOrderEntry {
 }
 
 /// Looks at a file or directory. With `content`, every byte of a bundle is proved; `progress` hears of each file.
-pub fn inspect(path: impl AsRef<Path>, content: bool, progress: impl FnMut(Progress)) -> Result<Inspected> {
+///
+/// What is none of ours is shown to the shims of `search`, and so is what they compiled: in a worker process where that program is found, for
+/// the file may be anyone's.
+pub fn inspect(
+    path: impl AsRef<Path>,
+    content: bool,
+    search: &SearchPath,
+    progress: impl FnMut(Progress),
+) -> Result<Inspected> {
     let path = bundle_folder(path.as_ref());
     let examine = if content { Examine::Content } else { Examine::Presence };
     match identify(path)? {
-        Kind::Bundle => Ok(Inspected::Bundle(inspect_bundle(path, examine, progress)?)),
+        Kind::Bundle => {
+            let inspection = inspect_bundle(path, examine, progress)?;
+            // What is wrong with a bundle stands in the inspection.
+            let artefacts = Bundle::open(path).map(|bundle| told_of(&bundle, search)).unwrap_or_default();
+            Ok(Inspected::Bundle(BundleReport { inspection, artefacts }))
+        }
         Kind::Artefact => {
             let artefact =
                 Artefact::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
-            Ok(Inspected::Artefact(ArtefactReport { sha256: artefact.name(), head: artefact.head().clone() }))
+            let told = Asked::new(search).tell(&artefact);
+            let (sha256, head) = (artefact.name(), artefact.head().clone());
+            Ok(Inspected::Artefact(ArtefactReport { sha256, head, told }))
         }
         Kind::WorkOrder => {
             let order =
@@ -103,11 +176,122 @@ pub fn inspect(path: impl AsRef<Path>, content: bool, progress: impl FnMut(Progr
             Err(Error::new(ErrorKind::Invalid, format!("{}: a bundle that was not finished", path.display()))
                 .with_help("run the same `shardwright compile` again: it goes on where it stopped"))
         }
-        Kind::Unknown => {
-            Err(Error::new(ErrorKind::Unsupported, format!("{}: nothing this program knows", path.display()))
-                .with_help("bundles, artefacts, work orders and checkpoints can be inspected"))
+        Kind::Unknown => foreign(path, search).map(Inspected::Foreign),
+    }
+}
+
+/// Shims that are asked, each opened once.
+struct Asked {
+    shims: std::result::Result<Shims, Error>,
+    opened: BTreeMap<String, Option<std::result::Result<ShimInstance, String>>>,
+}
+
+impl Asked {
+    fn new(search: &SearchPath) -> Asked {
+        Asked { shims: Shims::open(search, Isolation::Automatic), opened: BTreeMap::new() }
+    }
+
+    /// The shim of that name; none where it is not here or tells nothing of any file.
+    fn instance(&mut self, name: &str) -> Option<std::result::Result<ShimInstance, String>> {
+        let Asked { shims, opened } = self;
+        let open = || {
+            let shims = shims.as_ref().ok()?;
+            shims.registry.get(name).filter(|shim| shim.inspects())?;
+            Some(shims.open_to_compile(name, "inspection", &[]).map_err(|error| error.to_string()))
+        };
+        opened.entry(name.to_owned()).or_insert_with(open).clone()
+    }
+
+    /// What the shim that made an artefact says of it.
+    fn tell(&mut self, artefact: &Artefact) -> Option<Told> {
+        let shim = artefact.head().shim.clone();
+        let failed = |shim, error: String| {
+            Some(Told { shim, format: None, document: serde_json::Value::Null, error: Some(error) })
+        };
+        let instance = match self.instance(&shim)? {
+            Ok(instance) => instance,
+            Err(error) => return failed(shim, error),
+        };
+        match instance.inspect_artefact(artefact) {
+            Ok(told) => told.map(|ShimInspection { format, document }| Told {
+                shim,
+                format: Some(format),
+                document,
+                error: None,
+            }),
+            Err(error) => failed(shim, error.to_string()),
         }
     }
+}
+
+fn told_of(bundle: &Bundle, search: &SearchPath) -> Vec<ShardInspection> {
+    let mut asked = Asked::new(search);
+    let mut found = Vec::new();
+    for chain in &bundle.manifest().chains {
+        for shard in &chain.shards {
+            let artefact =
+                bundle.path(&shard.artefact).ok().and_then(|path| Artefact::open_unproved(&path).ok());
+            if let Some(told) = artefact.and_then(|artefact| asked.tell(&artefact)) {
+                found.push(ShardInspection { chain: chain.name.clone(), shard: shard.name.clone(), told });
+            }
+        }
+    }
+    found
+}
+
+/// Shows a file to every shim that tells what files are.
+fn foreign(path: &Path, search: &SearchPath) -> Result<ForeignReport> {
+    let unreadable =
+        |error: std::io::Error| Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    let mut passed = Vec::new();
+    if metadata.is_file() {
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        let mut asked = Asked::new(search);
+        let names: Vec<String> = match &asked.shims {
+            Ok(shims) => shims.registry.shims().iter().map(|shim| shim.name().to_owned()).collect(),
+            Err(error) => {
+                passed.push(error.to_string());
+                Vec::new()
+            }
+        };
+        for shim in names {
+            let instance = match asked.instance(&shim) {
+                None => continue,
+                Some(Ok(instance)) => instance,
+                Some(Err(error)) => {
+                    passed.push(format!("shim `{shim}` could not be asked: {error}"));
+                    continue;
+                }
+            };
+            match instance.inspect(&file, 0..metadata.len()) {
+                Ok(None) => {}
+                Ok(Some(ShimInspection { format, document })) => {
+                    return Ok(ForeignReport { bytes: metadata.len(), shim, format, document });
+                }
+                Err(error) => match error.class() {
+                    Some(class @ (ErrorClass::CorruptArtefact | ErrorClass::IncompatibleArtefact)) => {
+                        let kind = match class {
+                            ErrorClass::CorruptArtefact => ErrorKind::Invalid,
+                            _ => ErrorKind::Incompatible,
+                        };
+                        return Err(Error::new(kind, format!("{}: {error}", path.display())).with_help(
+                            "the shim knows what it is and cannot read it: fetch or make the file again",
+                        ));
+                    }
+                    _ => passed.push(format!("shim `{shim}` could not tell: {error}")),
+                },
+            }
+        }
+    }
+    let mut help =
+        "bundles, artefacts, work orders and checkpoints can be inspected, and files that a shim here knows"
+            .to_owned();
+    for passed in passed {
+        help += &format!("; {passed}");
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("{}: nothing this program knows", path.display()))
+        .with_help(help))
 }
 
 /// Whether `path` is a bundle, or wants to be one: whoever opens that as a bundle is told what is wrong with it.

@@ -83,7 +83,10 @@ pub use {
         MachineReport, Problem, ProofReport, SearchedPlace, ShardPrognosis, ShardState, VariableReport,
         WorkerPresence, doctor,
     },
-    inspect::{ArtefactReport, Inspected, WorkOrderEntry, WorkOrderReport, inspect, is_bundle},
+    inspect::{
+        ArtefactReport, BundleReport, ForeignReport, Inspected, ShardInspection, Told, WorkOrderEntry,
+        WorkOrderReport, inspect, is_bundle,
+    },
     opening::Planned,
     options::{Executor, FormatChoice, OpenOptions, TableFormats},
     planners::{PlannerReport, check_planner, pack_planner},
@@ -94,8 +97,8 @@ pub use {
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
     verify::{
         BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport,
-        ShardVerification, Thresholds, TokenVerification, VerifyOptions, VerifyReport, self_test,
-        store_verification, tolerance, verify, verify_bundle,
+        ShardVerification, Thresholds, TokenVerification, TwinArtefact, TwinReport, VerifyOptions,
+        VerifyReport, self_test, store_verification, tolerance, verify, verify_bundle,
     },
 };
 

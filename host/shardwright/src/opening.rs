@@ -21,11 +21,11 @@ use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
 use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
-use shardwright_build::shims::{DeviceKind, ShimInstance, Watch};
+use shardwright_build::shims::{Device, DeviceKind, ShimInstance, Watch};
 use shardwright_build::{
-    BuildError, BuildSite, BuiltShard, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats, ModelName,
-    Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, Shelf, ShimJudge, TargetOffer,
-    Unkept, compile_plan, make_request, report_plan, shard_name, stored_formats,
+    BuildError, BuildSite, BuiltShard, Costs, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats,
+    ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, Question, Shelf,
+    ShimJudge, TargetOffer, Unkept, compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{
     Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError, ShardDescription,
@@ -43,7 +43,7 @@ use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result
 const DEFAULT_CONTEXT: u32 = 4096;
 
 /// Name of the shim that stands in for others under [`Executor::Cpu`].
-const CPU_SHIM: &str = "cpu";
+pub(crate) const CPU_SHIM: &str = "cpu";
 
 /// A plan that was made and checked, but not carried out.
 #[derive(Clone, Debug)]
@@ -55,9 +55,9 @@ pub struct Planned {
 }
 
 /// Plans without compiling.
-pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> {
+pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Planned> {
     let checkpoint = Checkpoint::open(checkpoint)?;
-    let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::PlanOnly, &mut ())?;
+    let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::Plan, watch)?;
     let planned = preparation.session.plan(&preparation.request)?;
     let mut report = preparation.report(&planned, 0, Vec::new())?;
     report.notices.extend(preparation.passing);
@@ -68,7 +68,7 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions) -> Result<Planned> 
 pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Model> {
     let text = TextSide::load(directory)?;
     let checkpoint = Checkpoint::open(directory)?;
-    let settled = settle(&checkpoint, options, &mut Unkept, watch)?;
+    let settled = settle(&checkpoint, options, Purpose::Run, &mut Unkept, watch)?;
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
     let next = going_on(directory, options, &settled);
     let plan = settled.told();
@@ -108,12 +108,13 @@ impl Settled {
 pub(crate) fn settle(
     checkpoint: &Checkpoint,
     options: &OpenOptions,
+    purpose: Purpose,
     shelf: &mut dyn Shelf,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
     let mut graph = checkpoint.graph().clone();
     let broken_layer = if options.break_middle_layer { break_middle_layer(&mut graph) } else { None };
-    let preparation = Preparation::new(checkpoint, &graph, options, Purpose::Run, watch)?;
+    let preparation = Preparation::new(checkpoint, &graph, options, purpose, watch)?;
 
     let entry_options = EntryOptions { taps: options.taps };
     let mut making = Making::new(checkpoint, &graph, options);
@@ -157,7 +158,7 @@ fn going_on(directory: &Path, options: &OpenOptions, settled: &Settled) -> Optio
             (!std::mem::replace(&mut tried, true)).then(|| {
                 let built = Checkpoint::open(&directory)
                     .map_err(Error::from)
-                    .and_then(|checkpoint| settle(&checkpoint, &options, &mut Unkept, &mut ()))
+                    .and_then(|checkpoint| settle(&checkpoint, &options, Purpose::Run, &mut Unkept, &mut ()))
                     .and_then(|settled| settled.preparation.load(&settled.graph, &settled.shards));
                 built.map_err(NextChainError::new)
             })
@@ -203,9 +204,14 @@ fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
     )))
 }
 
+/// What a plan is made for, which decides what a target must have here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    PlanOnly,
+pub(crate) enum Purpose {
+    /// To be looked at.
+    Plan,
+    /// To be compiled, for devices that may be elsewhere.
+    Compile,
+    /// To be compiled and run here.
     Run,
 }
 
@@ -257,11 +263,31 @@ impl Preparation {
         let mut offers = Vec::new();
         let mut executors = Vec::new();
         let mut emulated_on = None;
+        let costs = Arc::new(match options.cache_directory_path() {
+            Some(cache) => Costs::kept_in(cache.join("costs")),
+            None => Costs::unkept(),
+        });
+        let mut chip_is_here = true;
         for mut summary in targets {
-            let own = open_target(&shims, &summary.target, options)?;
-            notices.extend(complete(&mut summary, own.as_ref(), &profile)?);
-            let judge: Box<dyn Judge> = match &own {
-                Some(own) => Box::new(ShimJudge::new(own.instance.clone(), &own.device)),
+            let own = OwnShim::of(&shims, &summary.target, options)?;
+            if let OwnShim::Unusable(error) = &own {
+                passing.push(Notice::note(unusable(&summary.target, error)));
+            }
+            let judged = own.judge();
+            // The CPU beside a chip that is elsewhere is not the one here: its times say nothing about where work belongs.
+            if summary.target.kind != TargetKind::Cpu {
+                chip_is_here = judged.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
+            }
+            notices.extend(complete(&mut summary, judged, &profile)?);
+            let judge: Box<dyn Judge> = match judged {
+                // What the CPU's own says is a formula, and follows from the threads it has.
+                Some((instance, device)) if summary.target.kind == TargetKind::Cpu => {
+                    let judge = ShimJudge::new(instance.clone(), &device.name);
+                    Box::new(if chip_is_here { judge } else { judge.without_times() })
+                }
+                Some((instance, device)) => {
+                    Box::new(ShimJudge::keeping(instance.clone(), device.clone(), costs.clone()))
+                }
                 None => {
                     notices.push(Notice::note(format!(
                         "target {}: {}",
@@ -273,16 +299,25 @@ impl Preparation {
                     Box::new(PrimitiveCount::knowing(known))
                 }
             };
-            if purpose == Purpose::Run {
-                let (executor, emulated) = executor(&shims, &summary.target, own, on, options)?;
-                if emulated {
+            if purpose == Purpose::Plan {
+                demand(&summary.target, &own, on)?;
+            } else {
+                let executor = executor(&shims, &summary.target, own, purpose, options)?;
+                if !executor.is_target && summary.target.kind != TargetKind::Cpu {
                     emulated_on = Some(Executor::Cpu.name().to_owned());
+                }
+                if executor.simulated {
+                    let (shim, device) = (&summary.target.shim, &executor.device);
+                    let target = &summary.target.name;
+                    notices.push(Notice::note(format!(
+                        "target {target} is simulated: `{device}` of shim `{shim}` computes what the chip would, and takes its own time"
+                    )));
                 }
                 executors.push(executor);
             }
             offers.push(TargetOffer { summary, judge });
         }
-        if purpose == Purpose::PlanOnly && on == Some(Executor::Cpu) {
+        if purpose == Purpose::Plan && on == Some(Executor::Cpu) {
             let foreign = offers.iter().any(|offer| offer.summary.target.kind != TargetKind::Cpu);
             emulated_on = foreign.then(|| Executor::Cpu.name().to_owned());
         }
@@ -303,7 +338,9 @@ impl Preparation {
         let facts = checkpoint.facts();
         let model = ModelName { name: facts.name.clone(), family: facts.family.to_string() };
         let formats = ModelFormats::counted(graph, &tuples)?;
-        let mut request = make_request(graph, &model, &offers, &formats, &menu, goals, planner_options)?;
+        let question = Question { model: &model, menu: &menu, goals, options: planner_options };
+        let mut request = make_request(graph, &offers, &formats, question, watch)?;
+        passing.extend(costs.notices());
         if options.quality_per_mille.is_some() {
             request.sensitivities =
                 measuring::sensitivities(checkpoint, graph, options, &tuples, &mut passing, watch)?;
@@ -571,16 +608,20 @@ fn targets(profile: &Profile) -> Vec<TargetSummary> {
 
 /// Adds what the target's own shim says: limits the profile does not have, the schema of its flags. Flags of the profile that the
 /// shim does not know are left out, and that is said. Without the shim they are taken at their word: nobody can check them.
-fn complete(summary: &mut TargetSummary, own: Option<&OwnShim>, profile: &Profile) -> Result<Vec<Notice>> {
+fn complete(
+    summary: &mut TargetSummary,
+    own: Option<(&ShimInstance, &Device)>,
+    profile: &Profile,
+) -> Result<Vec<Notice>> {
     let mut notices = Vec::new();
-    if let Some(own) = own {
-        for limit in own.instance.limits(&own.device)? {
+    if let Some((instance, device)) = own {
+        for limit in instance.limits(&device.name)? {
             if summary.limits.iter().all(|held| held.name != limit.name) {
                 summary.limits.push(limit);
             }
         }
-        summary.schema = own.instance.flags(&own.device)?;
-        summary.target.device.clone_from(&own.device);
+        summary.schema = instance.flags(&device.name)?;
+        summary.target.device.clone_from(&device.name);
     }
     if summary.target.shim == profile.shim {
         for flag in &profile.flags {
@@ -606,80 +647,122 @@ fn complete(summary: &mut TargetSummary, own: Option<&OwnShim>, profile: &Profil
     Ok(notices)
 }
 
-struct OwnShim {
-    instance: ShimInstance,
-    device: String,
-    kind: DeviceKind,
+/// The shim of a target.
+enum OwnShim {
+    /// There is none.
+    Absent,
+    /// It is here, and its vendor's library is not, or does not work.
+    Unusable(Error),
+    /// It is open. Its devices for the target may be none.
+    Open { instance: ShimInstance, devices: Vec<Device> },
 }
 
-/// The target's own shim with its device, where both are there.
-fn open_target(shims: &Shims, target: &Target, options: &OpenOptions) -> Result<Option<OwnShim>> {
-    if shims.registry.get(&target.shim).is_none() {
-        return Ok(None);
+impl OwnShim {
+    /// Looks for it. That the CPU's own does not open is an error: nothing stands in for it.
+    fn of(shims: &Shims, target: &Target, options: &OpenOptions) -> Result<OwnShim> {
+        if shims.registry.get(&target.shim).is_none() {
+            return Ok(OwnShim::Absent);
+        }
+        let opened = || {
+            let options = thread_options(&target.shim, options.threads);
+            let instance = shims.open_to_compile(&target.shim, &target.name, &options)?;
+            let soc = (target.kind != TargetKind::Cpu).then_some(target.device.as_str());
+            let mut devices = instance.devices(soc)?;
+            devices.retain(|device| {
+                device.name == target.device || device.soc.as_deref() == Some(target.device.as_str())
+            });
+            Ok(OwnShim::Open { instance, devices })
+        };
+        match opened() {
+            Err(error) if target.kind != TargetKind::Cpu => Ok(OwnShim::Unusable(error)),
+            opened => opened,
+        }
     }
-    let instance =
-        shims.open_to_compile(&target.shim, &target.name, &thread_options(&target.shim, options.threads))?;
-    let soc = (target.kind != TargetKind::Cpu).then_some(target.device.as_str());
-    let devices = instance.devices(soc)?;
-    let wanted = |kind: DeviceKind| {
-        devices.iter().find(|device| {
-            device.kind == kind
-                && (device.name == target.device || device.soc.as_deref() == Some(target.device.as_str()))
-        })
-    };
-    // In order of preference: what is really here, what can at least run, what can at least compile.
-    let kinds = match options.on {
-        Some(Executor::Simulator) => [DeviceKind::Simulated, DeviceKind::Present, DeviceKind::Offline],
-        _ => [DeviceKind::Present, DeviceKind::Simulated, DeviceKind::Offline],
-    };
-    let found = kinds.into_iter().find_map(wanted);
-    Ok(found.map(|device| OwnShim {
-        device: device.name.clone(),
-        kind: device.kind,
-        instance: instance.clone(),
-    }))
+
+    /// The first device of one of these kinds, those named first being preferred.
+    fn device(&self, kinds: &[DeviceKind]) -> Option<(&ShimInstance, &Device)> {
+        let OwnShim::Open { instance, devices } = self else { return None };
+        let found = kinds.iter().find_map(|kind| devices.iter().find(|device| device.kind == *kind));
+        found.map(|device| (instance, device))
+    }
+
+    /// Who answers for the target: the same whether it is to run on the device or in a simulator, so that the plan is the same.
+    fn judge(&self) -> Option<(&ShimInstance, &Device)> {
+        self.device(&[DeviceKind::Present, DeviceKind::Offline, DeviceKind::Simulated])
+    }
 }
 
-/// What runs a target, and whether it is a stand-in.
+fn unusable(target: &Target, error: &Error) -> String {
+    format!("target {}: shim `{}` is here but cannot be used: {error}", target.name, target.shim)
+}
+
+/// Who asks for the device or its simulator and has a shim that cannot be used wants to know, also where nothing is to run.
+fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Result<()> {
+    match own {
+        OwnShim::Unusable(error) if matches!(on, Some(Executor::Device | Executor::Simulator)) => {
+            Err(not_here(target, &unusable(target, error), error.help()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// No executor was found for the target.
+fn not_here(target: &Target, what: &str, help: Option<&str>) -> Error {
+    let instead = format!("`--on cpu` runs the plan for {} on this machine's CPU", target.name);
+    let help = help.map_or_else(|| instead.clone(), |help| format!("{help}; {instead}"));
+    Error::new(ErrorKind::Missing, what).with_help(help)
+}
+
+/// What compiles and runs a target: the target itself, a simulator of it, or the CPU in its stead.
 fn executor(
     shims: &Shims,
     target: &Target,
-    own: Option<OwnShim>,
-    on: Option<Executor>,
+    own: OwnShim,
+    purpose: Purpose,
     options: &OpenOptions,
-) -> Result<(TargetExecutor, bool)> {
-    if let Some(own) = own {
-        let fits = match on {
-            _ if target.kind == TargetKind::Cpu => own.kind == DeviceKind::Present,
-            None | Some(Executor::Device) => own.kind == DeviceKind::Present,
-            Some(Executor::Simulator) => own.kind == DeviceKind::Simulated,
-            Some(Executor::Cpu) => false,
-        };
-        if fits {
-            return Ok((
-                TargetExecutor { instance: own.instance, device: own.device, is_target: true },
-                false,
-            ));
-        }
+) -> Result<TargetExecutor> {
+    let on = options.on;
+    let kinds: &[DeviceKind] = match (target.kind, on, purpose) {
+        (TargetKind::Cpu, ..) => &[DeviceKind::Present],
+        (_, Some(Executor::Cpu), _) => &[],
+        (_, Some(Executor::Simulator), _) => &[DeviceKind::Simulated],
+        (_, None | Some(Executor::Device), Purpose::Compile) => &[DeviceKind::Present, DeviceKind::Offline],
+        (_, None | Some(Executor::Device), _) => &[DeviceKind::Present],
+    };
+    if let Some((instance, device)) = own.device(kinds) {
+        return Ok(TargetExecutor {
+            instance: instance.clone(),
+            device: device.name.clone(),
+            simulated: device.kind == DeviceKind::Simulated,
+            is_target: true,
+        });
     }
     if on != Some(Executor::Cpu) && target.kind != TargetKind::Cpu {
-        let (what, help) = match on {
-            Some(Executor::Simulator) => (
-                "no simulator of it was found",
-                "`--on cpu` runs its plan on this machine's CPU; `--on device` needs the chip",
+        let named = format!("target {} ({} through shim `{}`)", target.name, target.device, target.shim);
+        let offline = own.device(&[DeviceKind::Offline]).is_some();
+        let simulated = own.device(&[DeviceKind::Simulated]).is_some();
+        let (what, help) = match (&own, on) {
+            (OwnShim::Unusable(error), _) => (unusable(target, error), error.help().map(str::to_owned)),
+            (_, Some(Executor::Simulator)) => (
+                format!("{named}: no simulator of it was found"),
+                Some("`--on device` needs the chip".to_owned()),
             ),
-            _ => (
-                "the device was not found",
-                "`--on cpu` runs its plan on this machine's CPU, `--on simulator` on the vendor's simulator where a shim has one",
-            ),
+            _ => {
+                let mut help = Vec::new();
+                if offline && purpose == Purpose::Run {
+                    help.push("`shardwright compile` makes a bundle for the device here".to_owned());
+                }
+                help.push(match simulated {
+                    true => "`--on simulator` runs it in its vendor's simulator".to_owned(),
+                    false => "`--on simulator` needs a shim that simulates it".to_owned(),
+                });
+                (format!("{named}: the device was not found"), Some(help.join("; ")))
+            }
         };
-        return Err(Error::new(
-            ErrorKind::Missing,
-            format!("target {} ({} through shim `{}`): {what}", target.name, target.device, target.shim),
-        )
-        .with_help(help));
+        return Err(not_here(target, &what, help.as_deref()));
     }
-    let instance = shims.open_to_compile(CPU_SHIM, &target.name, &thread_options(CPU_SHIM, options.threads)).map_err(|error| {
+    let threads = thread_options(CPU_SHIM, options.threads);
+    let instance = shims.open_to_compile(CPU_SHIM, &target.name, &threads).map_err(|error| {
         error.with_help("`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim")
     })?;
     let devices = instance.devices(None)?;
@@ -687,7 +770,7 @@ fn executor(
         Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
     })?;
     let device = device.name.clone();
-    Ok((TargetExecutor { instance, device, is_target: false }, target.kind != TargetKind::Cpu))
+    Ok(TargetExecutor { instance, device, simulated: false, is_target: false })
 }
 
 /// A limit of the user replaces the profile's of that name on every accelerator that has it; a new one goes to all accelerators, or

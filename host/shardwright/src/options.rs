@@ -242,7 +242,12 @@ impl OpenOptions {
 
     /// Plans without compiling.
     pub fn plan(&self, checkpoint: impl AsRef<Path>) -> Result<Planned> {
-        crate::opening::plan(checkpoint.as_ref(), self)
+        crate::opening::plan(checkpoint.as_ref(), self, &mut ())
+    }
+
+    /// [`OpenOptions::plan`] that tells how far it is and asks whether to go on: a vendor's compiler may be asked for times.
+    pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
+        crate::opening::plan(checkpoint.as_ref(), self, watch)
     }
 
     /// Where made weights are kept.

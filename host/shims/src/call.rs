@@ -11,6 +11,9 @@ use crate::library::Table;
 /// Longest string taken from a shim. Log tails are the longest.
 const TEXT_LIMIT: usize = 1 << 16;
 
+/// Longest document of an inspection.
+const DOCUMENT_LIMIT: usize = SW_DOCUMENT_LIMIT as usize;
+
 /// Most things a sink is told in one call; a check tells one per node.
 const ITEM_LIMIT: usize = 1 << 20;
 
@@ -23,17 +26,41 @@ const DETAIL_LIMIT: u64 = 256;
 ///
 /// `pointer` is null or a NUL-terminated string.
 pub(crate) unsafe fn text(pointer: *const c_char) -> Result<String, &'static str> {
+    // SAFETY: promised by the caller.
+    unsafe { text_within(pointer, TEXT_LIMIT) }
+}
+
+/// Copies at most `limit` bytes of a shim's string.
+///
+/// # Safety
+///
+/// As for [`text`].
+unsafe fn text_within(pointer: *const c_char, limit: usize) -> Result<String, &'static str> {
     if pointer.is_null() {
         return Err("a string is null");
     }
     let mut length = 0;
     // SAFETY: no byte beyond the terminator is read.
-    while length < TEXT_LIMIT && unsafe { pointer.add(length).read() } != 0 {
+    while length < limit && unsafe { pointer.add(length).read() } != 0 {
         length += 1;
     }
     // SAFETY: these bytes were just read.
     let bytes = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) };
     Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Copies the document of an inspection, which is not cut: a part of one is none.
+///
+/// # Safety
+///
+/// As for [`text`].
+pub(crate) unsafe fn document(pointer: *const c_char) -> Result<String, String> {
+    // SAFETY: promised by the caller.
+    let document = unsafe { text_within(pointer, DOCUMENT_LIMIT + 1) }?;
+    if document.len() > DOCUMENT_LIMIT {
+        return Err(format!("a document of more than {DOCUMENT_LIMIT} bytes"));
+    }
+    Ok(document)
 }
 
 /// # Safety
@@ -204,4 +231,5 @@ sinks! {
     compatibilities: SwCompatibilitySink of SwCompatibility;
     loaded_entries: SwLoadedEntrySink of SwLoadedEntry;
     bindings: SwBindingSink of SwBinding;
+    inspections: SwInspectionSink of SwInspection;
 }

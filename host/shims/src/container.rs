@@ -160,6 +160,12 @@ impl Container {
         Container::map(path, file, format, true)
     }
 
+    /// Maps a file without checking its hash: weights may be gigabytes, and it is only to be shown.
+    pub(crate) fn open_unproved(path: &Path, format: &Format) -> Result<Container, ContainerError> {
+        let file = File::open(path).map_err(|source| ContainerError::Io { path: path.to_owned(), source })?;
+        Container::map(path, file, format, false)
+    }
+
     /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed again: weights may be
     /// gigabytes.
     pub(crate) fn written(

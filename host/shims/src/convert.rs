@@ -91,6 +91,7 @@ mod tests {
             (Op::StateUpdate, raw::SW_OP_STATE_UPDATE),
             (Op::L2Normalize, raw::SW_OP_L2_NORMALIZE),
             (Op::DynamicLinear, raw::SW_OP_DYNAMIC_LINEAR),
+            (Op::Rotate { head_dim: 2 }, raw::SW_OP_ROTATE),
             (Op::Add, raw::SW_OP_ADD),
             (Op::Sub, raw::SW_OP_SUB),
             (Op::Mul, raw::SW_OP_MUL),

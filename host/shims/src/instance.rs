@@ -1,6 +1,7 @@
 //! An open instance: the questions one can ask it, and what an answer must be, wherever the shim runs.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::error::ShimError;
 use crate::isolated::{Isolation, Remote, RemoteShard, Running};
 use crate::loaded::{LoadedShard, ShardEngine};
 use crate::local::{Local, LocalShard, contract};
-use crate::shim::{Compatibility, Device, Estimate, Shim, Watch, lock};
+use crate::shim::{Compatibility, Device, Estimate, Inspection, Shim, Watch, lock};
 use crate::work_order::WorkOrder;
 
 /// What an instance answers, in the shim's words: nothing is judged yet.
@@ -29,15 +30,19 @@ pub(crate) trait Answers {
         entry: &EntryGraph,
         weights: &[Weight],
     ) -> Result<Vec<(u64, Verdict)>, ShimError>;
+    /// `cancelled` is asked where the call can be ended.
     fn estimate(
         &self,
         device: &str,
         entry: &EntryGraph,
         weights: &[Weight],
+        cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Estimate>, ShimError>;
     fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError>;
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Vec<Compatibility>, ShimError>;
     fn recover(&self, device: &str) -> Result<(), ShimError>;
+    /// Format and document of the bytes of a file from `offset` on.
+    fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError>;
 }
 
 /// An open instance of a shim; cloning shares it. It closes when the last clone, shard and buffer is gone.
@@ -194,7 +199,20 @@ impl ShimInstance {
         entry: &EntryGraph,
         weights: &[Weight],
     ) -> Result<Option<Estimate>, ShimError> {
-        let mut told = self.timed("estimate", || self.answers().estimate(device, entry, weights))?;
+        self.estimate_watched(device, entry, weights, &|| false)
+    }
+
+    /// [`ShimInstance::estimate`] that ends with a cancelled error soon after `cancelled` is true. In this process it ends only when the shim has
+    /// answered.
+    pub fn estimate_watched(
+        &self,
+        device: &str,
+        entry: &EntryGraph,
+        weights: &[Weight],
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<Estimate>, ShimError> {
+        let ask = || self.answers().estimate(device, entry, weights, cancelled);
+        let mut told = self.timed("estimate", ask)?;
         let wrong = |reason: String| contract(&self.0.name, "estimate", reason);
         match (told.pop(), told.len()) {
             (Some(estimate), 0) => {
@@ -281,6 +299,47 @@ impl ShimInstance {
                 Err(ShimError::Missing { shim: self.0.name.clone(), function: "buffer_import" })
             }
         }
+    }
+
+    /// What a part of a file is: an artefact of this shim or a file of its vendor's tools, whoever made it; none when it is
+    /// neither. The file must not be changed meanwhile.
+    pub fn inspect(&self, file: &File, part: std::ops::Range<u64>) -> Result<Option<Inspection>, ShimError> {
+        let found = file.metadata().map_err(|error| ShimError::Argument(error.to_string()))?.len();
+        let length = match part.end.checked_sub(part.start) {
+            Some(length) if part.end <= found => length,
+            _ => {
+                let reason = format!("bytes {} to {} of a file of {found}", part.start, part.end);
+                return Err(ShimError::Argument(reason));
+            }
+        };
+        let told = self.timed("inspect", || self.answers().inspect(file, part.start, length))?;
+        let wrong = |reason: &str| contract(&self.0.name, "inspect", reason);
+        let mut told = told.into_iter();
+        match (told.next(), told.next()) {
+            (None, _) => Ok(None),
+            (Some((format, document)), None) => {
+                let kebab = (1..=64).contains(&format.len())
+                    && format
+                        .bytes()
+                        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+                if !kebab {
+                    return Err(wrong("its format is not 1 to 64 of a-z, 0-9, `-`"));
+                }
+                let document: serde_json::Value = serde_json::from_str(&document)
+                    .map_err(|error| wrong(&format!("its document is not JSON: {error}")))?;
+                if !document.is_object() {
+                    return Err(wrong("its document is not a JSON object"));
+                }
+                Ok(Some(Inspection { format, document }))
+            }
+            (Some(_), Some(_)) => Err(wrong("more than one inspection")),
+        }
+    }
+
+    /// [`ShimInstance::inspect`] of what the shim's compiler made of a work order.
+    pub fn inspect_artefact(&self, artefact: &Artefact) -> Result<Option<Inspection>, ShimError> {
+        let start = artefact.payload_offset();
+        self.inspect(artefact.file(), start..start.saturating_add(artefact.head().payload_length))
     }
 
     /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended is started anew.

@@ -53,13 +53,17 @@ pub use container::ContainerError;
 pub use error::{Failure, LoadError, ShimError};
 pub use instance::{CallTimes, ShimInstance};
 pub use interface::{Direction, EntryInterface, Port};
-pub use isolated::{Caps, Isolation, Running, Touched, WorkerEnd, WorkerFailure, WorkerReport, find_worker};
+pub use isolated::{
+    Caps, Isolation, Running, Touched, WorkerEnd, WorkerFailure, WorkerReport, entry_identity, find_worker,
+};
 pub use layout::LayoutCheck;
 pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, Update};
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
-pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds, Shim, Watch};
+pub use shim::{
+    Compatibility, Description, Device, DeviceKind, Estimate, Inspection, MemoryKinds, Shim, Watch,
+};
 pub use tables::{EntryTables, WorkOrderTables};
 pub use work_order::{
     OrderQuantisation, OrderWeight, WORK_ORDER_SUFFIX, WorkOrder, WorkOrderBuilder, WorkOrderError,

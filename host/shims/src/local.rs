@@ -1,10 +1,12 @@
 //! An instance in this process: the functions of its table, called one at a time. Also what a worker calls.
 
 use std::ffi::{CString, c_char, c_void};
+use std::fs::File;
 use std::panic::resume_unwind;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use memmap2::MmapOptions;
 use shardwright_graph::target::{FlagSchema, FlagType, Limit};
 use shardwright_graph::{EntryGraph, Verdict, Weight};
 use shardwright_shim_abi::raw::*;
@@ -228,6 +230,7 @@ impl Answers for Local {
         device: &str,
         entry: &EntryGraph,
         weights: &[Weight],
+        _cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Estimate>, ShimError> {
         let Some(function) = self.table.0.estimate else { return Ok(Vec::new()) };
         let device = c_text("the device", device)?;
@@ -296,6 +299,33 @@ impl Answers for Local {
             )
         };
         self.told("compatibility", error, told)
+    }
+
+    fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError> {
+        let Some(function) = self.table.0.inspect else { return Ok(Vec::new()) };
+        let failed =
+            |error: std::io::Error| ShimError::Argument(format!("the file cannot be mapped: {error}"));
+        let length_here =
+            usize::try_from(length).map_err(|_| ShimError::Argument(format!("a part of {length} bytes")))?;
+        let map = match length_here {
+            0 => None,
+            // SAFETY: `ShimInstance::inspect` states that the file is not changed meanwhile; the range was held against its
+            // length.
+            _ => Some(
+                unsafe { MmapOptions::new().offset(offset).len(length_here).map(file) }.map_err(failed)?,
+            ),
+        };
+        let pointer: *const c_void = map.as_ref().map_or(ptr::null(), |map| map.as_ptr().cast());
+        let (error, told) = {
+            let _one = self.enter();
+            call::inspections(
+                // SAFETY: the contract makes them strings.
+                |item| unsafe { Ok((call::text(item.format)?, call::document(item.document)?)) },
+                // SAFETY: pointers are as the contract says; the mapping outlives the call.
+                |sink| unsafe { function(self.raw, pointer, length, sink) },
+            )
+        };
+        self.told("inspect", error, told)
     }
 
     fn recover(&self, device: &str) -> Result<(), ShimError> {

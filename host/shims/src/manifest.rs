@@ -1,5 +1,6 @@
 //! The small file beside a library that is read before the library is opened.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,9 @@ pub struct Manifest {
     /// SHA-256 of the library in lower-case hex; checked before it is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
+    /// Options of every instance; what a caller gives wins. A user says here where the vendor's library is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
     /// Resources of which only one instance at a time may hold one, such as `neuron-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclusive: Vec<String>,
@@ -143,6 +147,10 @@ impl Manifest {
                 return Err("`sha256` needs `search: beside`; elsewhere the file is not known".to_owned());
             }
         }
+        self.options.keys().try_for_each(|key| check_name("options", key))?;
+        if let Some((key, _)) = self.options.iter().find(|(_, value)| value.contains('\0')) {
+            return Err(format!("the value of option `{key}` contains a NUL"));
+        }
         self.exclusive.iter().try_for_each(|resource| check_name("exclusive", resource))
     }
 
@@ -214,6 +222,9 @@ mod tests {
                 "search: beside",
             ),
             (|m| m["exclusive"] = serde_json::json!(["a b"]), "`exclusive`"),
+            (|m| m["options"] = serde_json::json!({"Library": "x"}), "`options`"),
+            (|m| m["options"] = serde_json::json!({"library": "a\0b"}), "option `library` contains a NUL"),
+            (|m| m["options"] = serde_json::json!({"threads": 4}), "string"),
             (|m| m["search"] = "everywhere".into(), "everywhere"),
             (|m| m["extra"] = 1.into(), "extra"),
             (|m| *m = serde_json::json!([]), ""),

@@ -231,6 +231,13 @@ pub(crate) fn limit_self(memory_bytes: u64) -> io::Result<()> {
     set(libc::RLIMIT_DATA, memory_bytes)
 }
 
+/// Memory of the machine; 0 where that is not known.
+pub(crate) fn memory_bytes() -> u64 {
+    // SAFETY: plain calls.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(page).unwrap_or(0))
+}
+
 /// The descriptor under a number that programs hardly ever get to by counting up or by guessing.
 pub(crate) fn move_high(fd: OwnedFd) -> io::Result<OwnedFd> {
     const LEAST: libc::c_int = 700;

@@ -40,6 +40,7 @@ pub(crate) struct Facts {
     pub(crate) version: u32,
     pub(crate) compiles: bool,
     pub(crate) runs: bool,
+    pub(crate) inspects: bool,
 }
 
 /// Who a shim says it is.
@@ -127,6 +128,15 @@ pub enum Compatibility {
     Unsupported(String),
 }
 
+/// What a file is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inspection {
+    /// Kebab-case, `qnn-context-binary`.
+    pub format: String,
+    /// A JSON object in the shim's words.
+    pub document: serde_json::Value,
+}
+
 /// Follows a compilation.
 pub trait Watch {
     /// How far it is, 0 to 1000, and what it does.
@@ -169,6 +179,7 @@ impl Shim {
             version: table.0.version,
             compiles: table.0.compile.is_some(),
             runs: table.0.load.is_some(),
+            inspects: table.0.inspect.is_some(),
         };
         Shim::told(path, manifest, facts, origin, Some(table))
     }
@@ -243,15 +254,27 @@ impl Shim {
         self.0.facts.compiles
     }
 
+    /// Whether it can tell what a file is.
+    pub fn inspects(&self) -> bool {
+        self.0.facts.inspects
+    }
+
     /// Whether it can run; if not it only compiles.
     pub fn runs(&self) -> bool {
         self.0.facts.runs
     }
 
-    /// Opens an instance in this process with its own options. Names are for people and reports; one shim may be open many
+    /// What its manifest says for every instance and the caller did not, then what the caller said.
+    fn all_options(&self, given: &[(String, String)]) -> Vec<(String, String)> {
+        let standing = self.manifest().map(|manifest| manifest.options.clone()).unwrap_or_default();
+        let said = |key: &String| given.iter().any(|(other, _)| other == key);
+        standing.into_iter().filter(|(key, _)| !said(key)).chain(given.iter().cloned()).collect()
+    }
+
+    /// Opens an instance in this process with its own options, which win over its manifest's. Names are for people and reports; one shim may be open many
     /// times.
     pub fn open(&self, name: &str, options: &[(String, String)]) -> Result<ShimInstance, ShimError> {
-        ShimInstance::in_process(self, name, options)
+        ShimInstance::in_process(self, name, &self.all_options(options))
     }
 
     /// Opens an instance in a worker process, which is started here and again whenever it was lost.
@@ -261,7 +284,7 @@ impl Shim {
         options: &[(String, String)],
         isolation: &Isolation,
     ) -> Result<ShimInstance, ShimError> {
-        ShimInstance::in_worker(self, name, options, isolation)
+        ShimInstance::in_worker(self, name, &self.all_options(options), isolation)
     }
 }
 

@@ -397,7 +397,8 @@ fn answer(
             Answer::Verdicts(told.collect())
         }
         Ask::Estimate { device, entry, weights } => {
-            Answer::Estimates(local.estimate(&device, &entry, &planned_weights(weights, word))?)
+            let weights = planned_weights(weights, word);
+            Answer::Estimates(local.estimate(&device, &entry, &weights, &|| false)?)
         }
         Ask::Compile { device, number } => {
             let order = WorkOrder::received(File::from(one(descriptors)?))?;
@@ -419,6 +420,9 @@ fn answer(
         Ask::Recover { device } => {
             local.recover(&device)?;
             Answer::Done
+        }
+        Ask::Inspect { offset, length } => {
+            Answer::Inspections(local.inspect(&File::from(one(descriptors)?), offset, length)?)
         }
         Ask::Hello { .. } | Ask::Open { .. } | Ask::Run { .. } | Ask::Unload => {
             return Err(ShimError::Argument("not asked here, or not twice".to_owned()));

@@ -144,6 +144,62 @@ fn answers_against_the_contract_are_caught() {
     broken(fixture.open("map-null").allocate("npu", 64, 16), "buffer_map", "without a pointer");
 }
 
+/// A file with these bytes.
+fn file(content: &[u8]) -> std::fs::File {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, content).unwrap();
+    file
+}
+
+#[test]
+fn a_file_is_shown_to_a_shim_and_what_it_says_is_checked() {
+    let fixture = Fixture::new();
+    assert!(fixture.registry.get("faulty").unwrap().inspects());
+    let mine = file(b"....FAULTY and more");
+    let told = fixture.open("").inspect(&mine, 4..19).unwrap().unwrap();
+    assert_eq!((told.format.as_str(), told.document), ("faulty-file", serde_json::json!({"graphs": []})));
+    // From its first byte on it is nobody's, and so is nothing at all.
+    assert_eq!(fixture.open("").inspect(&mine, 0..19).unwrap(), None);
+    assert_eq!(fixture.open("").inspect(&mine, 4..4).unwrap(), None);
+    for (fault, text) in [
+        ("inspect-format", "its format"),
+        ("inspect-null", "a string is null"),
+        ("inspect-text", "not JSON"),
+        ("inspect-list", "not a JSON object"),
+        ("inspect-long", "more than 4194304 bytes"),
+        ("inspect-twice", "more than one"),
+    ] {
+        broken(fixture.open(fault).inspect(&mine, 4..19), "inspect", text);
+    }
+    let failed = fixture.open("inspect-fails").inspect(&mine, 4..19).unwrap_err();
+    assert_eq!(failed.class(), Some(ErrorClass::CorruptArtefact));
+    #[expect(clippy::reversed_empty_ranges, reason = "what must be refused")]
+    for part in [4..20, 19..4, 0..u64::MAX] {
+        let refused = fixture.open("").inspect(&mine, part);
+        assert!(matches!(refused, Err(ShimError::Argument(_))), "{refused:?}");
+    }
+    // A shim without the function says nothing of any file.
+    let shims = Shims::new();
+    shims.template();
+    let instance = shims.registry().open("template-c", "x", &[]).unwrap();
+    assert!(!instance.shim().inspects());
+    assert_eq!(instance.inspect(&mine, 4..19).unwrap(), None);
+}
+
+#[test]
+fn a_manifest_has_options_for_every_instance_and_a_caller_wins() {
+    let shims = Shims::new();
+    shims.faulty();
+    shims.manifest("faulty", "faulty", |manifest| {
+        manifest["options"] = serde_json::json!({"fault": "open-null", "library": "/a/b.so"});
+    });
+    let registry = shims.registry();
+    broken(registry.open("faulty", "x", &[]), "open", "without an instance");
+    let isolated = registry.open_isolated("faulty", "x", &[], &common::isolation());
+    broken(isolated, "open", "without an instance");
+    registry.open("faulty", "x", &[("fault".to_owned(), String::new())]).unwrap();
+}
+
 #[test]
 fn what_a_shim_tells_arrives_whole() {
     let fixture = Fixture::new();

@@ -100,6 +100,19 @@ fn assert_empty(directory: &Path) {
 }
 
 #[test]
+fn a_file_is_inspected_in_the_worker_and_one_that_kills_it_is_an_error() {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"....DYING file").unwrap();
+    let told = open("").inspect(&file, 4..14).unwrap().unwrap();
+    assert_eq!((told.format.as_str(), told.document), ("dying-file", serde_json::json!({"graphs": []})));
+    assert_eq!(open("").inspect(&file, 5..14).unwrap(), None);
+    let dead = open("inspect:abort").inspect(&file, 4..14);
+    assert!(matches!(&dead, Err(ShimError::Worker(failure)) if failure.function == "inspect"), "{dead:?}");
+    let slow = open_with("inspect:hang", short()).unwrap().inspect(&file, 4..14);
+    assert!(matches!(&slow, Err(ShimError::Worker(_))), "{slow:?}");
+}
+
+#[test]
 fn a_healthy_shim_answers_as_in_this_process() {
     let shims = Shims::new();
     shims.dying(None);
@@ -129,7 +142,8 @@ fn a_healthy_shim_answers_as_in_this_process() {
     assert_eq!((times["run"].calls, times["compile"].calls, times["devices"].calls), (1, 1, 2));
     assert!(times["run"].longest <= times["run"].total && !times["run"].total.is_zero());
     let Running::Worker(report) = remote.running() else { panic!() };
-    assert!(report.started == 1 && report.peak_memory_bytes.is_some_and(|bytes| bytes > 1 << 18));
+    // One for questions, which estimated, and one that compiled and nothing else.
+    assert!(report.started == 2 && report.peak_memory_bytes.is_some_and(|bytes| bytes > 1 << 18));
     let pid = pid(&remote);
     drop(remote);
     assert!(!exists(pid));

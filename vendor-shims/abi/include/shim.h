@@ -85,6 +85,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_OP_STATE_UPDATE 9u
 #define SW_OP_L2_NORMALIZE 10u
 #define SW_OP_DYNAMIC_LINEAR 11u
+#define SW_OP_ROTATE 12u
 #define SW_OP_ADD 64u
 #define SW_OP_SUB 65u
 #define SW_OP_MUL 66u
@@ -225,6 +226,9 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* A head is at most this long. */
 #define SW_HEAD_LIMIT 65536u
+
+/* The document of an inspection is at most this long, in bytes. */
+#define SW_DOCUMENT_LIMIT 4194304u
 
 /* ---- Handles, opaque to the host -------------------------------------------------------------------------------- */
 
@@ -371,6 +375,13 @@ typedef struct sw_compatibility {
     const char *reason; /* [shim, call, null only with OPTIMAL] */
 } sw_compatibility;
 
+/* What a file is, told by a shim that knows it. */
+typedef struct sw_inspection {
+    uint64_t size;
+    const char *format;   /* [shim, call, never null] kebab-case, `qnn-context-binary` */
+    const char *document; /* [shim, call, never null] JSON text of at most SW_DOCUMENT_LIMIT bytes: an object */
+} sw_inspection;
+
 typedef struct sw_loaded_entry {
     uint64_t size;
     uint64_t index;    /* entries are told in order from 0 */
@@ -441,6 +452,12 @@ typedef struct sw_compatibility_sink {
     void *context;
     void (*item)(void *context, const sw_compatibility *compatibility);
 } sw_compatibility_sink;
+
+typedef struct sw_inspection_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_inspection *inspection);
+} sw_inspection_sink;
 
 typedef struct sw_loaded_entry_sink {
     uint64_t size;
@@ -695,6 +712,11 @@ struct sw_table {
     /* After DEVICE_LOST, once all shards and buffers of the device are gone: makes it usable again, or fails.
        Null: a lost device stays lost for this instance. */
     sw_error *(*recover)(sw_shim *shim, const char *device);
+
+    /* What these bytes are: an artefact of this shim, or a file of its vendor's tools, whoever made it. Tells at most one
+       inspection; telling none, or a null function: not this shim's. An error: this shim's, but damaged or from another
+       version. The bytes are anyone's. `bytes`: [host, call, null iff length is 0]. */
+    sw_error *(*inspect)(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink);
 };
 
 #if defined(__GNUC__) || defined(__clang__)

@@ -264,6 +264,7 @@ impl<T: Shim> Table<T> {
         buffer_map: Some(buffer_map),
         buffer_sync: Some(buffer_sync),
         recover: Some(Self::recover),
+        inspect: Some(Self::inspect),
     };
 
     unsafe fn shim<'a>(pointer: *mut SwShim) -> Result<&'a T> {
@@ -626,6 +627,40 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
             shim.recover(device)
+        })
+    }
+
+    unsafe extern "C" fn inspect(
+        shim: *mut SwShim,
+        content: *const c_void,
+        length: u64,
+        sink: *const SwInspectionSink,
+    ) -> *mut SwError {
+        guard(|| {
+            // SAFETY: as the contract says.
+            let (shim, sink) = unsafe { (Self::shim(shim)?, view::whole(sink, "sink")?) };
+            // SAFETY: as the contract says.
+            let content = unsafe { bytes(content, length, "file") }?;
+            let function = sink.item.ok_or_else(|| null("sink function"))?;
+            if let Some(told) = shim.inspect(content)? {
+                let length = told.document.len() as u64;
+                if length > u64::from(SW_DOCUMENT_LIMIT) {
+                    return Err(Error::resource_limit(
+                        "document-bytes",
+                        length,
+                        u64::from(SW_DOCUMENT_LIMIT),
+                    ));
+                }
+                let (format, document) = (c_string(&told.format), c_string(&told.document));
+                let item = SwInspection {
+                    size: size_of::<SwInspection>() as u64,
+                    format: format.as_ptr(),
+                    document: document.as_ptr(),
+                };
+                // SAFETY: the host's function; the item outlives the call.
+                unsafe { function(sink.context, &item) };
+            }
+            Ok(())
         })
     }
 }

@@ -32,8 +32,8 @@ pub use options::Options;
 pub use run::{Artefact, Bound, Control, Element, Run, typed, typed_mut};
 pub use shim::{
     Binding, Buffer, Compatibility, Description, Device, DeviceKind, Direction, Estimate, Flag, FlagKind,
-    FlagOutcome, Import, Limit, LoadedEntry, LoadedShard, MemoryKinds, Provenance, Shim, SyncDirection,
-    Verdict,
+    FlagOutcome, Import, Inspection, Limit, LoadedEntry, LoadedShard, MemoryKinds, Provenance, Shim,
+    SyncDirection, Verdict,
 };
 pub use view::{
     EntryView, NodeView, PortView, QuantisationView, TensorIndex, TensorView, WeightView, WorkOrderView,

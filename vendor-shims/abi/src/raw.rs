@@ -32,6 +32,7 @@ pub const SW_OP_SOFTMAX: u32 = 8;
 pub const SW_OP_STATE_UPDATE: u32 = 9;
 pub const SW_OP_L2_NORMALIZE: u32 = 10;
 pub const SW_OP_DYNAMIC_LINEAR: u32 = 11;
+pub const SW_OP_ROTATE: u32 = 12;
 pub const SW_OP_ADD: u32 = 64;
 pub const SW_OP_SUB: u32 = 65;
 pub const SW_OP_MUL: u32 = 66;
@@ -136,6 +137,7 @@ pub const SW_LOG_INFO: u32 = 3;
 pub const SW_LOG_DEBUG: u32 = 4;
 pub const SW_NO_TENSOR: u32 = 0xffffffff;
 pub const SW_HEAD_LIMIT: u32 = 65536;
+pub const SW_DOCUMENT_LIMIT: u32 = 4194304;
 /// The contract version this crate speaks.
 pub const SW_VERSION: u32 = SW_VERSION_0_1;
 
@@ -332,6 +334,15 @@ pub struct SwCompatibility {
     pub reason: *const c_char,
 }
 
+/// `sw_inspection`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwInspection {
+    pub size: u64,
+    pub format: *const c_char,
+    pub document: *const c_char,
+}
+
 /// `sw_loaded_entry`
 #[repr(C)]
 #[derive(StableAbi)]
@@ -427,6 +438,15 @@ pub struct SwCompatibilitySink {
     pub size: u64,
     pub context: *mut c_void,
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, compatibility: *const SwCompatibility)>,
+}
+
+/// `sw_inspection_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwInspectionSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, inspection: *const SwInspection)>,
 }
 
 /// `sw_loaded_entry_sink`
@@ -773,4 +793,12 @@ pub struct SwTable {
         ) -> *mut SwError,
     >,
     pub recover: Option<unsafe extern "C" fn(shim: *mut SwShim, device: *const c_char) -> *mut SwError>,
+    pub inspect: Option<
+        unsafe extern "C" fn(
+            shim: *mut SwShim,
+            bytes: *const c_void,
+            length: u64,
+            sink: *const SwInspectionSink,
+        ) -> *mut SwError,
+    >,
 }

@@ -67,6 +67,13 @@ pub trait Shim: Sized + Send + Sync + 'static {
         Err(Error::invalid_argument("this shim imports no foreign memory"))
     }
 
+    /// What these bytes are: an artefact of this shim, or a file of its vendor's tools, whoever made it; none when it is
+    /// neither. An error says that they are, but damaged or of another version. The bytes are anyone's. Default: none.
+    fn inspect(&self, bytes: &[u8]) -> Result<Option<Inspection>> {
+        let _ = bytes;
+        Ok(None)
+    }
+
     /// Makes a lost device usable again; all its shards and buffers are gone. Default: it stays lost.
     fn recover(&self, device: &str) -> Result<()> {
         Err(Error::new(crate::ErrorClass::DeviceLost, format!("device `{device}` cannot be recovered")))
@@ -292,6 +299,15 @@ pub enum Compatibility {
     Recompile(String),
     /// Made by this shim, cannot run here.
     Unsupported(String),
+}
+
+/// What a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// Kebab-case, `qnn-context-binary`.
+    pub format: String,
+    /// A JSON object as text, at most [`SW_DOCUMENT_LIMIT`](raw::SW_DOCUMENT_LIMIT) bytes.
+    pub document: String,
 }
 
 /// Something a loaded shard can run.

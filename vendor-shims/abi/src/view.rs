@@ -361,10 +361,12 @@ pub type TensorIndex = u32;
 pub struct EntryView<'a>(&'a raw::SwEntry);
 
 impl<'a> EntryView<'a> {
+    /// A view over a table, which is checked as a whole; a shim is handed its views, its tests make their own.
+    ///
     /// # Safety
     ///
     /// `pointer` is null or an entry valid for `'a`, as the contract says.
-    pub(crate) unsafe fn new(pointer: *const raw::SwEntry) -> Result<Self> {
+    pub unsafe fn new(pointer: *const raw::SwEntry) -> Result<Self> {
         // SAFETY: promised by the caller.
         unsafe {
             let entry = whole(pointer, "entry")?;

@@ -103,6 +103,15 @@ impl Shim for Panicking {
         self.maybe("load");
         Ok(Box::new(Shard(self)))
     }
+    fn inspect(&self, bytes: &[u8]) -> Result<Option<Inspection>> {
+        self.maybe("inspect");
+        let document = match bytes {
+            [b'p', rest @ ..] => format!("{{\"rest\":{}}}", rest.len()),
+            b"huge" => " ".repeat(SW_DOCUMENT_LIMIT as usize + 1),
+            _ => return Ok(None),
+        };
+        Ok(Some(Inspection { format: "panicking-file".into(), document }))
+    }
 }
 
 mod door {
@@ -348,6 +357,42 @@ fn buffers_are_zeroed_aligned_and_bounded() {
         let lost = take(table.recover.unwrap()(shim, c"cpu".as_ptr()));
         assert_eq!(lost.unwrap().0, SW_ERROR_DEVICE_LOST);
         table.close.unwrap()(shim);
+    }
+}
+
+#[test]
+fn a_file_is_told_once_or_not_at_all() {
+    unsafe extern "C" fn item(context: *mut std::ffi::c_void, told: *const SwInspection) {
+        // SAFETY: the context below, and a whole struct of strings.
+        unsafe {
+            let text = |pointer| CStr::from_ptr(pointer).to_str().unwrap().to_owned();
+            (*context.cast::<Vec<_>>()).push((text((*told).format), text((*told).document)));
+        }
+    }
+    let ask = |shim: *mut SwShim, bytes: &[u8]| {
+        let mut told: Vec<(String, String)> = Vec::new();
+        let sink = SwInspectionSink {
+            size: size_of::<SwInspectionSink>() as u64,
+            context: (&raw mut told).cast(),
+            item: Some(item),
+        };
+        let pointer = if bytes.is_empty() { ptr::null() } else { bytes.as_ptr().cast() };
+        // SAFETY: the shim is open, everything is alive.
+        let error = unsafe { enter().inspect.unwrap()(shim, pointer, bytes.len() as u64, &sink) };
+        (told, take(error))
+    };
+    let (_, shim) = open(c"panic", c"inspect");
+    assert!(ask(shim, b"p").1.unwrap().1.contains("told to panic in inspect"));
+    let (_, quiet) = open(c"panic", c"never");
+    assert_eq!(ask(quiet, b"pqr"), (vec![("panicking-file".into(), "{\"rest\":2}".into())], None));
+    assert_eq!(ask(quiet, b"other"), (Vec::new(), None));
+    assert_eq!(ask(quiet, b""), (Vec::new(), None));
+    let (told, error) = ask(quiet, b"huge");
+    assert_eq!((told.len(), error.unwrap().0), (0, SW_ERROR_RESOURCE_LIMIT));
+    // SAFETY: opened above.
+    unsafe {
+        enter().close.unwrap()(shim);
+        enter().close.unwrap()(quiet);
     }
 }
 

@@ -53,6 +53,7 @@ SwEstimate = "sw_estimate" { size, time_microseconds, provenance, reserved, byte
 SwFlagVerdict = "sw_flag_verdict" { size, name, verdict, reserved, evidence },
 SwPlacement = "sw_placement" { size, entry, node, place, reason },
 SwCompatibility = "sw_compatibility" { size, answer, reserved, reason },
+SwInspection = "sw_inspection" { size, format, document },
 SwLoadedEntry = "sw_loaded_entry" { size, index, name, rows, context, binding_count },
 SwBinding = "sw_binding" { size, index, name, direction, role, dtype, update, shape, strides, rank, bytes, alignment, memory_kinds, reserved, scale, zero_point },
 SwDescriptionSink = "sw_description_sink" { size, context, item },
@@ -62,6 +63,7 @@ SwFlagSink = "sw_flag_sink" { size, context, item },
 SwVerdictSink = "sw_verdict_sink" { size, context, item },
 SwEstimateSink = "sw_estimate_sink" { size, context, item },
 SwCompatibilitySink = "sw_compatibility_sink" { size, context, item },
+SwInspectionSink = "sw_inspection_sink" { size, context, item },
 SwLoadedEntrySink = "sw_loaded_entry_sink" { size, context, item },
 SwBindingSink = "sw_binding_sink" { size, context, item },
 SwQuantisation = "sw_quantisation" { size, kind, axis, block, scale_dtype, bits, scales, scale_count, zero_points, zero_point_count },
@@ -78,7 +80,7 @@ SwArtefact = "sw_artefact" { size, head, head_length, pointer, length, fd, reser
 SwImport = "sw_import" { size, kind, fd, fd_offset, handle, length },
 SwBound = "sw_bound" { size, buffer, pointer, offset, length },
 SwRun = "sw_run" { size, entry, rows, bounds, bound_count, deadline_nanoseconds },
-SwTable = "sw_table" { size, version, reserved, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover },}
+SwTable = "sw_table" { size, version, reserved, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect },}
 
 fn header() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/include/shim.h")).unwrap()

@@ -618,9 +618,9 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
             (held.axis, held.block, held.scale_count) = (0, 5, 70);
             held.scales = support::tables::list(vec![0x3400u16; 70]).cast();
         }),
-        (true, "scales of blocks are f32, f16 are taken", |held| {
+        (true, "scales of blocks are f32 that are no f16", |held| {
             held.scale_dtype = SW_DTYPE_F32;
-            held.scales = support::tables::list(vec![1.0f32; 15]).cast();
+            held.scales = support::tables::list(vec![0.1f32; 15]).cast();
         }),
         (false, "scales of a tensor or of channels are f16, f32 are taken", |held| {
             held.scale_dtype = SW_DTYPE_F16;
@@ -639,6 +639,16 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
         let got = reason(&product_with(&forged(&packed(*in_blocks), change)));
         assert!(got.contains(part), "`{part}` not in `{got}`");
     }
+    // f32 that are f16 are taken, and give what those give.
+    let wide = |held: &mut SwQuantisation| {
+        held.scale_dtype = SW_DTYPE_F32;
+        held.scales = support::tables::list(vec![0.25f32; 15]).cast();
+    };
+    let artefact = |w: &Weight| {
+        let compiled = host.compile(&[product_with(w).build()], &[]).expect("compiled");
+        compiled.artefact.bytes().to_vec()
+    };
+    assert!(artefact(&packed(true)) == artefact(&forged(&packed(true), wide)));
     let bytes: Vec<i32> = (0..350).map(|i| i % 200 - 100).collect();
     let blocks = integers("b", &[5, 70], &bytes, SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32), &[1.0; 15], 0);
     assert!(reason(&product_with(&blocks)).contains("scales per block of 8 bits, 4 are taken"));

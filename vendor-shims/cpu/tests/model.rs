@@ -295,6 +295,9 @@ fn every_operation_agrees_with_the_plain_evaluator() {
     outputs.push(b.reshape(wide_t, &[14, 10]));
     outputs.push(b.slice(wide_t, 0, 1, 3));
     outputs.push(b.transpose(wide_t, &[1, 0]));
+    let [cos, sin] = [(x, 3), (y, 9)].map(|(of, start)| b.slice(of, 1, start, start + 5));
+    let heads = vec![Attribute::Integer("head_dim", 10)];
+    outputs.push(b.node(SW_OP_ROTATE, &[y, cos, sin], &[rows, 20], heads));
     let crossed = b.reshape(t, &[rows, 20]);
     outputs.push(b.binary(SW_OP_ADD, crossed, x));
     // An output that is an input, one that is given twice, one that is part of another.

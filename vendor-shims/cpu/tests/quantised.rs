@@ -240,6 +240,8 @@ fn operations() -> Builder {
     }
     outputs.push(b.norm(x, Some(&row), 20, 1.0));
     outputs.push(b.norm(x, Some(&scale), 20, 0.0));
+    let [cos, sin] = [(x, 3), (y, 9)].map(|(of, start)| b.slice(of, 1, start, start + 5));
+    outputs.push(b.node(SW_OP_ROTATE, &[p, cos, sin], &[rows, 20], vec![Attribute::Integer("head_dim", 10)]));
     outputs.push(b.node(
         SW_OP_ROPE,
         &[x, positions],

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use shardwright_build::graph::Graph;
 use shardwright_build::graph::target::{EntryKind, EntryName, Target, TargetKind};
-use shardwright_build::graph::{Graph, GraphError};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::check::{CheckedPlan, check};
 use shardwright_build::planning::plan::{Boundary, BuildTime, Plan, Shard};
 use shardwright_build::planning::request::{Goals, PrefillPart, Request, TargetSummary};
-use shardwright_build::{EntryMenu, Judge, ModelFormats, ModelName, TargetOffer, make_request};
+use shardwright_build::{
+    BuildError, EntryMenu, Judge, ModelFormats, ModelName, Question, TargetOffer, make_request,
+};
 use shardwright_test_checkpoints::Spec;
 
 /// The committed fixtures that generate text.
@@ -44,7 +46,7 @@ pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
     TargetOffer { summary, judge: Box::new(judge) }
 }
 
-pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Result<Request, GraphError> {
+pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Result<Request, BuildError> {
     let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned() };
     let goals = Goals {
         quality_per_mille: None,
@@ -53,7 +55,8 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> R
         max_prefill_rows: menu.largest_rows(),
         latency_microseconds: None,
     };
-    make_request(graph, &model, offers, &ModelFormats::stored(graph), menu, goals, Vec::new())
+    let question = Question { model: &model, menu, goals, options: Vec::new() };
+    make_request(graph, offers, &ModelFormats::stored(graph), question, &mut ())
 }
 
 /// The request, which is a sound one.

@@ -5,6 +5,7 @@ use shardwright_build::graph::{
     ComponentKind, DType, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
 };
 use shardwright_build::planning::request::{Component, PrefillPart, Request};
+use shardwright_build::shims::Watch;
 use shardwright_build::{EntryMenu, Judge, PrimitiveCount, stored_formats};
 use shardwright_test_checkpoints::{Fill, Spec};
 
@@ -201,7 +202,7 @@ impl Judge for Moody {
         }
     }
 
-    fn estimate(&self, _graph: &Graph, entry: &EntryGraph) -> Option<(TimeCost, u64)> {
+    fn estimate(&self, _graph: &Graph, entry: &EntryGraph, _watch: &dyn Watch) -> Option<(TimeCost, u64)> {
         let provenance = shardwright_build::graph::target::Provenance::Probed;
         Some((TimeCost { microseconds: entry.nodes.len() as u64, provenance }, 2))
     }

@@ -157,6 +157,15 @@ impl Manifest {
                     "names no chain of this bundle",
                 ));
             }
+            if let Some(twin) = &entry.twin {
+                name(&format!("verifications[{index}].twin.device"), &twin.device)?;
+                text(&format!("verifications[{index}].twin.differs"), &twin.differs)?;
+                let shards = self.chain(&entry.chain).map_or(0, |chain| chain.shards.len());
+                if twin.artefacts.len() != shards {
+                    let reason = format!("has {} artefacts for {shards} shards", twin.artefacts.len());
+                    return Err(invalid(format!("verifications[{index}].twin"), reason));
+                }
+            }
         }
         cap("notices", self.notices.len(), REPORTS)?;
         for (index, notice) in self.notices.iter().enumerate() {

@@ -37,6 +37,7 @@ fn sample() -> Manifest {
             shim: "cpu".to_owned(),
             version: "0.1.0".to_owned(),
             device: "cpu".to_owned(),
+            simulated: false,
         },
         formats: FormatTuple {
             weights: WeightFormat::W4Block32,
@@ -124,6 +125,11 @@ fn sample() -> Manifest {
             passed: true,
             summary: "largest relative error 1.2e-4".to_owned(),
             report: file("verification"),
+            twin: Some(TwinEntry {
+                device: "chip.simulated".to_owned(),
+                artefacts: vec![Digest::of(b"twin"); 3],
+                differs: "weights are not shared".to_owned(),
+            }),
         }],
         notices: vec![BundleNotice { kind: BundleNoticeKind::Note, text: "nothing".to_owned() }],
     }
@@ -265,6 +271,9 @@ fn contradictions_are_refused_by_field_whoever_wrote_them() {
         ("chains[0].shards[0].placements[0].node", |m| shard(m).placements[0].node.clear()),
         ("chains[0].shards[0].placements[0].place", |m| shard(m).placements[0].place.clear()),
         ("verifications[1].name", |m| m.verifications.push(m.verifications[0].clone())),
+        ("verifications[0].twin", |m| {
+            m.verifications[0].twin.as_mut().unwrap().artefacts.clear();
+        }),
         ("verifications[0].chain", |m| m.verifications[0].chain = "other".to_owned()),
         ("chains[0].plan", |m| m.chains[0].plan = sized("request", 8)),
     ];
@@ -316,6 +325,9 @@ fn everything_with_a_length_is_capped() {
         ("chains[0].shards[0].placements[0].reason", |m| shard(m).placements[0].reason = long()),
         ("verifications", |m| m.verifications = vec![m.verifications[0].clone(); 5000]),
         ("verifications[0].summary", |m| m.verifications[0].summary = long()),
+        ("verifications[0].twin.differs", |m| {
+            m.verifications[0].twin.as_mut().unwrap().differs = long();
+        }),
         ("notices", |m| m.notices = vec![m.notices[0].clone(); 5000]),
         ("notices[0].text", |m| m.notices[0].text = long()),
         ("chains[0].request", |m| m.chains[0].request = sized("request", FILE_BYTES + 1)),
@@ -528,8 +540,8 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
         });
     let target = (word(), word(), word(), one_of(TargetKind::ALL))
         .prop_map(|(name, shim, device, kind)| Target { name, shim, device, kind });
-    let shim =
-        (word(), word(), word()).prop_map(|(shim, version, device)| ShimIdentity { shim, version, device });
+    let shim = (word(), word(), word(), any::<bool>())
+        .prop_map(|(shim, version, device, simulated)| ShimIdentity { shim, version, device, simulated });
     let files = (reference(), reference(), digest());
     let lists = (
         proptest::collection::btree_set(entry_name(), 0..4),
@@ -619,6 +631,11 @@ prop_compose! {
                 passed,
                 summary,
                 report,
+                twin: (index % 2 == 0).then(|| TwinEntry {
+                    device: "simulated".to_owned(),
+                    artefacts: vec![report.sha256; chains[0].shards.len()],
+                    differs: String::new(),
+                }),
             }).collect(),
             chains,
             notices: notices.into_iter().map(|(fallback, text)| BundleNotice {

@@ -137,6 +137,7 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, Bundl
             passed: true,
             summary: "largest relative error 1e-4".to_owned(),
             report,
+            twin: None,
         }],
         notices: vec![BundleNotice {
             kind: BundleNoticeKind::Fallback,
@@ -198,7 +199,12 @@ fn shard(
         component,
         layers,
         target,
-        compiled_by: ShimIdentity { shim: shim.clone(), version: "0.1.0".to_owned(), device: shim },
+        compiled_by: ShimIdentity {
+            shim: shim.clone(),
+            version: "0.1.0".to_owned(),
+            device: shim,
+            simulated: false,
+        },
         formats: FormatTuple::F32,
         entries: vec!["prefill_8@64".parse().unwrap(), "decode_1@64".parse().unwrap()],
         artefact,

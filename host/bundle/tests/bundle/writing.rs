@@ -203,6 +203,7 @@ fn a_result_can_be_added_later() {
         passed: false,
         summary: "layer 1 differs".to_owned(),
         report: writer.add_bytes(b"{\"layer\":1}").unwrap(),
+        twin: None,
     });
     let after = writer.finish(&manifest).unwrap();
     assert_ne!(after.sha256(), before.sha256());

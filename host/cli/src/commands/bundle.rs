@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
-use super::{open_options, print};
-use crate::arguments::{CompileArguments, Format};
+use super::{open_options, print, search_path};
+use crate::arguments::{CompileArguments, Format, PlaceArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
@@ -18,12 +18,17 @@ pub fn compile(arguments: &CompileArguments, format: Format) -> Result<Outcome, 
 }
 
 /// Shows what a file or directory says of itself; a damaged bundle is an outcome of its own.
-pub fn inspect(path: &PathBuf, verify: bool, format: Format) -> Result<Outcome, Failure> {
+pub fn inspect(
+    path: &PathBuf,
+    verify: bool,
+    places: &PlaceArguments,
+    format: Format,
+) -> Result<Outcome, Failure> {
     let busy = views::Busy::new("reading");
-    let inspected = shardwright::inspect(path, verify, |_| ())?;
+    let inspected = shardwright::inspect(path, verify, &search_path(places), |_| ())?;
     drop(busy);
     let intact = match &inspected {
-        shardwright::Inspected::Bundle(inspection) => inspection.intact,
+        shardwright::Inspected::Bundle(report) => report.inspection.intact,
         _ => true,
     };
     print(format, &inspected, views::inspected)?;

@@ -1,12 +1,12 @@
 use std::io::{BufRead, IsTerminal};
-use std::sync::OnceLock;
 
 use serde_json::json;
 use shardwright::runtime::Move;
-use shardwright::{CancelHandle, DoneReason, GenerationEvent, GenerationStatistics, Session};
+use shardwright::{DoneReason, GenerationEvent, GenerationStatistics, Session};
 
 use super::{json as json_line, open, say_notices, standard_input, write};
 use crate::arguments::{Format, RunArguments};
+use crate::interrupt;
 use crate::outcome::{Failure, Outcome, io};
 
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard input.
@@ -15,7 +15,8 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     say_notices(&model, arguments.quiet);
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
-    on_interrupt(session.cancel_handle());
+    let reply_to_end = session.cancel_handle();
+    interrupt::call(move || reply_to_end.cancel());
 
     if !arguments.chat {
         let prompt = match &arguments.prompt {
@@ -175,24 +176,4 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         statistics.generated_tokens,
         statistics.decode_tokens_per_second(),
     )
-}
-
-/// The first interrupt ends the reply, a second one the program.
-fn on_interrupt(handle: CancelHandle) {
-    static HANDLE: OnceLock<CancelHandle> = OnceLock::new();
-    if HANDLE.set(handle).is_err() {
-        return;
-    }
-    let installed = ctrlc::set_handler(|| {
-        static PRESSED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-        if PRESSED.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        if let Some(handle) = HANDLE.get() {
-            handle.cancel();
-        }
-    });
-    if let Err(error) = installed {
-        tracing::warn!(%error, "an interrupt will end the program at once");
-    }
 }

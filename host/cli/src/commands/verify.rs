@@ -49,5 +49,8 @@ fn verify_options(arguments: &VerifyArguments) -> VerifyOptions {
     if let Some(tokens) = arguments.greedy {
         options = options.greedy(tokens);
     }
+    if let Some(rows) = arguments.evaluation {
+        options = options.evaluation(rows);
+    }
     options
 }

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::{CompileReport, Inspected, runtime::bundle};
+use shardwright::{CompileReport, Inspected, Told, runtime::bundle};
 
 use super::{bytes, table};
 
@@ -24,7 +24,21 @@ pub fn compiled(report: &CompileReport) -> String {
 /// What a file or directory says of itself.
 pub fn inspected(inspected: &Inspected) -> String {
     match inspected {
-        Inspected::Bundle(inspection) => bundle_view(inspection),
+        Inspected::Bundle(report) => {
+            let mut text = bundle_view(&report.inspection);
+            for artefact in &report.artefacts {
+                let _ = writeln!(text, "\nshard {} of chain {}", artefact.shard, artefact.chain);
+                text.push_str(&told(&artefact.told));
+            }
+            text
+        }
+        Inspected::Foreign(report) => format!(
+            "{} of {}, as shim {} tells\n{}",
+            report.format,
+            bytes(report.bytes),
+            report.shim,
+            super::document(&report.document)
+        ),
         Inspected::Checkpoint(report) => super::show(report),
         Inspected::Artefact(report) => {
             let head = &report.head;
@@ -44,6 +58,7 @@ pub fn inspected(inspected: &Inspected) -> String {
             for flag in &head.flags {
                 let _ = writeln!(text, "  flag {}: {}", flag.flag, flag.verdict);
             }
+            text.extend(report.told.as_ref().map(told));
             text
         }
         Inspected::WorkOrder(report) => {
@@ -67,6 +82,24 @@ pub fn inspected(inspected: &Inspected) -> String {
             text
         }
     }
+}
+
+/// What a shim says of an artefact.
+fn told(told: &Told) -> String {
+    match (&told.format, &told.error) {
+        (Some(format), _) => {
+            format!("{format}, as shim {} tells\n{}", told.shim, super::document(&told.document))
+        }
+        (None, error) => {
+            format!("shim {} cannot tell: {}\n", told.shim, error.as_deref().unwrap_or("it gave no reason"))
+        }
+    }
+}
+
+/// Names of the shards of a chain.
+fn chain_shards<'m>(manifest: &'m bundle::Manifest, chain: &str) -> impl Iterator<Item = &'m str> {
+    let shards = manifest.chain(chain).into_iter().flat_map(|chain| &chain.shards);
+    shards.map(|shard| shard.name.as_str())
 }
 
 fn bundle_view(inspection: &bundle::Inspection) -> String {
@@ -123,6 +156,13 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
     for verification in &manifest.verifications {
         let outcome = if verification.passed { "held" } else { "did not hold" };
         let _ = writeln!(text, "verification {} {outcome}: {}", verification.name, verification.summary);
+        if let Some(twin) = &verification.twin {
+            let _ =
+                writeln!(text, "  by a twin made of its work orders for {}: {}", twin.device, twin.differs);
+            for (artefact, shard) in twin.artefacts.iter().zip(chain_shards(manifest, &verification.chain)) {
+                let _ = writeln!(text, "  {shard}: {artefact}");
+            }
+        }
     }
     for notice in &manifest.notices {
         let _ = writeln!(text, "noted: {}", notice.text);

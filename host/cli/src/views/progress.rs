@@ -1,11 +1,9 @@
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use shardwright::Watch;
 
-/// Set by the first interrupt; a second one ends the program.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+use crate::interrupt;
 
 /// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop. Gone when dropped.
 pub struct Progress(ProgressBar);
@@ -18,14 +16,7 @@ impl Progress {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(100));
-        let installed = ctrlc::set_handler(|| {
-            if INTERRUPTED.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
-            }
-        });
-        if let Err(error) = installed {
-            tracing::warn!(%error, "an interrupt will end the program at once");
-        }
+        interrupt::listen();
         Progress(bar)
     }
 }
@@ -37,7 +28,7 @@ impl Watch for Progress {
     }
 
     fn cancelled(&self) -> bool {
-        INTERRUPTED.load(Ordering::Relaxed)
+        interrupt::happened()
     }
 }
 

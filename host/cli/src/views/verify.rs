@@ -16,7 +16,14 @@ pub fn verify(report: &VerifyReport) -> String {
         report.model, report.soc, report.shards, report.decoder_shards
     );
     if let Some(chain) = &report.bundle_chain {
-        let _ = writeln!(text, "the artefacts of chain {chain} of the bundle");
+        let _ = match &report.twin {
+            None => writeln!(text, "the artefacts of chain {chain} of the bundle"),
+            Some(twin) => writeln!(
+                text,
+                "a twin of chain {chain} of the bundle, whose chip is not here: the same work orders, compiled for {} ({})",
+                twin.device, twin.differs
+            ),
+        };
     }
     for notice in &report.notices {
         let _ = writeln!(text, "note: {notice}");
@@ -43,8 +50,11 @@ pub fn verify(report: &VerifyReport) -> String {
     if let Some(layer) = report.first_divergent_layer {
         let _ = writeln!(text, "first divergent layer: {layer}");
     }
-    for boundaries in &report.boundaries {
-        text.push_str(&boundary_table(boundaries));
+    match report.boundaries.as_slice() {
+        [judged, float] if judged.judged && !float.judged => {
+            text.push_str(&boundary_table(judged, Some(float)));
+        }
+        all => text.extend(all.iter().map(|boundaries| boundary_table(boundaries, None))),
     }
     let _ = writeln!(text, "\n{}", if report.passed { "passed" } else { "FAILED" });
     text
@@ -87,29 +97,44 @@ fn token_lines(tokens: &TokenVerification) -> String {
     text
 }
 
-/// One line per entry point and kind of result: all states together, and all layers within the shard.
-fn boundary_table(boundaries: &BoundaryVerification) -> String {
+/// One line per entry point and kind of result: all states together, and all layers within the shard. `float` is what the formats cost, beside
+/// it.
+fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVerification>) -> String {
     let mut text = format!("\nshard by shard, fed exact boundary values, against {}\n", boundaries.against);
     let bounds = &boundaries.thresholds;
     match boundaries.judged {
         true => {
             let _ = writeln!(
                 text,
-                "bounds: relative error of 95 % of rows {:.0e}, of the worst {:.0e}, cosine {}",
-                bounds.row_p95, bounds.row_worst, bounds.cosine
+                "bounds: of 95 % of rows relative error {:.0e} and cosine {}, of the worst {:.0e}",
+                bounds.row_p95, bounds.cosine, bounds.row_worst
             );
         }
         false => text.push_str("not judged: what the formats cost\n"),
     }
-    let mut rows =
-        table(&["shard", "entry", "result", "rows", "95 %", "worst", "cosine", "after", "worst at"]);
-    for shard in &boundaries.shards {
+    if let Some(float) = float {
+        let _ = writeln!(text, "the last two columns: against {}, not judged", float.against);
+    }
+    let mut columns =
+        vec!["shard", "entry", "result", "rows", "95 %", "worst", "cosine", "after", "worst at"];
+    if float.is_some() {
+        columns.extend(["float 95 %", "cosine"]);
+    }
+    let mut rows = table(&columns);
+    for (index, shard) in boundaries.shards.iter().enumerate() {
         let mut name = shard.shard.as_str();
         for entry in &shard.entries {
             let mut entry_name = entry.entry.as_str();
+            let beside = float.and_then(|float| float.shards.get(index)).and_then(|shard| {
+                shard
+                    .entries
+                    .iter()
+                    .find(|held| held.entry == entry.entry)
+                    .map(|entry| groups(&entry.outputs))
+            });
             for group in groups(&entry.outputs) {
                 let worst = group.worst;
-                rows.add_row([
+                let mut row = vec![
                     name.to_owned(),
                     entry_name.to_owned(),
                     format!("{} {}", verdict(group.passed, boundaries.judged), group.what),
@@ -119,7 +144,14 @@ fn boundary_table(boundaries: &BoundaryVerification) -> String {
                     format!("{:.6}", group.cosine),
                     worst.after.clone().unwrap_or_default(),
                     worst.worst_at.clone(),
-                ]);
+                ];
+                let beside = beside.iter().flatten().find(|held| held.kind == group.kind);
+                row.extend(
+                    beside.into_iter().flat_map(|held| {
+                        [format!("{:.1e}", held.relative_p95), format!("{:.6}", held.cosine)]
+                    }),
+                );
+                rows.add_row(row);
                 (name, entry_name) = ("", "");
             }
             if entry.runs == 0 {
@@ -139,6 +171,8 @@ fn boundary_table(boundaries: &BoundaryVerification) -> String {
 
 /// Results of a kind.
 struct Group<'r> {
+    /// `states`, `layers within`, else the one result's own name.
+    kind: String,
     what: String,
     rows: u64,
     relative_p95: f64,
@@ -163,10 +197,11 @@ fn groups(outputs: &[RowComparison]) -> Vec<Group<'_>> {
                 None => {
                     groups.extend(group.take());
                     group = Some(Group {
+                        kind: if kind.is_empty() { output.what.clone() } else { kind.to_owned() },
                         what: output.what.clone(),
                         rows: output.rows,
                         relative_p95: output.relative_p95,
-                        cosine: output.cosine_worst,
+                        cosine: output.cosine_p95,
                         worst: output,
                         passed: output.passed,
                     });
@@ -174,7 +209,7 @@ fn groups(outputs: &[RowComparison]) -> Vec<Group<'_>> {
                 Some(group) => {
                     group.rows += output.rows;
                     group.relative_p95 = group.relative_p95.max(output.relative_p95);
-                    group.cosine = group.cosine.min(output.cosine_worst);
+                    group.cosine = group.cosine.min(output.cosine_p95);
                     group.passed &= output.passed;
                     if output.relative_worst > group.worst.relative_worst {
                         group.worst = output;

@@ -92,13 +92,7 @@ fn one_operation_alone_can_be_decomposed() {
             &["reshape", "mul", "reduce-mean", "add-scalar", "rsqrt", "mul", "mul", "reshape"],
         ),
         ("layer.0.q", &["mat-mul"]),
-        (
-            "layer.0.q-rope",
-            &[
-                "reshape", "reshape", "reshape", "slice", "slice", "mul", "mul", "sub", "mul", "mul", "add",
-                "concat", "reshape",
-            ],
-        ),
+        ("layer.0.q-rope", &["rotate"]),
         (
             "layer.0.attention",
             &[
@@ -113,11 +107,7 @@ fn one_operation_alone_can_be_decomposed() {
                 "mat-mul",
                 "mul-scalar",
                 "add",
-                "reduce-max",
-                "sub",
-                "exp",
-                "reduce-sum",
-                "div",
+                "softmax",
                 "mat-mul",
                 "transpose",
                 "reshape",
@@ -152,10 +142,71 @@ fn one_operation_alone_can_be_decomposed() {
             .map(|n| n.op.name())
             .collect::<Vec<_>>()
     };
+    let capped = LayerRecipe { softcap: 5.0, ..LayerRecipe::plain() };
+    let capped = Recipe { layers: vec![capped], ..Recipe::sharing() };
+    let attention = steps(&capped, ComponentKind::Decoder, EntryKind::Decode, "layer.0.attention");
+    assert_eq!(attention[8..14], ["mat-mul", "mul-scalar", "softcap", "add", "softmax", "mat-mul"]);
     let head = steps(&Recipe::sharing(), ComponentKind::Head, EntryKind::Decode, "softcap");
     assert_eq!(head, ["mul-scalar", "tanh", "mul-scalar"]);
     let pooling = steps(&Recipe::encoder(), ComponentKind::Pooling, EntryKind::Encode, "unit");
     assert_eq!(pooling, ["mul", "reduce-sum", "sqrt", "max-scalar", "div"]);
+}
+
+#[test]
+fn what_is_left_of_an_operation_falls_in_turn() {
+    let capped = LayerRecipe { softcap: 5.0, ..LayerRecipe::plain() };
+    let recipe = Recipe { layers: vec![capped], per_layer_width: 0, ..Recipe::sharing() };
+    let graph = entry(&recipe, ComponentKind::Decoder, EntryKind::Decode);
+    let first = decompose_where(&graph, |_, node| matches!(node.op, Op::Rope(_) | Op::Attention(_)));
+    first.validate().unwrap();
+    let cases: [(&str, &str, &[&str]); 3] = [
+        (
+            "layer.0.q-rope.rotate-1",
+            "layer.0.q-rope",
+            &[
+                "reshape", "reshape", "reshape", "slice", "slice", "mul", "mul", "sub", "mul", "mul", "add",
+                "concat", "reshape",
+            ],
+        ),
+        (
+            "layer.0.attention.softcap-11",
+            "layer.0.attention.softcap-11",
+            &["mul-scalar", "tanh", "mul-scalar"],
+        ),
+        (
+            "layer.0.attention.softmax-13",
+            "layer.0.attention.softmax-13",
+            &["reduce-max", "sub", "exp", "reduce-sum", "div"],
+        ),
+    ];
+    for (name, result, wanted) in cases {
+        let node = first.nodes.iter().find(|node| node.name == name).unwrap();
+        assert_eq!(first.tensor(node.output).name, result);
+        let second = decompose_where(&first, |_, node| node.name == name);
+        second.validate().unwrap();
+        let steps: Vec<_> =
+            second.nodes.iter().filter(|node| node.name.starts_with(&format!("{name}."))).collect();
+        assert_eq!(steps.iter().map(|node| node.op.name()).collect::<Vec<_>>(), wanted, "{name}");
+        assert_eq!(second.tensor(steps[steps.len() - 1].output).name, result, "its result keeps its name");
+    }
+}
+
+/// Ranges are seen in primitives and serve every form: no form has a tensor that the primitives have not.
+#[test]
+fn every_tensor_on_the_way_down_keeps_its_name() {
+    for graph in every_entry() {
+        let primitive = decompose_all(&graph);
+        let names: std::collections::HashSet<&str> =
+            primitive.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        let once = decompose_where(&graph, |_, _| true);
+        let parts = decompose_where(&graph, |_, node| matches!(node.op, Op::Rope(_) | Op::Attention(_)));
+        for half_way in [graph, once, parts] {
+            half_way.validate().unwrap();
+            for tensor in half_way.tensors.iter().filter(|tensor| !tensor.is_index()) {
+                assert!(names.contains(tensor.name.as_str()), "{}", tensor.name);
+            }
+        }
+    }
 }
 
 #[test]

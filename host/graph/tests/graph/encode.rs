@@ -10,8 +10,8 @@ use shardwright_graph::target::{
 use shardwright_graph::{
     ComponentKind, ConstantFormat, DType, EncodeError, Encodings, EntryGraph, EntryKind, EntryOptions, Graph,
     INVISIBLE, LAST_HIDDEN, LegaliseError, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId,
-    Verdict, decompose_all, dynamic_activations, encode, hidden_key, legalise, legalise_encoded, range_key,
-    state_key,
+    Verdict, decompose_all, decompose_where, dynamic_activations, encode, hidden_key, legalise,
+    legalise_encoded, range_key, state_key,
 };
 
 use crate::support::quantise::quantised;
@@ -157,7 +157,8 @@ fn keys_are_the_same_wherever_a_tensor_appears() {
 #[test]
 fn what_moves_into_each_other_shares_an_encoding() {
     let graph = toy(&Recipe::sharing());
-    let entry = decompose_all(&entry(&graph, EntryKind::Decode, 0..4));
+    let semantic = entry(&graph, EntryKind::Decode, 0..4);
+    let entry = decompose_all(&semantic);
     let ranges = ranges(
         &entry,
         &[
@@ -181,12 +182,21 @@ fn what_moves_into_each_other_shares_an_encoding() {
     let (last, _) = *encoded.outputs.iter().find(|(_, role)| *role == Role::Hidden).unwrap();
     assert_eq!(encoded.tensor(last).encoding(), Some(Encoding::affine_over(-1.0, 64.0, 16)));
     // A state, the rows that go there, and the keys that attention reads of it: the state's own format and range.
-    let state = Encoding::affine_over(0.0, 9.0, 8);
-    for name in ["state.layer.0.k", "layer.0.k-write", "layer.0.k-rope", "layer.0.k-rope.concat-12"] {
+    let state = Encoding::centred_over(0.0, 9.0, 8);
+    for name in ["state.layer.0.k", "layer.0.k-write", "layer.0.k-rope", "layer.0.k-rope.rotate-1.concat-12"]
+    {
         assert_eq!(of(name), state, "{name}");
     }
     let reads = encoded.nodes.iter().filter(|node| node.name.starts_with("layer.0.attention.reshape"));
     assert!(reads.filter(|node| encoded.tensor(node.output).encoding() == Some(state)).count() >= 1);
+    // So have a softmax's results, in every form and whatever was seen.
+    let unit = Encoding::affine_over(0.0, 1.0, 16);
+    assert_eq!(of("layer.0.attention.softmax-12"), unit);
+    assert_ne!(of("layer.0.attention.softmax-12.exp-3"), unit);
+    let whole = |_: usize, node: &shardwright_graph::EntryNode| matches!(node.op, Op::Attention(_));
+    let whole = encode(&decompose_where(&semantic, whole), &Encodings::of(&formats, &ranges)).unwrap();
+    assert!(whole.nodes.iter().any(|node| node.op == Op::Softmax));
+    assert_eq!(tensor(&whole, "layer.0.attention.softmax-12").1.encoding(), Some(unit));
     // Tables have the range they always have.
     let (cos, _) = *encoded.inputs.iter().find(|(_, role)| matches!(role, Role::RotaryCos(_))).unwrap();
     assert_eq!(encoded.tensor(cos).encoding(), Some(Encoding::affine_over(-1.0, 1.0, 16)));
@@ -204,8 +214,8 @@ fn states_take_their_own_format() {
     for (states, wanted) in [
         (StateFormat::F32, Encoding::F32),
         (StateFormat::F16, Encoding::F16),
-        (StateFormat::A16, Encoding::affine_over(-2.0, 3.0, 16)),
-        (StateFormat::A8, Encoding::affine_over(-2.0, 3.0, 8)),
+        (StateFormat::A16, Encoding::centred_over(-2.0, 3.0, 16)),
+        (StateFormat::A8, Encoding::centred_over(-2.0, 3.0, 8)),
     ] {
         for &activations in ActivationFormat::ALL {
             let formats = FormatTuple::uniform(WeightFormat::F32, activations, states);

@@ -33,6 +33,7 @@ pub(crate) fn every_op() -> Vec<Op> {
         Op::StateUpdate,
         Op::L2Normalize,
         Op::DynamicLinear,
+        Op::Rotate { head_dim: 8 },
         Op::Add,
         Op::Sub,
         Op::Mul,
@@ -96,6 +97,7 @@ fn operations_keep_numbers_names_and_attributes() {
 9 state-update v1
 10 l2-normalize v1
 11 dynamic-linear v1
+12 rotate v1 head_dim
 64 add v1
 65 sub v1
 66 mul v1

@@ -42,6 +42,30 @@ fn only_what_is_refused_is_decomposed() {
 }
 
 #[test]
+fn a_shim_is_asked_about_each_level() {
+    let graph = entry(EntryKind::Decode, 0..1);
+    let mut shown: Vec<Vec<&str>> = Vec::new();
+    let legal = legalise(&graph, |graph| {
+        shown.push(graph.nodes.iter().map(|node| node.op.name()).collect());
+        let refused = |op: &Op| matches!(op, Op::Rope(_) | Op::Attention(_) | Op::Softmax);
+        let verdict = |op| if refused(op) { Verdict::refused("too much") } else { Verdict::accepted() };
+        Ok::<_, Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
+    })
+    .unwrap();
+    legal.graph.validate().unwrap();
+    let counts = |name: &str| -> Vec<usize> {
+        shown.iter().map(|nodes| nodes.iter().filter(|op| **op == name).count()).collect()
+    };
+    assert_eq!(shown.len(), 3);
+    assert_eq!([counts("rope"), counts("rotate")], [[2, 0, 0], [0, 2, 2]]);
+    assert_eq!([counts("attention"), counts("softmax"), counts("exp")], [[1, 0, 0], [0, 1, 0], [0, 0, 1]]);
+    let decomposed: Vec<&str> = legal.decomposed.keys().map(String::as_str).collect();
+    let softmax = "layer.0.attention.softmax-12";
+    let attention = ["layer.0.attention", softmax, "layer.0.k-rope", "layer.0.q-rope"];
+    assert_eq!(decomposed, attention);
+}
+
+#[test]
 fn a_shim_of_primitives_gets_primitives() {
     for kind in [EntryKind::Decode, EntryKind::Prefill] {
         let graph = entry(kind, 0..2);
@@ -114,14 +138,14 @@ fn keys_and_values_move_together() {
 fn a_refused_primitive_is_an_error_that_names_it() {
     let graph = entry(EntryKind::Decode, 0..4);
     let refuses = |node: &shardwright_graph::EntryNode| match node.op {
-        Op::Softcap { .. } | Op::Attention(_) => Some("not mapped"),
+        Op::Softcap { .. } | Op::Softmax | Op::Attention(_) => Some("not mapped"),
         Op::Exp => Some("no exponential"),
         _ => None,
     };
     let error = legalise(&graph, shim(refuses)).unwrap_err();
     match &error {
         LegaliseError::Refused { node, op: "exp", layer: Some(0), reason } => {
-            assert_eq!(node, "layer.0.attention.exp-14");
+            assert_eq!(node, "layer.0.attention.softmax-12.exp-3");
             assert_eq!(reason, "no exponential");
         }
         _ => panic!("{error}"),

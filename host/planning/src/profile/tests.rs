@@ -22,6 +22,12 @@ fn built_in_profiles_are_found_by_every_name() {
         ("dimensity-9300", "mt6989"),
         ("dimensity_9300+", "mt6989"),
         ("sm8850", "sm8850"),
+        ("Snapdragon 8 Gen 2", "sm8550"),
+        ("SM8650-AC", "sm8650"),
+        ("Snapdragon 8 Elite", "sm8750"),
+        ("snapdragon_8_elite_gen_5", "sm8850"),
+        ("X Elite", "sc8380xp"),
+        ("qnn-soc-72", "soc-72"),
     ] {
         assert_eq!(registry.find(given).unwrap().profile.name, name, "{given}");
     }
@@ -38,6 +44,56 @@ fn built_in_profiles_say_what_was_reported() {
     let sm8850 = registry.find("sm8850").unwrap().profile;
     assert!(sm8850.limits.iter().any(|limit| limit.name == "context-bytes"));
     assert!(sm8850.facts.iter().any(|fact| fact.value == "v81"));
+}
+
+/// Number, architecture and what the library is known to take or refuse, chip by chip.
+#[test]
+fn qualcomm_profiles_hold_to_the_table_of_chips() {
+    let registry = ProfileRegistry::new();
+    let chips = [
+        ("sm8550", "43", "v73", "reported"),
+        ("sm8650", "57", "v75", "reported"),
+        ("sm8750", "69", "v79", "reported"),
+        ("sm8850", "87", "v81", "reported"),
+        ("sc8380xp", "60", "v73", "modelled"),
+        ("soc-72", "72", "v81", "declared"),
+    ];
+    let served = registry.list().unwrap().into_iter().filter(|found| found.profile.shim == "qnn").count();
+    assert_eq!(served, chips.len(), "each profile of this shim is in the table above");
+    for (name, id, arch, vtcm) in chips {
+        let found = registry.find(name).unwrap();
+        let profile = found.profile;
+        assert_eq!(found.source.to_string(), format!("built-in {name}.json"));
+        let fact = |wanted: &str| profile.facts.iter().find(|fact| fact.name == wanted).unwrap();
+        assert_eq!(fact("soc-id").value, id, "{name}");
+        assert_eq!(fact("hexagon-arch").value, arch, "{name}");
+        assert_eq!((&*fact("vtcm-megabytes").value, fact("vtcm-megabytes").provenance.name()), ("8", vtcm));
+        assert_eq!(fact("performance-estimate-soc-id").value, "72", "{name}");
+        // Only cycles of the same architecture are the simulator's word about this chip.
+        let estimate = if arch == "v81" { Provenance::Simulated } else { Provenance::Modelled };
+        assert_eq!(fact("performance-estimate-soc-id").provenance, estimate, "{name}");
+        let limit = profile.limits.iter().find(|limit| limit.name == "context-bytes").unwrap();
+        assert!(limit.value < 1 << 32 && limit.provenance == Provenance::Modelled, "{name}");
+
+        let legal: Vec<String> = profile.legal_formats().map(ToString::to_string).collect();
+        assert_eq!(
+            legal,
+            ["w4-per-channel/a16/a8", "w8-per-channel/a16/a8", "w2-per-channel/a16/a8", "f16/f16/f16"],
+            "{name}"
+        );
+        let refused: Vec<_> = profile.formats.iter().filter(|entry| !entry.legal).collect();
+        let said: Vec<String> = refused.iter().map(|entry| entry.formats.to_string()).collect();
+        for formats in ["f32/f32/f32", "w8-per-channel/a16-symmetric/a16", "w8-per-channel/a8-dynamic/a8"] {
+            assert!(said.iter().any(|said| said == formats), "{name}: {formats} is not among {said:?}");
+        }
+        assert!(refused.iter().all(|entry| !entry.note.is_empty()), "{name}: a refusal has a reason");
+        // The table of operations was run on ids 43, 69 and 87, the estimates on 72.
+        let run = ["43", "69", "87", "72"].contains(&id);
+        let provenance = if run { Provenance::Simulated } else { Provenance::Modelled };
+        for entry in profile.formats.iter().filter(|entry| entry.legal) {
+            assert_eq!(entry.provenance, provenance, "{name}: {}", entry.formats);
+        }
+    }
 }
 
 #[test]

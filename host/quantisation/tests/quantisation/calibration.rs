@@ -210,7 +210,7 @@ fn hostile_calibrations_are_refused() {
         bytes[at..at + value.len()].copy_from_slice(value);
         bytes
     };
-    assert!(matches!(read(&with(8, &[2])), Err(MeasuredError::Version { found: 2, supported: 1, .. })));
+    assert!(matches!(read(&with(8, &[1])), Err(MeasuredError::Version { found: 1, supported: 2, .. })));
     assert!(matches!(read(&with(12, &[0xFF; 8])), Err(MeasuredError::TooLarge { .. })));
     // With a hash that fits, the content is still not believed.
     let content = &sound[52..];

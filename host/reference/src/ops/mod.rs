@@ -30,6 +30,7 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
             norm::rms_norm(x, inputs.get(1).copied(), *width as usize, *eps, *weight_offset)
         }
         Op::Rope(rope) => rope::rope(x, inputs[1].integers(), rope),
+        Op::Rotate { head_dim } => rope::rotate(x, inputs[1], inputs[2], *head_dim as usize),
         Op::Attention(attention) => {
             attention::attention(x, inputs[1], inputs[2], inputs[3].integers(), attention, rows)
         }

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_runtime::bundle::{Bundle, ShardEntry};
-use shardwright_runtime::shims::{Artefact, Compatibility, ShimInstance};
+use shardwright_runtime::graph::target::TargetKind;
+use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimInstance};
 
+use crate::bundled::{devices_for, only_compiles};
 use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Result};
 
@@ -79,6 +81,8 @@ pub enum ShardState {
     NoShim,
     /// The shim is here, and the device is not.
     NoDevice,
+    /// The shim only compiles for the chip here: the bundle does not open, whatever its other chains are.
+    Offline,
     /// The artefact is not as it was written: the bundle does not open, whatever its other chains are.
     Damaged,
     /// The shim could not be asked.
@@ -95,6 +99,7 @@ impl ShardState {
             ShardState::NotMine => "not-mine",
             ShardState::NoShim => "no-shim",
             ShardState::NoDevice => "no-device",
+            ShardState::Offline => "offline",
             ShardState::Damaged => "damaged",
             ShardState::Unknown => "unknown",
         }
@@ -167,8 +172,9 @@ impl BundlePrognosis {
         }
         let shards = self.chains.iter().flat_map(|chain| &chain.shards);
         let stuck: Vec<&ShardPrognosis> = shards.filter(|shard| !shard.state.loads()).collect();
-        let missing =
-            |shard: &&ShardPrognosis| matches!(shard.state, ShardState::NoShim | ShardState::NoDevice);
+        let missing = |shard: &&ShardPrognosis| {
+            matches!(shard.state, ShardState::NoShim | ShardState::NoDevice | ShardState::Offline)
+        };
         let kind = if stuck.iter().any(|shard| shard.state == ShardState::Damaged) {
             ErrorKind::Invalid
         } else if stuck.iter().all(missing) {
@@ -192,13 +198,15 @@ impl BundlePrognosis {
     }
 }
 
-/// The first chain whose shards all load. Damage before it ends the search: opening the bundle is an error then, not a fallback.
+/// The first chain whose shards all load. Damage before it ends the search, and so does a chip that is only compiled for here: opening the
+/// bundle is an error then, not a fallback.
 fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
     for chain in chains {
         if chain.runs {
             return Some(chain.name.clone());
         }
-        if chain.shards.iter().any(|shard| shard.state == ShardState::Damaged) {
+        let ends = |state| matches!(state, ShardState::Damaged | ShardState::Offline);
+        if chain.shards.iter().any(|shard| ends(shard.state)) {
             return None;
         }
     }
@@ -208,12 +216,12 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
 /// Shims that were opened, by name.
 struct Asked<'s> {
     shims: &'s Shims,
-    opened: BTreeMap<String, std::result::Result<Opened, Error>>,
+    opened: BTreeMap<(String, bool), std::result::Result<Opened, Error>>,
 }
 
 struct Opened {
     instance: ShimInstance,
-    devices: Vec<String>,
+    devices: Vec<Device>,
 }
 
 impl Asked<'_> {
@@ -245,9 +253,11 @@ impl Asked<'_> {
     fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
         let by = &shard.compiled_by;
         let shims = self.shims;
-        let opened = self.opened.entry(by.shim.clone()).or_insert_with(|| {
+        // Of the chip a shim may have devices that are not in this machine.
+        let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu);
+        let opened = self.opened.entry(key).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[])?;
-            let devices = instance.devices(None)?.into_iter().map(|device| device.name).collect();
+            let devices = devices_for(&instance, shard, &bundle.manifest().soc)?;
             Ok(Opened { instance, devices })
         });
         let (instance, devices) = match opened {
@@ -256,13 +266,21 @@ impl Asked<'_> {
                 return (ShardState::Unknown, Some(error.to_string()), error.help().map(str::to_owned));
             }
         };
-        if !devices.contains(&by.device) {
-            let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
-            let help = match devices.is_empty() {
-                true => "it has none".to_owned(),
-                false => format!("it has: {}", devices.join(", ")),
-            };
-            return (ShardState::NoDevice, Some(reason), Some(help));
+        match devices.iter().find(|device| device.name == by.device) {
+            Some(device) if device.kind == DeviceKind::Offline => {
+                let error = only_compiles(shard, device);
+                return (ShardState::Offline, Some(error.to_string()), error.help().map(str::to_owned));
+            }
+            Some(_) => {}
+            None => {
+                let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
+                let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+                let help = match names.as_slice() {
+                    [] => "it has none".to_owned(),
+                    names => format!("it has: {}", names.join(", ")),
+                };
+                return (ShardState::NoDevice, Some(reason), Some(help));
+            }
         }
         let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
         let path = match bundle.path(&shard.artefact) {

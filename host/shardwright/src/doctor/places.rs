@@ -162,11 +162,13 @@ fn cache_report(what: &str, path: &Path) -> CacheReport {
 }
 
 /// Variables that this program, its worker or a vendor's library reads.
-const VARIABLES: [(&str, &str); 9] = [
+const VARIABLES: [(&str, &str); 11] = [
     ("SHARDWRIGHT_SHIM_PATH", "directories of shims, before those beside the program"),
     ("SHARDWRIGHT_PLANNER_PATH", "directories of planners"),
     ("SHARDWRIGHT_PROFILE_PATH", "directories of SoC profiles"),
     ("SHARDWRIGHT_WORKER", "the worker program"),
+    ("SHARDWRIGHT_WORKER_MEMORY", "memory a worker may have, such as `20GiB`"),
+    ("SHARDWRIGHT_QNN_LIB", "the library of Qualcomm's that the shim `qnn` drives"),
     ("SHARDWRIGHT_LOG", "what is logged"),
     ("XDG_CACHE_HOME", "where the cache lies"),
     ("TMPDIR", "where files of the moment lie"),

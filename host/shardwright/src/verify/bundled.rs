@@ -1,18 +1,26 @@
 //! Proving a bundle: its own artefacts, against the checkpoint it was compiled from.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use shardwright_build::bundle::{Bundle, BundleWriter, Digest, Verification as Proof};
+use shardwright_build::bundle::{Bundle, BundleWriter, Digest, TwinEntry, Verification as Proof};
 use shardwright_build::models::Checkpoint;
-use shardwright_build::shims::{Artefact, Place, Watch, WorkOrder};
-use shardwright_build::{BuildError, CompiledGraphs, Executor, Shelf};
+use shardwright_build::shims::{Artefact, Device, DeviceKind, Place, Watch, WorkOrder};
+use shardwright_build::{BuildError, CompiledGraphs, Executor as TargetExecutor, Shelf};
 
-use super::report::VerifyReport;
+use super::report::{TwinArtefact, TwinReport, VerifyReport};
 use super::{Verification, VerifyOptions};
-use crate::opening::{on_the_cpu, settle};
-use crate::{BundleOptions, Error, ErrorKind, OpenOptions, Result};
+use crate::bundled::{devices_for, only_compiled_for};
+use crate::isolation::Shims;
+use crate::model::{BuiltOrigin, Origin};
+use crate::opening::{Purpose, on_the_cpu, settle};
+use crate::text_side::TextSide;
+use crate::{BundleOptions, Error, ErrorKind, Executor, Model, OpenOptions, Result};
 
 /// Proves the chain of `bundle` that runs here, as [`verify`](super::verify) does: the artefacts of the bundle themselves are run.
+///
+/// Where its chip is one that is only compiled for here, and the shim simulates it, a twin is made of the very work orders of the bundle for the
+/// simulator, and run instead; the report names it.
 ///
 /// `open` are the options it was compiled with. By them the graphs of its shards are made again, and each must give the very work order that
 /// the bundle names; nothing is compiled. Artefacts of a bundle show no layers, so where a shard is out of bounds the checkpoint is compiled once
@@ -26,16 +34,8 @@ pub fn verify_bundle(
     watch: &mut dyn Watch,
 ) -> Result<VerifyReport> {
     options.thresholds(super::Thresholds::SAME_FLOATS)?;
-    let mut load = BundleOptions::new()
-        .search_path(open.search())
-        .isolation(open.isolation)
-        .strict(open.strict)
-        .verify_all(true);
-    if let Some(threads) = open.threads {
-        load = load.threads(threads);
-    }
-    let model = load.open(bundle)?;
-    let held = model.bundle().ok_or_else(|| Error::new(ErrorKind::Internal, "a bundle that is none"))?;
+    let held = Arc::new(Bundle::open(bundle)?);
+    held.verify_all(|_| ())?;
     let intact = Checkpoint::open(checkpoint)?;
     let (own, other) = (Digest::from(intact.content_hash()), held.manifest().model.checkpoint);
     if own != other {
@@ -44,8 +44,20 @@ pub fn verify_bundle(
         return Err(Error::new(ErrorKind::Incompatible, what)
             .with_help("name the checkpoint the bundle was compiled from"));
     }
-    let chain = model.bundle_chain().unwrap_or_default().to_owned();
-    let compiled = compiled_graphs(&intact, held, &chain, open, watch)?;
+    let sibling = simulated_sibling(&held, open)?;
+    let open = &match sibling {
+        Some(_) => open.clone().on(Executor::Simulator),
+        None => open.clone(),
+    };
+    let (model, compiled, chain, twin) = match sibling {
+        Some(device) => twin_of(&held, &intact, device, open, watch)?,
+        None => {
+            let model = loaded(bundle, open)?;
+            let chain = model.bundle_chain().unwrap_or_default().to_owned();
+            let compiled = compiled_graphs(&intact, &held, &chain, open, watch)?;
+            (model, compiled, chain, None)
+        }
+    };
     let verification = Verification { model: &model, compiled: &compiled, intact: &intact, options };
     let mut report = verification.run(goldens, watch)?;
     let failed = report.boundaries.iter().any(|boundaries| boundaries.judged && !boundaries.passed);
@@ -61,7 +73,61 @@ pub fn verify_bundle(
         });
     }
     report.bundle_chain = Some(chain);
+    report.twin = twin;
     Ok(report)
+}
+
+/// The bundle as it runs here.
+fn loaded(bundle: &Path, open: &OpenOptions) -> Result<Model> {
+    let mut load =
+        BundleOptions::new().search_path(open.search()).isolation(open.isolation).strict(open.strict);
+    if let Some(threads) = open.threads {
+        load = load.threads(threads);
+    }
+    load.open(bundle)
+}
+
+/// The simulator to prove the first chain of a bundle in, where its own device is one that is only compiled for here.
+fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Device>> {
+    let manifest = bundle.manifest();
+    let shims = Shims::open(&open.search(), open.isolation)?;
+    for shard in manifest.chains.first().into_iter().flat_map(|chain| &chain.shards) {
+        if shims.registry.get(&shard.compiled_by.shim).is_none() {
+            continue;
+        }
+        let instance = shims.open_to_compile(&shard.compiled_by.shim, "twin", &[])?;
+        if only_compiled_for(&instance, shard, &manifest.soc)?.is_some() {
+            let devices = devices_for(&instance, shard, &manifest.soc)?;
+            return Ok(devices.into_iter().find(|device| device.kind == DeviceKind::Simulated));
+        }
+    }
+    Ok(None)
+}
+
+/// Compiles the work orders of a bundle's first chain for a simulator, and loads what comes of it.
+fn twin_of(
+    bundle: &Arc<Bundle>,
+    checkpoint: &Checkpoint,
+    device: Device,
+    open: &OpenOptions,
+    watch: &mut dyn Watch,
+) -> Result<(Model, Vec<CompiledGraphs>, String, Option<TwinReport>)> {
+    let mut shelf = Recorded { bundle, made_here: false };
+    let settled = settle(checkpoint, open, Purpose::Run, &mut shelf, watch)?;
+    let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
+    let artefacts = settled
+        .shards
+        .iter()
+        .map(|shard| TwinArtefact { shard: shard.name.clone(), sha256: shard.artefact.name() })
+        .collect();
+    let plan = settled.told();
+    let compiled: Vec<CompiledGraphs> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
+    let differs = device.detail.unwrap_or_else(|| "the shim does not say in what they differ".to_owned());
+    let twin = TwinReport { device: device.name, artefacts, differs };
+    let origin = BuiltOrigin { plan, broken_layer: None, compiled: Vec::new() };
+    let model = Model::new(chain, None, TextSide::of_bundle(bundle)?, Origin::Built(Box::new(origin)));
+    let name = bundle.manifest().chains.first().map(|chain| chain.name.clone()).unwrap_or_default();
+    Ok((model, compiled, name, Some(twin)))
 }
 
 /// Writes a report of [`verify_bundle`] into the bundle, in place of an earlier one of the same chain. Gives the bundle's identity from now on.
@@ -84,10 +150,20 @@ pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String
         passed: report.passed,
         summary: report.summary(),
         report: writer.add_bytes(&text)?,
+        twin: report.twin.as_ref().map(stored_twin).transpose()?,
     };
     manifest.verifications.retain(|held| held.name != name);
     manifest.verifications.push(proof);
     Ok(writer.finish(&manifest)?.sha256().to_string())
+}
+
+fn stored_twin(twin: &TwinReport) -> Result<TwinEntry> {
+    let hash = |artefact: &TwinArtefact| {
+        let what = || format!("{} is no hash of an artefact", artefact.sha256);
+        artefact.sha256.parse().map_err(|_| Error::new(ErrorKind::Internal, what()))
+    };
+    let artefacts = twin.artefacts.iter().map(hash).collect::<Result<_>>()?;
+    Ok(TwinEntry { device: twin.device.clone(), artefacts, differs: twin.differs.clone() })
 }
 
 /// What the shards of a chain were compiled from, made again.
@@ -98,22 +174,24 @@ fn compiled_graphs(
     open: &OpenOptions,
     watch: &mut dyn Watch,
 ) -> Result<Vec<CompiledGraphs>> {
-    let mut shelf = Recorded { bundle };
-    let primary = settle(checkpoint, open, &mut shelf, watch)?;
+    let mut shelf = Recorded { bundle, made_here: true };
+    let primary = settle(checkpoint, open, Purpose::Compile, &mut shelf, watch)?;
     let shards = match bundle.manifest().chains.first() {
         Some(first) if first.name == chain => primary.shards,
         _ => {
             let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
             let cpu = on_the_cpu(open, &primary).ok_or_else(missing)?;
-            settle(checkpoint, &cpu, &mut shelf, watch)?.shards
+            settle(checkpoint, &cpu, Purpose::Compile, &mut shelf, watch)?.shards
         }
     };
     Ok(shards.into_iter().map(|shard| shard.compiled).collect())
 }
 
-/// Takes every artefact from the bundle, by the name of its work order, and makes none.
+/// Takes every artefact from the bundle, by the name of its work order. A work order that the bundle does not name is refused.
 struct Recorded<'b> {
     bundle: &'b Bundle,
+    /// Whether an artefact is taken whatever device it is to run on; else those for another than the bundle's are made.
+    made_here: bool,
 }
 
 impl Shelf for Recorded<'_> {
@@ -124,7 +202,7 @@ impl Shelf for Recorded<'_> {
     fn recall(
         &mut self,
         order: &WorkOrder,
-        executor: &Executor,
+        executor: &TargetExecutor,
     ) -> std::result::Result<Option<Artefact>, BuildError> {
         let name = order.name();
         let mut shards = self.bundle.manifest().chains.iter().flat_map(|chain| &chain.shards);
@@ -135,13 +213,16 @@ impl Shelf for Recorded<'_> {
                 "the bundle holds nothing made of work order {name}: it was compiled with other options, or by another version"
             ),
         })?;
+        if !self.made_here && shard.compiled_by.device != executor.device {
+            return Ok(None);
+        }
         Ok(Some(Artefact::open(&self.bundle.path(&shard.artefact)?)?))
     }
 
     fn keep(
         &mut self,
         _order: &WorkOrder,
-        _executor: &Executor,
+        _executor: &TargetExecutor,
         made: Artefact,
     ) -> std::result::Result<Artefact, BuildError> {
         Ok(made)

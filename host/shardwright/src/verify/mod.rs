@@ -23,13 +23,14 @@ use shardwright_build::shims::Watch;
 pub use bundled::{store_verification, verify_bundle};
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport, ShardVerification,
-    TokenVerification, VerifyReport, tolerance,
+    TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,
 };
 pub use thresholds::Thresholds;
 
 use self::boundaries::{BoundaryCheck, Prompt};
 use self::goldens::Golden;
 use self::whole::Whole;
+use crate::opening::CPU_SHIM;
 use crate::{Error, ErrorKind, Model, OpenOptions, Result};
 
 /// What a verification takes for agreement, and how much it runs.
@@ -39,11 +40,12 @@ pub struct VerifyOptions {
     rows: usize,
     steps: usize,
     greedy: usize,
+    evaluation: Option<usize>,
 }
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        VerifyOptions { thresholds: Vec::new(), rows: 256, steps: 8, greedy: 64 }
+        VerifyOptions { thresholds: Vec::new(), rows: 256, steps: 8, greedy: 64, evaluation: None }
     }
 }
 
@@ -53,8 +55,8 @@ impl VerifyOptions {
         VerifyOptions::default()
     }
 
-    /// Sets a bound of [`Thresholds`] by name. Default: [`Thresholds::SAME_FLOATS`] or [`Thresholds::SAME_ENCODED`], as the formats of
-    /// the plan are.
+    /// Sets a bound of [`Thresholds`] by name. Default: [`Thresholds::SAME_FLOATS`], or as the formats of the plan and what runs them are
+    /// [`Thresholds::SAME_ENCODED`] or [`Thresholds::VENDOR`].
     #[must_use]
     pub fn threshold(mut self, name: impl Into<String>, value: f64) -> Self {
         self.thresholds.push((name.into(), value));
@@ -79,6 +81,14 @@ impl VerifyOptions {
     #[must_use]
     pub fn greedy(mut self, tokens: usize) -> Self {
         self.greedy = tokens;
+        self
+    }
+
+    /// Most evaluation rows whose likelihood is compared, of each as many tokens as [`VerifyOptions::rows`] says; the reference computes what
+    /// is wanted of them. Default: all of them whole, whose likelihood is recorded.
+    #[must_use]
+    pub fn evaluation(mut self, rows: usize) -> Self {
+        self.evaluation = Some(rows);
         self
     }
 
@@ -162,9 +172,10 @@ impl Verification<'_> {
             || Error::new(ErrorKind::Unsupported, "the bundle does not hold the report of its plan");
         let plan = self.model.plan().ok_or_else(no_plan)?;
         let exact = is_exact(graph, self.compiled, self.model.chain().assets());
-        let thresholds = self.options.thresholds(match exact {
-            true => Thresholds::SAME_FLOATS,
-            false => Thresholds::SAME_ENCODED,
+        let thresholds = self.options.thresholds(match (exact, self.is_vendors()) {
+            (true, _) => Thresholds::SAME_FLOATS,
+            (false, false) => Thresholds::SAME_ENCODED,
+            (false, true) => Thresholds::VENDOR,
         })?;
 
         let goldens = goldens::read_goldens(directory)?;
@@ -219,8 +230,15 @@ impl Verification<'_> {
             boundaries,
             skipped,
             bundle_chain: None,
+            twin: None,
             notices: plan.notices.iter().map(|notice| notice.text.clone()).collect(),
         })
+    }
+
+    /// Whether a shard runs on anything but the CPU of this house, which rounds where the reference does.
+    fn is_vendors(&self) -> bool {
+        let shards = &self.model.chain().description().shards;
+        shards.iter().any(|shard| shard.place.shim != CPU_SHIM)
     }
 
     /// Whether the prompt holds placeholders, whose rows only the towers could provide.

@@ -65,6 +65,28 @@ pub struct VerifyReport {
     pub notices: Vec<String>,
     /// The chain of the bundle that was proved, if one was.
     pub bundle_chain: Option<String>,
+    /// What ran in place of the bundle's artefacts, if they do not run here.
+    pub twin: Option<TwinReport>,
+}
+
+/// Artefacts made of the work orders of a bundle for another device than the bundle's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TwinReport {
+    /// The device.
+    pub device: String,
+    /// In the order of the chain.
+    pub artefacts: Vec<TwinArtefact>,
+    /// In what they differ from the bundle's, in the words of the shim.
+    pub differs: String,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TwinArtefact {
+    /// Name of the shard.
+    pub shard: String,
+    /// Hash of its content.
+    pub sha256: String,
 }
 
 impl VerifyReport {
@@ -77,6 +99,7 @@ impl VerifyReport {
             })
         };
         let mut parts: Vec<String> = Vec::new();
+        parts.extend(self.twin.as_ref().map(|twin| format!("by a twin on {}", twin.device)));
         for boundaries in self.boundaries.iter().filter(|boundaries| boundaries.judged) {
             let (rows, worst) = outputs(boundaries);
             let shards = boundaries.shards.len();
@@ -199,6 +222,8 @@ pub struct RowComparison {
     pub worst_at: String,
     /// Mean cosine between a row and the wanted one.
     pub cosine_mean: f64,
+    /// What 95 of 100 rows reach.
+    pub cosine_p95: f64,
     /// The least.
     pub cosine_worst: f64,
     /// Whether it is within the bounds.

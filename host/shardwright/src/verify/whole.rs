@@ -78,7 +78,8 @@ impl<'m> Whole<'m> {
         progress: &mut Progress<'_>,
     ) -> Result<()> {
         let evaluation = goldens::read_evaluation(directory)?;
-        let evaluated = evaluation.as_ref().map_or(0, |evaluation| evaluation.rows.len());
+        let most = self.options.evaluation.unwrap_or(usize::MAX);
+        let evaluated = evaluation.as_ref().map_or(0, |evaluation| evaluation.rows.len().min(most));
         let all = (prompts.len() + evaluated).max(1) as f64;
         for (index, (name, golden)) in prompts.iter().enumerate() {
             progress.step(index as f64 / all, || format!("{name} as a whole"))?;
@@ -150,7 +151,7 @@ impl<'m> Whole<'m> {
             divergent: &mut self.first_divergent_layer,
             prompt,
             golden,
-            tapped: self.model.bundle().is_none(),
+            tapped: !self.model.compiled().is_empty(),
         };
         self.session.clear();
         self.session.score(&golden.ids, &mut |view| comparer.step(view))?;
@@ -218,7 +219,7 @@ impl<'m> Whole<'m> {
             divergent: &mut self.first_divergent_layer,
             prompt,
             golden,
-            tapped: self.model.bundle().is_none(),
+            tapped: !self.model.compiled().is_empty(),
         };
         let embedding = self.session.encode_with(&golden.ids, &mut |view| comparer.step(view))?;
         if let Some(recorded) = &golden.embedding {
@@ -251,6 +252,15 @@ impl<'m> Whole<'m> {
         evaluation: &Evaluation,
         mut before: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
+        // Of some rows alone nothing is recorded.
+        if let Some(most) = self.options.evaluation.filter(|&most| most < evaluation.rows.len()) {
+            for (index, row) in evaluation.rows.iter().take(most).enumerate() {
+                before(index)?;
+                self.prompt_likelihood(row)?;
+            }
+            self.likelihood.text = "the first evaluation rows";
+            return Ok(());
+        }
         for (index, row) in evaluation.rows.iter().enumerate() {
             before(index)?;
             let (nats, predicted) = self.nats(row)?;

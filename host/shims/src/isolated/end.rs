@@ -185,8 +185,9 @@ impl WorkerFailure {
         Some(match &self.end {
             WorkerEnd::Cancelled => return None,
             WorkerEnd::Start { .. } => "check the worker program and the free memory and processes",
-            WorkerEnd::OverTime { .. } | WorkerEnd::OverMemory { .. } => {
-                "raise the cap, or plan smaller shards"
+            WorkerEnd::OverTime { .. } => "raise the cap, or plan smaller shards",
+            WorkerEnd::OverMemory { .. } => {
+                "let SHARDWRIGHT_WORKER_MEMORY say how much it may have, or plan smaller shards"
             }
             _ if self.class() == Some(ErrorClass::DeviceLost) => {
                 "load the shard again, which starts a new worker, and report this to the shim's vendor"

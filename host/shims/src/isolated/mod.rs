@@ -4,8 +4,9 @@
 //! error; the host, its descriptors and its files are as before. What it does not give: protection from malice. A worker has
 //! the user's rights, and while a run writes a buffer the host must not read it, as in process.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::buffer::Buffer;
 use crate::compile::Output;
 use crate::error::{LoadError, ShimError};
 use crate::instance::Answers;
+use crate::os;
 use crate::shim::{Compatibility, Device, Estimate, Facts, Held, Shim, lock};
 use crate::work_order::WorkOrder;
 
@@ -28,6 +30,7 @@ mod shared;
 pub use end::{Touched, WorkerEnd, WorkerFailure};
 use process::{Call, Incoming, Step, Worker};
 pub(crate) use process::{LINE_LIMIT, SIGNAL_SIZE, Signal};
+pub use protocol::entry_identity;
 use protocol::{Answer, Ask, Library, Message, shown_entry};
 pub(crate) use shard::{RemoteCanceller, RemoteShard};
 pub(crate) use shared::SharedMemory;
@@ -37,6 +40,12 @@ const WORKER: &str = "shardwright-worker";
 
 /// Names the worker program for every program that looks for one.
 const WORKER_VARIABLE: &str = "SHARDWRIGHT_WORKER";
+
+/// Says how much memory a worker may have.
+const MEMORY_VARIABLE: &str = "SHARDWRIGHT_WORKER_MEMORY";
+
+/// With less the worker program itself does not start.
+const LEAST_MEMORY: u64 = 64 << 20;
 
 /// How an instance is to be isolated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,18 +57,21 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// With the worker that [`find_worker`] finds and the usual caps.
+    /// With the worker that [`find_worker`] finds and the usual caps, as far as `SHARDWRIGHT_WORKER_MEMORY` says nothing else.
     pub fn found() -> Result<Isolation, ShimError> {
-        Ok(Isolation { worker: find_worker()?, caps: Caps::default() })
+        let named = std::env::var_os(MEMORY_VARIABLE).filter(|named| !named.is_empty());
+        let caps =
+            named.map_or_else(|| Ok(Caps::default()), |named| Caps::with_memory(&named.to_string_lossy()))?;
+        Ok(Isolation { worker: find_worker()?, caps })
     }
 }
 
 /// What a worker cannot exceed. One that does is killed, and the call fails with [`ShimError::Worker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// For each question but compiling, loading and running, and for starting.
+    /// For each question but estimating, compiling, loading and running, and for starting.
     pub probe_time: Duration,
-    /// For one compilation.
+    /// For one compilation or estimate.
     pub compile_time: Duration,
     /// For loading a shard, and for one run, whatever its own deadline.
     pub run_time: Duration,
@@ -69,15 +81,38 @@ pub struct Caps {
     pub memory_bytes: u64,
 }
 
+impl Caps {
+    /// The usual caps with as much memory as `text` says: bytes, or a number of `MiB` or `GiB`.
+    fn with_memory(text: &str) -> Result<Caps, ShimError> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit: Option<u64> = match &text[digits.len()..] {
+            "" => Some(1),
+            "MiB" => Some(1 << 20),
+            "GiB" => Some(1 << 30),
+            _ => None,
+        };
+        let bytes =
+            digits.trim().parse::<u64>().ok().zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
+        match bytes.filter(|bytes| *bytes >= LEAST_MEMORY) {
+            Some(memory_bytes) => Ok(Caps { memory_bytes, ..Caps::default() }),
+            None => Err(ShimError::Argument(format!(
+                "{MEMORY_VARIABLE} is `{text}`: it takes bytes, MiB or GiB such as `20GiB`, at least {} MiB",
+                LEAST_MEMORY >> 20
+            ))),
+        }
+    }
+}
+
 impl Default for Caps {
-    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to obey, 16 GiB.
+    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to obey; seven eighths of the machine's memory, and 16 GiB
+    /// where that is less: a compiler was seen to take four times the bytes of what it makes.
     fn default() -> Self {
         Caps {
             probe_time: Duration::from_secs(30),
             compile_time: Duration::from_secs(3600),
             run_time: Duration::from_secs(120),
             grace: Duration::from_secs(1),
-            memory_bytes: 16 << 30,
+            memory_bytes: (os::memory_bytes() / 8 * 7).max(16 << 30),
         }
     }
 }
@@ -155,6 +190,10 @@ pub(crate) struct Remote {
     worker: Mutex<Option<Arc<Worker>>>,
     started: AtomicU64,
     compilations: AtomicU64,
+    /// Whether the worker has compiled before; an estimate may be made by compiling.
+    has_compiled: AtomicBool,
+    /// Most memory that workers for one compilation had.
+    compiled_peak: AtomicU64,
 }
 
 impl Remote {
@@ -176,6 +215,8 @@ impl Remote {
             worker: Mutex::new(None),
             started: AtomicU64::new(0),
             compilations: AtomicU64::new(0),
+            has_compiled: AtomicBool::new(false),
+            compiled_peak: AtomicU64::new(0),
         };
         remote.worker()?;
         Ok(Arc::new(remote))
@@ -194,6 +235,14 @@ impl Remote {
         }
         // What the old one held is given back before the new one starts.
         *held = None;
+        let worker = self.start()?;
+        self.has_compiled.store(false, Ordering::Relaxed);
+        *held = Some(worker.clone());
+        Ok(worker)
+    }
+
+    /// A new worker in which the shim is open.
+    fn start(&self) -> Result<Arc<Worker>, ShimError> {
         let library = library(self.shim.path(), self.shim.origin());
         let (worker, facts) = Worker::start(&self.name, &self.isolation, library, Some(self.held.clone()))
             .map_err(|error| error.into_error(&self.name))?;
@@ -206,8 +255,17 @@ impl Remote {
         }
         let ask = Ask::Open { name: self.name.clone(), options: self.options.clone() };
         worker.ask("open", self.isolation.caps.probe_time, ask, done)?;
-        let worker = Arc::new(worker);
-        *held = Some(worker.clone());
+        Ok(Arc::new(worker))
+    }
+
+    /// A worker that has compiled nothing yet. Equal orders give equal bytes only from equal beginnings, where a vendor's compiler numbers
+    /// what it makes through the life of its process; and what it held back goes with the process.
+    fn fresh(&self) -> Result<Arc<Worker>, ShimError> {
+        let worker = match self.has_compiled.load(Ordering::Relaxed) {
+            true => self.start()?,
+            false => self.worker()?,
+        };
+        self.has_compiled.store(true, Ordering::Relaxed);
         Ok(worker)
     }
 
@@ -216,7 +274,9 @@ impl Remote {
         let worker = held.as_ref();
         WorkerReport {
             pid: worker.filter(|worker| worker.ended().is_none()).map(|worker| worker.pid()),
-            peak_memory_bytes: worker.and_then(|worker| worker.peak_memory_bytes()),
+            peak_memory_bytes: worker
+                .and_then(|worker| worker.peak_memory_bytes())
+                .max(Some(self.compiled_peak.load(Ordering::Relaxed)).filter(|peak| *peak > 0)),
             started: self.started.load(Ordering::Relaxed),
         }
     }
@@ -287,17 +347,25 @@ impl Answers for Remote {
         device: &str,
         entry: &EntryGraph,
         weights: &[Weight],
+        cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Estimate>, ShimError> {
         let (entry, weights) = shown_entry(entry, weights);
         let ask = Ask::Estimate { device: device.to_owned(), entry, weights };
-        self.probe("estimate", ask, |answer| match answer {
-            Answer::Estimates(told) => Some(told),
-            _ => None,
+        // An estimate may be made by compiling, and there is no way to ask a shim to give one up: its worker ends.
+        let call = Call {
+            cancelled: Some(&mut || cancelled()),
+            ..Call::plain("estimate", self.isolation.caps.compile_time)
+        };
+        let worker = self.worker()?;
+        self.has_compiled.store(true, Ordering::Relaxed);
+        worker.ask_with(call, ask, &mut |incoming| match incoming {
+            Incoming::Message(Message::Answer(Answer::Estimates(told))) => Step::Done(told),
+            _ => Step::Unexpected,
         })
     }
 
     fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError> {
-        let worker = self.worker()?;
+        let worker = self.fresh()?;
         let number = self.compilations.fetch_add(1, Ordering::Relaxed) + 1;
         let file = reopened(order.file()).map_err(|error| worker.host_failure("compile", &error))?;
         let ask = Ask::Compile { device: device.to_owned(), number };
@@ -312,7 +380,7 @@ impl Answers for Remote {
             cancel: Some(process::Signal::Compile { number }),
             touched: process::UNTOUCHED,
         };
-        worker.ask_with(call, ask, &mut |incoming| {
+        let result = worker.ask_with(call, ask, &mut |incoming| {
             let mut output = output.borrow_mut();
             match incoming {
                 // A host that cannot write cancels; what still comes is read and dropped.
@@ -333,7 +401,9 @@ impl Answers for Remote {
                 Incoming::Message(_) => return Step::Unexpected,
             }
             Step::More
-        })
+        });
+        self.compiled_peak.fetch_max(worker.peak_memory_bytes().unwrap_or(0), Ordering::Relaxed);
+        result
     }
 
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Vec<Compatibility>, ShimError> {
@@ -341,6 +411,17 @@ impl Answers for Remote {
         self.probe("compatibility", ask, |answer| match answer {
             Answer::Compatibilities(told) => Some(told),
             _ => None,
+        })
+    }
+
+    fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError> {
+        let worker = self.worker()?;
+        let file = reopened(file).map_err(|error| worker.host_failure("inspect", &error))?;
+        let time = self.isolation.caps.probe_time;
+        let call = Call { descriptors: vec![file.into()], ..Call::plain("inspect", time) };
+        worker.ask_with(call, Ask::Inspect { offset, length }, &mut |incoming| match incoming {
+            Incoming::Message(Message::Answer(Answer::Inspections(told))) => Step::Done(told),
+            _ => Step::Unexpected,
         })
     }
 
@@ -358,4 +439,25 @@ impl Answers for Remote {
 fn reopened(file: &std::fs::File) -> std::io::Result<std::fs::File> {
     use std::os::fd::AsRawFd;
     std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_workers_is_a_number_with_a_unit() {
+        let memory = |text: &str| Caps::with_memory(text).map(|caps| caps.memory_bytes);
+        for (text, bytes) in [("20GiB", 20 << 30), ("512MiB", 512 << 20), ("100000000", 100_000_000)] {
+            assert_eq!(memory(text).unwrap(), bytes, "{text}");
+        }
+        for text in ["", "GiB", "20 GB", "-1", "1.5GiB", "1MiB", "99999999999GiB", "20Gi\u{e4}"] {
+            let error = memory(text).unwrap_err();
+            assert!(
+                matches!(&error, ShimError::Argument(why) if why.contains("SHARDWRIGHT_WORKER_MEMORY")),
+                "{text}"
+            );
+        }
+        assert!(Caps::default().memory_bytes >= 16 << 30);
+    }
 }

@@ -20,7 +20,7 @@ use crate::shim::{Compatibility, Device, Estimate, Facts};
 use crate::work_order::OrderWeight;
 
 /// Host and worker are of one release; this grows with every change of the messages all the same.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// Longest message to a worker. A check shows a whole entry graph; the largest known has 8 MiB.
 pub(crate) const REQUEST_LIMIT: usize = 128 << 20;
@@ -227,6 +227,11 @@ pub(crate) enum Ask {
     Recover {
         device: String,
     },
+    /// With the descriptor of the file.
+    Inspect {
+        offset: u64,
+        length: u64,
+    },
     /// On a shard's channel. `number` is what a cancel names.
     Run {
         number: u64,
@@ -266,6 +271,8 @@ pub(crate) enum Answer {
     Verdicts(Vec<(u64, bool, String)>),
     Estimates(Vec<Estimate>),
     Compatibilities(Vec<Compatibility>),
+    /// Format and document.
+    Inspections(Vec<(String, String)>),
     Loaded {
         entries: Vec<ToldEntry>,
         cancels: bool,
@@ -308,7 +315,7 @@ pub(crate) enum Fault {
 }
 
 /// Functions of the contract, as errors name them.
-const FUNCTIONS: [&str; 20] = [
+const FUNCTIONS: [&str; 21] = [
     "describe",
     "open",
     "devices",
@@ -329,6 +336,7 @@ const FUNCTIONS: [&str; 20] = [
     "buffer_map",
     "buffer_sync",
     "recover",
+    "inspect",
 ];
 
 impl Fault {
@@ -412,6 +420,12 @@ pub(crate) fn shown_entry(entry: &EntryGraph, weights: &[Weight]) -> (Box<EntryG
         tensor.weight = Some(number);
     }
     (entry, shown)
+}
+
+/// The bytes of an entry graph and the weights it uses, without theirs: equal where a shim is shown the same by a check or an estimate.
+pub fn entry_identity(entry: &EntryGraph, weights: &[Weight]) -> Result<Vec<u8>, ShimError> {
+    let shown = shown_entry(entry, weights);
+    serde_json::to_vec(&shown).map_err(|error| ShimError::Argument(format!("the entry as JSON: {error}")))
 }
 
 /// The weights of [`shown_entry`], planned: they have a length and no bytes.

@@ -302,6 +302,27 @@ static sw_error *recover(sw_shim *shim, const char *device) {
     return is(shim, "recover-fails") ? fail(SW_ERROR_DEVICE_LOST, "still gone") : 0;
 }
 
+static sw_error *inspect(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink) {
+    if (length < 6 || memcmp(bytes, "FAULTY", 6) != 0) return 0;
+    if (is(shim, "inspect-fails")) return fail(SW_ERROR_CORRUPT_ARTEFACT, "cut short");
+    sw_inspection told = {.size = sizeof told, .format = "faulty-file", .document = "{\"graphs\":[]}"};
+    char *text = 0;
+    if (is(shim, "inspect-format")) told.format = "Faulty File";
+    if (is(shim, "inspect-null")) told.document = 0;
+    if (is(shim, "inspect-text")) told.document = "{";
+    if (is(shim, "inspect-list")) told.document = "[]";
+    if (is(shim, "inspect-long")) {
+        text = malloc(SW_DOCUMENT_LIMIT + 2);
+        memset(text, ' ', SW_DOCUMENT_LIMIT + 1);
+        text[SW_DOCUMENT_LIMIT + 1] = 0;
+        told.document = text;
+    }
+    sink->item(sink->context, &told);
+    if (is(shim, "inspect-twice")) sink->item(sink->context, &told);
+    free(text);
+    return 0;
+}
+
 static const sw_table TABLE = {
     .size = sizeof(sw_table),
     .version = SW_VERSION,
@@ -327,6 +348,7 @@ static const sw_table TABLE = {
     .buffer_map = buffer_map,
     .buffer_sync = buffer_sync,
     .recover = recover,
+    .inspect = inspect,
 };
 
 void shardwright_shim_entry(const sw_host *host, sw_answer *answer) {

@@ -5,7 +5,7 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{Error, NodeView, Result};
 
 /// Names of operations, for reasons and options.
-const NAMES: [(u32, &str); 34] = [
+const NAMES: [(u32, &str); 35] = [
     (SW_OP_LINEAR, "linear"),
     (SW_OP_RMS_NORM, "rms-norm"),
     (SW_OP_ROPE, "rope"),
@@ -17,6 +17,7 @@ const NAMES: [(u32, &str); 34] = [
     (SW_OP_STATE_UPDATE, "state-update"),
     (SW_OP_L2_NORMALIZE, "l2-normalize"),
     (SW_OP_DYNAMIC_LINEAR, "dynamic-linear"),
+    (SW_OP_ROTATE, "rotate"),
     (SW_OP_ADD, "add"),
     (SW_OP_SUB, "sub"),
     (SW_OP_MUL, "mul"),

@@ -9,7 +9,7 @@ use shardwright_shim_abi::raw::{
 use crate::error::CpuError;
 use crate::kernels::linear::PanelType;
 use crate::program::MAX_VALUES;
-use crate::simd::{widen_bf16, widen_f16};
+use crate::simd::{narrow_f16, widen_bf16, widen_f16};
 
 /// Which values of a constant share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,8 +183,14 @@ impl<'a> Constant<'a> {
                     Scaling::Tensor | Scaling::Channel { axis: 0 } if self.scale_dtype != SW_DTYPE_F32 => {
                         Err("scales of a tensor or of channels are f16, f32 are taken".into())
                     }
-                    Scaling::Block { .. } if self.scale_dtype != SW_DTYPE_F16 => {
-                        Err("scales of blocks are f32, f16 are taken".into())
+                    // Panels hold them as f16. Scales that are not made yet are looked at when they are.
+                    Scaling::Block { .. }
+                        if self.scale_dtype != SW_DTYPE_F16
+                            && self.scales().is_ok_and(|scales| {
+                                scales.into_iter().any(|scale| half(scale).is_none())
+                            }) =>
+                    {
+                        Err("scales of blocks are f32 that are no f16".into())
                     }
                     Scaling::Block { .. } if self.kind != Kind::I4 => {
                         Err(format!("scales per block of {} bits, 4 are taken", self.kind.bits()))
@@ -232,12 +238,11 @@ impl<'a> Constant<'a> {
         self.weight.bytes().map_err(|error| self.invalid(error.message))
     }
 
-    /// The stored scales.
-    pub fn stored_scales(&self) -> Result<&'a [u8], CpuError> {
-        match self.weight.quantisation() {
-            Some(quantisation) => quantisation.scales().map_err(|error| self.invalid(error.message)),
-            None => Ok(&[]),
-        }
+    /// The scales as f16, exactly; an error where one is none.
+    pub fn half_scales(&self) -> Result<Vec<u16>, CpuError> {
+        let exact =
+            |scale: f32| half(scale).ok_or_else(|| self.invalid(format!("scale {scale:e} is no f16")));
+        self.scales()?.into_iter().map(exact).collect()
     }
 
     /// The scales as f32, finite; empty for floats.
@@ -289,4 +294,10 @@ impl<'a> Constant<'a> {
         }
         Ok(())
     }
+}
+
+/// The f16 that is a scale, if there is one.
+fn half(scale: f32) -> Option<u16> {
+    let half = narrow_f16(scale);
+    (widen_f16(half) == scale).then_some(half)
 }

@@ -286,6 +286,14 @@ impl Emit<'_, '_> {
                     out,
                 }
             }
+            &Operation::Rotate { head_dim } => Step::Rope {
+                x: self.input(index, 0)?,
+                cos: self.input(index, 1)?,
+                sin: self.input(index, 2)?,
+                sizes: [head_dim as u64, (last / head_dim) as u64, head_dim as u64 / 2],
+                rows: self.extent(out_tensor, x_shape[0]),
+                out,
+            },
             &Operation::Attention { heads, window, causal, state } => Step::Attention {
                 heads,
                 window,

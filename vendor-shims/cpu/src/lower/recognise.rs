@@ -37,6 +37,11 @@ pub enum Operation {
         /// Divisor of the frequencies.
         factor: f32,
     },
+    /// Rotary embedding by given cosines and sines, every pair.
+    Rotate {
+        /// Values per head.
+        head_dim: usize,
+    },
     /// Attention.
     Attention {
         /// Dimensions.
@@ -322,6 +327,7 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
         raw::SW_OP_DYNAMIC_LINEAR => linear(&here, true),
         raw::SW_OP_RMS_NORM => rms_norm(&here),
         raw::SW_OP_ROPE => rope(&here),
+        raw::SW_OP_ROTATE => rotate(&here),
         raw::SW_OP_ATTENTION => attention(&here),
         raw::SW_OP_STATE_UPDATE => state_update(&here),
         raw::SW_OP_GELU => unary(Unary::Gelu),
@@ -418,6 +424,21 @@ fn rope(here: &Here<'_, '_>) -> Recognised<Operation> {
     here.index_vector(1, rows)?;
     here.output_shape(&x.shape)?;
     Ok(Operation::Rope { head_dim, theta, pairs, factor })
+}
+
+fn rotate(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(3, 3)?;
+    let x = here.float(0)?;
+    let [rows, width] = matrix(x, 0)?;
+    let head_dim = here.positive("head_dim")?;
+    if head_dim % 2 != 0 || width % head_dim != 0 {
+        return invalid(format!("heads of {head_dim} in rows of {width}"));
+    }
+    for table in 1..3 {
+        expect(&here.float(table)?.shape, &[rows, head_dim / 2], table)?;
+    }
+    here.output_shape(&x.shape)?;
+    Ok(Operation::Rotate { head_dim })
 }
 
 fn attention(here: &Here<'_, '_>) -> Recognised<Operation> {

@@ -61,7 +61,8 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
             | Operation::Softmax
             | Operation::L2Normalize
             | Operation::Reduce(_)
-            | Operation::Rope { .. } => {
+            | Operation::Rope { .. }
+            | Operation::Rotate { .. } => {
                 let row = rank(x) >= 2 && follows(&result, x);
                 if !row {
                     cross(&mut result, &inputs);

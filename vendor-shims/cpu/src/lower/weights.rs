@@ -196,10 +196,10 @@ impl<'a> Weights<'a> {
                     give(&little_endian(&(0..*outputs).map(of).collect::<Vec<f32>>()))?;
                 }
                 Form::BlockScales { constant, blocks, outputs } => {
-                    let scales = constant.stored_scales()?.as_chunks::<2>().0;
+                    let scales = constant.half_scales()?;
                     for panel in 0..outputs.div_ceil(LANES) {
                         let of = |block: usize, lane: usize| match panel * LANES + lane {
-                            output if output < *outputs => scales[output * blocks + block],
+                            output if output < *outputs => scales[output * blocks + block].to_le_bytes(),
                             _ => [0; 2],
                         };
                         let panel = (0..*blocks).flat_map(|block| (0..LANES).map(move |lane| (block, lane)));

@@ -211,6 +211,20 @@ fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor 
             }
             out
         }
+        SW_OP_ROTATE => {
+            let d = integer(node, "head_dim") as usize;
+            let mut out = x.clone();
+            for (row, values) in out.data.chunks_exact_mut(x.last()).enumerate() {
+                for head in values.chunks_exact_mut(d) {
+                    for pair in 0..d / 2 {
+                        let (a, b) = (head[pair], head[pair + d / 2]);
+                        let [cos, sin] = [1, 2].map(|table: usize| inputs[table].data[row * d / 2 + pair]);
+                        (head[pair], head[pair + d / 2]) = (a * cos - b * sin, b * cos + a * sin);
+                    }
+                }
+            }
+            out
+        }
         SW_OP_ATTENTION => attention(node, inputs, rows),
         SW_OP_GELU => x.map(|v| {
             0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh())

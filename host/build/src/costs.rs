@@ -1,0 +1,197 @@
+//! Estimates that were made before: a vendor's compiler takes seconds for each.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use shardwright_bundle::Digest;
+use shardwright_graph::target::Provenance;
+use shardwright_graph::{EntryGraph, Weight};
+use shardwright_shims::{Device, Estimate, ShimError, ShimInstance, entry_identity};
+
+use crate::Notice;
+
+/// Version of the files; one of another version is made again.
+const VERSION: u32 = 1;
+
+/// A file holds five short members.
+const FILE_BYTES: u64 = 4096;
+
+/// What one run of an entry graph costs on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// One run with all rows.
+    pub microseconds: u64,
+    /// Where the number comes from.
+    pub provenance: Provenance,
+    /// Operations it leaves out.
+    pub uncosted: u64,
+    /// From and to main memory; 0 if not known.
+    pub bytes_moved: u64,
+}
+
+/// A row as it is kept, under the hash of what it follows from.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    version: u32,
+    key: Digest,
+    row: Row,
+}
+
+/// What shims were asked for and what was known already, in a directory or for this run alone.
+#[derive(Debug, Default)]
+pub struct Costs {
+    directory: Option<PathBuf>,
+    told: Mutex<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    recalled: u64,
+    made: u64,
+    /// Shims without an answer, with the first reason of each.
+    failed: Vec<(String, u64, String)>,
+    /// Why rows could not be kept.
+    unkept: Option<String>,
+}
+
+impl Costs {
+    /// Rows are kept in `directory`, which is made when there is something to keep.
+    pub fn kept_in(directory: PathBuf) -> Costs {
+        Costs { directory: Some(directory), ..Costs::default() }
+    }
+
+    /// Nothing is kept.
+    pub fn unkept() -> Costs {
+        Costs::default()
+    }
+
+    /// The row of `key`, from the directory or else by asking. None where the shim knows none; that it failed is told.
+    pub(crate) fn row(
+        &self,
+        instance: &ShimInstance,
+        key: impl FnOnce() -> Option<Digest>,
+        ask: impl FnOnce() -> Result<Option<Estimate>, ShimError>,
+    ) -> Option<Row> {
+        let place = self.directory.as_ref().and_then(|directory| {
+            let key = key()?;
+            Some((key, directory.join(format!("{key}.json"))))
+        });
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(row) = place.as_ref().and_then(|(key, path)| recall(path, *key)) {
+            told.recalled += 1;
+            return Some(row);
+        }
+        match ask() {
+            Ok(None) => None,
+            Ok(Some(estimate)) => {
+                told.made += 1;
+                let row = Row {
+                    microseconds: estimate.time_microseconds,
+                    provenance: estimate.provenance,
+                    uncosted: estimate.uncosted.len() as u64,
+                    bytes_moved: estimate.bytes_moved,
+                };
+                if let Some((key, path)) = place
+                    && let Err(error) = keep(&path, key, row)
+                {
+                    told.unkept.get_or_insert_with(|| format!("{}: {error}", path.display()));
+                }
+                Some(row)
+            }
+            Err(error) if error.is_cancelled() => None,
+            Err(error) => {
+                // A plan can be made without times; that one is missing is said.
+                let shim = instance.shim().name();
+                match told.failed.iter_mut().find(|(held, ..)| held == shim) {
+                    Some((_, count, _)) => *count += 1,
+                    None => told.failed.push((shim.to_owned(), 1, error.to_string())),
+                }
+                None
+            }
+        }
+    }
+
+    /// What is to be said of it: of this machine and time, not of the plan.
+    pub fn notices(&self) -> Vec<Notice> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notices = Vec::new();
+        if told.recalled > 0 || (told.made > 0 && self.directory.is_some()) {
+            let (recalled, made) = (told.recalled, told.made);
+            notices.push(Notice::note(format!("times: {recalled} from the cache, {made} estimated now")));
+        }
+        for (shim, count, first) in &told.failed {
+            notices.push(Notice::note(format!("times: shim `{shim}` failed to estimate {count}: {first}")));
+        }
+        if let Some(error) = &told.unkept {
+            notices.push(Notice::note(format!("times are estimated again next time: {error}")));
+        }
+        notices
+    }
+}
+
+/// The hash of all that an estimate follows from: the graph with its weights but for their bytes, the shim and its vendor's library, the device.
+pub(crate) fn row_key(
+    instance: &ShimInstance,
+    device: Option<&Device>,
+    entry: &EntryGraph,
+    weights: &[Weight],
+) -> Option<Digest> {
+    let shim = instance.shim();
+    let options = shim.manifest().map(|manifest| &manifest.options);
+    let made_by = serde_json::to_vec(&(VERSION, shim.description(), options, device)).ok()?;
+    let mut bytes = entry_identity(entry, weights).ok()?;
+    bytes.extend_from_slice(&made_by);
+    Some(Digest::of(&bytes))
+}
+
+/// What is kept there, unless it is damaged, of another version, or of something else.
+fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).ok()?.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    let kept: Kept = serde_json::from_slice(&bytes).ok()?;
+    (kept.version == VERSION && kept.key == key).then_some(kept.row)
+}
+
+/// Whole or not at all.
+fn keep(path: &std::path::Path, key: Digest, row: Row) -> std::io::Result<()> {
+    let Some(directory) = path.parent() else { return Ok(()) };
+    std::fs::create_dir_all(directory)?;
+    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    file.write_all(&serde_json::to_vec(&Kept { version: VERSION, key, row })?)?;
+    file.persist(path).map_err(|error| error.error).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: Row = Row { microseconds: 48, provenance: Provenance::Simulated, uncosted: 2, bytes_moved: 9 };
+
+    #[test]
+    fn what_was_kept_is_recalled_and_what_is_damaged_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("costs").join("row.json");
+        let key = Digest::of(b"this");
+        assert_eq!(recall(&path, key), None);
+        keep(&path, key, ROW).unwrap();
+        assert_eq!(recall(&path, key), Some(ROW));
+        assert_eq!(recall(&path, Digest::of(b"that")), None);
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(recall(&path, key), None, "{length}");
+        }
+        let other = String::from_utf8(whole.clone()).unwrap().replace("\"version\":1", "\"version\":2");
+        std::fs::write(&path, other).unwrap();
+        assert_eq!(recall(&path, key), None);
+        std::fs::write(&path, [whole, vec![b' '; 1 << 20], b"x".to_vec()].concat()).unwrap();
+        assert_eq!(recall(&path, key), Some(ROW), "what lies behind the cap is not read");
+        keep(&path, key, Row { microseconds: 49, ..ROW }).unwrap();
+        assert_eq!(recall(&path, key).map(|row| row.microseconds), Some(49));
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}

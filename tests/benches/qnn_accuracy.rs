@@ -1,0 +1,86 @@
+//! What Qualcomm's compiler and simulation make of small models in formats and cuts: a table in Markdown, or JSON after `--format json`.
+//!
+//! Every shard alone is fed the reference's values and held against it; the chain as a whole scores held-out text and chooses tokens. Names of
+//! formats or checkpoints choose cases.
+
+use serde_json::Value;
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::formats::{Effort, Recorded};
+use shardwright_tests::qnn::{Case, Finding, float_nll, library};
+
+const RANDOM: &str = "tests/fixtures/gemma4_text";
+const W8: &str = "w8-per-channel/a16/a8";
+const W8_WIDE_STATES: &str = "w8-per-channel/a16/a16";
+const W4: &str = "w4-per-channel[head=w8-per-channel]/a16/a8";
+const W4_BLOCKS: &str = "w4-block32-stepped[head=w8-per-channel]/a16/a8";
+const MIX: &str =
+    "w4-per-channel[mlp-input=w2-per-channel][mlp-output=w2-per-channel][head=w8-per-channel]/a16/a8";
+const F16: &str = "f16/f16/f16";
+
+const fn case(checkpoint: &'static str, formats: &'static str, pieces: u32) -> Case {
+    Case { checkpoint, formats, pieces, soc: "sm8850" }
+}
+
+const CASES: [Case; 16] = [
+    case(DEMO_MODEL, W8, 1),
+    case(DEMO_MODEL, W8, 2),
+    case(DEMO_MODEL, W8, 3),
+    case(DEMO_MODEL, W8_WIDE_STATES, 2),
+    case(DEMO_MODEL, W4, 2),
+    case(DEMO_MODEL, W4_BLOCKS, 2),
+    case(DEMO_MODEL, MIX, 2),
+    case(DEMO_MODEL, F16, 2),
+    case(RANDOM, W8_WIDE_STATES, 1),
+    case(RANDOM, W8_WIDE_STATES, 2),
+    case(RANDOM, W8_WIDE_STATES, 3),
+    case(RANDOM, W8, 1),
+    case(RANDOM, W8, 2),
+    case(RANDOM, W8, 3),
+    case(RANDOM, W4, 2),
+    case(RANDOM, MIX, 2),
+];
+
+/// One block and some single rows of each prompt through every shard alone.
+const EFFORT: Effort = Effort { rows: 64, steps: 2, greedy: 32 };
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let as_json = arguments.windows(2).any(|pair| pair == ["--format", "json"]);
+    let named: Vec<&String> =
+        arguments.iter().filter(|word| !["--format", "json"].contains(&word.as_str())).collect();
+    if !library() {
+        return;
+    }
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    // One recorded prompt, and the beginnings of some held-out rows: a simulated step takes its time.
+    let part = Recorded::some(1, 24, 32);
+    let float = float_nll(DEMO_MODEL, &part, cache.path());
+    eprintln!("the demo model in float: {float:.4} nats per token of the same text");
+    let mut rows = Vec::new();
+    if !as_json {
+        println!("{}", Finding::HEAD);
+    }
+    for case in &CASES {
+        let is_named =
+            |word: &&&String| case.checkpoint == ***word || case.formats.starts_with(word.as_str());
+        if !named.is_empty() && !named.iter().any(|word| is_named(&word)) {
+            continue;
+        }
+        let recorded = (case.checkpoint == DEMO_MODEL).then_some(&part);
+        let finding = Finding::of(&case.verify(recorded, EFFORT, cache.path()));
+        let finding = if recorded.is_some() { finding.against(float) } else { finding };
+        match as_json {
+            true => rows.push(finding.json(case)),
+            false => println!("{}", finding.row(case)),
+        }
+        // What is measured must be right, in the formats that keep the model.
+        if [W8_WIDE_STATES, F16].contains(&case.formats)
+            || (case.formats == W8 && case.checkpoint == DEMO_MODEL)
+        {
+            assert!(finding.row_p95 <= shardwright_tests::qnn::ROW_P95, "{case:?}: {finding:?}");
+        }
+    }
+    if as_json {
+        println!("{:#}", Value::from_iter(rows));
+    }
+}

@@ -1,0 +1,149 @@
+//! Whether an artefact can be used, from its head alone: the library itself compares neither chip nor architecture.
+
+use std::cmp::Ordering;
+
+use shardwright_shim_abi::Compatibility;
+
+use crate::artefact::{FORMAT, Head, ReadHead, Versions};
+use crate::soc::Soc;
+
+/// Where an artefact would be used.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The chip.
+    pub soc: &'a Soc,
+    /// Whether it is the x86-64 library's simulation, which cannot load contexts whose entry points share weights.
+    pub is_simulated: bool,
+    /// What would load it; none when there is no library at hand, and then versions are not compared.
+    pub library: Option<&'a Versions>,
+}
+
+/// The answer.
+pub fn judge(head: &ReadHead, place: Place<'_>) -> Compatibility {
+    match head {
+        ReadHead::Foreign => Compatibility::NotMine("the head is not one of the qnn shim".to_owned()),
+        ReadHead::OtherFormat(format) => {
+            Compatibility::Unsupported(format!("format {format}, this shim reads {FORMAT}"))
+        }
+        ReadHead::Known(head) => judge_known(head, place),
+    }
+}
+
+fn judge_known(head: &Head, place: Place<'_>) -> Compatibility {
+    let Place { soc, is_simulated, library } = place;
+    if head.arch != soc.arch {
+        return Compatibility::Unsupported(format!(
+            "made for {} (v{}), {} is v{}",
+            head.soc_name, head.arch, soc.name, soc.arch
+        ));
+    }
+    if head.is_shared && is_simulated {
+        return Compatibility::Unsupported(format!(
+            "its {} entry points share their weights, which the x86-64 library cannot load; compile its twin for `{}.simulated`",
+            head.entries, soc.name
+        ));
+    }
+    if let Some(library) = library
+        && head.made_by.core[0] != library.core[0]
+    {
+        return Compatibility::Unsupported(format!(
+            "made with QNN interface {}, the library here speaks {}",
+            head.made_by.core[0], library.core[0]
+        ));
+    }
+    if head.soc != soc.id {
+        return Compatibility::Recompile(format!(
+            "made for {} (id {}), this is {} (id {}) of the same architecture",
+            head.soc_name, head.soc, soc.name, soc.id
+        ));
+    }
+    if head.entries > 1 && !head.is_shared && !is_simulated {
+        return Compatibility::Recompile(format!(
+            "its {} entry points hold the weights once each; here they can share them",
+            head.entries
+        ));
+    }
+    match library.map(|library| (library, compare_builds(&head.made_by.build, &library.build))) {
+        Some((library, Ordering::Less)) => Compatibility::Recompile(format!(
+            "compiled by build {}, the library here is {}",
+            head.made_by.build, library.build
+        )),
+        Some((library, Ordering::Greater)) => Compatibility::Recompile(format!(
+            "compiled by the newer build {}, the library here is {} and may not load it",
+            head.made_by.build, library.build
+        )),
+        _ => Compatibility::Optimal,
+    }
+}
+
+/// By the numbers in them; text decides between builds with equal numbers.
+fn compare_builds(left: &str, right: &str) -> Ordering {
+    let numbers = |build: &str| -> Vec<u64> {
+        build.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+    };
+    numbers(left).cmp(&numbers(right)).then_with(|| left.cmp(right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artefact::tests::sample;
+    use crate::soc::SocId;
+
+    #[test]
+    fn builds_are_compared_by_number() {
+        assert_eq!(compare_builds("v2.9.0.1", "v2.51.0.1"), Ordering::Less);
+        assert_eq!(compare_builds("v2.51.0.260929181845", "v2.51.0.260929181845"), Ordering::Equal);
+        assert_eq!(compare_builds("v2.51.1", "v2.51.0.9"), Ordering::Greater);
+        assert_ne!(compare_builds("v2.51.0_a", "v2.51.0_b"), Ordering::Equal);
+    }
+
+    #[test]
+    fn four_answers_from_the_head_alone() {
+        let here = sample(&[1]).head;
+        let phone = Soc::by_name("sm8850").expect("known").expect("listed");
+        let answer = |change: fn(&mut Head), place: Place<'_>| {
+            let mut head = here.clone();
+            change(&mut head);
+            judge(&ReadHead::Known(Box::new(head)), place)
+        };
+        let device = Place { soc: phone, is_simulated: false, library: Some(&here.made_by) };
+        let simulator = Place { is_simulated: true, ..device };
+        let other = Soc::by_id(SocId(69)).expect("listed");
+        let sibling = Soc::by_id(SocId(92)).expect("listed");
+        assert_eq!(answer(|_| (), device), Compatibility::Optimal);
+        assert_eq!(answer(|_| (), simulator), Compatibility::Optimal);
+        let many: fn(&mut Head) = |head| head.entries = 3;
+        let shared: fn(&mut Head) = |head| (head.entries, head.is_shared) = (3, true);
+        assert_eq!(answer(many, simulator), Compatibility::Optimal);
+        assert_eq!(answer(shared, device), Compatibility::Optimal);
+        assert_eq!(answer(shared, Place { library: None, ..device }), Compatibility::Optimal);
+        type Change = fn(&mut Head);
+        let recompile: [(Change, Place<'_>, &str); 4] = [
+            (many, device, "share"),
+            (|_| (), Place { soc: sibling, ..device }, "id 92"),
+            (|head| head.made_by.build = "v2.9.0.1".to_owned(), device, "v2.9.0.1"),
+            (|head| head.made_by.build = "v2.60.0.1".to_owned(), device, "newer"),
+        ];
+        for (change, place, part) in recompile {
+            match answer(change, place) {
+                Compatibility::Recompile(reason) if reason.contains(part) => {}
+                other => panic!("{part}: {other:?}"),
+            }
+        }
+        let unsupported: [(Change, Place<'_>, &str); 4] = [
+            (shared, simulator, "sm8850.simulated"),
+            (|_| (), Place { soc: other, ..device }, "v79"),
+            (|head| head.arch = 73, device, "v73"),
+            (|head| head.made_by.core[0] = 3, device, "interface 3"),
+        ];
+        for (change, place, part) in unsupported {
+            match answer(change, place) {
+                Compatibility::Unsupported(reason) if reason.contains(part) => {}
+                other => panic!("{part}: {other:?}"),
+            }
+        }
+        assert!(matches!(judge(&ReadHead::Foreign, device), Compatibility::NotMine(_)));
+        assert!(matches!(judge(&ReadHead::OtherFormat(2), device), Compatibility::Unsupported(_)));
+    }
+}

@@ -1,0 +1,331 @@
+//! A work order becomes one context of the library, all entry points in it, and that an artefact.
+
+use shardwright_shim_abi::raw::{SW_LOG_INFO, SW_ROLE_STATE};
+use shardwright_shim_abi::{CompileOutput, EntryView, Error, FlagOutcome, Result, WorkOrderView};
+
+use crate::artefact::{self, Descriptor, Entry, FORMAT, Head, MAX_ENTRIES, Port, PortKind};
+use crate::driver::Driver;
+use crate::error::ShimError;
+use crate::failure::QnnError;
+use crate::flags::{Flags, Reach};
+use crate::graph::{QnnGraph, TensorKind};
+use crate::lower::{self, Lowered, PortDirection, Variants};
+use crate::probe::{self, FlagVerdict};
+use crate::search::{self, Choice};
+use crate::session::{
+    BinaryDescription, Context, ContextBinary, ContextOptions, GraphDescription, GraphOptions,
+};
+use crate::soc::Soc;
+
+/// Written at once, between two looks at cancellation.
+const CHUNK: usize = 8 << 20;
+
+/// Shares of the whole that the host is told of: finalizing takes nearly all of the time.
+const LOWERED: u32 = 100;
+const COMPILED: u32 = 900;
+
+/// Where an order is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The chip.
+    pub soc: &'a Soc,
+    /// Whether the result must load in the x86-64 library, which takes no shared weights.
+    pub is_simulated: bool,
+}
+
+/// An entry on its way.
+struct Compiling<'w> {
+    entry: EntryView<'w>,
+    lowered: Lowered<'w>,
+    choice: Choice,
+    options: GraphOptions,
+}
+
+/// Compiles an order and streams the artefact.
+///
+/// # Errors
+///
+/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are known; cancellation.
+pub fn compile(
+    driver: &Driver,
+    target: Target<'_>,
+    order: WorkOrderView<'_>,
+    output: &mut CompileOutput<'_>,
+) -> Result<()> {
+    order.options().only(&[])?;
+    let count = order.entries().len();
+    if count == 0 {
+        let reason = "the order has no entry points".to_owned();
+        return Err(ShimError::InvalidGraph { entry: order.name().to_owned(), reason }.into());
+    }
+    if count > MAX_ENTRIES {
+        return Err(
+            ShimError::Limit { limit: "entries", value: count as u64, max: MAX_ENTRIES as u64 }.into()
+        );
+    }
+    // Without it nobody could look at what the compiler made.
+    driver.backend().library().system()?;
+    let flags = Flags::read(&order.flags());
+    let mut entries = Vec::with_capacity(count);
+    for (index, entry) in order.entries().enumerate() {
+        let done = LOWERED * index as u32 / count as u32;
+        output.progress(done, "lowering")?;
+        let stage = "comparing ways to write it";
+        let choice = search::search(driver, target.soc, entry, &flags, || output.progress(done, stage))?;
+        shardwright_shim_abi::log(SW_LOG_INFO, &format!("entry `{}`: {choice}", entry.name()));
+        let lowered = lower::lower(entry, target.soc, &choice.variants)?;
+        if lowered.stand_ins > 0 {
+            let reason = format!("{} weights have no bytes", lowered.stand_ins);
+            return Err(ShimError::InvalidGraph { entry: entry.name().to_owned(), reason }.into());
+        }
+        let mut options = flags.graph_options(target.soc, None);
+        options.finalize_mode = choice.finalize_mode;
+        entries.push(Compiling { entry, lowered, choice, options });
+    }
+    for (index, compiling) in entries.iter().enumerate() {
+        for (node, reason) in vanished(compiling) {
+            output.placement(index as u64, node, "fused", Some(reason));
+        }
+    }
+    let is_shared = count > 1 && !target.is_simulated;
+    let binary = finalize(driver, target, &entries, is_shared, output)?;
+    let description = described(&binary, target.soc)?;
+    let descriptor = Descriptor {
+        head: Head {
+            format: FORMAT,
+            soc: target.soc.id,
+            soc_name: target.soc.name.to_owned(),
+            arch: target.soc.arch,
+            vtcm_megabytes: entries
+                .iter()
+                .filter_map(|entry| entry.options.vtcm_megabytes)
+                .max()
+                .unwrap_or(0),
+            entries: count as u32,
+            is_shared,
+            made_by: driver.versions().clone(),
+            binary_bytes: binary.bytes.len() as u64,
+            binary_sha256: artefact::hash(&binary.bytes),
+        },
+        entries: entries
+            .iter()
+            .map(|compiling| described_entry(compiling, &description.graphs))
+            .collect::<std::result::Result<_, _>>()?,
+    };
+    output.write(&artefact::prefix(&descriptor)?)?;
+    let chunks = binary.bytes.chunks(CHUNK);
+    let whole = chunks.len() as u32;
+    for (index, chunk) in chunks.enumerate() {
+        output.progress(COMPILED + (1000 - COMPILED) * index as u32 / whole, "writing")?;
+        output.write(chunk)?;
+    }
+    output.head(&artefact::head_bytes(&descriptor.head)?)?;
+    drop(binary);
+    tell_flags(driver, target.soc, &flags, &entries, output)
+}
+
+/// Composes and finalizes every entry in one context, and serialises it. The context is gone afterwards: it holds all weights again.
+fn finalize(
+    driver: &Driver,
+    target: Target<'_>,
+    entries: &[Compiling<'_>],
+    weight_sharing: bool,
+    output: &mut CompileOutput<'_>,
+) -> Result<ContextBinary> {
+    let mut context = Context::new(driver.device(Some(target.soc.id))?, ContextOptions { weight_sharing })?;
+    let steps = 2 * entries.len() as u32;
+    for (index, compiling) in entries.iter().enumerate() {
+        let Compiling { entry, lowered, options, .. } = compiling;
+        let mut step = |stage: &str, half: u32| {
+            let done = LOWERED + (COMPILED - LOWERED) * (2 * index as u32 + half) / steps;
+            output.progress(done, &format!("{stage} `{}`", entry.name()))
+        };
+        step("handing over", 0)?;
+        let placed = |error| place(error, *entry, &lowered.graph);
+        // One after the other: what the library was handed is only let go of once it is compiled.
+        let mut composed = context.compose(&lowered.graph, options).map_err(placed)?;
+        step("compiling", 1)?;
+        composed.finalize(false).map_err(placed)?;
+    }
+    output.progress(COMPILED, "serialising")?;
+    Ok(context.binary()?)
+}
+
+/// An error of the library with the entry, its node and that node's layer.
+fn place(error: QnnError, entry: EntryView<'_>, graph: &QnnGraph<'_>) -> Error {
+    let node = match &error {
+        QnnError::Call(failure) => failure.node.clone(),
+        _ => None,
+    };
+    let origin = node.and_then(|name| graph.nodes.iter().find(|node| node.name == name)?.origin);
+    let mut out = Error::from(error).detail("entry", entry.name());
+    if let Some(node) = origin.and_then(|origin| entry.nodes().nth(origin as usize)) {
+        out = out.detail("origin", node.name());
+        if let Some(layer) = node.layer() {
+            out = out.detail("layer", layer);
+        }
+    }
+    out
+}
+
+/// What the binary says of itself, when that is what was asked for.
+fn described<'b>(binary: &'b ContextBinary, soc: &Soc) -> Result<&'b BinaryDescription> {
+    let asked = format!("{} (id {}, v{})", soc.name, soc.id, soc.arch);
+    let Some(description) = &binary.description else {
+        return Err(ShimError::WrongCode { asked, made: "nothing that can be read".to_owned() }.into());
+    };
+    if description.soc_model != soc.id.0 || description.arch != Some(soc.arch) {
+        let arch = description.arch.map_or("unknown".to_owned(), |arch| format!("v{arch}"));
+        let made = format!("code for id {}, {arch}", description.soc_model);
+        return Err(ShimError::WrongCode { asked, made }.into());
+    }
+    Ok(description)
+}
+
+/// An entry with the tensor numbers of the binary, found by the names the lowering gave.
+fn described_entry(
+    compiling: &Compiling<'_>,
+    graphs: &[GraphDescription],
+) -> std::result::Result<Entry, ShimError> {
+    let Compiling { entry, lowered, choice, .. } = compiling;
+    let wrong = |made: String| ShimError::WrongCode {
+        asked: format!("graph `{}` of entry `{}`", lowered.graph.name, entry.name()),
+        made,
+    };
+    let graph = graphs.iter().find(|graph| graph.name == lowered.graph.name);
+    let graph = graph.ok_or_else(|| wrong("a binary without it".to_owned()))?;
+    let mut ports = Vec::with_capacity(lowered.ports.len());
+    for port in &lowered.ports {
+        let (tensors, view) = match port.direction {
+            PortDirection::Input => (&graph.inputs, entry.inputs().find(|view| view.name() == port.name)),
+            PortDirection::Output => (&graph.outputs, entry.outputs().find(|view| view.name() == port.name)),
+        };
+        let name = &lowered.graph.tensors[port.tensor.0 as usize].name;
+        let Some(tensor) = tensors.iter().find(|tensor| tensor.name == *name) else {
+            if port.direction == PortDirection::Input && !is_read(&lowered.graph, port.tensor.0) {
+                // Nothing depends on it, so nothing is bound.
+                continue;
+            }
+            return Err(wrong(format!("a graph without `{name}` of port `{}`", port.name)));
+        };
+        ports.push(Port {
+            name: port.name.clone(),
+            kind: match (port.direction, port.role) {
+                (PortDirection::Output, _) => PortKind::Output,
+                (PortDirection::Input, SW_ROLE_STATE) => PortKind::State,
+                (PortDirection::Input, _) => PortKind::Input,
+            },
+            role: port.role,
+            index: view.map_or(0, |view| view.index()),
+            dtype: port.dtype,
+            shape: port.shape.clone(),
+            scale_bits: port.scale.to_bits(),
+            zero_point: port.zero_point,
+            tensor: tensor.id,
+        });
+    }
+    let described = Entry {
+        name: entry.name().to_owned(),
+        rows: entry.rows(),
+        context: entry.context(),
+        variants: choice.variants,
+        graph: graph.clone(),
+        ports,
+    };
+    match described.bound(false).is_some() && described.bound(true).is_some() {
+        true => Ok(described),
+        false => Err(wrong("inputs or outputs of other sizes".to_owned())),
+    }
+}
+
+fn is_read(graph: &QnnGraph<'_>, tensor: u32) -> bool {
+    graph.nodes.iter().any(|node| node.inputs.iter().any(|input| input.0 == tensor))
+}
+
+/// Nodes of the entry that nothing of the compiler's graph comes from.
+fn vanished(compiling: &Compiling<'_>) -> Vec<(u64, &'static str)> {
+    let count = compiling.entry.nodes().len();
+    let mut is_there = vec![false; count];
+    for origin in compiling.lowered.graph.nodes.iter().filter_map(|node| node.origin) {
+        if let Some(place) = is_there.get_mut(origin as usize) {
+            *place = true;
+        }
+    }
+    let reason = "nothing of it is left in the graph the compiler is given";
+    is_there.iter().enumerate().filter(|(_, there)| !**there).map(|(node, _)| (node as u64, reason)).collect()
+}
+
+/// A verdict on every flag, each by what it reaches.
+fn tell_flags(
+    driver: &Driver,
+    soc: &Soc,
+    flags: &Flags,
+    entries: &[Compiling<'_>],
+    output: &mut CompileOutput<'_>,
+) -> Result<()> {
+    if flags.asked.is_empty() {
+        return Ok(());
+    }
+    output.progress(1000, "looking what flags did")?;
+    let smallest = entries.iter().map(|entry| &entry.lowered.graph).min_by_key(|graph| constants(graph));
+    let probed = probe::judge(driver, soc, flags, smallest);
+    for ((index, asked), probed) in flags.asked.iter().enumerate().zip(probed) {
+        let FlagVerdict { outcome, evidence } = match (&asked.reach, probed) {
+            (_, Some(probed)) => probed,
+            (Reach::Refused(reason), None) => told(FlagOutcome::Refused, reason.clone()),
+            (Reach::Lowering, None) => judge_lowering(soc, flags, index, entries),
+            (Reach::Search, None) => {
+                let texts: Vec<String> = entries
+                    .iter()
+                    .map(|entry| format!("`{}`: {}", entry.entry.name(), entry.choice))
+                    .collect();
+                match entries.iter().any(|entry| entry.choice.cycles.is_some()) {
+                    true => told(FlagOutcome::Applied, texts.join("; ")),
+                    false => told(FlagOutcome::Inert, format!("nothing was compared; {}", texts.join("; "))),
+                }
+            }
+            (Reach::Compiler(_), None) | (Reach::Unknown, None) => {
+                told(FlagOutcome::Unknown, "this shim has no such flag".to_owned())
+            }
+        };
+        output.flag(&asked.name, outcome, &evidence);
+    }
+    Ok(())
+}
+
+fn told(outcome: FlagOutcome, evidence: String) -> FlagVerdict {
+    FlagVerdict { outcome, evidence }
+}
+
+/// Bytes of constants.
+fn constants(graph: &QnnGraph<'_>) -> u64 {
+    let is_static = |kind: &TensorKind<'_>| matches!(kind, TensorKind::Static(_));
+    let elements =
+        |dims: &[u32]| dims.iter().fold(1u64, |count, extent| count.saturating_mul(u64::from(*extent)));
+    let bytes =
+        graph.tensors.iter().filter(|tensor| is_static(&tensor.kind)).map(|tensor| elements(&tensor.dims));
+    bytes.fold(0, u64::saturating_add)
+}
+
+/// Whether entries come out otherwise without a flag of the lowering.
+fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'_>]) -> FlagVerdict {
+    let mut changed = Vec::new();
+    for Compiling { entry, lowered, choice, .. } in entries {
+        let Some(variants) = flags.without(index, choice.variants, Variants::rules(*entry)) else {
+            return told(FlagOutcome::Inert, "it asks for what is done without it".to_owned());
+        };
+        match lower::lower(*entry, soc, &variants) {
+            Ok(other) if other.graph == lowered.graph => {}
+            Ok(other) => {
+                let (with, without) = (lowered.graph.nodes.len(), other.graph.nodes.len());
+                changed
+                    .push(format!("`{}` has {with} nodes in its graph, {without} without it", entry.name()));
+            }
+            Err(error) => changed.push(format!("`{}` cannot be lowered without it: {error}", entry.name())),
+        }
+    }
+    match changed.is_empty() {
+        true => told(FlagOutcome::Inert, "every entry is lowered the same without it".to_owned()),
+        false => told(FlagOutcome::Applied, changed.join("; ")),
+    }
+}

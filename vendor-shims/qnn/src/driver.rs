@@ -1,0 +1,106 @@
+//! What an instance holds of the vendor's library: opened when first needed, its devices made once each.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardwright_shim_abi::raw::{SW_LOG_DEBUG, SW_LOG_ERROR, SW_LOG_INFO, SW_LOG_WARNING};
+
+use crate::artefact::Versions;
+use crate::estimate::Cost;
+use crate::failure::Result;
+use crate::library::{Library, LibraryChoice};
+use crate::log::{self, Level};
+use crate::probe::Trial;
+use crate::session::{Backend, Device};
+use crate::soc::SocId;
+
+/// Options that decide how the library is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The option `library`.
+    pub library: Option<PathBuf>,
+    /// The option `log-level`.
+    pub log_level: Option<Level>,
+}
+
+/// An opened library with its devices.
+#[derive(Debug)]
+pub struct Driver {
+    backend: Arc<Backend>,
+    versions: Versions,
+    devices: Mutex<HashMap<Option<SocId>, Arc<Device>>>,
+    /// What was compiled only to see what comes out, by everything that goes in.
+    pub(crate) trials: Mutex<HashMap<String, Trial>>,
+    /// What was estimated, by everything that goes in.
+    pub(crate) costs: Mutex<HashMap<String, Option<Cost>>>,
+}
+
+impl Driver {
+    /// Opens the library by its rule and starts its backend.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the library, or where none was found.
+    pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
+        // One sink serves all instances: the library's log has no room for whose it is.
+        log::forward(Some(Arc::new(|line: &log::Line| {
+            let level = match line.level {
+                Level::Error => SW_LOG_ERROR,
+                Level::Warning => SW_LOG_WARNING,
+                Level::Info => SW_LOG_INFO,
+                Level::Verbose | Level::Debug => SW_LOG_DEBUG,
+            };
+            shardwright_shim_abi::log(level, &line.text);
+        })));
+        let library = Library::open(&LibraryChoice::new(settings.library.clone()))?;
+        let api = library.api();
+        let numbers = |version: crate::ffi::Version| [version.major, version.minor, version.patch];
+        let versions = Versions {
+            build: library.build_id().to_owned(),
+            core: numbers(api.core),
+            backend: numbers(api.backend),
+        };
+        let backend = match settings.log_level {
+            Some(level) => Backend::with_level(library, level)?,
+            None => Backend::new(library)?,
+        };
+        Ok(Arc::new(Driver {
+            backend,
+            versions,
+            devices: Mutex::default(),
+            trials: Mutex::default(),
+            costs: Mutex::default(),
+        }))
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// The library's versions.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// The device of a chip, or of the phone this is.
+    ///
+    /// # Errors
+    ///
+    /// What the library answers.
+    pub fn device(&self, soc: Option<SocId>) -> Result<Arc<Device>> {
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = devices.get(&soc) {
+            return Ok(device.clone());
+        }
+        let device = Device::new(self.backend.clone(), soc)?;
+        devices.insert(soc, device.clone());
+        Ok(device)
+    }
+
+    /// Lets go of a device; the next use makes it anew.
+    pub fn forget(&self, soc: Option<SocId>) {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner).remove(&soc);
+    }
+}

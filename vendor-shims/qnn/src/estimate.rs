@@ -1,0 +1,361 @@
+//! Simulated time of a graph: the library estimates cycles while it compiles, for a few chips, and one of them stands for the phones.
+//!
+//! Known faults of that estimate, and what is done about them:
+//! * The fused rotary embedding costs nothing, so estimates spell it out.
+//! * A conversion to floats at the very end is charged as much as a layer, so it is left out and counted as uncosted.
+//! * Nothing is known of the host's side, of remote calls or of power states.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::PoisonError;
+
+use shardwright_shim_abi::{EntryView, Estimate, Provenance};
+
+use crate::driver::Driver;
+use crate::failure::{QnnError, Result};
+use crate::graph::{DataType, QnnEncoding, QnnGraph, QnnNode, TensorIndex, TensorKind};
+use crate::lower::{self, LowerError, Rotary, Variants};
+use crate::session::{Context, ContextOptions, GraphOptions, Profile};
+use crate::soc::{Soc, SocId};
+
+/// What a graph costs on a chip the library has costs of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Of the processor.
+    pub cycles: u64,
+    /// Of one run.
+    pub microseconds: u64,
+    /// From main memory, and to and from it again for what did not fit the fast memory.
+    pub bytes_moved: u64,
+    /// Names of what has no cost.
+    pub uncosted: Vec<String>,
+}
+
+/// Why there is no estimate.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EstimateError {
+    /// The entry cannot become a graph.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The graph cannot be compiled.
+    #[error(transparent)]
+    Compile(#[from] QnnError),
+}
+
+impl From<EstimateError> for shardwright_shim_abi::Error {
+    fn from(error: EstimateError) -> Self {
+        match error {
+            EstimateError::Lower(error) => error.into(),
+            EstimateError::Compile(error) => error.into(),
+        }
+    }
+}
+
+/// Whether a node turns the integers inside into floats.
+fn is_conversion(node: &QnnNode) -> bool {
+    matches!(node.op, "Dequantize" | "Convert" | "Cast")
+}
+
+fn is_float(dtype: DataType) -> bool {
+    matches!(dtype, DataType::Float16 | DataType::Bfloat16 | DataType::Float32)
+}
+
+/// A graph of some of the nodes of another: what others wrote becomes an input, what others read an output. Tensors nobody mentions are left out.
+pub fn part<'w>(graph: &QnnGraph<'w>, keep: impl Fn(&QnnNode) -> bool) -> QnnGraph<'w> {
+    let kept: Vec<bool> = graph.nodes.iter().map(keep).collect();
+    let count = graph.tensors.len();
+    let (mut written, mut read, mut read_elsewhere) =
+        (vec![false; count], vec![false; count], vec![false; count]);
+    for (node, kept) in graph.nodes.iter().zip(&kept) {
+        for tensor in &node.inputs {
+            if *kept {
+                read[tensor.0 as usize] = true;
+            } else {
+                read_elsewhere[tensor.0 as usize] = true;
+            }
+        }
+        for tensor in node.outputs.iter().filter(|_| *kept) {
+            written[tensor.0 as usize] = true;
+        }
+    }
+    let mut out = QnnGraph { name: graph.name.clone(), ..QnnGraph::default() };
+    let mut places: HashMap<usize, TensorIndex> = HashMap::new();
+    for (index, tensor) in
+        graph.tensors.iter().enumerate().filter(|(index, _)| read[*index] || written[*index])
+    {
+        let mut tensor = tensor.clone();
+        let leaves = matches!(tensor.kind, TensorKind::Output) || read_elsewhere[index];
+        tensor.kind = match tensor.kind {
+            TensorKind::Static(data) => TensorKind::Static(data),
+            _ if !written[index] => TensorKind::Input,
+            _ if leaves => TensorKind::Output,
+            _ => TensorKind::Native,
+        };
+        places.insert(index, TensorIndex(out.tensors.len() as u32));
+        out.tensors.push(tensor);
+    }
+    let moved = |tensors: &[TensorIndex]| -> Vec<TensorIndex> {
+        // Every operand of a kept node was kept above.
+        tensors.iter().filter_map(|tensor| places.get(&(tensor.0 as usize)).copied()).collect()
+    };
+    for (node, _) in graph.nodes.iter().zip(&kept).filter(|(_, kept)| **kept) {
+        let (inputs, outputs) = (moved(&node.inputs), moved(&node.outputs));
+        out.nodes.push(QnnNode { inputs, outputs, ..node.clone() });
+    }
+    out
+}
+
+/// The graph without the conversions to floats behind its last integers, and the names of those.
+fn without_final_conversions<'g, 'w>(graph: &'g QnnGraph<'w>) -> (Cow<'g, QnnGraph<'w>>, Vec<String>) {
+    let is_final = |node: &QnnNode| {
+        let leaves = |tensor: &TensorIndex| match graph.tensors.get(tensor.0 as usize) {
+            Some(tensor) => is_float(tensor.dtype) && matches!(tensor.kind, TensorKind::Output),
+            None => false,
+        };
+        let enters = |tensor: &TensorIndex| match graph.tensors.get(tensor.0 as usize) {
+            Some(tensor) => !is_float(tensor.dtype) && !matches!(tensor.kind, TensorKind::Input),
+            None => false,
+        };
+        is_conversion(node) && node.outputs.iter().all(leaves) && node.inputs.iter().all(enters)
+    };
+    let names: Vec<String> =
+        graph.nodes.iter().filter(|node| is_final(node)).map(|node| node.name.clone()).collect();
+    match names.is_empty() {
+        true => (Cow::Borrowed(graph), names),
+        false => (Cow::Owned(part(graph, |node| !is_final(node))), names),
+    }
+}
+
+/// What a graph costs on a chip the library has costs of; none where it has not. Cached by everything that goes in but the values of weights.
+///
+/// # Errors
+///
+/// Why it cannot be compiled.
+pub fn cost(
+    driver: &Driver,
+    soc: SocId,
+    graph: &QnnGraph<'_>,
+    options: &GraphOptions,
+) -> Result<Option<Cost>> {
+    let key = format!("{soc} {options:?} {}", shape_of(graph));
+    if let Some(known) = driver.costs.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return Ok(known.clone());
+    }
+    let (graph, left_out) = without_final_conversions(graph);
+    let mut context = Context::new(driver.device(Some(soc))?, ContextOptions::default())?;
+    let profile = context.compose(&graph, options)?.finalize(true)?;
+    let cost = profile.and_then(|profile| told(profile, left_out));
+    driver.costs.lock().unwrap_or_else(PoisonError::into_inner).insert(key, cost.clone());
+    Ok(cost)
+}
+
+fn told(profile: Profile, mut uncosted: Vec<String>) -> Option<Cost> {
+    let cycles = profile.cycles?;
+    uncosted.extend(profile.uncosted);
+    Some(Cost {
+        cycles,
+        microseconds: profile.microseconds.unwrap_or(0),
+        bytes_moved: profile.read_bytes.unwrap_or(0).saturating_add(profile.spilled_bytes.unwrap_or(0)),
+        uncosted,
+    })
+}
+
+/// Everything about a graph that its cost follows from: no values of weights, and of scales only which tensors have the same, since between those nothing
+/// needs converting. Graphs of equal layers are equal.
+pub fn shape_of(graph: &QnnGraph<'_>) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let mut encodings: HashMap<(u32, i32), usize> = HashMap::new();
+    for tensor in &graph.tensors {
+        let kind = match tensor.kind {
+            TensorKind::Input => 'i',
+            TensorKind::Output => 'o',
+            TensorKind::Native => 'n',
+            TensorKind::Static(_) => 's',
+        };
+        let encoding = match &tensor.encoding {
+            QnnEncoding::PerTensor(one) => {
+                let next = encodings.len();
+                format!("like {}", encodings.entry((one.scale.to_bits(), one.offset)).or_insert(next))
+            }
+            other => shape_of_encoding(other),
+        };
+        let _ = writeln!(text, "{kind}{} {:?} {encoding}", tensor.dtype.name(), tensor.dims);
+    }
+    for node in &graph.nodes {
+        let _ = writeln!(text, "{} {:?} {:?} {:?}", node.op, node.params, node.inputs, node.outputs);
+    }
+    crate::artefact::hash(text.as_bytes())
+}
+
+/// Kind and bits of an encoding, not its scales.
+fn shape_of_encoding(encoding: &QnnEncoding) -> String {
+    match encoding {
+        QnnEncoding::None | QnnEncoding::PerTensor(_) => "plain".to_owned(),
+        QnnEncoding::PerAxis { axis, .. } => format!("axis {axis}"),
+        QnnEncoding::BitWidth { bits, .. } => format!("{bits} bits"),
+        QnnEncoding::BitWidthPerAxis { bits, axis, .. } => format!("{bits} bits axis {axis}"),
+        QnnEncoding::BlockExpansion { axis, blocks_per_channel, .. } => {
+            format!("{blocks_per_channel} blocks axis {axis}")
+        }
+        QnnEncoding::Block { extents, .. } => format!("blocks {extents:?}"),
+        QnnEncoding::FloatBlock { extents, .. } => format!("float blocks {extents:?}"),
+        QnnEncoding::BitWidthFloatBlock { bits, extents, .. } => {
+            format!("{bits} bits float blocks {extents:?}")
+        }
+    }
+}
+
+/// Time of one run of an entry with all rows.
+///
+/// # Errors
+///
+/// Why the entry cannot be lowered or compiled.
+pub fn estimate(
+    driver: &Driver,
+    soc: &Soc,
+    entry: EntryView<'_>,
+    options: &GraphOptions,
+) -> std::result::Result<Option<Estimate>, EstimateError> {
+    let variants = spelled_out(Variants::rules(entry));
+    let (stand_in, is_same_architecture) = soc.stand_in();
+    let target = Soc::by_id(stand_in).unwrap_or(soc);
+    let lowered = lower::lower(entry, target, &variants)?;
+    let Some(cost) = cost(driver, stand_in, &lowered.graph, options)? else { return Ok(None) };
+    let mut uncosted: Vec<u64> =
+        cost.uncosted.iter().filter_map(|name| origin(&lowered.graph, name)).collect();
+    uncosted.sort_unstable();
+    uncosted.dedup();
+    Ok(Some(Estimate {
+        time_microseconds: cost.microseconds,
+        provenance: if is_same_architecture { Provenance::Simulated } else { Provenance::Modelled },
+        bytes_moved: cost.bytes_moved,
+        uncosted,
+    }))
+}
+
+/// With a rotary embedding that has a cost.
+pub fn spelled_out(variants: Variants) -> Variants {
+    match variants.rotary {
+        Rotary::Fused => Variants { rotary: Rotary::Pairs, ..variants },
+        _ => variants,
+    }
+}
+
+/// The entry's node behind a name of the library: ours, and after it what the compiler made of the node.
+fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
+    let ours = name.split_once(" : ").map_or(name, |(ours, _)| ours);
+    let exact = graph.nodes.iter().find(|node| node.name == ours);
+    let longest = || {
+        let within = graph.nodes.iter().filter(|node| name.contains(node.name.as_str()));
+        within.max_by_key(|node| node.name.len())
+    };
+    exact.or_else(longest)?.origin.map(u64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{QnnTensor, ScaleOffset, StaticData};
+
+    fn tensor(name: &str, kind: TensorKind<'static>, dtype: DataType, scale: f32) -> QnnTensor<'static> {
+        let encoding = match dtype {
+            DataType::Float32 => QnnEncoding::None,
+            _ => QnnEncoding::PerTensor(ScaleOffset { scale, offset: 0 }),
+        };
+        QnnTensor { name: name.to_owned(), kind, dtype, dims: vec![4], encoding }
+    }
+
+    fn node(name: &str, op: &'static str, inputs: &[u32], output: u32, origin: u32) -> QnnNode {
+        QnnNode {
+            name: name.to_owned(),
+            op,
+            params: vec![],
+            inputs: inputs.iter().map(|index| TensorIndex(*index)).collect(),
+            outputs: vec![TensorIndex(output)],
+            origin: Some(origin),
+        }
+    }
+
+    /// `x + w → a → tanh → b → floats`, of which `a` leaves, too.
+    fn graph(scale: f32) -> QnnGraph<'static> {
+        let stand = TensorKind::Static(StaticData::Stand { seed: 1 });
+        QnnGraph {
+            name: "g".to_owned(),
+            tensors: vec![
+                tensor("x", TensorKind::Input, DataType::Ufixed16, scale),
+                tensor("w", stand, DataType::Ufixed16, scale),
+                tensor("a", TensorKind::Native, DataType::Ufixed16, scale),
+                tensor("b", TensorKind::Native, DataType::Ufixed16, 0.25),
+                tensor("y", TensorKind::Output, DataType::Float32, 1.0),
+            ],
+            nodes: vec![
+                node("node.1", "ElementWiseAdd", &[0, 1], 2, 5),
+                node("node.12", "ElementWiseNeuron", &[2], 3, 6),
+                node("node.2", "Dequantize", &[3], 4, 7),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_part_has_the_cut_tensors_as_its_inputs_and_outputs() {
+        let whole = graph(0.5);
+        let kinds = |graph: &QnnGraph<'_>| -> Vec<(String, &str)> {
+            let word = |kind: &TensorKind<'_>| match kind {
+                TensorKind::Input => "input",
+                TensorKind::Output => "output",
+                TensorKind::Native => "native",
+                TensorKind::Static(_) => "static",
+            };
+            graph.tensors.iter().map(|tensor| (tensor.name.clone(), word(&tensor.kind))).collect()
+        };
+        let named = |pairs: &[(&str, &'static str)]| -> Vec<(String, &str)> {
+            pairs.iter().map(|(name, kind)| ((*name).to_owned(), *kind)).collect()
+        };
+        let first = part(&whole, |node| node.origin == Some(5));
+        assert_eq!(kinds(&first), named(&[("x", "input"), ("w", "static"), ("a", "output")]));
+        assert_eq!(first.nodes[0].outputs, [TensorIndex(2)]);
+        let second = part(&whole, |node| node.origin != Some(5));
+        assert_eq!(kinds(&second), named(&[("a", "input"), ("b", "native"), ("y", "output")]));
+        assert_eq!(
+            (&second.nodes[0].inputs[..], &second.nodes[1].outputs[..]),
+            (&[TensorIndex(0)][..], &[TensorIndex(2)][..])
+        );
+        assert_eq!(part(&whole, |_| true), whole);
+        assert!(part(&whole, |_| false).tensors.is_empty());
+        let (cut, left_out) = without_final_conversions(&whole);
+        assert_eq!((cut.nodes.len(), left_out), (2, vec!["node.2".to_owned()]));
+        assert_eq!(kinds(&cut)[3], ("b".to_owned(), "output"));
+    }
+
+    #[test]
+    fn errors_keep_their_class() {
+        use shardwright_shim_abi::{Error, ErrorClass};
+        let lower = EstimateError::Lower(LowerError::TooLarge { limit: "ops", value: 2, max: 1 });
+        let compile =
+            EstimateError::Compile(QnnError::LibraryNotFound { tried: vec!["/nowhere".to_owned()] });
+        assert_eq!(Error::from(lower).class, ErrorClass::ResourceLimit);
+        let compile = Error::from(compile);
+        assert!(compile.class == ErrorClass::InvalidArgument && compile.message.contains("/nowhere"));
+    }
+
+    #[test]
+    fn shapes_leave_scales_out_but_not_which_are_equal() {
+        assert_eq!(shape_of(&graph(0.5)), shape_of(&graph(0.125)));
+        // Now `b` has the encoding of what lies before it.
+        assert_ne!(shape_of(&graph(0.5)), shape_of(&graph(0.25)));
+        let mut other = graph(0.5);
+        other.tensors[0].dims = vec![5];
+        assert_ne!(shape_of(&graph(0.5)), shape_of(&other));
+    }
+
+    #[test]
+    fn names_of_the_library_lead_back_to_nodes() {
+        let graph = graph(0.5);
+        assert_eq!(origin(&graph, "node.1 : OpId_491"), Some(5));
+        assert_eq!(origin(&graph, "node.12 : OpId_4"), Some(6));
+        assert_eq!(origin(&graph, "q::part_of_node.12"), Some(6));
+        assert_eq!(origin(&graph, "node.2"), Some(7));
+        assert_eq!(origin(&graph, "OpId_4"), None);
+    }
+}

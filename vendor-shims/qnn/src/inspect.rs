@@ -1,0 +1,66 @@
+//! What a file is: an artefact of this shim, or a context binary of anybody's.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use shardwright_shim_abi::{Error, Inspection, Result};
+
+use crate::artefact::{Artefact, Entry, Head};
+use crate::driver::Driver;
+use crate::error::ShimError;
+use crate::session::{BinaryDescription, describe_binary};
+
+/// What is told of an artefact.
+#[derive(Serialize)]
+struct Inspected<'a> {
+    head: &'a Head,
+    entries: &'a [Entry],
+    /// Why the binary was not looked at, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_binary: Option<BinaryDescription>,
+}
+
+fn document(format: &str, content: &impl Serialize) -> Result<Option<Inspection>> {
+    let document = serde_json::to_string(content).map_err(|error| Error::internal(error.to_string()))?;
+    Ok(Some(Inspection { format: format.to_owned(), document }))
+}
+
+/// What the bytes are; none when they are neither. The library is opened only for what looks like its own.
+///
+/// # Errors
+///
+/// What is damaged, and for foreign binaries why there is no library to read them.
+pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Result<Option<Inspection>> {
+    let describe = |binary: &[u8]| -> Result<BinaryDescription> {
+        let driver = driver()?;
+        let system = driver.backend().library().system()?.clone();
+        Ok(describe_binary(&system, binary)?)
+    };
+    if is_context_binary(bytes) {
+        return document("qnn-context-binary", &describe(bytes)?);
+    }
+    let artefact = match Artefact::read(bytes) {
+        Ok(artefact) => artefact,
+        Err(ShimError::IncompatibleArtefact { .. }) if !Artefact::is_ours(bytes) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let described = artefact.binary()?;
+    let (context_binary, unread) = match describe(described) {
+        Ok(description) => (Some(description), None),
+        Err(error) => (None, Some(error.message)),
+    };
+    let descriptor = &artefact.descriptor;
+    let inspected =
+        Inspected { head: &descriptor.head, entries: &descriptor.entries, unread, context_binary };
+    document("qnn-artefact", &inspected)
+}
+
+/// First bytes of the library's binaries, of every version seen.
+const CONTEXT_BINARY: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
+
+/// Whether bytes begin as the library's binaries do.
+fn is_context_binary(bytes: &[u8]) -> bool {
+    bytes.starts_with(CONTEXT_BINARY)
+}

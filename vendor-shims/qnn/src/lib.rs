@@ -1,0 +1,39 @@
+//! The Qualcomm shim: compiles shards for the Hexagon tensor processor and runs them, through the QNN C API.
+//!
+//! **Job.** Checks, lowers, compiles, loads and runs work orders with the vendor's own library, behind the stable shim contract: on a
+//! phone's processor, or in the functional simulation that the x86-64 library has. Tells what the compiler refuses and why, what a flag really did,
+//! and what an artefact was made for before the library is asked to load it.
+//!
+//! **Not its job.** It plans nothing, knows no model family and no file of the host, and opens no library but the one its rule names.
+//!
+//! Reading order: [`QnnShim`]; on the way to an artefact [`soc`], [`lower`], [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`;
+//! beside it `flags` and `probe`, `estimate` and `search`.
+
+pub mod artefact;
+mod compatibility;
+mod compile;
+mod driver;
+mod error;
+pub mod estimate;
+pub mod failure;
+pub mod ffi;
+mod flags;
+pub mod graph;
+mod inspect;
+pub mod library;
+mod loaded;
+pub mod log;
+pub mod lower;
+mod memory;
+mod probe;
+mod search;
+pub mod session;
+mod shim;
+mod simulation;
+pub mod soc;
+
+pub use driver::{Driver, Settings};
+pub use error::ShimError;
+pub use shim::QnnShim;
+
+shardwright_shim_abi::export_shim!(QnnShim);

@@ -1,0 +1,443 @@
+//! Which library is opened: one rule, every step of it logged.
+//!
+//! 1. The option `library`, if given: that file, or `libQnnHtp.so` in that folder. Nothing else is tried.
+//! 2. The variable `SHARDWRIGHT_QNN_LIB`, if set: the same.
+//! 3. `libQnnHtp.so` beside the shim's own file, if it is there.
+//! 4. `libQnnHtp.so` by name through the loader's path.
+//!
+//! The system library comes from the same folder, or by name after step 4. A library once opened stays: it starts threads that outlive its handles.
+
+use crate::failure::{QnnError, Result};
+use crate::ffi::{self, ApiVersion, Functions, SystemFunctions, Version, number};
+use crate::log;
+use libloading::os::unix::{Library as Dynamic, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Names the library for a user: a file or a folder.
+pub const VARIABLE: &str = "SHARDWRIGHT_QNN_LIB";
+/// File of the backend.
+pub const FILE: &str = "libQnnHtp.so";
+/// File of the system library.
+pub const SYSTEM_FILE: &str = "libQnnSystem.so";
+
+/// Major version of the core interface spoken here.
+pub const CORE_MAJOR: u32 = 2;
+/// Least minor version: the oldest whose layouts are known.
+pub const CORE_MINOR: u32 = 32;
+/// The same of the system library's interface.
+pub const SYSTEM_MAJOR: u32 = 1;
+/// From this minor version binaries are described by the third version of the struct.
+pub const SYSTEM_MINOR: u32 = 5;
+
+/// Backend versions from which the device config is 16 bytes. 5.43 has 12 and 5.51 has 16; which of those between changed it is not known, and a wrong
+/// guess shows: a binary for another architecture comes out, which `session` looks for.
+const LONG_DEVICE_CONFIG: (u32, u32) = (5, 44);
+
+/// More providers than this are none.
+const MAX_PROVIDERS: u32 = 16;
+
+/// Where to look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LibraryChoice {
+    /// The option `library`.
+    pub option: Option<PathBuf>,
+    /// The variable's value.
+    pub variable: Option<PathBuf>,
+    /// The folder of the shim's own file.
+    pub beside: Option<PathBuf>,
+}
+
+impl LibraryChoice {
+    /// The rule with this process's environment.
+    pub fn new(option: Option<PathBuf>) -> LibraryChoice {
+        let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        LibraryChoice { option, variable, beside: own_folder() }
+    }
+
+    /// Where `cargo xtask vendor qnn` unpacks the library. No part of the rule: tests look there.
+    pub fn vendored() -> Option<PathBuf> {
+        let cache = std::env::var_os("XDG_CACHE_HOME")
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+        Some(cache.join("shardwright/vendor/onnxruntime-qnn-2.7.0/onnxruntime_qnn").join(FILE))
+    }
+}
+
+/// The folder of the file this code was loaded from.
+fn own_folder() -> Option<PathBuf> {
+    // SAFETY: all zeros is a valid value of a struct of pointers.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for; the struct outlives the call.
+    let found = unsafe { libc::dladdr(own_folder as *const c_void, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is while this runs.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(Path::new(OsStr::from_bytes(name.to_bytes())).parent()?.to_owned())
+}
+
+/// An opened library. It is never closed.
+#[derive(Debug)]
+pub struct Library {
+    path: PathBuf,
+    steps: Vec<String>,
+    functions: Functions,
+    api: ApiVersion,
+    build_id: String,
+    system: std::result::Result<Arc<System>, QnnError>,
+}
+
+impl std::fmt::Debug for Functions {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Functions")
+    }
+}
+
+/// The opened system library, which reads binaries.
+pub struct System {
+    path: PathBuf,
+    functions: SystemFunctions,
+    version: Version,
+}
+
+impl std::fmt::Debug for System {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "System({}, {})", self.path.display(), self.version)
+    }
+}
+
+/// Collects what is said while looking.
+struct Steps(Vec<String>);
+
+impl Steps {
+    fn say(&mut self, text: String) {
+        log::note(format!("library: {text}"));
+        self.0.push(text);
+    }
+}
+
+impl Library {
+    /// Opens the library by the rule of [this module](self).
+    ///
+    /// # Errors
+    /// [`QnnError::LibraryNotFound`] with every place tried, or what was wrong with the one found.
+    pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
+        let mut steps = Steps(Vec::new());
+        let (path, dynamic) = find(choice, &mut steps)?;
+        let provider = backend_provider(&path, &dynamic)?;
+        // SAFETY: the library stays loaded, and a provider is a struct it hands out for good.
+        let (api, functions) = unsafe { accept(&path, provider) }?;
+        steps.say(format!("{} speaks core {} and backend {}", path.display(), api.core, api.backend));
+        let mut text = std::ptr::null();
+        // SAFETY: the library writes a pointer to text of its own.
+        let build_id = match unsafe { (functions.backend_get_build_id)(&mut text) } {
+            0 if !text.is_null() => {
+                // SAFETY: not null, ended by a null, and kept by the library.
+                unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+            }
+            _ => String::new(),
+        };
+        steps.say(format!("build {build_id}"));
+        std::mem::forget(dynamic);
+        let system = System::open(&path, &mut steps);
+        Ok(Arc::new(Library { path, steps: steps.0, functions, api, build_id, system }))
+    }
+
+    /// The file it was loaded from, or the name given to the loader.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How it was found, step by step.
+    pub fn steps(&self) -> &[String] {
+        &self.steps
+    }
+
+    /// Versions of its interfaces.
+    pub fn api(&self) -> ApiVersion {
+        self.api
+    }
+
+    /// Its build, `v2.51.0.…`; goes into every binary it makes.
+    pub fn build_id(&self) -> &str {
+        &self.build_id
+    }
+
+    /// The library that reads binaries.
+    ///
+    /// # Errors
+    /// Why it could not be opened beside this one.
+    pub fn system(&self) -> Result<&Arc<System>> {
+        self.system.as_ref().map_err(Clone::clone)
+    }
+
+    /// What the library calls a code that its functions return.
+    pub fn code_name(&self, code: u64) -> String {
+        let mut text = std::ptr::null();
+        // SAFETY: the library writes a pointer to text of its own.
+        let asked = unsafe { (self.functions.error_get_message)(code, &mut text) };
+        if asked != 0 || text.is_null() {
+            return "no name".to_owned();
+        }
+        // SAFETY: not null, ended by a null, and kept by the library.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+    }
+
+    /// Its functions.
+    pub(crate) fn functions(&self) -> &Functions {
+        &self.functions
+    }
+
+    /// Whether the vendor's device options have the longer layout.
+    pub(crate) fn has_long_device_config(&self) -> bool {
+        (self.api.backend.major, self.api.backend.minor) >= LONG_DEVICE_CONFIG
+    }
+}
+
+/// Versions and functions of a provider, if its layouts are known.
+///
+/// # Safety
+/// `provider` leads to a provider whose table has as many slots as its version says.
+unsafe fn accept(path: &Path, provider: *const ffi::Provider) -> Result<(ApiVersion, Functions)> {
+    // SAFETY: as the caller promises.
+    let (api, table) = unsafe { ((*provider).api, (&raw const (*provider).table).cast::<*const c_void>()) };
+    if api.core.major != CORE_MAJOR || api.core.minor < CORE_MINOR {
+        return Err(QnnError::VersionOutOfRange {
+            path: path.to_owned(),
+            interface: "core",
+            found: api.core,
+            major: CORE_MAJOR,
+            at_least: CORE_MINOR,
+        });
+    }
+    // SAFETY: from the least version on the table has all slots that are read, with these types.
+    match unsafe { Functions::read(table) } {
+        Ok(functions) => Ok((api, functions)),
+        Err((slot, function)) => Err(QnnError::FunctionMissing { path: path.to_owned(), function, slot }),
+    }
+}
+
+/// Carries out the rule.
+fn find(choice: &LibraryChoice, steps: &mut Steps) -> Result<(PathBuf, Dynamic)> {
+    for (place, given) in [("option `library`", &choice.option), (VARIABLE, &choice.variable)] {
+        let Some(given) = given else {
+            steps.say(format!("{place}: not given"));
+            continue;
+        };
+        let path = if given.is_dir() { given.join(FILE) } else { given.clone() };
+        if !path.is_file() {
+            steps.say(format!("{place}: {} is no file", path.display()));
+            return Err(QnnError::LibraryNotFound { tried: steps.0.clone() });
+        }
+        steps.say(format!("{place}: {}", path.display()));
+        return load(path);
+    }
+    match choice.beside.as_ref().map(|folder| folder.join(FILE)) {
+        Some(path) if path.is_file() => {
+            steps.say(format!("beside the shim: {}", path.display()));
+            return load(path);
+        }
+        Some(path) => steps.say(format!("beside the shim: {} is no file", path.display())),
+        None => steps.say("beside the shim: the loader does not tell where the shim is".to_owned()),
+    }
+    match load(PathBuf::from(FILE)) {
+        Ok(opened) => {
+            steps.say(format!("the loader's path: {FILE}"));
+            Ok(opened)
+        }
+        Err(QnnError::NotLoadable { reason, .. }) => {
+            steps.say(format!("the loader's path: {reason}"));
+            Err(QnnError::LibraryNotFound { tried: steps.0.clone() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn load(path: PathBuf) -> Result<(PathBuf, Dynamic)> {
+    let _quiet = crate::simulation::Quiet::new();
+    // SAFETY: the file is the vendor's library that the user named or installed; its initialisers run.
+    match unsafe { Dynamic::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
+        Ok(dynamic) => Ok((path, dynamic)),
+        Err(error) => {
+            // What the loader said is the error's source.
+            let reason =
+                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            Err(QnnError::NotLoadable { path, reason })
+        }
+    }
+}
+
+/// The list of providers behind one symbol.
+fn providers<T>(path: &Path, dynamic: &Dynamic, symbol: &'static str) -> Result<Vec<*const T>> {
+    type GetProviders<T> = unsafe extern "C" fn(*mut *const *const T, *mut u32) -> u64;
+    // SAFETY: libraries of this kind export that function with this type.
+    let function = unsafe { dynamic.get::<GetProviders<T>>(symbol.as_bytes()) }
+        .map_err(|_| QnnError::NotAQnnLibrary { path: path.to_owned(), symbol })?;
+    let mut list = std::ptr::null();
+    let mut count = 0;
+    // SAFETY: both places outlive the call.
+    let code = unsafe { function(&mut list, &mut count) };
+    if code != 0 || list.is_null() {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the library says there are that many, and keeps them.
+    let pointers = (0..count.min(MAX_PROVIDERS)).map(|index| unsafe { list.add(index as usize).read() });
+    Ok(pointers.filter(|pointer| !pointer.is_null()).collect())
+}
+
+fn backend_provider(path: &Path, dynamic: &Dynamic) -> Result<*const ffi::Provider> {
+    let mut found = Vec::new();
+    for provider in providers::<ffi::Provider>(path, dynamic, "QnnInterface_getProviders")? {
+        // SAFETY: not null; a struct of the library that begins with these fields.
+        let (id, name) = unsafe { ((*provider).backend_id, provider_name((*provider).name)) };
+        if id == number::BACKEND_HTP && name.starts_with("HTP") {
+            return Ok(provider);
+        }
+        found.push(format!("{name} ({id})"));
+    }
+    if found.is_empty() {
+        found.push("none at all".to_owned());
+    }
+    Err(QnnError::NoHtpProvider { path: path.to_owned(), found })
+}
+
+/// # Safety
+/// `name` is null or text ended by a null.
+unsafe fn provider_name(name: *const std::ffi::c_char) -> String {
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, and the caller promises the rest.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+impl System {
+    fn open(backend: &Path, steps: &mut Steps) -> Result<Arc<System>> {
+        let path = match backend.parent() {
+            Some(folder) if folder.as_os_str().is_empty() => PathBuf::from(SYSTEM_FILE),
+            Some(folder) => folder.join(SYSTEM_FILE),
+            None => PathBuf::from(SYSTEM_FILE),
+        };
+        let opened = System::open_file(path);
+        match &opened {
+            Ok(system) => steps.say(format!("{} speaks system {}", system.path.display(), system.version)),
+            Err(error) => steps.say(format!("{SYSTEM_FILE}: {error}")),
+        }
+        opened
+    }
+
+    /// Opens a system library by its file.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn open_file(path: PathBuf) -> Result<Arc<System>> {
+        if path.components().count() > 1 && !path.is_file() {
+            return Err(QnnError::LibraryNotFound { tried: vec![format!("{} is no file", path.display())] });
+        }
+        let (path, dynamic) = load(path)?;
+        let list = providers::<ffi::SystemProvider>(&path, &dynamic, "QnnSystemInterface_getProviders")?;
+        let Some(&provider) = list.first() else {
+            return Err(QnnError::NoHtpProvider { path, found: vec!["none at all".to_owned()] });
+        };
+        // SAFETY: not null; the library stays loaded, and a provider is a struct it hands out for good.
+        let (version, table) =
+            unsafe { ((*provider).version, (&raw const (*provider).table).cast::<*const c_void>()) };
+        if version.major != SYSTEM_MAJOR || version.minor < SYSTEM_MINOR {
+            return Err(QnnError::VersionOutOfRange {
+                path,
+                interface: "system",
+                found: version,
+                major: SYSTEM_MAJOR,
+                at_least: SYSTEM_MINOR,
+            });
+        }
+        // SAFETY: from the least version on the table has all slots that are read, with these types.
+        let functions = unsafe { SystemFunctions::read(table) }
+            .map_err(|(slot, function)| QnnError::FunctionMissing { path: path.clone(), function, slot })?;
+        std::mem::forget(dynamic);
+        Ok(Arc::new(System { path, functions, version }))
+    }
+
+    /// The file it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Version of its interface.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    pub(crate) fn functions(&self) -> &SystemFunctions {
+        &self.functions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A provider as a library would hand it out: all slots filled but one.
+    #[repr(C)]
+    struct Made {
+        provider: ffi::Provider,
+        more: [*const c_void; 80],
+    }
+
+    fn made(core: (u32, u32), without: Option<usize>) -> Made {
+        extern "C" fn nothing() -> u64 {
+            0
+        }
+        let version = |major, minor| Version { major, minor, patch: 0 };
+        let api = ApiVersion { core: version(core.0, core.1), backend: version(5, 51) };
+        let slot = |slot| if without == Some(slot) { std::ptr::null() } else { nothing as *const c_void };
+        let provider = ffi::Provider { backend_id: 6, name: c"HTP".as_ptr(), api, table: [slot(0)] };
+        Made { provider, more: std::array::from_fn(|index| slot(index + 1)) }
+    }
+
+    fn accepted(made: &Made) -> Result<(ApiVersion, Functions)> {
+        assert!(made.more.len() > Functions::SLOTS.iter().map(|(slot, _)| *slot).max().unwrap());
+        // SAFETY: the provider is followed by more slots than are read.
+        unsafe { accept(Path::new("libQnnHtp.so"), std::ptr::from_ref(made).cast()) }
+    }
+
+    #[test]
+    fn versions_outside_the_range_are_refused_and_both_named() {
+        for (core, taken) in [
+            ((2, 32), true),
+            ((2, 40), true),
+            ((2, 99), true),
+            ((2, 31), false),
+            ((1, 40), false),
+            ((3, 0), false),
+        ] {
+            match accepted(&made(core, None)) {
+                Ok(_) => assert!(taken, "{core:?}"),
+                Err(error @ QnnError::VersionOutOfRange { .. }) => {
+                    assert!(!taken, "{error}");
+                    let text = error.to_string();
+                    let found = format!("{}.{}.0", core.0, core.1);
+                    assert!(text.contains(&found) && text.contains("2.32"), "{text}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_function_is_named_with_its_slot() {
+        for (slot, name) in Functions::SLOTS {
+            match accepted(&made((2, 40), Some(*slot))) {
+                Err(QnnError::FunctionMissing { function, slot: at, .. }) => {
+                    assert_eq!((function, at), (*name, *slot));
+                }
+                other => panic!("{name}: {:?}", other.map(|(api, _)| api)),
+            }
+        }
+    }
+}

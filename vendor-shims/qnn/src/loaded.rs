@@ -1,0 +1,284 @@
+//! A compiled artefact made ready to run.
+
+use std::sync::Arc;
+
+use shardwright_shim_abi::raw::{
+    SW_DTYPE_F16, SW_DTYPE_F32, SW_ROLE_STATE_ROWS, SW_UPDATE_BY_RUNTIME, SW_UPDATE_NONE,
+};
+use shardwright_shim_abi::{
+    Binding, Bound, Control, Direction, LoadedEntry, LoadedShard, MemoryKinds, Result, Run,
+};
+
+use crate::artefact::ReadHead;
+use crate::artefact::{Artefact, Entry, Port, PortKind};
+use crate::compatibility::{self, Place};
+use crate::compile::Target;
+use crate::driver::Driver;
+use crate::error::ShimError;
+use crate::memory::{SharedBuffer, SharedMemory};
+use crate::session::{Device, GraphDescription, LoadedContext, LoadedGraph, Memory, RegisteredMemory};
+
+/// Memory kinds a run takes.
+pub fn memory_kinds() -> MemoryKinds {
+    let plain = MemoryKinds::HOST.and(MemoryKinds::SHIM);
+    if crate::memory::IS_PHONE { plain.and(MemoryKinds::DMA_BUF) } else { plain }
+}
+
+/// What the simulation says when its one fast memory has another size since graphs of another were loaded or compiled: what was loaded before is lost.
+const FAST_MEMORY_MOVED: &str = "match allocated VTCM pointer";
+
+/// How often that is made good before it is an error: others may go on compiling meanwhile.
+const RELOADS: usize = 8;
+
+/// A loaded context with its graphs.
+pub struct Shard<'m> {
+    context: LoadedContext,
+    entries: Vec<Loaded>,
+    /// To load it once more, in the simulation.
+    source: Option<(Arc<Device>, &'m [u8])>,
+}
+
+/// An entry ready to run.
+struct Loaded {
+    entry: Entry,
+    graph: LoadedGraph,
+    /// Places in `entry.ports` of the graph's inputs and outputs, in the graph's order.
+    inputs: Vec<usize>,
+    outputs: Vec<usize>,
+    /// Per port a copy whose rows beyond the valid ones are zero; empty where none is needed.
+    staged: Vec<Vec<u8>>,
+    /// Per port the memory it was last registered with.
+    registered: Vec<Option<(Arc<SharedMemory>, RegisteredMemory)>>,
+}
+
+impl<'m> Shard<'m> {
+    /// Looks at the artefact, and only then lets the library load it: that takes other chips' binaries and damaged ones, too.
+    ///
+    /// # Errors
+    ///
+    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library answers.
+    pub fn load(driver: &Driver, target: Target<'_>, bytes: &'m [u8]) -> Result<Shard<'m>> {
+        let artefact = Artefact::read(bytes)?;
+        let head = &artefact.descriptor.head;
+        let place =
+            Place { soc: target.soc, is_simulated: target.is_simulated, library: Some(driver.versions()) };
+        match compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place) {
+            shardwright_shim_abi::Compatibility::Optimal
+            | shardwright_shim_abi::Compatibility::Recompile(_) => {}
+            shardwright_shim_abi::Compatibility::NotMine(reason)
+            | shardwright_shim_abi::Compatibility::Unsupported(reason) => {
+                let device = if target.is_simulated { ".simulated" } else { "" };
+                let help = format!("compile the work order for `{}{device}`", target.soc.name);
+                return Err(ShimError::IncompatibleArtefact { reason, help }.into());
+            }
+        }
+        let binary = artefact.binary()?;
+        // On a phone there is one chip, and the library finds it.
+        let device = driver.device(target.is_simulated.then_some(target.soc.id))?;
+        let context = LoadedContext::from_binary(device.clone(), binary)?;
+        let is_told = |entry: &Entry| match context.description() {
+            Some(description) => description.graphs.iter().any(|graph| is_same(graph, &entry.graph)),
+            // Nobody to ask: the hashes above have to do.
+            None => true,
+        };
+        if let Some(entry) = artefact.descriptor.entries.iter().find(|entry| !is_told(entry)) {
+            return Err(ShimError::CorruptArtefact {
+                offset: 0,
+                reason: format!("the graph of entry `{}` is not the binary's", entry.name),
+            }
+            .into());
+        }
+        let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
+        for entry in artefact.descriptor.entries {
+            let graph = context.graph_as(&entry.graph)?;
+            // Both are there: reading the artefact has looked.
+            let (inputs, outputs) =
+                (entry.bound(false).unwrap_or_default(), entry.bound(true).unwrap_or_default());
+            let staged = entry.ports.iter().map(|port| stage(port, entry.rows)).collect();
+            let registered = entry.ports.iter().map(|_| None).collect();
+            entries.push(Loaded { entry, graph, inputs, outputs, staged, registered });
+        }
+        Ok(Shard { context, entries, source: target.is_simulated.then_some((device, binary)) })
+    }
+
+    /// Loads it once more, as it was.
+    fn reload(&mut self, device: Arc<Device>, binary: &[u8]) -> Result<()> {
+        let context = LoadedContext::from_binary(device, binary)?;
+        for loaded in &mut self.entries {
+            loaded.graph = context.graph_as(&loaded.entry.graph)?;
+        }
+        self.context = context;
+        Ok(())
+    }
+}
+
+/// Whether graphs have the same tensors; what the binary says of sizes beside them is no part of that.
+fn is_same(told: &GraphDescription, expected: &GraphDescription) -> bool {
+    let tensors = |a: &[crate::session::TensorDescription], b: &[crate::session::TensorDescription]| {
+        a.len() == b.len()
+            && a.iter().zip(b).all(|(a, b)| (a.id, a.data_type, &a.dims) == (b.id, b.data_type, &b.dims))
+    };
+    told.name == expected.name
+        && tensors(&told.inputs, &expected.inputs)
+        && tensors(&told.outputs, &expected.outputs)
+}
+
+/// Room for a copy of an input of floats over rows. Whatever lies beyond the valid rows may be no number, and that would reach valid rows even through a
+/// mask; stored integers are always numbers.
+fn stage(port: &Port, rows: u64) -> Vec<u8> {
+    let is_float = matches!(port.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
+    match port.kind == PortKind::Input && is_float && rows > 1 && row_axis(port, rows).is_some() {
+        true => vec![0; port.bytes().unwrap_or(0) as usize],
+        false => Vec::new(),
+    }
+}
+
+/// Extents before the rows, bytes of a row; none where no axis is the rows.
+fn row_axis(port: &Port, rows: u64) -> Option<(u64, u64)> {
+    let axis = port.shape.iter().take(2).position(|extent| *extent == rows)?;
+    let before = port.shape[..axis].iter().product();
+    Some((before, port.bytes()? / before / rows))
+}
+
+impl LoadedShard for Shard<'_> {
+    fn entries(&self) -> Result<Vec<LoadedEntry>> {
+        Ok(self.entries.iter().map(|loaded| told(&loaded.entry)).collect())
+    }
+
+    fn run(&mut self, run: Run<'_>) -> Result<()> {
+        let Run { entry, rows, mut bound, control } = run;
+        let count = self.entries.len();
+        let Some(loaded) = self.entries.get_mut(entry) else {
+            return Err(ShimError::InvalidRun { reason: format!("entry {entry} of {count}") }.into());
+        };
+        let mut result = loaded.run(&self.context, rows, &mut bound, control);
+        for _ in 0..RELOADS {
+            match (&result, self.source.clone()) {
+                (Err(error), Some((device, binary))) if error.message.contains(FAST_MEMORY_MOVED) => {
+                    self.reload(device, binary)?;
+                    result = self.entries[entry].run(&self.context, rows, &mut bound, control);
+                }
+                _ => break,
+            }
+        }
+        result
+    }
+}
+
+impl Loaded {
+    fn run(
+        &mut self,
+        context: &LoadedContext,
+        rows: usize,
+        bound: &mut [Bound<'_>],
+        control: Control<'_>,
+    ) -> Result<()> {
+        if bound.len() != self.entry.ports.len() {
+            let reason =
+                format!("{} bindings, `{}` has {}", bound.len(), self.entry.name, self.entry.ports.len());
+            return Err(ShimError::InvalidRun { reason }.into());
+        }
+        // The library cannot be stopped once it runs, so this is the last look.
+        control.proceed()?;
+        self.register(context, bound);
+        let staged = &mut self.staged;
+        let mut memory: Vec<Memory<'_>> = Vec::with_capacity(bound.len());
+        for (index, (port, bound)) in self.entry.ports.iter().zip(bound).enumerate() {
+            let bytes = port.bytes().unwrap_or(0);
+            if let Some((_, registered)) = &self.registered[index] {
+                memory.push(Memory::Registered(registered));
+                continue;
+            }
+            let data = match port.kind {
+                PortKind::Output => bound.bytes_mut()?.as_mut_ptr(),
+                PortKind::Input | PortKind::State => bound.bytes().as_ptr().cast_mut(),
+            };
+            if data.is_null() || bytes == 0 {
+                let reason = format!("what is bound to `{}` cannot be mapped", port.name);
+                return Err(ShimError::InvalidRun { reason }.into());
+            }
+            let data = match (&mut staged[index], (rows as u64) < self.entry.rows) {
+                (copy, true) if !copy.is_empty() => {
+                    copy_rows(port, self.entry.rows, rows as u64, bound.bytes(), copy);
+                    copy.as_mut_ptr()
+                }
+                _ => data,
+            };
+            memory.push(Memory::Raw { data, bytes });
+        }
+        let chosen = |places: &[usize]| places.iter().map(|place| memory[*place]).collect::<Vec<_>>();
+        // SAFETY: each raw pointer is to as many bytes as its port has, bound for this run or our own copy; the host keeps others away until it ends.
+        unsafe { self.graph.execute_in(&chosen(&self.inputs), &chosen(&self.outputs)) }?;
+        control.proceed()
+    }
+
+    /// Registers what is bound as a whole buffer the processor can see. Where that fails the mapped bytes are bound, which only costs a copy.
+    fn register(&mut self, context: &LoadedContext, bound: &[Bound<'_>]) {
+        for ((port, bound), held) in self.entry.ports.iter().zip(bound).zip(&mut self.registered) {
+            let shared = bound.buffer().filter(|(_, offset)| *offset == 0);
+            let shared = shared.and_then(|(buffer, _)| buffer.as_any().downcast_ref::<SharedBuffer>());
+            let Some(SharedBuffer(memory)) = shared else {
+                *held = None;
+                continue;
+            };
+            if held.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, memory)) {
+                continue;
+            }
+            *held = None;
+            let sides = [&self.entry.graph.inputs, &self.entry.graph.outputs];
+            let tensor = sides.into_iter().flatten().find(|tensor| tensor.id == port.tensor);
+            let Some((tensor, dtype)) = tensor.and_then(|tensor| Some((tensor, tensor.dtype()?))) else {
+                continue;
+            };
+            if memory.length() as u64 == port.bytes().unwrap_or(0)
+                && let Ok(registered) = context.register_ion(memory.fd(), dtype, &tensor.dims)
+            {
+                *held = Some((memory.clone(), registered));
+            }
+        }
+    }
+}
+
+/// Copies the valid rows; the others stay or become zero.
+fn copy_rows(port: &Port, rows: u64, valid: u64, from: &[u8], to: &mut [u8]) {
+    let Some((before, row)) = row_axis(port, rows) else { return };
+    let (block, kept) = ((rows * row) as usize, (valid * row) as usize);
+    for (from, to) in from.chunks_exact(block).zip(to.chunks_exact_mut(block)).take(before as usize) {
+        to[..kept].copy_from_slice(&from[..kept]);
+        to[kept..].fill(0);
+    }
+}
+
+/// What a run binds.
+fn told(entry: &Entry) -> LoadedEntry {
+    let is_given = |port: &Port| {
+        entry.ports.iter().any(|other| other.role == SW_ROLE_STATE_ROWS && other.index == port.index)
+    };
+    let bindings = entry.ports.iter().map(|port| Binding {
+        name: port.name.clone(),
+        direction: match port.kind {
+            PortKind::Input => Direction::Input,
+            PortKind::State => Direction::StateRead,
+            PortKind::Output => Direction::Output,
+        },
+        role: port.role,
+        dtype: port.dtype,
+        update: match port.kind == PortKind::State && is_given(port) {
+            true => SW_UPDATE_BY_RUNTIME,
+            false => SW_UPDATE_NONE,
+        },
+        shape: port.shape.clone(),
+        strides: None,
+        bytes: port.bytes().unwrap_or(0),
+        alignment: crate::artefact::element_bytes(port.dtype).unwrap_or(1),
+        memory_kinds: memory_kinds(),
+        scale: port.scale(),
+        zero_point: port.zero_point,
+    });
+    LoadedEntry {
+        name: entry.name.clone(),
+        rows: entry.rows,
+        context: entry.context,
+        bindings: bindings.collect(),
+    }
+}

@@ -1,0 +1,194 @@
+//! The draft as the compiler's graph.
+
+use std::collections::HashSet;
+
+use super::draft::{ActKind, Draft, ValueId, ValueKind};
+use super::encoding::Encoding;
+use super::error::LowerError;
+use super::source::Source;
+use super::{Lowered, LoweredPort, PortDirection};
+use crate::graph::{
+    DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorIndex, TensorKind,
+};
+
+/// Tolerance below which a vector's square sum counts as zero, of the contract's `max(‖x‖, 1e-12)`.
+const L2_EPSILON: f32 = 1e-24;
+
+struct Emitter<'d, 'w> {
+    draft: &'d mut Draft<'w>,
+    graph: QnnGraph<'w>,
+    /// Per value its tensor.
+    tensors: Vec<Option<TensorIndex>>,
+    names: HashSet<String>,
+    node_names: HashSet<String>,
+}
+
+/// The compiler's graph of a draft of `source`.
+pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowered<'w>, LowerError> {
+    leave(&mut draft);
+    let mut names: HashSet<String> = HashSet::new();
+    for value in &draft.values {
+        if let ValueKind::Constant(constant) = &value.kind {
+            names.insert(constant.name.clone());
+        }
+    }
+    let tensors = vec![None; draft.values.len()];
+    let graph = QnnGraph { name: source.entry.name().to_owned(), ..QnnGraph::default() };
+    let mut emitter = Emitter { draft: &mut draft, graph, tensors, names, node_names: HashSet::new() };
+    let mut ports = Vec::new();
+    let bound = source.entry.inputs().map(|port| (port, PortDirection::Input));
+    let inputs = emitter.draft.inputs.clone();
+    for ((port, direction), value) in bound.zip(inputs) {
+        let tensor = emitter.tensor(value, true)?;
+        ports.push(LoweredPort::new(
+            &port,
+            direction,
+            tensor,
+            emitter.draft.shape(value),
+            emitter.draft.encoding(value),
+        ));
+    }
+    let outputs: Vec<ValueId> = emitter.draft.outputs.clone();
+    for (port, value) in source.entry.outputs().zip(&outputs) {
+        let tensor = emitter.tensor(*value, true)?;
+        let (shape, encoding) = (emitter.draft.shape(*value), emitter.draft.encoding(*value));
+        ports.push(LoweredPort::new(&port, PortDirection::Output, tensor, shape, encoding));
+    }
+    for node in std::mem::take(&mut emitter.draft.nodes) {
+        let inputs =
+            node.inputs.iter().map(|input| emitter.tensor(*input, false)).collect::<Result<Vec<_>, _>>()?;
+        let outputs = vec![emitter.tensor(node.output, false)?];
+        let (op, params) = emitter.operation(&node.kind, &node.inputs, node.output);
+        let name = unique(&mut emitter.node_names, &node.name);
+        emitter.graph.nodes.push(QnnNode { name, op, params, inputs, outputs, origin: node.origin });
+    }
+    let stand_ins = emitter
+        .graph
+        .tensors
+        .iter()
+        .filter(|tensor| matches!(tensor.kind, TensorKind::Static(StaticData::Stand { .. })))
+        .count();
+    Ok(Lowered { graph: emitter.graph, ports, stand_ins })
+}
+
+/// Gives every output port a tensor of its own that a node writes: the library knows no other way out.
+fn leave(draft: &mut Draft<'_>) {
+    let mut left = HashSet::new();
+    for port in 0..draft.outputs.len() {
+        let value = draft.outputs[port];
+        let is_computed = matches!(draft.values[value.0].kind, ValueKind::Computed(_));
+        if is_computed && left.insert(value) {
+            continue;
+        }
+        let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
+        let (shape, name) = (draft.shape(value).to_vec(), format!("{}.out", draft.values[value.0].name));
+        let copy = draft.act(ActKind::Reshape, &[value], (shape, encoding), &name, None);
+        left.insert(copy);
+        draft.outputs[port] = copy;
+    }
+}
+
+fn unique(names: &mut HashSet<String>, name: &str) -> String {
+    let mut candidate = name.to_owned();
+    let mut number = 2;
+    while !names.insert(candidate.clone()) {
+        candidate = format!("{name}~{number}");
+        number += 1;
+    }
+    candidate
+}
+
+impl<'w> Emitter<'_, 'w> {
+    fn tensor(&mut self, value: ValueId, is_port: bool) -> Result<TensorIndex, LowerError> {
+        if let Some(known) = self.tensors[value.0] {
+            return Ok(known);
+        }
+        let held = &self.draft.values[value.0];
+        let mut dims = Vec::with_capacity(held.shape.len());
+        for extent in &held.shape {
+            let extent = u32::try_from(*extent).map_err(|_| LowerError::TooLarge {
+                limit: "tensor-extent",
+                value: *extent,
+                max: u64::from(u32::MAX),
+            })?;
+            dims.push(extent);
+        }
+        let computed = |encoding: Encoding| (encoding.dtype(), encoding.qnn());
+        let (kind, (dtype, encoding)): (TensorKind<'w>, (DataType, QnnEncoding)) = match &held.kind {
+            ValueKind::Input(encoding) => (TensorKind::Input, computed(*encoding)),
+            ValueKind::Computed(encoding) if is_port => (TensorKind::Output, computed(*encoding)),
+            ValueKind::Computed(encoding) => (TensorKind::Native, computed(*encoding)),
+            ValueKind::Constant(constant) => {
+                (TensorKind::Static(constant.data.clone()), (constant.dtype, constant.encoding.clone()))
+            }
+        };
+        let name = match &held.kind {
+            ValueKind::Constant(constant) => constant.name.clone(),
+            _ => unique(&mut self.names, &held.name),
+        };
+        self.graph.tensors.push(QnnTensor { name, kind, dtype, dims, encoding });
+        let index = TensorIndex(self.graph.tensors.len() as u32 - 1);
+        self.tensors[value.0] = Some(index);
+        Ok(index)
+    }
+
+    fn operation(
+        &self,
+        kind: &ActKind,
+        inputs: &[ValueId],
+        output: ValueId,
+    ) -> (&'static str, Vec<(&'static str, Param)>) {
+        let rank = self.draft.shape(inputs[0]).len() as u32;
+        let last = rank.saturating_sub(1);
+        match kind {
+            ActKind::FullyConnected => ("FullyConnected", vec![]),
+            ActKind::Pixel => (
+                "Conv2d",
+                vec![
+                    ("stride", Param::U32s(vec![1, 1])),
+                    ("pad_amount", Param::U32Block(vec![0; 4], vec![2, 2])),
+                ],
+            ),
+            ActKind::MatMul { transpose_second } => (
+                "MatMul",
+                vec![
+                    ("transpose_in0", Param::Bool(false)),
+                    ("transpose_in1", Param::Bool(*transpose_second)),
+                ],
+            ),
+            ActKind::RmsNorm(epsilon) => (
+                "RmsNorm",
+                vec![("epsilon", Param::F32(f32::from_bits(*epsilon))), ("axes", Param::U32s(vec![last]))],
+            ),
+            ActKind::Rotary => ("RotaryEmbedding", vec![("interleaved", Param::Bool(false))]),
+            ActKind::Unary(op) | ActKind::Binary(op) => (op, vec![]),
+            ActKind::Softmax => ("Softmax", vec![("axis", Param::U32(last)), ("beta", Param::F32(1.0))]),
+            ActKind::L2Norm => {
+                ("L2Norm", vec![("axis", Param::U32(last)), ("epsilon", Param::F32(L2_EPSILON))])
+            }
+            ActKind::Reduce(op) => {
+                (op, vec![("axes", Param::U32s(vec![last])), ("keep_dims", Param::Bool(true))])
+            }
+            ActKind::Reshape => ("Reshape", vec![]),
+            ActKind::Transpose(perm) => ("Transpose", vec![("perm", Param::U32s(perm.clone()))]),
+            ActKind::Slice { axis, start, end } => {
+                let ranges = self.draft.shape(inputs[0]).iter().enumerate().flat_map(|(index, extent)| {
+                    let (from, to) = if index == *axis { (*start, *end) } else { (0, *extent) };
+                    [from as i32, to as i32, 1]
+                });
+                ("StridedSlice", vec![("ranges", Param::I32s(ranges.collect(), vec![rank, 3]))])
+            }
+            ActKind::Concat(axis) => ("Concat", vec![("axis", Param::U32(*axis as u32))]),
+            ActKind::Convert => {
+                let (from, to) = (self.draft.encoding(inputs[0]), self.draft.encoding(output));
+                let is_float = |encoding| matches!(encoding, Some(Encoding::Single | Encoding::Half));
+                match (is_float(from), is_float(to)) {
+                    (true, true) => ("Cast", vec![]),
+                    (true, false) => ("Quantize", vec![]),
+                    (false, true) => ("Dequantize", vec![]),
+                    (false, false) => ("Convert", vec![]),
+                }
+            }
+        }
+    }
+}

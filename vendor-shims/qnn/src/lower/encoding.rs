@@ -1,0 +1,222 @@
+//! How activations are stored, and the encodings that lowering chooses itself.
+
+use shardwright_shim_abi::{TensorView, raw};
+
+use crate::graph::{DataType, QnnEncoding, ScaleOffset};
+
+/// Largest stored value of 16 bits.
+const LARGEST_16: f32 = 65_535.0;
+/// Zero point of 16 bits around their middle.
+const MIDDLE: i32 = 32_768;
+/// Largest stored value of 8 bits.
+const LARGEST_8: f32 = 255.0;
+
+/// `value = (stored − zero) · scale`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Affine {
+    /// Above zero, finite.
+    pub scale: f32,
+    /// One of the stored values.
+    pub zero: i32,
+}
+
+/// How the elements of an activation are stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Encoding {
+    /// f32, at ports alone.
+    Single,
+    /// f16.
+    Half,
+    /// u16 with one scale.
+    Fixed16(Affine),
+    /// u8 with one scale: states, and what goes into them.
+    Fixed8(Affine),
+    /// i32: positions and slots.
+    Index,
+}
+
+impl Encoding {
+    /// The encoding of a tensor of an entry, or why this shim has none for it.
+    pub fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
+        let quantisation = tensor.quantisation();
+        let affine = || -> Result<Affine, String> {
+            let quantisation = quantisation.ok_or("integers without a scale stand for nothing")?;
+            if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR {
+                return Err("activations have one scale, this one has many".to_owned());
+            }
+            let scale = quantisation.scale_values().map_err(|error| error.message)?;
+            let scale = scale.first().copied().unwrap_or(0.0);
+            if !scale.is_normal() || scale < 0.0 {
+                return Err(format!("its scale is {scale:e}"));
+            }
+            let zeros = quantisation.zero_points().map_err(|error| error.message)?;
+            Ok(Affine { scale, zero: zeros.first().copied().unwrap_or(0) })
+        };
+        match tensor.dtype() {
+            raw::SW_DTYPE_U16 => affine().map(Encoding::Fixed16),
+            raw::SW_DTYPE_U8 => affine().map(Encoding::Fixed8),
+            raw::SW_DTYPE_F16 => Ok(Encoding::Half),
+            raw::SW_DTYPE_F32 => Ok(Encoding::Single),
+            raw::SW_DTYPE_I32 if quantisation.is_none() => Ok(Encoding::Index),
+            other => Err(format!("{} activations are computed wrongly or not at all", dtype_name(other))),
+        }
+    }
+
+    /// u16 over an interval, zero included.
+    pub fn covering(low: f32, high: f32) -> Encoding {
+        let (low, high) = (low.min(0.0), high.max(0.0));
+        let scale = ((high - low) / LARGEST_16).max(f32::MIN_POSITIVE);
+        let zero = (-low / scale).round_ties_even().clamp(0.0, LARGEST_16) as i32;
+        Encoding::Fixed16(Affine { scale, zero })
+    }
+
+    /// Fractions 0 to 1, as fine as 16 bits are.
+    pub const FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 65_536.0, zero: 0 });
+
+    /// −1 to 1.
+    pub const SIGNED_FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 32_768.0, zero: 32_768 });
+
+    /// The values that can be stored, for fixed point.
+    pub fn ends(self) -> Option<(f32, f32)> {
+        let (affine, largest) = match self {
+            Encoding::Fixed16(affine) => (affine, LARGEST_16),
+            Encoding::Fixed8(affine) => (affine, LARGEST_8),
+            _ => return None,
+        };
+        let zero = affine.zero as f32;
+        Some((-zero * affine.scale, (largest - zero) * affine.scale))
+    }
+
+    /// Whether values are integers with a scale.
+    pub fn is_fixed(self) -> bool {
+        matches!(self, Encoding::Fixed16(_) | Encoding::Fixed8(_))
+    }
+
+    /// What an operation computes in whose result is stored like this: 16 bits over the same interval where it is 8.
+    pub fn computed(self) -> Encoding {
+        match (self, self.ends()) {
+            (Encoding::Fixed8(_), Some((low, high))) => Encoding::covering(low, high),
+            _ => self,
+        }
+    }
+
+    /// 16 bits over the same interval that hold exactly the same values: 65,535 is 257 times 255. At the scale of the 8 bits the library's
+    /// products would round to steps of that size.
+    pub fn widened(self) -> Encoding {
+        match self {
+            Encoding::Fixed8(affine) => {
+                let scale = (affine.scale / 257.0).max(f32::MIN_POSITIVE);
+                Encoding::Fixed16(Affine { scale, zero: affine.zero * 257 })
+            }
+            other => other,
+        }
+    }
+
+    /// 16 bits around their middle that hold the same values, those of 8 bits exactly: the library's products want that of a second operand.
+    pub fn centred(self) -> Encoding {
+        let scale = match (self, self.ends()) {
+            // 255 steps on either side at most.
+            (Encoding::Fixed8(affine), _) => affine.scale / 128.0,
+            (Encoding::Fixed16(affine), Some((low, high))) if affine.zero != MIDDLE => {
+                low.abs().max(high.abs()) / (MIDDLE - 1) as f32
+            }
+            _ => return self,
+        };
+        Encoding::Fixed16(Affine { scale: scale.max(f32::MIN_POSITIVE), zero: MIDDLE })
+    }
+
+    /// u16 over what the values of `self` become when they are multiplied by anything from −1 to 1. Itself for floats, and where that reaches as
+    /// far on both sides but for one step: equal encodings need no conversion.
+    pub fn turned(self) -> Encoding {
+        match (self, self.ends()) {
+            (Encoding::Fixed16(affine), _) if (MIDDLE - 1..=MIDDLE).contains(&affine.zero) => self,
+            (_, Some((low, high))) => {
+                let reach = low.abs().max(high.abs());
+                Encoding::covering(-reach, reach)
+            }
+            (_, None) => self,
+        }
+    }
+
+    /// Element type in the compiler's graph.
+    pub fn dtype(self) -> DataType {
+        match self {
+            Encoding::Single => DataType::Float32,
+            Encoding::Half => DataType::Float16,
+            Encoding::Fixed16(_) => DataType::Ufixed16,
+            Encoding::Fixed8(_) => DataType::Ufixed8,
+            Encoding::Index => DataType::Int32,
+        }
+    }
+
+    /// Encoding in the compiler's graph.
+    pub fn qnn(self) -> QnnEncoding {
+        match self {
+            Encoding::Fixed16(affine) | Encoding::Fixed8(affine) => {
+                QnnEncoding::PerTensor(ScaleOffset { scale: affine.scale, offset: -affine.zero })
+            }
+            Encoding::Single | Encoding::Half | Encoding::Index => QnnEncoding::None,
+        }
+    }
+
+    /// For reasons: `u16 · 0.01 − 12`.
+    pub fn describe(self) -> String {
+        match self {
+            Encoding::Single => "f32".to_owned(),
+            Encoding::Half => "f16".to_owned(),
+            Encoding::Index => "i32".to_owned(),
+            Encoding::Fixed16(affine) => {
+                format!("u16 (scale {:e}, zero point {})", affine.scale, affine.zero)
+            }
+            Encoding::Fixed8(affine) => format!("u8 (scale {:e}, zero point {})", affine.scale, affine.zero),
+        }
+    }
+}
+
+/// Name of an `SW_DTYPE_…`.
+pub(super) fn dtype_name(dtype: u32) -> String {
+    let name = match dtype {
+        raw::SW_DTYPE_F32 => "f32",
+        raw::SW_DTYPE_F16 => "f16",
+        raw::SW_DTYPE_BF16 => "bf16",
+        raw::SW_DTYPE_I32 => "i32",
+        raw::SW_DTYPE_I16 => "i16",
+        raw::SW_DTYPE_U16 => "u16",
+        raw::SW_DTYPE_I8 => "i8",
+        raw::SW_DTYPE_U8 => "u8",
+        raw::SW_DTYPE_I64 => "i64",
+        raw::SW_DTYPE_I4 => "i4",
+        raw::SW_DTYPE_I2 => "i2",
+        other => return format!("element type {other}"),
+    };
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_encodings_cover_what_they_are_for() {
+        for (low, high) in [(-3.0, 5.0), (0.5, 2.0), (-4.0, -1.0), (0.0, 0.0), (-1e-8, 1e8)] {
+            let encoding = Encoding::covering(low, high);
+            let (from, to) = encoding.ends().expect("fixed point");
+            let step = (to - from) / LARGEST_16;
+            assert!(from <= low.min(0.0) + step && to >= high.max(0.0) - step, "{low} {high}: {from} {to}");
+            assert!(from <= 0.0 && to >= 0.0);
+        }
+        let state = Encoding::Fixed8(Affine { scale: 0.5, zero: 100 });
+        let (low, high) = state.computed().ends().expect("fixed point");
+        assert!((low + 50.0).abs() < 0.01 && (high - 77.5).abs() < 0.01);
+        assert_eq!(state.widened(), Encoding::Fixed16(Affine { scale: 0.5 / 257.0, zero: 25_700 }));
+        assert_eq!(state.centred(), Encoding::Fixed16(Affine { scale: 0.5 / 128.0, zero: 32_768 }));
+        let (low, high) = Encoding::covering(-1.0, 7.0).centred().ends().expect("fixed point");
+        assert!((low + 7.0).abs() < 0.01 && (high - 7.0).abs() < 0.01);
+        assert_eq!(Encoding::SIGNED_FRACTION.centred(), Encoding::SIGNED_FRACTION);
+        let (low, high) = state.turned().ends().expect("fixed point");
+        assert!((low + 77.5).abs() < 0.01 && (high - 77.5).abs() < 0.01);
+        assert_eq!(Encoding::Half.computed(), Encoding::Half);
+        assert_eq!(Encoding::Half.turned(), Encoding::Half);
+        assert_eq!(Encoding::SIGNED_FRACTION.turned(), Encoding::SIGNED_FRACTION);
+    }
+}

@@ -1,0 +1,286 @@
+//! Rewrites that leave every value as it is: what moves nothing goes, what is computed twice is computed once.
+
+use std::collections::HashMap;
+
+use super::draft::{Act, ActKind, Draft, ValueId, ValueKind, moves_only_ones};
+use super::encoding::Encoding;
+
+/// Rounds of rewriting. Each one moves a reshape past at least one operation or ends it, and chains are short.
+const MAX_ROUNDS: usize = 64;
+
+/// Operands that make two results equal, with the result's extents and encoding.
+type Same = (ActKind, Vec<ValueId>, Vec<u64>, (u8, u32, i32));
+
+fn key(encoding: Option<Encoding>) -> (u8, u32, i32) {
+    match encoding {
+        None => (0, 0, 0),
+        Some(Encoding::Single) => (1, 0, 0),
+        Some(Encoding::Half) => (2, 0, 0),
+        Some(Encoding::Index) => (3, 0, 0),
+        Some(Encoding::Fixed16(affine)) => (4, affine.scale.to_bits(), affine.zero),
+        Some(Encoding::Fixed8(affine)) => (5, affine.scale.to_bits(), affine.zero),
+    }
+}
+
+/// Rewrites until nothing changes, then drops what nothing reads.
+pub(super) fn tidy(draft: &mut Draft<'_>) {
+    for _ in 0..MAX_ROUNDS {
+        if !round(draft) {
+            break;
+        }
+    }
+    sweep(draft);
+}
+
+struct Round {
+    alias: Vec<ValueId>,
+    maker: Vec<Option<usize>>,
+    nodes: Vec<Act>,
+    seen: HashMap<Same, ValueId>,
+    changed: bool,
+}
+
+impl Round {
+    /// The node that makes a value, if it is a reshape, and what it reads.
+    fn reshaped(&self, value: ValueId) -> Option<ValueId> {
+        let maker = self.maker.get(value.0).copied().flatten()?;
+        (self.nodes[maker].kind == ActKind::Reshape).then(|| self.nodes[maker].inputs[0])
+    }
+
+    fn push(&mut self, act: Act) {
+        if self.maker.len() <= act.output.0 {
+            self.maker.resize(act.output.0 + 1, None);
+        }
+        self.maker[act.output.0] = Some(self.nodes.len());
+        self.nodes.push(act);
+    }
+
+    fn replace(&mut self, value: ValueId, by: ValueId) {
+        self.alias[value.0] = by;
+        self.changed = true;
+    }
+}
+
+fn round(draft: &mut Draft<'_>) -> bool {
+    let count = draft.values.len();
+    let mut round = Round {
+        alias: (0..count).map(ValueId).collect(),
+        maker: vec![None; count],
+        nodes: Vec::with_capacity(draft.nodes.len()),
+        seen: HashMap::new(),
+        changed: false,
+    };
+    for mut act in std::mem::take(&mut draft.nodes) {
+        act.inputs.iter_mut().for_each(|input| *input = round.alias[input.0]);
+        if let ActKind::Transpose(perm) = &act.kind
+            && moves_only_ones(perm, draft.shape(act.inputs[0]))
+        {
+            act.kind = ActKind::Reshape;
+            round.changed = true;
+        }
+        match act.kind.clone() {
+            ActKind::Reshape => {
+                if let Some(source) = round.reshaped(act.inputs[0]) {
+                    act.inputs[0] = source;
+                    round.changed = true;
+                }
+                if draft.shape(act.inputs[0]) == draft.shape(act.output) {
+                    round.replace(act.output, act.inputs[0]);
+                    continue;
+                }
+            }
+            ActKind::Transpose(perm) => {
+                let maker = round.maker.get(act.inputs[0].0).copied().flatten();
+                if let Some(Act { kind: ActKind::Transpose(first), inputs, .. }) =
+                    maker.map(|maker| &round.nodes[maker])
+                {
+                    let perm: Vec<u32> = perm.iter().map(|axis| first[*axis as usize]).collect();
+                    act.inputs[0] = inputs[0];
+                    let is_identity = perm.iter().enumerate().all(|(place, axis)| place == *axis as usize);
+                    act.kind = ActKind::Transpose(perm);
+                    round.changed = true;
+                    if is_identity {
+                        round.replace(act.output, act.inputs[0]);
+                        continue;
+                    }
+                }
+            }
+            ActKind::Convert if draft.encoding(act.inputs[0]) == draft.encoding(act.output) => {
+                round.replace(act.output, act.inputs[0]);
+                continue;
+            }
+            _ => {
+                if let Some(inputs) = before_reshape(draft, &round, &act) {
+                    sink(draft, &mut round, act, &inputs);
+                    continue;
+                }
+            }
+        }
+        let encoding = draft.encoding(act.output);
+        let same: Same =
+            (act.kind.clone(), act.inputs.clone(), draft.shape(act.output).to_vec(), key(encoding));
+        match round.seen.get(&same).copied() {
+            Some(first) => round.replace(act.output, first),
+            None => {
+                round.seen.insert(same, act.output);
+                round.push(act);
+            }
+        }
+    }
+    draft.nodes = round.nodes;
+    draft.outputs.iter_mut().for_each(|output| *output = round.alias[output.0]);
+    round.changed
+}
+
+/// What an operation that does not care for extents would read if the reshapes before it came after it.
+fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<ValueId>> {
+    let first = act.inputs[0];
+    let last = |value: ValueId| draft.shape(value).last().copied();
+    match &act.kind {
+        kind if kind.is_pointwise() => Some(vec![round.reshaped(first)?]),
+        kind if kind.is_along_last() => {
+            let source = round.reshaped(first)?;
+            let fits = last(source) == last(first) && draft.shape(source).len() <= 4;
+            fits.then(|| [&[source], &act.inputs[1..]].concat())
+        }
+        ActKind::Binary(_) => {
+            let second = *act.inputs.get(1)?;
+            let is_number = |value: ValueId| {
+                matches!(draft.values[value.0].kind, ValueKind::Constant(_))
+                    && draft.shape(value).iter().product::<u64>() == 1
+            };
+            match (round.reshaped(first), round.reshaped(second)) {
+                (Some(a), Some(b)) => {
+                    let fits = draft.shape(a) == draft.shape(b) && draft.shape(first) == draft.shape(second);
+                    fits.then_some(vec![a, b])
+                }
+                (Some(a), None) if is_number(second) => Some(vec![a, second]),
+                (None, Some(b)) if is_number(first) => Some(vec![first, b]),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The operation on what its operands were before they were reshaped, and the reshape after it.
+fn sink(draft: &mut Draft<'_>, round: &mut Round, act: Act, inputs: &[ValueId]) {
+    let computed = |value: &&ValueId| !matches!(draft.values[value.0].kind, ValueKind::Constant(_));
+    let Some(shape) = inputs.iter().find(computed).map(|value| draft.shape(*value).to_vec()) else {
+        return round.push(act);
+    };
+    let encoding = draft.encoding(act.output).unwrap_or(Encoding::Half);
+    let name = draft.values[act.output.0].name.clone();
+    let inner = draft.value(name, shape, ValueKind::Computed(encoding));
+    round.alias.push(inner);
+    round.push(Act {
+        kind: act.kind,
+        inputs: inputs.to_vec(),
+        output: inner,
+        origin: act.origin,
+        name: act.name.clone(),
+    });
+    round.push(Act { kind: ActKind::Reshape, inputs: vec![inner], ..act });
+    round.changed = true;
+}
+
+/// Drops nodes that nothing reads.
+fn sweep(draft: &mut Draft<'_>) {
+    let mut used = vec![false; draft.values.len()];
+    draft.outputs.iter().for_each(|output| used[output.0] = true);
+    let mut keep = vec![false; draft.nodes.len()];
+    for (index, act) in draft.nodes.iter().enumerate().rev() {
+        if used[act.output.0] {
+            keep[index] = true;
+            act.inputs.iter().for_each(|input| used[input.0] = true);
+        }
+    }
+    let mut keep = keep.into_iter();
+    draft.nodes.retain(|_| keep.next().unwrap_or(false));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(draft: &mut Draft<'_>, shape: &[u64]) -> ValueId {
+        let value = draft.value("in", shape.to_vec(), ValueKind::Input(Encoding::Half));
+        draft.inputs.push(value);
+        value
+    }
+
+    fn act(draft: &mut Draft<'_>, kind: ActKind, inputs: &[ValueId], shape: &[u64]) -> ValueId {
+        draft.act(kind, inputs, (shape.to_vec(), Encoding::Half), "act", None)
+    }
+
+    fn kinds(draft: &Draft<'_>) -> Vec<ActKind> {
+        draft.nodes.iter().map(|act| act.kind.clone()).collect()
+    }
+
+    #[test]
+    fn what_moves_nothing_goes() {
+        let mut draft = Draft::default();
+        let x = input(&mut draft, &[6, 4]);
+        let a = act(&mut draft, ActKind::Reshape, &[x], &[1, 6, 2, 2]);
+        let b = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[a], &[1, 2, 6, 2]);
+        let c = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[b], &[1, 6, 2, 2]);
+        let d = act(&mut draft, ActKind::Reshape, &[c], &[6, 4]);
+        let out = act(&mut draft, ActKind::Unary("Gelu"), &[d], &[6, 4]);
+        draft.outputs.push(out);
+        tidy(&mut draft);
+        assert_eq!(kinds(&draft), [ActKind::Unary("Gelu")]);
+        assert_eq!(draft.nodes[0].inputs, [x]);
+    }
+
+    #[test]
+    fn one_row_is_in_no_order() {
+        let mut draft = Draft::default();
+        let x = input(&mut draft, &[1, 1, 8, 4]);
+        let a = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[x], &[1, 8, 1, 4]);
+        draft.outputs.push(a);
+        tidy(&mut draft);
+        assert_eq!(kinds(&draft), [ActKind::Reshape]);
+    }
+
+    #[test]
+    fn reshapes_sink_past_what_does_not_care_and_meet() {
+        let mut draft = Draft::default();
+        let x = input(&mut draft, &[6, 4]);
+        let y = input(&mut draft, &[6, 4]);
+        let [a, b] = [x, y].map(|x| act(&mut draft, ActKind::Reshape, &[x], &[1, 6, 4]));
+        let sum = act(&mut draft, ActKind::Binary("ElementWiseAdd"), &[a, b], &[1, 6, 4]);
+        let gelu = act(&mut draft, ActKind::Unary("Gelu"), &[sum], &[1, 6, 4]);
+        let soft = act(&mut draft, ActKind::Softmax, &[gelu], &[1, 6, 4]);
+        let out = act(&mut draft, ActKind::Reshape, &[soft], &[6, 4]);
+        draft.outputs.push(out);
+        tidy(&mut draft);
+        let wanted = [ActKind::Binary("ElementWiseAdd"), ActKind::Unary("Gelu"), ActKind::Softmax];
+        assert_eq!(kinds(&draft), wanted);
+        assert_eq!(draft.outputs[0], draft.nodes[2].output);
+    }
+
+    #[test]
+    fn a_softmax_over_other_groups_stays_where_it_is() {
+        let mut draft = Draft::default();
+        let x = input(&mut draft, &[6, 4]);
+        let a = act(&mut draft, ActKind::Reshape, &[x], &[12, 2]);
+        let out = act(&mut draft, ActKind::Softmax, &[a], &[12, 2]);
+        draft.outputs.push(out);
+        tidy(&mut draft);
+        assert_eq!(kinds(&draft), [ActKind::Reshape, ActKind::Softmax]);
+    }
+
+    #[test]
+    fn equal_operations_run_once_and_unread_ones_not_at_all() {
+        let mut draft = Draft::default();
+        let x = input(&mut draft, &[6, 4]);
+        let a = act(&mut draft, ActKind::Unary("Gelu"), &[x], &[6, 4]);
+        let b = act(&mut draft, ActKind::Unary("Gelu"), &[x], &[6, 4]);
+        act(&mut draft, ActKind::Unary("Tanh"), &[x], &[6, 4]);
+        let out = act(&mut draft, ActKind::Binary("ElementWiseAdd"), &[a, b], &[6, 4]);
+        draft.outputs.push(out);
+        tidy(&mut draft);
+        assert_eq!(kinds(&draft), [ActKind::Unary("Gelu"), ActKind::Binary("ElementWiseAdd")]);
+        assert_eq!(draft.nodes[1].inputs, [a, a]);
+    }
+}

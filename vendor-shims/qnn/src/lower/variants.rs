@@ -1,0 +1,185 @@
+//! Ways to write the same mathematics for the compiler, among which its scheduler likes one better than the other.
+
+use shardwright_shim_abi::EntryView;
+use shardwright_shim_abi::raw;
+
+/// How an entry is lowered where there is a choice. All choices compute the same, up to the rounding of what lies between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct Variants {
+    /// Rotary embedding.
+    pub rotary: Rotary,
+    /// Keys and values that a run adds, beside those of the state.
+    pub keys: KeyRows,
+    /// Whether keys are turned to `[d, keys]` by an operation of their own, or by the product.
+    pub turned: bool,
+    /// Where queries go from rows to heads.
+    pub heads: Heads,
+    /// A mask that all heads share.
+    pub mask: SharedMask,
+    /// Products with a constant matrix.
+    pub product: Product,
+    /// Outputs of one product; wider ones are cut and joined.
+    pub widest: u64,
+}
+
+/// How rotary embedding is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rotary {
+    /// The library's own operation, which its estimate knows no cost of.
+    Fused,
+    /// Four products of half heads.
+    Pairs,
+    /// Two products of whole heads, one of them with its halves exchanged.
+    Exchanged,
+    /// [`Rotary::Exchanged`] for heads of 512 values and more, [`Rotary::Pairs`] for smaller ones.
+    ByWidth,
+}
+
+/// How new rows stand beside a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyRows {
+    /// Copied behind it: one product.
+    Joined,
+    /// Left where they are: two products, of which scores are joined and contexts added.
+    Split,
+}
+
+/// Where `[rows, heads · d]` becomes `[heads, rows, d]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Heads {
+    /// Before the norm of heads.
+    BeforeNorm,
+    /// Between norm and rotary embedding.
+    AfterNorm,
+    /// After rotary embedding.
+    AfterRotary,
+    /// Nowhere: the heads that share a key are rows of one product.
+    Never,
+    /// After rotary embedding, and the heads that share a key are rows of one product.
+    Grouped,
+    /// [`Heads::AfterRotary`] for heads of 512 values and more, [`Heads::Never`] for smaller ones.
+    ByWidth,
+}
+
+/// From this many values on a head counts as wide.
+const WIDE_HEAD: u64 = 512;
+
+impl Rotary {
+    /// The form for heads of that many values.
+    pub(super) fn of(self, width: u64) -> Rotary {
+        match self {
+            Rotary::ByWidth if width >= WIDE_HEAD => Rotary::Exchanged,
+            Rotary::ByWidth => Rotary::Pairs,
+            other => other,
+        }
+    }
+}
+
+impl Heads {
+    /// The form for heads of that many values.
+    pub(super) fn of(self, width: u64) -> Heads {
+        match self {
+            Heads::ByWidth if width >= WIDE_HEAD => Heads::AfterRotary,
+            Heads::ByWidth => Heads::Never,
+            other => other,
+        }
+    }
+}
+
+/// How a mask meets the scores of several heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SharedMask {
+    /// By the sum's own rule.
+    Broadcast,
+    /// Written out for every head before.
+    Repeated,
+    /// [`SharedMask::Repeated`] for heads of 512 values and more, [`SharedMask::Broadcast`] for smaller ones.
+    ByWidth,
+}
+
+impl SharedMask {
+    /// The form for heads of that many values.
+    pub(super) fn of(self, width: u64) -> SharedMask {
+        match self {
+            SharedMask::ByWidth if width >= WIDE_HEAD => SharedMask::Repeated,
+            SharedMask::ByWidth => SharedMask::Broadcast,
+            other => other,
+        }
+    }
+}
+
+/// How a product with a constant matrix is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Product {
+    /// FullyConnected.
+    FullyConnected,
+    /// A convolution of one pixel.
+    Convolution,
+    /// MatMul.
+    MatMul,
+}
+
+/// Outputs of one product: the compiler takes minutes for much wider ones.
+pub const WIDEST: u64 = 32_768;
+
+impl Default for Variants {
+    fn default() -> Self {
+        Variants {
+            rotary: Rotary::ByWidth,
+            keys: KeyRows::Joined,
+            turned: true,
+            heads: Heads::ByWidth,
+            mask: SharedMask::ByWidth,
+            product: Product::FullyConnected,
+            widest: WIDEST,
+        }
+    }
+}
+
+impl Variants {
+    /// What is taken for an entry when nothing is searched: what cost the fewest simulated cycles in most decoder layers of Gemma 4 E2B, 1 and
+    /// 64 rows, 8 and 4 bits, on SoC 72. With one row all forms lie within 0.5 %; with 64 the narrow heads want no transpose and the wide ones
+    /// one after rotary embedding, and keys that an operation turns save up to a fifth of a layer. Keys that stay split cost that much.
+    pub fn rules(_entry: EntryView<'_>) -> Variants {
+        Variants::default()
+    }
+
+    /// What is worth comparing for an entry, the rule's choice first.
+    pub fn all(entry: EntryView<'_>) -> Vec<Variants> {
+        let rule = Variants::rules(entry);
+        let mut all = vec![rule];
+        // Without attention nothing differs but the form of products, which costs the same.
+        if !entry.nodes().any(|node| node.op() == raw::SW_OP_SOFTMAX) {
+            return all;
+        }
+        let heads: &[Heads] = match entry.rows() {
+            // One row is in no order.
+            1 => &[Heads::AfterNorm, Heads::Never],
+            _ => &[Heads::BeforeNorm, Heads::AfterNorm, Heads::AfterRotary, Heads::Never, Heads::Grouped],
+        };
+        let masks: &[SharedMask] = match entry.rows() {
+            1 => &[SharedMask::Broadcast],
+            _ => &[SharedMask::Broadcast, SharedMask::Repeated],
+        };
+        for rotary in [Rotary::Pairs, Rotary::Exchanged] {
+            for &mask in masks {
+                for &heads in heads {
+                    for turned in [true, false] {
+                        // Without a transpose anywhere, keys that the product turns never won.
+                        if turned || heads != Heads::Never {
+                            all.push(Variants { rotary, mask, heads, turned, ..rule });
+                        }
+                    }
+                }
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        all.retain(|variants| seen.insert(*variants));
+        all
+    }
+}

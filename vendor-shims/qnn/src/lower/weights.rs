@@ -1,0 +1,475 @@
+//! Constants: which the compiler takes, and how they are handed over. Large ones are borrowed, never copied.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use half::f16;
+use shardwright_shim_abi::{QuantisationView, WeightView, raw};
+
+use super::draft::Constant;
+use super::encoding::{Encoding, dtype_name};
+use crate::graph::{DataType, QnnEncoding, ScaleOffset, StaticData};
+
+/// Values of a constant that is not a matrix: norm scales, factors. Those are decoded and encoded anew where their type is another.
+pub(super) const MAX_SMALL: u64 = 1 << 20;
+/// Extent of a block of the one format of blocks that proves right.
+const BLOCK: u64 = 32;
+/// Largest multiple of a channel's scale that a block may have.
+const LARGEST_MULTIPLE: f32 = 16.0;
+/// How far a block's scale may lie from a multiple of its channel's: block scales are stored in f16, whose steps are that coarse.
+const MULTIPLE_TOLERANCE: f32 = 1.0 / 1024.0;
+
+/// A format of matrices that the compiler computes rightly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MatrixForm {
+    /// Integers with a scale per output.
+    PerChannel {
+        /// 8, 4 or 2.
+        bits: u32,
+    },
+    /// Integers with one scale.
+    PerTensor {
+        /// 8 or 4.
+        bits: u32,
+    },
+    /// 4 bits, a scale per output times a small multiple per 32 inputs.
+    Blocks,
+    /// f16.
+    Half,
+}
+
+/// How a matrix `[N, K]` is laid out for the compiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum MatrixLayout {
+    /// `[N, K]`, as it is stored: FullyConnected.
+    Stored,
+    /// `[K, N]`: MatMul.
+    Columns,
+    /// `[1, 1, K, N]`: a convolution of one pixel.
+    Pixel,
+}
+
+fn has_zero_points(quantisation: &QuantisationView<'_>) -> Result<bool, String> {
+    let zeros = quantisation.zero_points().map_err(|error| error.message)?;
+    Ok(zeros.iter().any(|zero| *zero != 0))
+}
+
+/// The scales; none when they are not at hand.
+fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, String> {
+    if !matches!(quantisation.scale_dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16) {
+        return Err(format!("its scales are {}", dtype_name(quantisation.scale_dtype())));
+    }
+    if quantisation.scales().is_err() {
+        return Ok(None);
+    }
+    let scales = quantisation.scale_values().map_err(|error| error.message)?;
+    match scales.iter().find(|scale| !scale.is_normal() || **scale < 0.0) {
+        Some(scale) => Err(format!("one of its scales is {scale:e}")),
+        None => Ok(Some(scales)),
+    }
+}
+
+/// The form of a matrix that is multiplied with values stored as `x`, or why such a product is refused. Scales are looked at where they
+/// are at hand.
+pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<MatrixForm, String> {
+    let name = weight.name();
+    let kind = dtype_name(weight.dtype());
+    if weight.shape().len() != 2 {
+        return Err(format!("weight `{name}` {:?} is not a matrix", weight.shape()));
+    }
+    if weight.dtype() == raw::SW_DTYPE_F16 {
+        return match x {
+            Encoding::Half => Ok(MatrixForm::Half),
+            _ => Err(format!(
+                "weight `{name}` is f16, which the compiler does not validate beside {}",
+                x.describe()
+            )),
+        };
+    }
+    let bits = match weight.dtype() {
+        raw::SW_DTYPE_I8 => 8,
+        raw::SW_DTYPE_I4 => 4,
+        raw::SW_DTYPE_I2 => 2,
+        _ => return Err(format!("weight `{name}` is {kind}; matrices are i8, i4, i2, or f16 beside f16")),
+    };
+    let Some(quantisation) = weight.quantisation() else {
+        return Err(format!("weight `{name}` is {kind} without scales"));
+    };
+    if has_zero_points(&quantisation)? {
+        return Err(format!("weight `{name}` has zero points; matrices are symmetric"));
+    }
+    let form = match (quantisation.kind(), bits) {
+        (raw::SW_QUANTISATION_PER_CHANNEL, _) => {
+            if quantisation.axis() != 0 {
+                return Err(format!(
+                    "weight `{name}` has scales along axis {}, not per output",
+                    quantisation.axis()
+                ));
+            }
+            MatrixForm::PerChannel { bits }
+        }
+        (raw::SW_QUANTISATION_PER_TENSOR, 8 | 4) if x.is_fixed() => MatrixForm::PerTensor { bits },
+        (raw::SW_QUANTISATION_PER_TENSOR, _) => {
+            return Err(format!(
+                "weight `{name}` is {kind} with one scale, which the compiler does not validate beside {}",
+                x.describe()
+            ));
+        }
+        (_, 8) => {
+            return Err(format!(
+                "weight `{name}` is i8 in blocks, which the compiler takes and computes wrongly"
+            ));
+        }
+        (_, 4) if x.is_fixed() => {
+            let inputs = weight.shape()[1];
+            if quantisation.axis() != 1 || quantisation.block() != BLOCK || !inputs.is_multiple_of(BLOCK) {
+                return Err(format!(
+                    "weight `{name}` {:?} has blocks of {} along axis {}; blocks are of {BLOCK} inputs each",
+                    weight.shape(),
+                    quantisation.block(),
+                    quantisation.axis()
+                ));
+            }
+            MatrixForm::Blocks
+        }
+        (_, 4) => {
+            return Err(format!(
+                "weight `{name}` is i4 in blocks beside f16, which the compiler cannot prepare"
+            ));
+        }
+        _ => return Err(format!("weight `{name}` is {kind} in blocks, of which nothing is known")),
+    };
+    if let Some(scales) = scales(&quantisation).map_err(|reason| format!("weight `{name}`: {reason}"))?
+        && form == MatrixForm::Blocks
+    {
+        block_multiples(weight, &scales, 0..weight.shape()[0])?;
+    }
+    Ok(form)
+}
+
+/// Scale of every channel and the multiple of every block, if each block's scale is one.
+fn block_multiples(
+    weight: &WeightView<'_>,
+    scales: &[f32],
+    rows: Range<u64>,
+) -> Result<(Vec<f32>, Vec<u8>), String> {
+    let blocks = (weight.shape()[1] / BLOCK) as usize;
+    let wanted = scales.get(rows.start as usize * blocks..rows.end as usize * blocks);
+    let Some(scales) = wanted.filter(|_| blocks > 0) else {
+        return Err(format!("weight `{}` has {} scales", weight.name(), scales.len()));
+    };
+    let mut channels = Vec::with_capacity(scales.len() / blocks);
+    let mut multiples = Vec::with_capacity(scales.len());
+    for (row, scales) in scales.chunks_exact(blocks).enumerate() {
+        let Some((channel, found)) = multiples_of(scales) else {
+            return Err(format!(
+                "weight `{}`: the scales of the blocks of output {} are not multiples 1 to {LARGEST_MULTIPLE} of one scale, \
+                 as the processor's blocks are",
+                weight.name(),
+                rows.start + row as u64
+            ));
+        };
+        channels.push(channel);
+        multiples.extend(found);
+    }
+    Ok((channels, multiples))
+}
+
+/// One scale of which all are multiples 1 to 16, and the multiples.
+fn multiples_of(scales: &[f32]) -> Option<(f32, Vec<u8>)> {
+    let least = scales.iter().copied().fold(f32::INFINITY, f32::min);
+    (1..=LARGEST_MULTIPLE as u32).find_map(|divisor| {
+        let guess = least / divisor as f32;
+        let near = |scale: &f32| (scale / guess).round().clamp(1.0, LARGEST_MULTIPLE);
+        // The best scale for these multiples, so that one block's rounding does not decide for all.
+        let (product, square) = scales.iter().fold((0.0f64, 0.0f64), |(product, square), scale| {
+            let multiple = f64::from(near(scale));
+            (product + f64::from(*scale) * multiple, square + multiple * multiple)
+        });
+        let fitted = (product / square) as f32;
+        let fits = |scale: &f32| (scale / (near(scale) * fitted) - 1.0).abs() <= MULTIPLE_TOLERANCE;
+        (fitted.is_normal() && scales.iter().all(fits))
+            .then(|| (fitted, scales.iter().map(|scale| near(scale) as u8).collect()))
+    })
+}
+
+/// FNV-1a.
+fn seed(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Some rows (outputs) of a matrix as a constant of the compiler's graph.
+pub(super) fn matrix<'w>(
+    weight: WeightView<'w>,
+    form: MatrixForm,
+    layout: MatrixLayout,
+    rows: Range<u64>,
+) -> Result<Constant<'w>, String> {
+    let [outputs, inputs] = *weight.shape() else {
+        return Err(format!("{:?} is not a matrix", weight.shape()));
+    };
+    let count = rows.end - rows.start;
+    let mut name = weight.name().to_owned();
+    if count != outputs {
+        name.push_str(&format!(".{}-{}", rows.start, rows.end));
+    }
+    name.push_str(match layout {
+        MatrixLayout::Stored => "",
+        MatrixLayout::Columns => ".columns",
+        MatrixLayout::Pixel => ".pixel",
+    });
+    let bits = match form {
+        MatrixForm::PerChannel { bits } | MatrixForm::PerTensor { bits } => bits,
+        MatrixForm::Blocks => 4,
+        MatrixForm::Half => 16,
+    };
+    let stride = inputs.checked_mul(u64::from(bits)).ok_or("its rows are too long")?.div_ceil(8);
+    let length = stride.checked_mul(outputs).ok_or("it is too large")?;
+    if weight.length() != length {
+        return Err(format!("{} bytes where {:?} has {length}", weight.length(), weight.shape()));
+    }
+    let transposed = layout != MatrixLayout::Stored;
+    let data = match weight.bytes() {
+        Err(_) => StaticData::Stand { seed: seed(&name) },
+        Ok(bytes) => {
+            let bytes = &bytes[(stride * rows.start) as usize..(stride * rows.end) as usize];
+            match (bits, transposed) {
+                (4 | 2, transposed) => StaticData::Packed { bytes, bits, transposed },
+                (8, true) => StaticData::Transposed(bytes),
+                (_, true) => return Err("f16 matrices are not transposed".to_owned()),
+                (_, false) => StaticData::Bytes(Cow::Borrowed(bytes)),
+            }
+        }
+    };
+    let (dims, axis) = match layout {
+        MatrixLayout::Stored => (vec![count, inputs], 0),
+        MatrixLayout::Columns => (vec![inputs, count], 1),
+        MatrixLayout::Pixel => (vec![1, 1, inputs, count], 3),
+    };
+    if form == MatrixForm::Half {
+        return Ok(Constant { name, dims, dtype: DataType::Float16, encoding: QnnEncoding::None, data });
+    }
+    let quantisation = weight.quantisation().ok_or("it has no scales")?;
+    let known = scales(&quantisation)?;
+    // Of random values of that many inputs, so that a stand-in's products stay near 1.
+    let guess = 1.0 / ((1u64 << (bits - 1)) as f32 * (inputs as f32).sqrt());
+    let channel_scales = || match &known {
+        Some(scales) => scales
+            .get(rows.start as usize..rows.end as usize)
+            .map(<[f32]>::to_vec)
+            .ok_or_else(|| format!("{} scales for {outputs} outputs", scales.len())),
+        None => Ok(vec![guess; count as usize]),
+    };
+    let encoding = match form {
+        MatrixForm::PerChannel { bits: 8 } => QnnEncoding::PerAxis { axis, scales: channel_scales()? },
+        MatrixForm::PerChannel { bits } => {
+            QnnEncoding::BitWidthPerAxis { bits, axis, scales: channel_scales()? }
+        }
+        MatrixForm::PerTensor { bits } => {
+            let scale = known.as_ref().and_then(|scales| scales.first().copied()).unwrap_or(guess);
+            let scale_offset = ScaleOffset { scale, offset: 0 };
+            match bits {
+                8 => QnnEncoding::PerTensor(scale_offset),
+                bits => QnnEncoding::BitWidth { bits, scale_offset },
+            }
+        }
+        MatrixForm::Blocks => {
+            let blocks = inputs / BLOCK;
+            let (scales, multiples) = match &known {
+                Some(scales) => block_multiples(&weight, scales, rows.clone())?,
+                None => {
+                    let multiples = (0..count * blocks).map(|block| 8 + (block % 8) as u8).collect();
+                    (vec![guess / 8.0; count as usize], multiples)
+                }
+            };
+            QnnEncoding::BlockExpansion { axis, scales, blocks_per_channel: blocks as u32, multiples }
+        }
+        MatrixForm::Half => QnnEncoding::None,
+    };
+    Ok(Constant { name, dims, dtype: DataType::Sfixed8, encoding, data })
+}
+
+/// Whether a constant that is no matrix can be decoded.
+pub(super) fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
+    let (name, elements) =
+        (weight.name(), weight.shape().iter().fold(1u64, |product, extent| product.saturating_mul(*extent)));
+    if elements > MAX_SMALL {
+        return Err(format!(
+            "constant `{name}` {:?} has more than {MAX_SMALL} values and is no matrix",
+            weight.shape()
+        ));
+    }
+    let width = match weight.dtype() {
+        raw::SW_DTYPE_F32 => 4,
+        raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16 | raw::SW_DTYPE_U16 | raw::SW_DTYPE_I16 => 2,
+        raw::SW_DTYPE_U8 | raw::SW_DTYPE_I8 => 1,
+        other => return Err(format!("constant `{name}` is {}", dtype_name(other))),
+    };
+    if weight.length() != elements * width {
+        return Err(format!("constant `{name}` {:?} has {} bytes", weight.shape(), weight.length()));
+    }
+    let is_integer = !matches!(weight.dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16);
+    match weight.quantisation() {
+        None if is_integer => {
+            Err(format!("constant `{name}` is {} without a scale", dtype_name(weight.dtype())))
+        }
+        Some(_) if !is_integer => {
+            Err(format!("constant `{name}` is {} with scales", dtype_name(weight.dtype())))
+        }
+        Some(quantisation) if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR => {
+            Err(format!("constant `{name}` has many scales and is no matrix"))
+        }
+        Some(quantisation) => {
+            scales(&quantisation).map(drop).map_err(|reason| format!("constant `{name}`: {reason}"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Scale and zero point of a small constant of integers; none where they are not at hand.
+fn small_affine(weight: &WeightView<'_>) -> Option<(f32, i32)> {
+    let quantisation = weight.quantisation()?;
+    let scale = *scales(&quantisation).ok()??.first()?;
+    Some((scale, quantisation.zero_points().ok()?.first().copied().unwrap_or(0)))
+}
+
+/// The values of a constant that passed [`check_small`]; none where they are not at hand.
+fn small_values(weight: &WeightView<'_>) -> Option<Vec<f32>> {
+    let bytes = weight.bytes().ok()?;
+    let pairs = || bytes.as_chunks::<2>().0.iter();
+    let floats = match weight.dtype() {
+        raw::SW_DTYPE_F32 => bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
+        raw::SW_DTYPE_F16 => pairs().map(|two| f16::from_le_bytes(*two).to_f32()).collect(),
+        raw::SW_DTYPE_BF16 => pairs().map(|two| half::bf16::from_le_bytes(*two).to_f32()).collect(),
+        integers => {
+            let (scale, zero) = small_affine(weight)?;
+            let value = |stored: i32| (stored - zero) as f32 * scale;
+            match integers {
+                raw::SW_DTYPE_U16 => pairs().map(|two| value(u16::from_le_bytes(*two).into())).collect(),
+                raw::SW_DTYPE_I16 => pairs().map(|two| value(i16::from_le_bytes(*two).into())).collect(),
+                raw::SW_DTYPE_I8 => bytes.iter().map(|one| value((*one as i8).into())).collect(),
+                _ => bytes.iter().map(|one| value((*one).into())).collect(),
+            }
+        }
+    };
+    Some(floats)
+}
+
+/// A constant that is no matrix, plus `offset`, as activations stored like `family` are read: u16 or f16.
+pub(super) fn small<'w>(
+    weight: WeightView<'w>,
+    family: Encoding,
+    offset: f32,
+) -> Result<Constant<'w>, String> {
+    check_small(&weight)?;
+    let dims = weight.shape().to_vec();
+    let mut name = weight.name().to_owned();
+    let is_half = family == Encoding::Half;
+    let as_stored =
+        offset == 0.0 && weight.dtype() == if is_half { raw::SW_DTYPE_F16 } else { raw::SW_DTYPE_U16 };
+    if !as_stored {
+        name.push_str(if is_half { ".f16" } else { ".u16" });
+        if offset != 0.0 {
+            name.push_str(&format!(".plus-{offset}"));
+        }
+    }
+    let (Some(values), true) = (small_values(&weight), weight.bytes().is_ok()) else {
+        let data = StaticData::Stand { seed: seed(&name) };
+        let encoding = if is_half { Encoding::Half } else { Encoding::covering(0.0, 2.0) };
+        return Ok(Constant { name, dims, dtype: encoding.dtype(), encoding: encoding.qnn(), data });
+    };
+    if as_stored {
+        let data = StaticData::Bytes(Cow::Borrowed(weight.bytes().map_err(|error| error.message)?));
+        let encoding = match small_affine(&weight) {
+            Some((scale, zero)) if !is_half => QnnEncoding::PerTensor(ScaleOffset { scale, offset: -zero }),
+            _ => QnnEncoding::None,
+        };
+        let dtype = if is_half { DataType::Float16 } else { DataType::Ufixed16 };
+        return Ok(Constant { name, dims, dtype, encoding, data });
+    }
+    let values: Vec<f32> = values.into_iter().map(|value| value + offset).collect();
+    if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+        return Err(format!("constant `{}` holds {value}", weight.name()));
+    }
+    Ok(encoded(name, dims, &values, family))
+}
+
+/// Values as a constant that activations stored like `family` are read with: u16 over their range, or f16.
+pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Encoding) -> Constant<'w> {
+    if family == Encoding::Half {
+        let limit = f16::MAX.to_f32();
+        let halves = values.iter().map(|value| f16::from_f32(value.clamp(-limit, limit)));
+        let data = StaticData::Bytes(Cow::Owned(halves.flat_map(f16::to_le_bytes).collect()));
+        return Constant { name, dims, dtype: DataType::Float16, encoding: QnnEncoding::None, data };
+    }
+    let ends = values.iter().fold((0.0f32, 0.0f32), |(low, high), value| (low.min(*value), high.max(*value)));
+    let encoding = Encoding::covering(ends.0, ends.1);
+    let stored: Vec<u8> = match encoding {
+        Encoding::Fixed16(affine) => values
+            .iter()
+            .map(|value| (value / affine.scale).round_ties_even() + affine.zero as f32)
+            .flat_map(|stored| (stored.clamp(0.0, f32::from(u16::MAX)) as u16).to_le_bytes())
+            .collect(),
+        _ => Vec::new(),
+    };
+    let data = StaticData::Bytes(Cow::Owned(stored));
+    Constant { name, dims, dtype: DataType::Ufixed16, encoding: encoding.qnn(), data }
+}
+
+/// One number for every value of a tensor: exact in u16 as a power of two times itself, nearest in f16.
+pub(super) fn scalar<'w>(value: f32, extent: u64, family: Encoding) -> Constant<'w> {
+    let dims = vec![extent];
+    let count = extent as usize;
+    if family == Encoding::Half {
+        let name = format!("constant.f16.{extent}.{value}");
+        return encoded(name, dims, &vec![value; count], family);
+    }
+    let name = format!("constant.u16.{extent}.{value}");
+    let (stored, scale, offset) = match value {
+        value if value > 0.0 => (32_768u16, value / 32_768.0, 0),
+        value if value < 0.0 => (0, -value / 32_768.0, -32_768),
+        _ => (0, 1.0, 0),
+    };
+    let scale = scale.max(f32::MIN_POSITIVE);
+    let data = StaticData::Bytes(Cow::Owned(stored.to_le_bytes().repeat(count)));
+    let encoding = QnnEncoding::PerTensor(ScaleOffset { scale, offset });
+    Constant { name, dims, dtype: DataType::Ufixed16, encoding, data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_scales_are_multiples_of_one_scale_or_refused() {
+        let halves =
+            |scales: &[f32]| -> Vec<f32> { scales.iter().map(|s| f16::from_f32(*s).to_f32()).collect() };
+        let scale = 0.001_234;
+        for multiples in [&[1u8, 2, 3, 16][..], &[5, 7, 16], &[9], &[15, 16, 14], &[2, 4, 8]] {
+            let scales = halves(&multiples.iter().map(|m| f32::from(*m) * scale).collect::<Vec<_>>());
+            let (channel, found) = multiples_of(&scales).expect("multiples");
+            for (given, found) in scales.iter().zip(found) {
+                assert!((f32::from(found) * channel / given - 1.0).abs() < 0.002, "{multiples:?}");
+            }
+        }
+        assert_eq!(multiples_of(&[1.0, 17.5]), None);
+        assert_eq!(multiples_of(&[1.0, 1.03]), None);
+        assert_eq!(multiples_of(&[0.9, 1.0, 1.234]), None);
+    }
+
+    #[test]
+    fn numbers_are_exact_in_sixteen_bits() {
+        for value in [1.0f32, 0.1, 30.0, -2.5, 1e-6, 0.0] {
+            let constant = scalar(value, 2, Encoding::FRACTION);
+            let (QnnEncoding::PerTensor(encoding), StaticData::Bytes(bytes)) =
+                (constant.encoding, constant.data)
+            else {
+                panic!("one scale")
+            };
+            let stored = i32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+            assert_eq!((stored + encoding.offset) as f32 * encoding.scale, value);
+            assert_eq!(bytes.len(), 4);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Memory that application and processor see alike, on a phone: allocated by `libcdsprpc.so`, or a dma-buf of somebody else.
+//!
+//! **Untried**: there is no phone here, and the x86-64 library registers no memory. Elsewhere than on a phone plain memory is given, and imports are
+//! refused.
+//!
+//! A buffer is registered with a context when a run first binds it as a whole; otherwise its mapped bytes are bound like any others, and the
+//! library copies them.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use shardwright_shim_abi::{Buffer, HostBuffer};
+
+use crate::error::ShimError;
+
+/// The transport to the processor; it owns the allocator.
+const TRANSPORT: &str = "libcdsprpc.so";
+/// The system heap, cached.
+const SYSTEM_HEAP: c_int = 25;
+const CACHED: u32 = 1;
+/// What the allocator aligns to.
+const PAGE: usize = 4096;
+
+/// Whether this machine may have the processor itself.
+pub const IS_PHONE: bool =
+    cfg!(all(target_arch = "aarch64", any(target_os = "android", target_os = "linux")));
+
+type Allocate = unsafe extern "C" fn(c_int, u32, c_int) -> *mut c_void;
+type Free = unsafe extern "C" fn(*mut c_void);
+type Descriptor = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// The allocator of the transport.
+#[derive(Debug)]
+pub struct Allocator {
+    allocate: Allocate,
+    free: Free,
+    descriptor: Descriptor,
+    // Keeps the functions above callable.
+    _transport: Library,
+}
+
+impl Allocator {
+    /// Opens the transport by name.
+    ///
+    /// # Errors
+    ///
+    /// [`ShimError::UnsupportedMemory`] where there is none, which is everywhere but on a phone.
+    pub fn open() -> Result<Arc<Allocator>, ShimError> {
+        let refuse = |error: libloading::Error| ShimError::UnsupportedMemory {
+            what: "memory of the processor",
+            reason: format!("{TRANSPORT}: {error}"),
+        };
+        // SAFETY: the platform's own library of that name, whose initialisers are meant to run.
+        let transport = unsafe { Library::open(Some(TRANSPORT), RTLD_NOW | RTLD_LOCAL) }.map_err(refuse)?;
+        // SAFETY: the platform's documentation gives the functions these types; the library is kept with them.
+        unsafe {
+            Ok(Arc::new(Allocator {
+                allocate: *transport.get::<Allocate>(b"rpcmem_alloc").map_err(refuse)?,
+                free: *transport.get::<Free>(b"rpcmem_free").map_err(refuse)?,
+                descriptor: *transport.get::<Descriptor>(b"rpcmem_to_fd").map_err(refuse)?,
+                _transport: transport,
+            }))
+        }
+    }
+}
+
+/// Who gives the memory back, and how.
+#[derive(Debug)]
+enum Owner {
+    Allocator(Arc<Allocator>),
+    /// Mapped by us; the descriptor stays the host's.
+    Mapping,
+}
+
+/// Memory with a file descriptor by which the processor finds it.
+#[derive(Debug)]
+pub struct SharedMemory {
+    pointer: NonNull<u8>,
+    length: usize,
+    fd: RawFd,
+    owner: Owner,
+}
+
+// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for overlap.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Zeroed memory from the transport's allocator.
+    fn allocate(allocator: &Arc<Allocator>, length: usize) -> Result<SharedMemory, ShimError> {
+        let refuse =
+            |reason: String| ShimError::UnsupportedMemory { what: "memory of the processor", reason };
+        let size = c_int::try_from(length.max(1)).map_err(|_| refuse(format!("{length} bytes at once")))?;
+        // SAFETY: plain numbers; null is an answer.
+        let pointer = unsafe { (allocator.allocate)(SYSTEM_HEAP, CACHED, size) };
+        let pointer = NonNull::new(pointer.cast::<u8>())
+            .ok_or_else(|| refuse(format!("no {length} bytes in the system heap")))?;
+        let mut held = SharedMemory { pointer, length, fd: -1, owner: Owner::Allocator(allocator.clone()) };
+        // SAFETY: that many bytes were allocated, and nobody else knows them yet.
+        unsafe { pointer.as_ptr().write_bytes(0, length) };
+        // SAFETY: allocated above.
+        let fd = unsafe { (allocator.descriptor)(pointer.as_ptr().cast()) };
+        if fd < 0 {
+            return Err(refuse(format!("{length} bytes without a file descriptor")));
+        }
+        held.fd = fd;
+        Ok(held)
+    }
+
+    /// Maps a dma-buf.
+    fn map(fd: RawFd, offset: u64, length: u64) -> Result<SharedMemory, ShimError> {
+        let refuse = |reason: String| ShimError::UnsupportedMemory { what: "a dma-buf", reason };
+        if offset != 0 {
+            // The descriptor alone names memory to the processor.
+            return Err(refuse(format!("it starts at {offset}, only whole buffers are imported")));
+        }
+        let length = usize::try_from(length).ok().filter(|length| (1..=isize::MAX as usize).contains(length));
+        let length = length.ok_or_else(|| refuse("its length is impossible".to_owned()))?;
+        // SAFETY: a fresh mapping at an address of the system's choice.
+        let pointer = unsafe {
+            let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            libc::mmap(std::ptr::null_mut(), length, access, shared, fd, 0)
+        };
+        if pointer == libc::MAP_FAILED {
+            return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())));
+        }
+        let pointer = NonNull::new(pointer.cast()).ok_or_else(|| refuse("mapped at null".to_owned()))?;
+        Ok(SharedMemory { pointer, length, fd, owner: Owner::Mapping })
+    }
+
+    /// The descriptor by which the processor finds it.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as this value: the allocator's until it is freed, the host's until the buffer is.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        match &self.owner {
+            // SAFETY: allocated by it, freed once.
+            Owner::Allocator(allocator) => unsafe { (allocator.free)(self.pointer.as_ptr().cast()) },
+            // SAFETY: mapped with that length, unmapped once.
+            Owner::Mapping => unsafe {
+                libc::munmap(self.pointer.as_ptr().cast(), self.length);
+            },
+        }
+    }
+}
+
+/// A buffer of the contract over shared memory. Shards that registered it keep the memory.
+pub struct SharedBuffer(pub Arc<SharedMemory>);
+
+// SAFETY: the memory lives as long as the value, does not move and has that many bytes.
+unsafe impl Buffer for SharedBuffer {
+    fn pointer(&self) -> *mut u8 {
+        self.0.pointer.as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.0.length
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// Zeroed memory: the processor's where there is an allocator, else the process's.
+///
+/// # Errors
+///
+/// The allocator's, and [`ShimError::UnsupportedMemory`] for an alignment beyond a page there.
+pub fn allocate(
+    allocator: Option<&Arc<Allocator>>,
+    length: usize,
+    alignment: usize,
+) -> shardwright_shim_abi::Result<Box<dyn Buffer>> {
+    let Some(allocator) = allocator else { return Ok(Box::new(HostBuffer::new(length, alignment)?)) };
+    if alignment > PAGE {
+        let reason = format!("aligned to {alignment}, pages are {PAGE}");
+        return Err(ShimError::UnsupportedMemory { what: "memory of the processor", reason }.into());
+    }
+    Ok(Box::new(SharedBuffer(Arc::new(SharedMemory::allocate(allocator, length)?))))
+}
+
+/// Makes a dma-buf visible.
+///
+/// # Errors
+///
+/// [`ShimError::UnsupportedMemory`] elsewhere than on a phone, and for what cannot be mapped whole.
+pub fn import(fd: RawFd, offset: u64, length: u64) -> Result<Box<dyn Buffer>, ShimError> {
+    if !IS_PHONE {
+        return Err(ShimError::UnsupportedMemory {
+            what: "a dma-buf",
+            reason: "only a phone's library registers memory".to_owned(),
+        });
+    }
+    Ok(Box::new(SharedBuffer(Arc::new(SharedMemory::map(fd, offset, length)?))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn mapped_memory_is_the_files_and_is_given_back() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(8192).expect("grown");
+        let memory = SharedMemory::map(file.as_raw_fd(), 0, 8192).expect("mapped");
+        let buffer = SharedBuffer(Arc::new(memory));
+        assert_eq!((buffer.length(), buffer.0.fd().as_raw_fd()), (8192, file.as_raw_fd()));
+        // SAFETY: as many bytes as the buffer has, known to nobody else.
+        unsafe { buffer.pointer().add(8191).write(7) };
+        drop(buffer);
+        let mut byte = [0];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, 8191).expect("read");
+        assert_eq!(byte, [7]);
+        for (offset, length) in [(4096, 4096), (0, 0), (0, u64::MAX)] {
+            let refused = SharedMemory::map(file.as_raw_fd(), offset, length).expect_err("refused");
+            assert!(matches!(refused, ShimError::UnsupportedMemory { what: "a dma-buf", .. }));
+        }
+        assert!(SharedMemory::map(-1, 0, 4096).is_err());
+    }
+
+    #[test]
+    fn without_the_transport_there_is_plain_memory() {
+        if IS_PHONE {
+            return;
+        }
+        assert!(matches!(Allocator::open(), Err(ShimError::UnsupportedMemory { .. })));
+        let buffer = allocate(None, 100, 256).expect("allocated");
+        assert!(buffer.as_any().is::<HostBuffer>() && (buffer.pointer() as usize).is_multiple_of(256));
+        assert!(import(0, 0, 4096).is_err());
+    }
+}

@@ -1,0 +1,258 @@
+use super::{ContextHandle, Preparation, checked};
+use crate::failure::{FailureKind, QnnError, Result};
+use crate::ffi::{self, Handle, number};
+use crate::library::Library;
+use crate::log::{self, Level};
+use crate::simulation::Quiet;
+use crate::soc::SocId;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// The library's compiler and executor, with its log.
+#[derive(Debug)]
+pub struct Backend {
+    library: Arc<Library>,
+    log: Handle,
+    handle: Handle,
+}
+
+// SAFETY: the handles are used through the library's functions only, which take them on any thread.
+unsafe impl Send for Backend {}
+// SAFETY: as above; calls that change something are serialised by `Preparation`.
+unsafe impl Sync for Backend {}
+
+impl Backend {
+    /// Starts the backend; its log is kept at warning level, where the reasons stand.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn new(library: Arc<Library>) -> Result<Arc<Backend>> {
+        Backend::with_level(library, Level::Warning)
+    }
+
+    /// Starts the backend with a log at a level.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn with_level(library: Arc<Library>, level: Level) -> Result<Arc<Backend>> {
+        let preparation = Preparation::begin();
+        let _quiet = Quiet::new();
+        let functions = library.functions();
+        let mut log = null_mut();
+        // SAFETY: the callback lives as long as the process, the place as long as the call.
+        let code = unsafe { (functions.log_create)(Some(log::receive), level as u32, &mut log) };
+        checked(&library, "logCreate", code, preparation.mark())?;
+        let mut handle = null_mut();
+        // SAFETY: the log's handle is live; no config; the place outlives the call.
+        let code = unsafe { (functions.backend_create)(log, null(), &mut handle) };
+        if let Err(error) = checked(&library, "backendCreate", code, preparation.mark()) {
+            // SAFETY: made above, not used any more.
+            unsafe { (functions.log_free)(log) };
+            return Err(error);
+        }
+        Ok(Arc::new(Backend { library: library.clone(), log, handle }))
+    }
+
+    /// The library it is of.
+    pub fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
+    /// Says more or less from now on.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn set_log_level(&self, level: Level) -> Result<()> {
+        let preparation = Preparation::begin();
+        // SAFETY: the handle is live.
+        let code = unsafe { (self.library.functions().log_set_log_level)(self.log, level as u32) };
+        checked(&self.library, "logSetLogLevel", code, preparation.mark())
+    }
+
+    /// Names of the operations it has, as the library lists them.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn supported_operations(&self) -> Result<Vec<String>> {
+        /// More than this is no list: the library has 130.
+        const MOST: u32 = 1 << 16;
+        let preparation = Preparation::begin();
+        let mut count = 0;
+        let mut list = null();
+        // SAFETY: the handle is live, the places outlive the call.
+        let code = unsafe {
+            (self.library.functions().backend_get_supported_operations)(self.handle, &mut count, &mut list)
+        };
+        checked(&self.library, "backendGetSupportedOperations", code, preparation.mark())?;
+        if list.is_null() {
+            return Ok(Vec::new());
+        }
+        let names = (0..count.min(MOST)).map(|index| {
+            // SAFETY: the library says there are that many, and keeps them.
+            let name = unsafe { (*list.add(index as usize)).name };
+            // SAFETY: null, or text the library keeps.
+            unsafe { super::tensor::text(name) }
+        });
+        Ok(names.flatten().collect())
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    pub(crate) fn log(&self) -> Handle {
+        self.log
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        let _preparation = Preparation::begin();
+        // SAFETY: made by `new`; what was made from it is gone, since it held this value.
+        unsafe {
+            (self.library.functions().backend_free)(self.handle);
+            (self.library.functions().log_free)(self.log);
+        }
+    }
+}
+
+/// What code is made for or run on: a chip by its number, or the one in this phone.
+#[derive(Debug)]
+pub struct Device {
+    backend: Arc<Backend>,
+    handle: Handle,
+    soc: Option<SocId>,
+}
+
+// SAFETY: as for `Backend`.
+unsafe impl Send for Device {}
+// SAFETY: as for `Backend`.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// A device of a chip. Without a number the library takes the phone's own chip, and on a machine that is none a chip of architecture 68.
+    ///
+    /// # Errors
+    /// What the library answers: 14001 for a number it does not know.
+    pub fn new(backend: Arc<Backend>, soc: Option<SocId>) -> Result<Arc<Device>> {
+        let preparation = Preparation::begin();
+        let _quiet = Quiet::new();
+        let library = backend.library.clone();
+        let id = soc.map_or(0, |soc| soc.0);
+        let long = ffi::DeviceCustomConfig16 { option: number::DEVICE_SOC, padding: 0, first: id, second: 0 };
+        let short = ffi::DeviceCustomConfig12 { option: number::DEVICE_SOC, first: id, second: 0 };
+        let custom: *const c_void = match library.has_long_device_config() {
+            true => (&raw const long).cast(),
+            false => (&raw const short).cast(),
+        };
+        let config = ffi::DeviceConfig { option: number::CONFIG_CUSTOM, value: custom };
+        let list = [&raw const config, null()];
+        let configs = if soc.is_some() { list.as_ptr() } else { null() };
+        let mut handle = null_mut();
+        // SAFETY: the log's handle is live; the list ends with null and outlives the call, as does what it points to.
+        let code = unsafe { (library.functions().device_create)(backend.log, configs, &mut handle) };
+        checked(&library, "deviceCreate", code, preparation.mark())?;
+        Ok(Arc::new(Device { backend, handle, soc }))
+    }
+
+    /// The backend it is of.
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// The library it is of.
+    pub fn library(&self) -> &Arc<Library> {
+        &self.backend.library
+    }
+
+    /// The chip, if one was given.
+    pub fn soc(&self) -> Option<SocId> {
+        self.soc
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _preparation = Preparation::begin();
+        // SAFETY: made by `new`; what was made from it is gone, since it held this value.
+        unsafe { (self.library().functions().device_free)(self.handle) };
+    }
+}
+
+/// Memory of the phone that processor and application see alike, registered with a context by its file descriptor.
+///
+/// **Untried**: the x86-64 library answers 1000 to every registration, and the layout of the descriptor is as public sources tell it.
+#[derive(Debug)]
+pub struct RegisteredMemory {
+    context: Arc<ContextHandle>,
+    handle: Handle,
+    bytes: u64,
+}
+
+// SAFETY: as for `Backend`.
+unsafe impl Send for RegisteredMemory {}
+// SAFETY: as for `Backend`.
+unsafe impl Sync for RegisteredMemory {}
+
+impl RegisteredMemory {
+    /// Registers memory as big as `dims` of `data_type`.
+    ///
+    /// # Errors
+    /// [`QnnError::NotOffered`] where the library has no such thing.
+    pub(crate) fn new(
+        context: Arc<ContextHandle>,
+        kind: u32,
+        fd: std::os::fd::RawFd,
+        data: *mut c_void,
+        data_type: u32,
+        dims: &[u32],
+        bytes: u64,
+    ) -> Result<RegisteredMemory> {
+        let preparation = Preparation::begin();
+        let library = context.library().clone();
+        let descriptor = ffi::MemoryDescriptor {
+            rank: dims.len() as u32,
+            dims: dims.as_ptr(),
+            shape_config: null(),
+            data_type,
+            memory_kind: kind,
+            fd,
+            data,
+        };
+        let mut handle = null_mut();
+        // SAFETY: the context is live; one descriptor, one place, both outlive the call.
+        let code =
+            unsafe { (library.functions().mem_register)(context.handle(), &descriptor, 1, &mut handle) };
+        match checked(&library, "memRegister", code, preparation.mark()) {
+            Ok(()) => Ok(RegisteredMemory { context, handle, bytes }),
+            Err(QnnError::Call(failure))
+                if failure.code == 1000 || failure.kind == FailureKind::UnsupportedOp =>
+            {
+                Err(QnnError::NotOffered { what: "registered memory", reason: failure.reason })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl Drop for RegisteredMemory {
+    fn drop(&mut self) {
+        let _preparation = Preparation::begin();
+        // SAFETY: registered by `new` and not yet freed; the context is held.
+        unsafe { (self.context.library().functions().mem_de_register)(&self.handle, 1) };
+    }
+}

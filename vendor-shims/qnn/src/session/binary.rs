@@ -1,0 +1,224 @@
+use super::describe::describe_known;
+use super::{
+    BinaryDescription, ContextHandle, Device, GraphDescription, Memory, Preparation, RegisteredMemory,
+    TensorDescription, checked,
+};
+use crate::failure::{QnnError, Result};
+use crate::ffi::{Handle, number};
+use crate::graph::DataType;
+use crate::simulation::Confined;
+use std::ffi::{CString, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// A compiled context.
+#[derive(Clone, Debug)]
+pub struct ContextBinary {
+    /// The vendor's format.
+    pub bytes: Vec<u8>,
+    /// What the system library reads in it; nothing where there is none.
+    pub description: Option<BinaryDescription>,
+}
+
+pub(crate) fn serialise(context: &Arc<ContextHandle>) -> Result<ContextBinary> {
+    let preparation = Preparation::begin();
+    let library = context.library();
+    let functions = library.functions();
+    let mut size = 0;
+    // SAFETY: the context is live, the place outlives the call.
+    let code = unsafe { (functions.context_get_binary_size)(context.handle(), &mut size) };
+    checked(library, "contextGetBinarySize", code, preparation.mark())?;
+    let mut bytes = vec![0u8; size as usize];
+    let mut written = 0;
+    // SAFETY: the context is live; the buffer has that size.
+    let code = unsafe {
+        (functions.context_get_binary)(
+            context.handle(),
+            bytes.as_mut_ptr().cast::<c_void>(),
+            size,
+            &mut written,
+        )
+    };
+    checked(library, "contextGetBinary", code, preparation.mark())?;
+    bytes.truncate(written as usize);
+    drop(preparation);
+    let description = match library.system() {
+        Ok(system) => Some(describe_known(system, &bytes)?),
+        Err(_) => None,
+    };
+    if let (Some(description), Some(soc)) = (&description, context.device().soc())
+        && description.soc_model != soc.0
+    {
+        return Err(QnnError::WrongTarget {
+            asked: soc.0,
+            made: description.soc_model,
+            arch: description.arch,
+        });
+    }
+    Ok(ContextBinary { bytes, description })
+}
+
+/// A context loaded from a binary.
+#[derive(Debug)]
+pub struct LoadedContext {
+    handle: Arc<ContextHandle>,
+    description: Option<BinaryDescription>,
+}
+
+impl LoadedContext {
+    /// Loads a binary. **The bytes must be known by their hash**: the library follows offsets in them without looking, so damaged ones are loaded without
+    /// complaint or end the process; and it looks at the chip only for some chips. The bytes need not live on.
+    ///
+    /// # Errors
+    /// What the library answers: 30001 or 30010 for no or damaged heads, 5005 for some other chips, 1000 on x86-64 for binaries with shared weights.
+    pub fn from_binary(device: Arc<Device>, bytes: &[u8]) -> Result<LoadedContext> {
+        let library = device.library().clone();
+        let description = match library.system() {
+            Ok(system) => Some(describe_known(system, bytes)?),
+            Err(_) => None,
+        };
+        let preparation = Preparation::begin();
+        let _confined = Confined::new();
+        let mut handle = null_mut();
+        // SAFETY: backend and device are live; the bytes have that length and are only read; no config, no profile.
+        let code = unsafe {
+            (library.functions().context_create_from_binary)(
+                device.backend().handle(),
+                device.handle(),
+                null(),
+                bytes.as_ptr().cast::<c_void>(),
+                bytes.len() as u64,
+                &mut handle,
+                null_mut(),
+            )
+        };
+        checked(&library, "contextCreateFromBinary", code, preparation.mark())?;
+        drop(preparation);
+        Ok(LoadedContext { handle: ContextHandle::adopt(device, handle), description })
+    }
+
+    /// What the system library reads in the binary; nothing where there is none.
+    pub fn description(&self) -> Option<&BinaryDescription> {
+        self.description.as_ref()
+    }
+
+    /// A graph by its name, its tensors as the system library describes them.
+    ///
+    /// # Errors
+    /// [`QnnError::GraphMissing`]; without a system library its error.
+    pub fn graph(&self, name: &str) -> Result<LoadedGraph> {
+        let Some(description) = &self.description else {
+            self.handle.library().system()?;
+            return Err(QnnError::GraphMissing { name: name.to_owned(), available: Vec::new() });
+        };
+        match description.graphs.iter().find(|graph| graph.name == name) {
+            Some(graph) => self.graph_as(graph),
+            None => Err(QnnError::GraphMissing {
+                name: name.to_owned(),
+                available: description.graphs.iter().map(|graph| graph.name.clone()).collect(),
+            }),
+        }
+    }
+
+    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see [`RegisteredMemory`].
+    ///
+    /// # Errors
+    /// [`QnnError::NotOffered`] where the library has no such thing.
+    pub fn register_ion(
+        &self,
+        fd: std::os::fd::BorrowedFd<'_>,
+        data_type: DataType,
+        dims: &[u32],
+    ) -> Result<RegisteredMemory> {
+        super::memory::register(&self.handle, number::MEMORY_ION, fd, null_mut(), data_type, dims)
+    }
+
+    /// A graph whose tensors are told: for where the binary came with a description and there is no system library.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn graph_as(&self, description: &GraphDescription) -> Result<LoadedGraph> {
+        let missing = || QnnError::GraphMissing { name: description.name.clone(), available: Vec::new() };
+        let name = CString::new(description.name.as_str()).map_err(|_| missing())?;
+        let preparation = Preparation::begin();
+        let library = self.handle.library();
+        let mut handle = null_mut();
+        // SAFETY: the context is live; name and place outlive the call.
+        let code =
+            unsafe { (library.functions().graph_retrieve)(self.handle.handle(), name.as_ptr(), &mut handle) };
+        checked(library, "graphRetrieve", code, preparation.mark())?;
+        Ok(LoadedGraph {
+            context: self.handle.clone(),
+            handle,
+            name: description.name.clone(),
+            inputs: description.inputs.clone(),
+            outputs: description.outputs.clone(),
+        })
+    }
+}
+
+/// A graph of a loaded binary.
+#[derive(Debug)]
+pub struct LoadedGraph {
+    context: Arc<ContextHandle>,
+    handle: Handle,
+    name: String,
+    inputs: Vec<TensorDescription>,
+    outputs: Vec<TensorDescription>,
+}
+
+// SAFETY: as for `ContextHandle`, which it holds.
+unsafe impl Send for LoadedGraph {}
+// SAFETY: as above.
+unsafe impl Sync for LoadedGraph {}
+
+impl LoadedGraph {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its inputs, in the binary's order.
+    pub fn inputs(&self) -> &[TensorDescription] {
+        &self.inputs
+    }
+
+    /// Its outputs, in the binary's order.
+    pub fn outputs(&self) -> &[TensorDescription] {
+        &self.outputs
+    }
+
+    /// Runs it once: bytes of the inputs in, bytes of the outputs out, in the order of [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
+    ///
+    /// # Errors
+    /// Memory of a wrong length, and what the library answers.
+    pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
+        super::execute::execute_bytes(
+            &self.context,
+            self.handle,
+            &self.name,
+            (&self.inputs, inputs),
+            (&self.outputs, outputs),
+        )
+    }
+
+    /// Runs it once in given memory.
+    ///
+    /// # Safety
+    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else until this returns.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute).
+    pub unsafe fn execute_in(&self, inputs: &[Memory<'_>], outputs: &[Memory<'_>]) -> Result<()> {
+        // SAFETY: the caller promises the same.
+        unsafe {
+            super::execute::execute(
+                &self.context,
+                self.handle,
+                &self.name,
+                (&self.inputs, inputs),
+                (&self.outputs, outputs),
+            )
+        }
+    }
+}

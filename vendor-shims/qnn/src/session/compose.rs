@@ -1,0 +1,320 @@
+use super::check::Composer;
+use super::configs::Configs;
+use super::data::materialise;
+use super::node::{NodeParts, blame};
+use super::tensor::TensorParts;
+use super::{ContextHandle, GraphOptions, Memory, Preparation, Profile, TensorDescription, checked};
+use crate::failure::{QnnError, Result};
+use crate::ffi::{self, Handle, number};
+use crate::graph::{QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorKind};
+use crate::log;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// A graph that the library has, from composed to executed.
+#[derive(Debug)]
+pub struct ComposedGraph {
+    context: Arc<ContextHandle>,
+    handle: Handle,
+    name: String,
+    inputs: Vec<TensorDescription>,
+    outputs: Vec<TensorDescription>,
+    /// Node and operation, for finding them in the log.
+    nodes: Vec<(String, &'static str)>,
+}
+
+// SAFETY: as for `ContextHandle`, which it holds.
+unsafe impl Send for ComposedGraph {}
+// SAFETY: as above.
+unsafe impl Sync for ComposedGraph {}
+
+impl ComposedGraph {
+    /// Compiles the graph. With `profile` the library estimates it meanwhile, where it can for the chip; that costs nothing.
+    ///
+    /// # Errors
+    /// Why it cannot be compiled, with the node at fault where the log names it.
+    pub fn finalize(&mut self, profile: bool) -> Result<Option<Profile>> {
+        let preparation = Preparation::begin();
+        let library = self.context.library().clone();
+        let handle = match profile {
+            true => Some(super::profile::ProfileHandle::new(self.context.device().backend(), &preparation)?),
+            false => None,
+        };
+        let raw = handle.as_ref().map_or(null_mut(), |handle| handle.raw());
+        // SAFETY: graph and profile are live; no signal.
+        let code = unsafe { (library.functions().graph_finalize)(self.handle, raw, null_mut()) };
+        let answer = checked(&library, "graphFinalize", code, preparation.mark());
+        answer.map_err(|error| self.name_node(error, preparation.mark()))?;
+        handle.map(|handle| handle.read(preparation.mark())).transpose()
+    }
+
+    /// Finds the node that the log speaks of.
+    fn name_node(&self, error: QnnError, mark: log::Mark) -> QnnError {
+        let QnnError::Call(mut failure) = error else { return error };
+        let lines = log::since(mark);
+        let named = lines.iter().filter(|line| line.level <= log::Level::Warning).find_map(|line| {
+            let named = self.nodes.iter().filter(|(name, _)| mentions(&line.text, name));
+            named.max_by_key(|(name, _)| name.len())
+        });
+        if let Some((name, op)) = named {
+            failure.node = Some(name.clone());
+            failure.op = Some((*op).to_owned());
+        }
+        QnnError::Call(failure)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its inputs, in the order of the graph's tensors.
+    pub fn inputs(&self) -> &[TensorDescription] {
+        &self.inputs
+    }
+
+    /// Its outputs, in the order of the graph's tensors.
+    pub fn outputs(&self) -> &[TensorDescription] {
+        &self.outputs
+    }
+
+    /// Runs it once, finalized: bytes of the inputs in, bytes of the outputs out, each in the order of [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
+    ///
+    /// # Errors
+    /// Memory of a wrong length, and what the library answers.
+    pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
+        super::execute::execute_bytes(
+            &self.context,
+            self.handle,
+            &self.name,
+            (&self.inputs, inputs),
+            (&self.outputs, outputs),
+        )
+    }
+
+    /// Runs it once in given memory.
+    ///
+    /// # Safety
+    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else until this returns.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute).
+    pub unsafe fn execute_in(&self, inputs: &[Memory<'_>], outputs: &[Memory<'_>]) -> Result<()> {
+        // SAFETY: the caller promises the same.
+        unsafe {
+            super::execute::execute(
+                &self.context,
+                self.handle,
+                &self.name,
+                (&self.inputs, inputs),
+                (&self.outputs, outputs),
+            )
+        }
+    }
+}
+
+/// Whether a line has the name as a word of its own.
+fn mentions(line: &str, name: &str) -> bool {
+    let part_of_word = |character: char| character.is_alphanumeric() || matches!(character, '_' | '.' | '/');
+    line.match_indices(name).any(|(at, _)| {
+        !line[..at].chars().next_back().is_some_and(part_of_word)
+            && !line[at + name.len()..].chars().next().is_some_and(|next| part_of_word(next) && next != '.')
+    })
+}
+
+/// Bits of a tensor's values, as far as they are fewer than the container's.
+fn bits_of(tensor: &QnnTensor<'_>) -> u32 {
+    match tensor.encoding {
+        QnnEncoding::BitWidth { bits, .. }
+        | QnnEncoding::BitWidthPerAxis { bits, .. }
+        | QnnEncoding::BitWidthFloatBlock { bits, .. } => bits,
+        QnnEncoding::BlockExpansion { .. } => 4,
+        _ => 8,
+    }
+}
+
+/// The part of a tensor, in the library's numbers.
+fn kind_number(kind: &TensorKind<'_>) -> u32 {
+    match kind {
+        TensorKind::Input => number::APP_WRITE,
+        TensorKind::Output => number::APP_READ,
+        TensorKind::Native => number::NATIVE,
+        TensorKind::Static(_) => number::STATIC,
+    }
+}
+
+pub(crate) fn compose(
+    context: &Arc<ContextHandle>,
+    graph: &QnnGraph<'_>,
+    options: &GraphOptions,
+) -> Result<ComposedGraph> {
+    let composer = Composer { graph };
+    composer.check()?;
+    let name = composer.text("the graph", &graph.name)?;
+    let configs = Configs::new(&composer, options)?;
+    let generic: Vec<ffi::GraphConfig> = configs
+        .customs
+        .iter()
+        .map(|custom| ffi::GraphConfig {
+            option: number::CONFIG_CUSTOM,
+            value: (custom as *const ffi::GraphCustomConfig).cast(),
+        })
+        .collect();
+    let list: Vec<*const ffi::GraphConfig> =
+        generic.iter().map(|config| config as *const _).chain([null()]).collect();
+
+    let preparation = Preparation::begin();
+    let library = context.library().clone();
+    let functions = library.functions();
+    let mut handle = null_mut();
+    let configs = if generic.is_empty() { null() } else { list.as_ptr() };
+    // SAFETY: the context is live; name and the list, which ends with null, outlive the call, as does what the list points to.
+    let code = unsafe { (functions.graph_create)(context.handle(), name.as_ptr(), configs, &mut handle) };
+    checked(&library, "graphCreate", code, preparation.mark())?;
+
+    // Validation looks into constants. Of those whose converted bytes are gone it sees zeros, pages that nobody writes.
+    let zeros = vec![0u8; most_converted_bytes(graph)];
+    let mut buffer = Vec::new();
+    let mut parts: Vec<TensorParts> = Vec::with_capacity(graph.tensors.len());
+    for tensor in &graph.tensors {
+        let mark = log::mark();
+        let place = format!("tensor `{}`", tensor.name);
+        let mut converted = false;
+        let mut one = TensorParts::new(
+            0,
+            composer.text(&place, &tensor.name)?,
+            kind_number(&tensor.kind),
+            tensor.dtype as u32,
+            &tensor.dims,
+            &tensor.encoding,
+        );
+        if let TensorKind::Static(data) = &tensor.kind {
+            let bytes = materialise(tensor, data, bits_of(tensor), &mut buffer);
+            let buffer =
+                ffi::RawBuffer { data: bytes.as_ptr().cast_mut().cast::<c_void>(), size: bytes.len() as u32 };
+            one.tensor.v1.memory = ffi::MemoryHandleOrBuffer { buffer };
+            converted = !matches!(data, StaticData::Bytes(_));
+        }
+        // SAFETY: the graph is live; the tensor and all it points to outlive the call; the library only reads the data, which it copies.
+        let code = unsafe { (functions.tensor_create_graph_tensor)(handle, &mut one.tensor) };
+        checked(&library, "tensorCreateGraphTensor", code, mark)
+            .map_err(|error| name_tensor(error, graph, tensor))?;
+        if converted {
+            let data = zeros.as_ptr().cast_mut().cast::<c_void>();
+            // The zeros are as many as the bytes were.
+            one.tensor.v1.memory.buffer.data = data;
+        }
+        parts.push(one);
+    }
+    drop(buffer);
+
+    for node in &graph.nodes {
+        let mark = log::mark();
+        let node_parts = NodeParts::new(
+            &composer,
+            node,
+            |index| parts[index.0 as usize].tensor,
+            |list| {
+                // SAFETY: as for the tensors above.
+                let code = unsafe { (functions.tensor_create_graph_tensor)(handle, list) };
+                checked(&library, "tensorCreateGraphTensor", code, mark)
+            },
+        )
+        .map_err(|error| blame(error, node))?;
+        if !options.unvalidated {
+            let backend = context.device().backend().handle();
+            // SAFETY: the backend is live; all the config points to outlives the call.
+            let code = unsafe { (functions.backend_validate_op_config)(backend, node_parts.config()) };
+            checked(&library, "backendValidateOpConfig", code, mark).map_err(|error| blame(error, node))?;
+        }
+        // SAFETY: the graph is live; all the config points to outlives the call.
+        let code = unsafe { (functions.graph_add_node)(handle, node_parts.config()) };
+        checked(&library, "graphAddNode", code, mark).map_err(|error| blame(error, node))?;
+    }
+
+    let described = |wanted: u32| {
+        let ids = graph.tensors.iter().zip(&parts);
+        ids.filter(|(tensor, _)| kind_number(&tensor.kind) == wanted)
+            .map(|(tensor, parts)| TensorDescription::of(tensor, parts.tensor.v1.id))
+            .collect()
+    };
+    Ok(ComposedGraph {
+        context: context.clone(),
+        handle,
+        name: graph.name.clone(),
+        inputs: described(number::APP_WRITE),
+        outputs: described(number::APP_READ),
+        nodes: graph.nodes.iter().map(|node| (node.name.clone(), node.op)).collect(),
+    })
+}
+
+/// Bytes of the largest constant that is converted on its way to the library.
+fn most_converted_bytes(graph: &QnnGraph<'_>) -> usize {
+    let converted = graph.tensors.iter().filter(|tensor| match &tensor.kind {
+        TensorKind::Static(data) => !matches!(data, StaticData::Bytes(_)),
+        _ => false,
+    });
+    let bytes = converted.filter_map(|tensor| super::data::declared_bytes(tensor.dtype, &tensor.dims));
+    bytes.max().unwrap_or(0) as usize
+}
+
+/// Says which tensor, and the first node that uses it.
+fn name_tensor(error: QnnError, graph: &QnnGraph<'_>, tensor: &QnnTensor<'_>) -> QnnError {
+    let QnnError::Call(mut failure) = error else { return error };
+    failure.reason = format!("tensor `{}`: {}", tensor.name, failure.reason);
+    let user = graph.nodes.iter().find(|node| {
+        node.inputs
+            .iter()
+            .chain(&node.outputs)
+            .any(|index| std::ptr::eq(&graph.tensors[index.0 as usize], tensor))
+    });
+    match user {
+        Some(node) => blame(QnnError::Call(failure), node),
+        None => QnnError::Call(failure),
+    }
+}
+
+pub(crate) fn validate(context: &Arc<ContextHandle>, graph: &QnnGraph<'_>, node: &QnnNode) -> Result<()> {
+    let composer = Composer { graph };
+    let mut data = Vec::new();
+    let mut parts = Vec::new();
+    for index in node.inputs.iter().chain(&node.outputs) {
+        let Some(tensor) = graph.tensors.get(index.0 as usize) else {
+            return Err(
+                composer.invalid(format!("node `{}`", node.name), format!("there is no tensor {}", index.0))
+            );
+        };
+        composer
+            .check_tensor(tensor)
+            .map_err(|problem| composer.invalid(format!("tensor `{}`", tensor.name), problem))?;
+        let mut one = TensorParts::new(
+            index.0 + 1,
+            composer.text("a tensor", &tensor.name)?,
+            kind_number(&tensor.kind),
+            tensor.dtype as u32,
+            &tensor.dims,
+            &tensor.encoding,
+        );
+        if let TensorKind::Static(constant) = &tensor.kind {
+            let mut buffer = Vec::new();
+            let bytes = materialise(tensor, constant, bits_of(tensor), &mut buffer).to_vec();
+            let raw =
+                ffi::RawBuffer { data: bytes.as_ptr().cast_mut().cast::<c_void>(), size: bytes.len() as u32 };
+            one.tensor.v1.memory = ffi::MemoryHandleOrBuffer { buffer: raw };
+            data.push(bytes);
+        }
+        parts.push((*index, one));
+    }
+    let tensor_of = |index| parts.iter().find(|(one, _)| *one == index).map(|(_, parts)| parts.tensor);
+    let Some(any) = parts.first().map(|(_, parts)| parts.tensor) else {
+        return Err(composer.invalid(format!("node `{}`", node.name), "it has no tensors"));
+    };
+    let node_parts = NodeParts::new(&composer, node, |index| tensor_of(index).unwrap_or(any), |_| Ok(()))?;
+    let preparation = Preparation::begin();
+    let library = context.library();
+    let backend = context.device().backend().handle();
+    // SAFETY: the backend is live; all the config points to outlives the call.
+    let code = unsafe { (library.functions().backend_validate_op_config)(backend, node_parts.config()) };
+    checked(library, "backendValidateOpConfig", code, preparation.mark()).map_err(|error| blame(error, node))
+}

@@ -1,0 +1,131 @@
+use super::{
+    ComposedGraph, ContextBinary, ContextOptions, GraphOptions, Preparation, RegisteredMemory, checked,
+};
+use crate::failure::Result;
+use crate::ffi::{self, Handle, number};
+use crate::graph::{DataType, QnnGraph, QnnNode};
+use crate::library::Library;
+use crate::session::Device;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// A context of the library: graphs live in it.
+#[derive(Debug)]
+pub struct ContextHandle {
+    device: Arc<Device>,
+    handle: Handle,
+}
+
+// SAFETY: the handle is used through the library's functions only, which take it on any thread.
+unsafe impl Send for ContextHandle {}
+// SAFETY: as above; calls that change something are serialised by `Preparation`.
+unsafe impl Sync for ContextHandle {}
+
+impl ContextHandle {
+    /// Takes a context the library made.
+    pub(crate) fn adopt(device: Arc<Device>, handle: Handle) -> Arc<ContextHandle> {
+        Arc::new(ContextHandle { device, handle })
+    }
+
+    pub(crate) fn library(&self) -> &Arc<Library> {
+        self.device.library()
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl Drop for ContextHandle {
+    fn drop(&mut self) {
+        let _preparation = Preparation::begin();
+        // SAFETY: made by the library and not yet freed; its graphs are gone, since they held this value.
+        unsafe { (self.library().functions().context_free)(self.handle, null_mut()) };
+    }
+}
+
+/// A context that graphs are compiled in.
+#[derive(Debug)]
+pub struct Context {
+    handle: Arc<ContextHandle>,
+}
+
+impl Context {
+    /// An empty context.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn new(device: Arc<Device>, options: ContextOptions) -> Result<Context> {
+        let preparation = Preparation::begin();
+        let custom = ffi::ContextCustomConfig {
+            option: number::CONTEXT_WEIGHT_SHARING,
+            value: ffi::ContextCustomValue { all: [u64::from(options.weight_sharing), 0] },
+        };
+        let config =
+            ffi::ContextConfig { option: number::CONFIG_CUSTOM, value: (&raw const custom).cast::<c_void>() };
+        let list = [&raw const config, null()];
+        let configs = if options.weight_sharing { list.as_ptr() } else { null() };
+        let mut handle = null_mut();
+        let library = device.library().clone();
+        // SAFETY: backend and device are live; the list ends with null and outlives the call, as does what it points to.
+        let code = unsafe {
+            (library.functions().context_create)(
+                device.backend().handle(),
+                device.handle(),
+                configs,
+                &mut handle,
+            )
+        };
+        checked(&library, "contextCreate", code, preparation.mark())?;
+        Ok(Context { handle: ContextHandle::adopt(device, handle) })
+    }
+
+    /// Hands a graph to the library. Weights are copied one by one, so they need not live on.
+    ///
+    /// # Errors
+    /// [`QnnError::GraphInvalid`](crate::failure::QnnError::GraphInvalid) for a graph that contradicts itself, and what the library answers, with the node
+    /// at fault. A context with a graph that failed cannot be serialised.
+    pub fn compose(&mut self, graph: &QnnGraph<'_>, options: &GraphOptions) -> Result<ComposedGraph> {
+        super::compose::compose(&self.handle, graph, options)
+    }
+
+    /// Asks whether the library has an operation for one node of a graph, without adding it. A yes does not promise that finalize succeeds, and a no
+    /// is also given for some that work.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn validate(&self, graph: &QnnGraph<'_>, node: &QnnNode) -> Result<()> {
+        super::compose::validate(&self.handle, graph, node)
+    }
+
+    /// The binary of all its graphs, which must be finalized.
+    ///
+    /// # Errors
+    /// What the library answers; a binary for another chip than asked for.
+    pub fn binary(&mut self) -> Result<ContextBinary> {
+        super::binary::serialise(&self.handle)
+    }
+
+    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see [`RegisteredMemory`].
+    ///
+    /// # Errors
+    /// [`QnnError::NotOffered`](crate::failure::QnnError::NotOffered) where the library has no such thing.
+    pub fn register_ion(
+        &self,
+        fd: std::os::fd::BorrowedFd<'_>,
+        data_type: DataType,
+        dims: &[u32],
+    ) -> Result<RegisteredMemory> {
+        super::memory::register(&self.handle, number::MEMORY_ION, fd, null_mut(), data_type, dims)
+    }
+
+    /// The context's handle, for values that keep it alive.
+    pub fn handle(&self) -> &Arc<ContextHandle> {
+        &self.handle
+    }
+}

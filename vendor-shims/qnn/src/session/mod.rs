@@ -1,0 +1,82 @@
+//! Handles of the library as owned values: a graph goes in, a context binary or numbers come out.
+//!
+//! Each value holds what it was made from, so handles are freed in the order the library wants: graphs with their context, then device, backend, log.
+//! The library itself is never unloaded.
+//!
+//! **Threads.** Preparing calls (everything but execution) of one process run one at a time: the log is the only place that says why one failed, and it
+//! is common to all of them. A graph may be run from any thread, and several at once; in the simulation, which has one fast memory for all, runs
+//! wait for each other and for preparing calls.
+//!
+//! **Chips.** One process may hold devices of several chips, and contexts of all of them may live side by side. Architectures 68 to 85 do not disturb
+//! each other; the library says that architecture 89 would, and does not compile for it.
+//!
+//! **Bytes.** A binary holds the numbers of its tensors and graphs, which the library counts up for the life of the process, whatever is freed. So the
+//! same graph gives the same bytes where the same calls were made before: in a fresh process, that is.
+
+mod backend;
+mod binary;
+mod check;
+mod compose;
+mod configs;
+mod context;
+mod data;
+mod describe;
+mod execute;
+mod guarded;
+mod memory;
+mod node;
+mod options;
+mod platform;
+mod profile;
+mod tensor;
+
+pub use crate::failure::{CallFailure, FailureKind, QnnError, Result};
+pub use crate::library::{Library, LibraryChoice, System};
+pub use crate::soc::SocId;
+pub use backend::{Backend, Device, RegisteredMemory};
+pub use binary::{ContextBinary, LoadedContext, LoadedGraph};
+pub use compose::ComposedGraph;
+pub use context::{Context, ContextHandle};
+pub use describe::{
+    BinaryDescription, EncodingDescription, GraphDescription, GraphSizes, TensorDescription, VersionText,
+    describe_binary,
+};
+pub use memory::Memory;
+pub use options::{ContextOptions, FinalizeValue, GraphOptions};
+pub use profile::Profile;
+
+use crate::ffi::Code;
+use crate::log::{self, Mark};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static PREPARING: Mutex<()> = Mutex::new(());
+
+/// One preparing call, and where the log stood when it began.
+pub(crate) struct Preparation {
+    _alone: MutexGuard<'static, ()>,
+    mark: Mark,
+}
+
+impl Preparation {
+    pub(crate) fn begin() -> Preparation {
+        let alone = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
+        Preparation { _alone: alone, mark: log::mark() }
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        self.mark
+    }
+}
+
+/// An error of `function`, unless `code` is 0.
+pub(crate) fn checked(library: &Library, function: &'static str, code: Code, mark: Mark) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    Err(QnnError::Call(Box::new(CallFailure::new(
+        function,
+        code,
+        library.code_name(code),
+        &log::since(mark),
+    ))))
+}

@@ -1,0 +1,47 @@
+//! The chip of the machine this runs on.
+
+use super::{Backend, Preparation, checked};
+use crate::failure::Result;
+use crate::ffi::DeviceExtension;
+use crate::soc::SocId;
+use std::ptr::null;
+
+/// More processors than this are not believed.
+const MOST_DEVICES: u32 = 64;
+/// An extension that describes a processor of the chip itself.
+const ON_CHIP: u32 = 0;
+
+impl Backend {
+    /// The chip the library finds itself on; none where it says of no processor what chip it belongs to.
+    ///
+    /// **Untried** on a phone. On x86-64 the library describes what it simulates unasked, which is no machine.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn own_soc(&self) -> Result<Option<SocId>> {
+        let preparation = Preparation::begin();
+        let functions = self.library().functions();
+        let mut info = null();
+        // SAFETY: the log's handle is live, the place outlives the call.
+        let code = unsafe { (functions.device_get_platform_info)(self.log(), &mut info) };
+        checked(self.library(), "deviceGetPlatformInfo", code, preparation.mark())?;
+        if info.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: not null; the struct lives until it is freed below.
+        let told = unsafe { (*info).v1 };
+        let count = if told.devices.is_null() { 0 } else { told.device_count.min(MOST_DEVICES) };
+        let extensions = (0..count as usize).filter_map(|index| {
+            // SAFETY: the library says there are that many devices.
+            let extension = unsafe { (*told.devices.add(index)).v1.extension };
+            // SAFETY: null, or an extension that lives as long as the struct.
+            unsafe { extension.as_ref() }
+        });
+        let chips =
+            extensions.filter(|extension: &&DeviceExtension| extension.kind == ON_CHIP && extension.soc != 0);
+        let chip = chips.map(|extension| SocId(extension.soc)).next();
+        // SAFETY: made by the library above, freed once, not used any more.
+        unsafe { (functions.device_free_platform_info)(self.log(), info) };
+        Ok(chip)
+    }
+}

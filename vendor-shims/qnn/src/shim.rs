@@ -1,0 +1,317 @@
+//! The vendor's library behind the contract.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardwright_shim_abi::{
+    Artefact, Buffer, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Estimate,
+    Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict, WorkOrderView,
+};
+
+use crate::artefact;
+use crate::compatibility::{self, Place};
+use crate::compile::{self, Target};
+use crate::driver::{Driver, Settings};
+use crate::error::ShimError;
+use crate::estimate;
+use crate::flags::{self, Flags};
+use crate::inspect;
+use crate::loaded::{Shard, memory_kinds};
+use crate::log::Level;
+use crate::lower;
+use crate::memory::{self, Allocator};
+use crate::soc::{Soc, SocId};
+
+const LIBRARY: &str = "library";
+const SKEL: &str = "skel";
+const LOG_LEVEL: &str = "log-level";
+
+/// Ends the name of a device that runs in the x86-64 library's simulation.
+const SIMULATED: &str = ".simulated";
+
+/// Bytes of a context that are known to have been loaded, or thought to be: the processor's addresses have 32 bits.
+const CONTEXT_BYTES: u64 = 3_670_016_000;
+
+/// Whether the library here simulates.
+const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
+
+/// One instance.
+///
+/// Options: `library`, the file libQnnHtp.so or its folder; `skel`, a folder with the processor's half of the library, on a phone; `log-level` (`error`,
+/// `warning`, `info`, `verbose`, `debug`), of the vendor's log.
+pub struct QnnShim {
+    settings: Settings,
+    driver: Mutex<Option<Arc<Driver>>>,
+    allocator: Mutex<Option<Arc<Allocator>>>,
+}
+
+/// A device by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Named {
+    soc: &'static Soc,
+    is_simulated: bool,
+}
+
+impl Named {
+    /// A device of this shim.
+    fn read(name: &str) -> std::result::Result<Named, ShimError> {
+        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
+            Some(soc) => (soc, true),
+            None => (name, false),
+        };
+        match Soc::by_name(soc)? {
+            Some(found) if found.name == soc && (HAS_SIMULATOR || !is_simulated) => {
+                Ok(Named { soc: found, is_simulated })
+            }
+            _ => Err(ShimError::UnknownDevice { name: name.to_owned() }),
+        }
+    }
+
+    fn target(&self) -> Target<'static> {
+        Target { soc: self.soc, is_simulated: self.is_simulated }
+    }
+}
+
+fn log_level(value: &str) -> std::result::Result<Level, ShimError> {
+    let levels = [
+        ("error", Level::Error),
+        ("warning", Level::Warning),
+        ("info", Level::Info),
+        ("verbose", Level::Verbose),
+        ("debug", Level::Debug),
+    ];
+    let found = levels.iter().find(|(name, _)| *name == value).map(|(_, level)| *level);
+    found.ok_or_else(|| ShimError::InvalidValue {
+        name: LOG_LEVEL.to_owned(),
+        value: value.to_owned(),
+        expected: levels.map(|(name, _)| name).join(", "),
+    })
+}
+
+/// Tells the transport where the processor's half of the library lies. **Untried**: there is no phone here.
+fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
+    let wrong = |expected: &str| ShimError::InvalidValue {
+        name: SKEL.to_owned(),
+        value: folder.to_owned(),
+        expected: expected.to_owned(),
+    };
+    if !memory::IS_PHONE {
+        return Err(wrong("no value: only a phone's processor has its own half of the library"));
+    }
+    if !std::path::Path::new(folder).is_dir() {
+        return Err(wrong("a folder"));
+    }
+    let others = std::env::var("ADSP_LIBRARY_PATH").unwrap_or_default();
+    let path = if others.is_empty() { folder.to_owned() } else { format!("{folder};{others}") };
+    // SAFETY: the transport, which alone reads this variable, is opened after this; the host makes one call at a time while it opens instances.
+    unsafe { std::env::set_var("ADSP_LIBRARY_PATH", path) };
+    Ok(())
+}
+
+impl QnnShim {
+    fn driver(&self) -> Result<Arc<Driver>> {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = &*driver {
+            return Ok(open.clone());
+        }
+        let opened = Driver::open(&self.settings)?;
+        *driver = Some(opened.clone());
+        Ok(opened)
+    }
+
+    /// The allocator of a phone; none elsewhere.
+    fn allocator(&self) -> Result<Option<Arc<Allocator>>> {
+        if !memory::IS_PHONE {
+            return Ok(None);
+        }
+        let mut allocator = self.allocator.lock().unwrap_or_else(PoisonError::into_inner);
+        if allocator.is_none() {
+            *allocator = Some(Allocator::open()?);
+        }
+        Ok(allocator.clone())
+    }
+
+    /// The chip of this phone; none elsewhere. **Untried**.
+    fn own_soc(&self) -> Result<Option<&'static Soc>> {
+        if !memory::IS_PHONE {
+            return Ok(None);
+        }
+        match self.driver()?.backend().own_soc()? {
+            Some(id) => Ok(Some(Soc::by_id(id)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// `build` is that of the library: what a host keeps of a device's answers is another library's when it changes.
+    fn device_of(build: &str, soc: &Soc, name: String, kind: DeviceKind) -> Device {
+        let detail = match kind {
+            DeviceKind::Present => "this phone's processor",
+            DeviceKind::Offline => "compiles, entry points share their weights",
+            DeviceKind::Simulated => {
+                "the x86-64 library's functional simulation, slow; weights are not shared"
+            }
+        };
+        Device {
+            name,
+            soc: Some(soc.name.to_owned()),
+            detail: Some(format!("Hexagon v{}, SoC id {}, compiler {build}; {detail}", soc.arch, soc.id)),
+            kind,
+            memory_kinds: memory_kinds(),
+            memory_bytes: 0,
+        }
+    }
+}
+
+impl Shim for QnnShim {
+    fn describe() -> Description {
+        Description {
+            name: "qnn".to_owned(),
+            vendor: "Qualcomm".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            // Finding out would load a hundred megabytes.
+            vendor_library: None,
+            instance_limit: 0,
+        }
+    }
+
+    fn open(options: &Options<'_>) -> Result<Self> {
+        options.only(&[LIBRARY, SKEL, LOG_LEVEL])?;
+        if let Some(folder) = options.get(SKEL) {
+            use_skel(folder)?;
+        }
+        let settings = Settings {
+            library: options.get(LIBRARY).map(PathBuf::from),
+            log_level: options.get(LOG_LEVEL).map(log_level).transpose()?,
+        };
+        Ok(QnnShim { settings, driver: Mutex::default(), allocator: Mutex::default() })
+    }
+
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
+        let named = soc.map(Soc::by_name).transpose()?;
+        if let Some(None) = named {
+            // Another vendor's.
+            return Ok(Vec::new());
+        }
+        // Without a library there is nothing to offer, and why is said.
+        let driver = self.driver()?;
+        let build = driver.backend().library().build_id();
+        let own = self.own_soc()?;
+        let Some(soc) = named.flatten().or(own) else { return Ok(Vec::new()) };
+        let kind = if own == Some(soc) { DeviceKind::Present } else { DeviceKind::Offline };
+        let mut devices = vec![Self::device_of(build, soc, soc.name.to_owned(), kind)];
+        if HAS_SIMULATOR {
+            devices.push(Self::device_of(
+                build,
+                soc,
+                format!("{}{SIMULATED}", soc.name),
+                DeviceKind::Simulated,
+            ));
+        }
+        Ok(devices)
+    }
+
+    fn limits(&self, device: &str) -> Result<Vec<Limit>> {
+        Named::read(device)?;
+        let limit = |name: &str, value: u64, provenance: Provenance, note: &str| Limit {
+            name: name.to_owned(),
+            value,
+            provenance,
+            note: Some(note.to_owned()),
+        };
+        Ok(vec![
+            limit(
+                "context-bytes",
+                CONTEXT_BYTES,
+                Provenance::Modelled,
+                "a loaded context must fit the processor's 32-bit addresses, less what the runtime needs; the compiler itself serialised 3.9 GB without complaint",
+            ),
+            limit(
+                "entries",
+                artefact::MAX_ENTRIES as u64,
+                Provenance::Declared,
+                "entry points of one artefact",
+            ),
+            limit(
+                "ports",
+                artefact::MAX_PORTS as u64,
+                Provenance::Declared,
+                "inputs and outputs of one entry point",
+            ),
+        ])
+    }
+
+    fn flags(&self, device: &str) -> Result<Vec<Flag>> {
+        Ok(flags::schema(Named::read(device)?.soc))
+    }
+
+    fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
+        Ok(lower::check(entry, Named::read(device)?.soc))
+    }
+
+    fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
+        let named = Named::read(device)?;
+        let options = Flags::default().graph_options(named.soc, None);
+        Ok(estimate::estimate(&*self.driver()?, named.soc, entry, &options)?)
+    }
+
+    fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
+        let named = Named::read(device)?;
+        compile::compile(&*self.driver()?, named.target(), order, output)
+    }
+
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
+        let named = Named::read(device)?;
+        let head = artefact::read_head(head)?;
+        let place = Place { soc: named.soc, is_simulated: named.is_simulated, library: None };
+        let without_library = compatibility::judge(&head, place);
+        if !matches!(without_library, Compatibility::Optimal) {
+            return Ok(without_library);
+        }
+        let driver = self.driver()?;
+        Ok(compatibility::judge(&head, Place { library: Some(driver.versions()), ..place }))
+    }
+
+    fn load<'m>(
+        &'m self,
+        device: &str,
+        artefact: Artefact<'m>,
+        options: &Options<'_>,
+    ) -> Result<Box<dyn LoadedShard + 'm>> {
+        let named = Named::read(device)?;
+        options.only(&[])?;
+        if !named.is_simulated && self.own_soc()? != Some(named.soc) {
+            return Err(ShimError::CompilesOnly { device: named.soc.name.to_owned() }.into());
+        }
+        Ok(Box::new(Shard::load(&*self.driver()?, named.target(), artefact.bytes())?))
+    }
+
+    fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
+        Named::read(device)?;
+        memory::allocate(self.allocator()?.as_ref(), length, alignment)
+    }
+
+    fn import(&self, device: &str, import: Import) -> Result<Box<dyn Buffer>> {
+        Named::read(device)?;
+        match import {
+            Import::DmaBuf { fd, offset, length } => Ok(memory::import(fd, offset, length)?),
+            Import::HardwareBuffer { .. } => {
+                let reason = "its descriptor is not the library's to read".to_owned();
+                Err(ShimError::UnsupportedMemory { what: "an AHardwareBuffer", reason }.into())
+            }
+        }
+    }
+
+    fn inspect(&self, bytes: &[u8]) -> Result<Option<Inspection>> {
+        inspect::inspect(bytes, || self.driver())
+    }
+
+    fn recover(&self, device: &str) -> Result<()> {
+        let named = Named::read(device)?;
+        let driver = self.driver()?;
+        let soc: Option<SocId> =
+            if named.is_simulated || self.own_soc()? != Some(named.soc) { Some(named.soc.id) } else { None };
+        driver.forget(soc);
+        driver.device(soc)?;
+        Ok(())
+    }
+}

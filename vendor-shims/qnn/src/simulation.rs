@@ -1,0 +1,125 @@
+//! What the vendor's library needs besides the calls where there is no Hexagon processor.
+//!
+//! On x86-64 the library runs a graph on threads of its own that wait for each other by spinning. Where there are fewer free processors than such
+//! threads they spin through each other's time: minutes for what takes seconds. On one processor they hand it on at once, so loading and
+//! running are [`Confined`] to the processor their thread is on; threads that the library starts meanwhile inherit that.
+//!
+//! It also prints a remark to standard output when it is opened, which belongs to the program: [`Quiet`].
+
+/// Confines the calling thread to one processor while it lives.
+pub(crate) struct Confined {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    before: Option<libc::cpu_set_t>,
+}
+
+/// Standard output leads to standard error while it lives.
+pub(crate) struct Quiet {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    output: Option<std::os::fd::OwnedFd>,
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+mod elsewhere {
+    use super::{Confined, Quiet};
+
+    impl Confined {
+        /// A processor runs the graph: nothing to do.
+        pub(crate) fn new() -> Confined {
+            Confined {}
+        }
+    }
+
+    impl Quiet {
+        /// Nothing is printed.
+        pub(crate) fn new() -> Quiet {
+            Quiet {}
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod simulated {
+    use super::{Confined, Quiet};
+    use std::os::fd::{AsFd, AsRawFd};
+
+    impl Confined {
+        /// Until it is dropped; where the system does not let it be, not at all.
+        pub(crate) fn new() -> Confined {
+            // SAFETY: a set of bits, for which all zeros is empty; the sets outlive the calls, which concern the calling thread alone.
+            let before = unsafe {
+                let mut before: libc::cpu_set_t = std::mem::zeroed();
+                let mut one: libc::cpu_set_t = std::mem::zeroed();
+                let here = usize::try_from(libc::sched_getcpu()).unwrap_or(usize::MAX);
+                let known = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before) == 0;
+                if known && here < libc::CPU_SETSIZE as usize {
+                    libc::CPU_SET(here, &mut one);
+                    (libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one) == 0).then_some(before)
+                } else {
+                    None
+                }
+            };
+            Confined { before }
+        }
+    }
+
+    impl Drop for Confined {
+        fn drop(&mut self) {
+            if let Some(before) = &self.before {
+                // SAFETY: the set outlives the call, which changes the calling thread alone.
+                unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), before) };
+            }
+        }
+    }
+
+    impl Quiet {
+        /// Until it is dropped. What other threads print meanwhile goes the same way, so only for calls that are made once.
+        pub(crate) fn new() -> Quiet {
+            let output = std::io::stdout().as_fd().try_clone_to_owned().ok();
+            if output.is_some() {
+                // What C's streams hold is the program's own and goes where it was meant to.
+                // SAFETY: both descriptors are those of the process; flushing all streams is always allowed.
+                unsafe {
+                    libc::fflush(std::ptr::null_mut());
+                    libc::dup2(std::io::stderr().as_raw_fd(), std::io::stdout().as_raw_fd());
+                }
+            }
+            Quiet { output }
+        }
+    }
+
+    impl Drop for Quiet {
+        fn drop(&mut self) {
+            if let Some(output) = &self.output {
+                // SAFETY: the library writes through C's streams, which are flushed before the descriptor that was kept is put back.
+                unsafe {
+                    libc::fflush(std::ptr::null_mut());
+                    libc::dup2(output.as_raw_fd(), std::io::stdout().as_raw_fd());
+                }
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        fn allowed() -> usize {
+            // SAFETY: as in `Confined::new`.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set), 0);
+                libc::CPU_COUNT(&set) as usize
+            }
+        }
+
+        #[test]
+        fn a_run_has_one_processor_and_the_thread_gets_its_own_back() {
+            let before = allowed();
+            let confined = Confined::new();
+            assert_eq!(allowed(), 1);
+            assert_eq!(std::thread::spawn(allowed).join().unwrap(), 1);
+            drop(confined);
+            assert_eq!(allowed(), before);
+        }
+    }
+}

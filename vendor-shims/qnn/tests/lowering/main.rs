@@ -1,0 +1,11 @@
+//! Entries as graphs of the compiler: what is taken and what not, what a graph looks like, and whether the vendor's library computes what
+//! the contract says.
+
+mod estimates;
+mod layers;
+mod odd;
+mod operations;
+mod refusals;
+mod shapes;
+mod tables;
+mod vendor;

@@ -1,0 +1,232 @@
+//! What is refused, and that the reason names what is at fault.
+
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_abi::{Error, ErrorClass, Verdict};
+use shardwright_shim_qnn::lower::{LowerError, Variants, check, lower};
+
+use super::layers::Layer;
+use super::shapes::soc;
+use super::tables::{Attribute, Random, Scales, Store, Tables, Weight};
+
+const A: Store = Store::U16(0.001, 30_000);
+
+/// One operation on an input.
+fn one(op: u32, shape: &[u64], from: Store, to: Store, attributes: Vec<Attribute>) -> Tables {
+    let mut tables = Tables::new("trial", 1);
+    let x = tables.input("x", SW_ROLE_HIDDEN, shape, from);
+    let y = tables.unary("y", op, x, to, attributes);
+    tables.output("y", SW_ROLE_HIDDEN, y);
+    tables
+}
+
+fn product(weight: Weight, from: Store) -> Tables {
+    let mut tables = Tables::new("trial", 5);
+    let x = tables.input("x", SW_ROLE_HIDDEN, &[5, weight.shape[1]], from);
+    let to = if from == Store::F16 { Store::F16 } else { A };
+    let y = tables.linear("y", x, weight, to);
+    tables.output("y", SW_ROLE_HIDDEN, y);
+    tables
+}
+
+fn integers(dtype: u32, scales: Scales) -> Weight {
+    Weight::integers("w", &[4, 64], dtype, &[1; 256], scales)
+}
+
+fn reason(tables: &Tables) -> String {
+    let verdicts = check(tables.view(), soc(87));
+    let refused = verdicts.iter().find_map(|verdict| match verdict {
+        Verdict::Refused(reason) => Some(reason.clone()),
+        Verdict::Taken => None,
+    });
+    refused.unwrap_or_else(|| panic!("taken: {tables:?}"))
+}
+
+#[test]
+fn reasons_name_shape_type_and_encoding() {
+    let whole = |value| Scales::per_tensor(value);
+    let along = |axis, count| Scales { axis, ..Scales::per_channel(vec![0.1; count]) };
+    let with_zero = Scales { zero: 3, ..whole(0.1) };
+    let uneven: Vec<f32> = (0..8).map(|block| if block % 2 == 0 { 1.0 } else { 1.37 }).collect();
+    let cases: Vec<(Tables, &str)> = vec![
+        (one(SW_OP_GELU, &[1, 8], Store::F32, Store::F32, vec![]), "`x` is f32"),
+        (one(SW_OP_GELU, &[1, 8], Store::I16(0.1), A, vec![]), "i16 activations"),
+        (one(SW_OP_GELU, &[1, 8], Store::I32, A, vec![]), "`x` is i32"),
+        (one(SW_OP_GELU, &[1, 8], A, Store::F16, vec![]), "mixed with f16"),
+        (one(SW_OP_GELU, &[1, 1, 1, 1, 1, 8], A, A, vec![]), "rank 6"),
+        (one(SW_OP_SQRT, &[1, 8], A, A, vec![]), "the library's root"),
+        (one(SW_OP_ROUND, &[1, 8], A, A, vec![]), "no rounding"),
+        (one(SW_OP_SOFTCAP, &[1, 8], A, A, vec![Attribute::Float("cap", 0.0)]), "a bound of 0"),
+        (one(SW_OP_MUL_SCALAR, &[1, 8], A, A, vec![]), "`value`"),
+        (one(SW_OP_MUL_SCALAR, &[1, 8], A, A, vec![Attribute::Float("value", f64::NAN)]), "`value` is NaN"),
+        (one(SW_OP_RESHAPE, &[1, 8], A, A, vec![Attribute::Integers("shape", vec![-8])]), "cannot take"),
+        (
+            one(
+                SW_OP_RESHAPE,
+                &[1, 8],
+                A,
+                Store::over(-1.0, 1.0),
+                vec![Attribute::Integers("shape", vec![1, 8])],
+            ),
+            "keep their encoding",
+        ),
+        (one(SW_OP_TRANSPOSE, &[1, 8], A, A, vec![Attribute::Integers("perm", vec![1, 1])]), "no order"),
+        (one(SW_OP_CONVERT, &[1, 8], Store::I32, A, vec![]), "`x` is i32"),
+        (one(SW_OP_ROPE, &[1, 8], A, A, vec![]), "follow from positions"),
+        (one(SW_OP_ATTENTION, &[1, 8], A, A, vec![]), "follows from positions"),
+        (one(SW_OP_STATE_UPDATE, &[1, 8], A, A, vec![]), "does not write into its inputs"),
+        (one(SW_OP_DYNAMIC_LINEAR, &[1, 8], A, A, vec![]), "at run time"),
+        (one(999, &[1, 8], A, A, vec![]), "operation 999"),
+        (product(integers(SW_DTYPE_I8, Scales::blocks(32, vec![0.1; 8])), A), "i8 in blocks"),
+        (product(integers(SW_DTYPE_I4, Scales::blocks(16, vec![0.1; 16])), A), "blocks of 16"),
+        (product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)), A), "not multiples 1 to 16"),
+        (
+            product(integers(SW_DTYPE_I4, Scales::blocks(32, vec![0.1; 8])), Store::F16),
+            "in blocks beside f16",
+        ),
+        (product(integers(SW_DTYPE_I2, Scales::blocks(32, vec![0.1; 8])), A), "i2 in blocks"),
+        (product(integers(SW_DTYPE_I2, whole(0.1)), A), "i2 with one scale"),
+        (product(integers(SW_DTYPE_I8, whole(0.1)), Store::F16), "i8 with one scale"),
+        (product(integers(SW_DTYPE_I8, with_zero), A), "zero points"),
+        (product(integers(SW_DTYPE_I8, along(1, 64)), A), "along axis 1"),
+        (product(integers(SW_DTYPE_I8, whole(-0.1)), A), "one of its scales"),
+        (product(Weight::stored("w", &[4, 64], Store::F16, &[0.5; 256]), A), "f16"),
+        (product(Weight::stored("w", &[4, 64], Store::F32, &[0.5; 256]), A), "`w` is f32"),
+        (product(Weight::stored("w", &[4, 64], Store::over(-1.0, 1.0), &[0.5; 256]), A), "`w` is u16"),
+    ];
+    for (tables, expected) in cases {
+        let reason = reason(&tables);
+        assert!(reason.contains(expected), "{reason:?} does not say {expected:?}");
+        // What is refused is not lowered either, and says whose fault it is.
+        let refused = lower(tables.view(), soc(87), &Variants::default()).expect_err("refused");
+        assert!(
+            matches!(&refused, LowerError::Unsupported { node, layer: Some(3), .. } if node == "y"),
+            "{refused}"
+        );
+        assert_eq!(Error::from(refused).class, ErrorClass::UnsupportedOp);
+    }
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused() {
+    let mut tables = Tables::new("trial", 5);
+    let x = tables.input("x", SW_ROLE_HIDDEN, &[5, 64], A);
+    let other = tables.input("other", SW_ROLE_HIDDEN, &[4, 64], A);
+    let deep = tables.input("deep", SW_ROLE_HIDDEN, &[1, 1, 1, 5, 64], A);
+    let matrix = tables.constant(Weight::matrix("w", [16, 64], SW_DTYPE_I8, &mut Random(1)));
+    let bias = tables.constant(Weight::stored("bias", &[16], A, &[0.5; 16]));
+    let flag = |value| vec![Attribute::Integer("transpose_b", value)];
+    let norm = |width| {
+        vec![
+            Attribute::Integer("width", width),
+            Attribute::Float("eps", 1e-6),
+            Attribute::Float("weight_offset", 0.0),
+        ]
+    };
+    tables.node("biased", SW_OP_LINEAR, &[x, matrix, bias], (&[5, 16], A), vec![]);
+    tables.node("wide", SW_OP_LINEAR, &[x, matrix], (&[5, 17], A), vec![]);
+    tables.node("variable", SW_OP_LINEAR, &[x, other], (&[5, 4], A), vec![]);
+    tables.node("stored", SW_OP_MAT_MUL, &[x, matrix], (&[5, 64], A), flag(0));
+    tables.node("deep", SW_OP_MAT_MUL, &[deep, deep], (&[1, 1, 1, 5, 5], A), flag(1));
+    tables.node("inner", SW_OP_MAT_MUL, &[x, x], (&[5, 64], A), flag(0));
+    tables.node("flag", SW_OP_MAT_MUL, &[x, x], (&[5, 5], A), flag(7));
+    tables.node("apart", SW_OP_ADD, &[x, other], (&[5, 64], A), vec![]);
+    tables.node("constants", SW_OP_ADD, &[bias, bias], (&[16], A), vec![]);
+    tables.node("join", SW_OP_CONCAT, &[x, other], (&[5, 128], A), vec![Attribute::Integer("axis", 1)]);
+    tables.node(
+        "range",
+        SW_OP_SLICE,
+        &[x],
+        (&[5, 4], A),
+        vec![Attribute::Integer("axis", 1), Attribute::Integer("start", 62), Attribute::Integer("end", 66)],
+    );
+    tables.node("groups", SW_OP_RMS_NORM, &[x], (&[5, 64], A), norm(5));
+    tables.node("scale", SW_OP_RMS_NORM, &[x, other], (&[5, 64], A), norm(64));
+    tables.node("odd", SW_OP_ROTATE, &[x, x, x], (&[5, 64], A), vec![Attribute::Integer("head_dim", 3)]);
+    tables.node("tables", SW_OP_ROTATE, &[x, x, x], (&[5, 64], A), vec![Attribute::Integer("head_dim", 32)]);
+    tables.node("lonely", SW_OP_ADD, &[x], (&[5, 64], A), vec![]);
+    tables.node("kept", SW_OP_REDUCE_MAX, &[x], (&[5], A), vec![]);
+    tables.node("newer", SW_OP_GELU, &[x], (&[5, 64], A), vec![]);
+    tables.nodes.last_mut().expect("a node").version = 2;
+    tables.node("good", SW_OP_GELU, &[x], (&[5, 64], A), vec![]);
+    let expected = [
+        "as a sum after the product",
+        "is [5, 17], not [5, 16]",
+        "no constant",
+        "not stored as [out, in]",
+        "more than 4 axes",
+        "does not multiply",
+        "`transpose_b` is 7",
+        "do not broadcast",
+        "both operands are constants",
+        "does not join",
+        "no range",
+        "groups of 5",
+        "`other` is no constant",
+        "even head",
+        "`x` is [5, 64], not [5, 16]",
+        "1 operands",
+        "is [5], not [5, 1]",
+        "version 2",
+    ];
+    let verdicts = check(tables.view(), soc(69));
+    assert_eq!(verdicts.len(), expected.len() + 1);
+    for ((verdict, expected), node) in verdicts.iter().zip(expected).zip(&tables.nodes) {
+        let Verdict::Refused(reason) = verdict else { panic!("{} is taken", node.name) };
+        assert!(reason.contains(expected), "{}: {reason:?} does not say {expected:?}", node.name);
+    }
+    assert_eq!(verdicts.last(), Some(&Verdict::Taken));
+}
+
+#[test]
+fn weights_that_are_not_made_are_judged_by_kind_and_shape() {
+    let uneven: Vec<f32> = (0..8).map(|block| 1.0 + block as f32 * 0.37).collect();
+    let tables = product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)).planned(), A);
+    assert_eq!(check(tables.view(), soc(87)), [Verdict::Taken]);
+    let lowered = lower(tables.view(), soc(87), &Variants::default()).expect("counted");
+    assert_eq!(lowered.stand_ins, 1);
+}
+
+#[test]
+fn ports_and_tables_that_contradict_themselves_are_errors() {
+    let variants = Variants::default();
+    let mut positions = one(SW_OP_GELU, &[1, 8], A, A, vec![]);
+    positions.input("positions", SW_ROLE_POSITIONS, &[1], Store::I32);
+    let refused = lower(positions.view(), soc(87), &variants).expect_err("a port");
+    assert!(matches!(&refused, LowerError::UnsupportedPort { port, .. } if port == "positions"));
+
+    let mut early = one(SW_OP_GELU, &[1, 8], A, A, vec![]);
+    let unwritten = early.tensor("unwritten", &[1, 8], A);
+    early.nodes[0].inputs = vec![unwritten];
+    let refused = lower(early.view(), soc(87), &variants).expect_err("an order");
+    assert!(matches!(&refused, LowerError::InvalidGraph { reason, .. } if reason.contains("`unwritten`")));
+    assert!(
+        matches!(&check(early.view(), soc(87))[..], [Verdict::Refused(reason)] if reason.contains("`unwritten`"))
+    );
+
+    let large = one(SW_OP_GELU, &[1 << 20, 1 << 20], A, A, vec![]);
+    let refused = lower(large.view(), soc(87), &variants).expect_err("a size");
+    assert!(matches!(refused, LowerError::TooLarge { limit: "tensor-values", .. }));
+
+    let mut short = product(integers(SW_DTYPE_I8, Scales::per_channel(vec![0.1; 4])), A);
+    short.constants[0].1.bytes.pop();
+    let refused = lower(short.view(), soc(87), &variants).expect_err("a length");
+    assert!(
+        matches!(&refused, LowerError::InvalidEncoding { weight, layer: Some(3), reason } if weight == "w" && reason.contains("255 bytes"))
+    );
+}
+
+#[test]
+fn a_layer_of_every_format_is_taken() {
+    for (dtype, blocks) in
+        [(SW_DTYPE_I8, false), (SW_DTYPE_I4, false), (SW_DTYPE_I2, false), (SW_DTYPE_I4, true)]
+    {
+        for planned in [false, true] {
+            let tables = Layer { weights: dtype, blocks, ..Layer::small(5, 2) }.tables(planned);
+            let verdicts = check(tables.view(), soc(87));
+            assert!(
+                verdicts.iter().all(|verdict| *verdict == Verdict::Taken),
+                "{dtype} {blocks}: {verdicts:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Graphs without the library: operations, extents, encodings, names.
+
+use std::borrow::Cow;
+
+use shardwright_shim_abi::Verdict;
+use shardwright_shim_qnn::graph::{DataType, QnnGraph, QnnTensor, StaticData, TensorKind};
+use shardwright_shim_qnn::lower::{Heads, KeyRows, Lowered, Product, Rotary, Variants, check, lower};
+use shardwright_shim_qnn::soc::{Soc, SocId};
+
+use super::layers::Layer;
+use super::tables::Tables;
+
+pub fn soc(id: u32) -> &'static Soc {
+    Soc::by_id(SocId(id)).expect("a known chip")
+}
+
+/// The graph of tables that are taken whole.
+pub fn lowered(tables: &Tables, variants: &Variants) -> Lowered<'static> {
+    let entry = tables.view();
+    for (verdict, node) in check(entry, soc(87)).iter().zip(&tables.nodes) {
+        assert_eq!(*verdict, Verdict::Taken, "{}", node.name);
+    }
+    lower(entry, soc(87), variants).expect("it is taken whole")
+}
+
+/// How often an operation occurs.
+pub fn count(graph: &QnnGraph<'_>, op: &str) -> usize {
+    graph.nodes.iter().filter(|node| node.op == op).count()
+}
+
+/// Names are unique, operands are there before they are read, every tensor is written once or bound.
+pub fn sound(graph: &QnnGraph<'_>) {
+    let mut names = std::collections::HashSet::new();
+    for tensor in &graph.tensors {
+        assert!(names.insert(&tensor.name), "two tensors are called {}", tensor.name);
+    }
+    let mut names = std::collections::HashSet::new();
+    let mut there: Vec<bool> = graph
+        .tensors
+        .iter()
+        .map(|tensor| matches!(tensor.kind, TensorKind::Input | TensorKind::Static(_)))
+        .collect();
+    for node in &graph.nodes {
+        assert!(names.insert(&node.name), "two nodes are called {}", node.name);
+        for input in &node.inputs {
+            assert!(there[input.0 as usize], "{} reads what is not there", node.name);
+        }
+        for output in &node.outputs {
+            assert!(!std::mem::replace(&mut there[output.0 as usize], true), "{} writes twice", node.name);
+        }
+    }
+    assert!(there.iter().all(|there| *there));
+}
+
+#[test]
+fn a_layer_of_one_row_moves_nothing() {
+    let tables = Layer::sliding(1, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
+    let variants =
+        Variants { heads: Heads::Never, rotary: Rotary::Fused, turned: false, ..Variants::default() };
+    let lowered = lowered(&tables, &variants);
+    let graph = &lowered.graph;
+    sound(graph);
+    assert_eq!(count(graph, "Transpose"), 0);
+    assert_eq!(count(graph, "FullyConnected"), 9);
+    assert_eq!(count(graph, "MatMul"), 2);
+    assert_eq!(count(graph, "RotaryEmbedding"), 2);
+    assert_eq!(count(graph, "RmsNorm"), 8);
+    assert_eq!(lowered.ports.len(), 10);
+}
+
+#[test]
+fn every_variant_of_a_layer_is_sound() {
+    for (rows, kv_heads) in [(1, 1), (5, 1), (1, 2), (5, 2), (5, 4)] {
+        let tables = Layer::small(rows, kv_heads).tables(false);
+        for rotary in [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged] {
+            let all = Variants::all(tables.view());
+            let split = all.iter().map(|variants| Variants { keys: KeyRows::Split, ..*variants });
+            for variants in all.iter().copied().chain(split) {
+                let lowered = lowered(&tables, &Variants { rotary, ..variants });
+                sound(&lowered.graph);
+                assert_eq!(lowered.stand_ins, 0);
+                let products = if variants.keys == KeyRows::Split { 4 } else { 2 };
+                let per_key = if matches!(variants.heads, Heads::Never | Heads::ByWidth) {
+                    kv_heads as usize
+                } else {
+                    1
+                };
+                assert_eq!(count(&lowered.graph, "MatMul"), products * per_key, "{variants:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn entries_share_their_constants() {
+    let [one, many] = [1, 5].map(|rows| Layer::small(rows, 2).tables(false));
+    let variants = Variants::default();
+    let [one, many] = [lowered(&one, &variants), lowered(&many, &variants)];
+    let constants = |graph: &QnnGraph<'static>| -> Vec<QnnTensor<'static>> {
+        let mut found: Vec<QnnTensor<'static>> = graph
+            .tensors
+            .iter()
+            .filter(|tensor| matches!(tensor.kind, TensorKind::Static(_)))
+            .cloned()
+            .collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        found
+    };
+    let (one, many) = (constants(&one.graph), constants(&many.graph));
+    assert!(one.len() > 15);
+    let names =
+        |list: &[QnnTensor<'static>]| list.iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&one), names(&many));
+    for (one, many) in one.iter().zip(&many) {
+        assert_eq!(
+            (one.dtype, &one.dims, &one.encoding),
+            (many.dtype, &many.dims, &many.encoding),
+            "{}",
+            one.name
+        );
+        // Equal bytes, wherever they lie.
+        assert_eq!(one.kind, many.kind, "{}", one.name);
+    }
+}
+
+#[test]
+fn matrices_are_borrowed() {
+    for product in [Product::FullyConnected, Product::Convolution, Product::MatMul] {
+        let tables = Layer::small(5, 1).tables(false);
+        let lowered = lowered(&tables, &Variants { product, ..Variants::default() });
+        let mut matrices = 0;
+        for tensor in &lowered.graph.tensors {
+            let TensorKind::Static(data) = &tensor.kind else { continue };
+            if tensor.dtype == DataType::Sfixed8 {
+                matrices += 1;
+                let is_borrowed = match data {
+                    StaticData::Bytes(bytes) => matches!(bytes, Cow::Borrowed(_)),
+                    StaticData::Packed { .. } | StaticData::Transposed(_) => true,
+                    StaticData::Stand { .. } => false,
+                };
+                assert!(is_borrowed, "{} is copied", tensor.name);
+            }
+        }
+        assert_eq!(matrices, 9);
+    }
+}
+
+#[test]
+fn wide_products_are_cut_and_joined() {
+    let tables = Layer::small(5, 1).tables(false);
+    let whole = lowered(&tables, &Variants::default());
+    let cut = lowered(&tables, &Variants { widest: 40, ..Variants::default() });
+    sound(&cut.graph);
+    // q 128, k 32, v 32, o 64, gate 96, up 96, down 64, per-layer 32 and 64 outputs.
+    assert_eq!(count(&whole.graph, "FullyConnected"), 9);
+    assert_eq!(count(&cut.graph, "FullyConnected"), 4 + 1 + 1 + 2 + 3 + 3 + 2 + 1 + 2);
+}
+
+#[test]
+fn the_rules_move_no_queries_of_narrow_heads() {
+    let tables = Layer::sliding(64, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
+    let graph = lowered(&tables, &Variants::rules(tables.view())).graph;
+    // The keys alone are turned.
+    assert_eq!(count(&graph, "Transpose"), 1);
+    assert_eq!(count(&graph, "Concat"), 2 + 2);
+    let tables = Layer::full(64, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
+    let graph = lowered(&tables, &Variants::rules(tables.view())).graph;
+    assert_eq!(count(&graph, "Transpose"), 3);
+    assert_eq!(count(&graph, "ElementWiseNeg"), 1);
+    // Halves exchanged, cosines and sines twice, the mask for every head.
+    assert_eq!(count(&graph, "Concat"), 4);
+}

@@ -1,0 +1,619 @@
+//! Contract tables of entries in the making, leaked: a test process is short.
+
+use std::ffi::{CString, c_char};
+use std::ptr::null;
+
+use shardwright_shim_abi::EntryView;
+use shardwright_shim_abi::raw::*;
+
+/// How an activation is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Store {
+    F32,
+    F16,
+    U16(f32, i32),
+    U8(f32, i32),
+    I16(f32),
+    I32,
+}
+
+impl Store {
+    /// u16 over an interval, as calibration gives it.
+    pub fn over(low: f32, high: f32) -> Store {
+        let (scale, zero) = affine(low, high, 65_535.0);
+        Store::U16(scale, zero)
+    }
+
+    /// u8 over an interval.
+    pub fn over8(low: f32, high: f32) -> Store {
+        let (scale, zero) = affine(low, high, 255.0);
+        Store::U8(scale, zero)
+    }
+
+    pub fn dtype(self) -> u32 {
+        match self {
+            Store::F32 => SW_DTYPE_F32,
+            Store::F16 => SW_DTYPE_F16,
+            Store::U16(..) => SW_DTYPE_U16,
+            Store::U8(..) => SW_DTYPE_U8,
+            Store::I16(_) => SW_DTYPE_I16,
+            Store::I32 => SW_DTYPE_I32,
+        }
+    }
+
+    pub fn affine(self) -> Option<(f32, i32)> {
+        match self {
+            Store::U16(scale, zero) | Store::U8(scale, zero) => Some((scale, zero)),
+            Store::I16(scale) => Some((scale, 0)),
+            _ => None,
+        }
+    }
+
+    /// Between two neighbours; of f16 at 1.
+    pub fn step(self) -> f64 {
+        match self {
+            Store::F32 => 1e-6,
+            Store::F16 => 1e-3,
+            _ => f64::from(self.affine().expect("integers").0),
+        }
+    }
+
+    pub fn encode(self, values: &[f64]) -> Vec<u8> {
+        let stored = |value: &f64, low: f64, high: f64| {
+            let (scale, zero) = self.affine().expect("integers");
+            ((value / f64::from(scale)).round_ties_even() + f64::from(zero)).clamp(low, high)
+        };
+        let each = values.iter();
+        match self {
+            Store::F32 => each.flat_map(|value| (*value as f32).to_le_bytes()).collect(),
+            Store::F16 => each.flat_map(|value| half::f16::from_f64(*value).to_le_bytes()).collect(),
+            Store::U16(..) => {
+                each.flat_map(|value| (stored(value, 0.0, 65_535.0) as u16).to_le_bytes()).collect()
+            }
+            Store::I16(_) => {
+                each.flat_map(|value| (stored(value, -32_768.0, 32_767.0) as i16).to_le_bytes()).collect()
+            }
+            Store::U8(..) => each.map(|value| stored(value, 0.0, 255.0) as u8).collect(),
+            Store::I32 => each.flat_map(|value| (*value as i32).to_le_bytes()).collect(),
+        }
+    }
+
+    pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
+        let real = |stored: f64| {
+            let (scale, zero) = self.affine().expect("integers");
+            (stored - f64::from(zero)) * f64::from(scale)
+        };
+        let pairs = || bytes.as_chunks::<2>().0.iter().copied();
+        match self {
+            Store::F32 => {
+                bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four).into()).collect()
+            }
+            Store::F16 => pairs().map(|two| half::f16::from_le_bytes(two).to_f64()).collect(),
+            Store::U16(..) => pairs().map(|two| real(u16::from_le_bytes(two).into())).collect(),
+            Store::I16(_) => pairs().map(|two| real(i16::from_le_bytes(two).into())).collect(),
+            Store::U8(..) => bytes.iter().map(|one| real((*one).into())).collect(),
+            Store::I32 => {
+                bytes.as_chunks::<4>().0.iter().map(|four| i32::from_le_bytes(*four).into()).collect()
+            }
+        }
+    }
+}
+
+fn affine(low: f32, high: f32, steps: f32) -> (f32, i32) {
+    let (low, high) = (low.min(0.0), high.max(0.0));
+    let scale = ((high - low) / steps).max(f32::MIN_POSITIVE);
+    (scale, (-low / scale).round() as i32)
+}
+
+/// Name and value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attribute {
+    Integer(&'static str, i64),
+    Float(&'static str, f64),
+    Integers(&'static str, Vec<i64>),
+}
+
+/// How the integers of a weight are scaled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scales {
+    pub kind: u32,
+    pub axis: u32,
+    pub block: u64,
+    pub values: Vec<f32>,
+    pub zero: i32,
+    /// Stored in f16, as those of blocks are.
+    pub half: bool,
+}
+
+/// A constant of an entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weight {
+    pub name: String,
+    pub shape: Vec<u64>,
+    pub dtype: u32,
+    pub bytes: Vec<u8>,
+    pub scales: Option<Scales>,
+    /// What its values are; empty where nothing computes with them.
+    pub values: Vec<f64>,
+    /// Neither bytes nor scales are at hand.
+    pub planned: bool,
+}
+
+pub fn bits_of(dtype: u32) -> u32 {
+    match dtype {
+        SW_DTYPE_I2 => 2,
+        SW_DTYPE_I4 => 4,
+        SW_DTYPE_I8 | SW_DTYPE_U8 => 8,
+        SW_DTYPE_F32 | SW_DTYPE_I32 => 32,
+        SW_DTYPE_I64 => 64,
+        _ => 16,
+    }
+}
+
+impl Weight {
+    /// Integers with scales.
+    pub fn integers(name: &str, shape: &[u64], dtype: u32, stored: &[i32], scales: Scales) -> Weight {
+        let width = *shape.last().expect("a last axis") as usize;
+        let bits = bits_of(dtype) as usize;
+        let mut bytes = Vec::with_capacity(stored.len() * bits / 8);
+        for row in stored.chunks(width) {
+            match bits {
+                8 => bytes.extend(row.iter().map(|value| *value as u8)),
+                16 => bytes.extend(row.iter().flat_map(|value| (*value as u16).to_le_bytes())),
+                bits => {
+                    let few = 8 / bits;
+                    let mask = (1u8 << bits) - 1;
+                    bytes.extend(row.chunks(few).map(|few| {
+                        few.iter()
+                            .enumerate()
+                            .fold(0u8, |byte, (at, value)| byte | (*value as u8 & mask) << (at * bits))
+                    }));
+                }
+            }
+        }
+        let blocks = if scales.block > 0 { width.div_ceil(scales.block as usize) } else { 1 };
+        let scale = |at: usize| match scales.kind {
+            SW_QUANTISATION_PER_TENSOR => scales.values[0],
+            SW_QUANTISATION_PER_CHANNEL => scales.values[at / width],
+            _ => scales.values[at / width * blocks + at % width / scales.block as usize],
+        };
+        let values = match scales.values.is_empty() {
+            true => Vec::new(),
+            false => stored
+                .iter()
+                .enumerate()
+                .map(|(at, stored)| f64::from(stored - scales.zero) * f64::from(scale(at)))
+                .collect(),
+        };
+        let shape = shape.to_vec();
+        Weight { name: name.to_owned(), shape, dtype, bytes, scales: Some(scales), values, planned: false }
+    }
+
+    /// A matrix with a scale per output; integers as large as the type has.
+    pub fn matrix(name: &str, [outputs, inputs]: [u64; 2], dtype: u32, random: &mut Random) -> Weight {
+        let limit = (1i32 << (bits_of(dtype) - 1)) - 1;
+        let stored: Vec<i32> = (0..outputs * inputs).map(|_| random.integer(-limit, limit)).collect();
+        let size = 1.5 / (limit as f32 * (inputs as f32).sqrt());
+        let values = (0..outputs).map(|_| size * random.between(0.5, 1.5) as f32).collect();
+        Weight::integers(name, &[outputs, inputs], dtype, &stored, Scales::per_channel(values))
+    }
+
+    /// Values stored as activations are.
+    pub fn stored(name: &str, shape: &[u64], store: Store, values: &[f64]) -> Weight {
+        let bytes = store.encode(values);
+        let scales = store.affine().map(|(scale, zero)| Scales {
+            kind: SW_QUANTISATION_PER_TENSOR,
+            axis: 0,
+            block: 0,
+            values: vec![scale],
+            zero,
+            half: false,
+        });
+        let values = store.decode(&bytes);
+        let (name, shape, dtype) = (name.to_owned(), shape.to_vec(), store.dtype());
+        Weight { name, shape, dtype, bytes, scales, values, planned: false }
+    }
+
+    /// As when nothing is made yet.
+    pub fn planned(mut self) -> Weight {
+        self.planned = true;
+        self
+    }
+}
+
+impl Scales {
+    pub fn per_channel(values: Vec<f32>) -> Scales {
+        Scales { kind: SW_QUANTISATION_PER_CHANNEL, axis: 0, block: 0, values, zero: 0, half: false }
+    }
+
+    pub fn per_tensor(value: f32) -> Scales {
+        let values = vec![value];
+        Scales { kind: SW_QUANTISATION_PER_TENSOR, axis: 0, block: 0, values, zero: 0, half: false }
+    }
+
+    pub fn blocks(block: u64, values: Vec<f32>) -> Scales {
+        Scales { kind: SW_QUANTISATION_PER_BLOCK, axis: 1, block, values, zero: 0, half: true }
+    }
+}
+
+/// splitmix64: the same numbers on every machine.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub fn integer(&mut self, low: i32, high: i32) -> i32 {
+        low + (self.next() % (high - low + 1) as u64) as i32
+    }
+
+    pub fn values(&mut self, count: u64, low: f64, high: f64) -> Vec<f64> {
+        (0..count).map(|_| self.between(low, high)).collect()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub name: String,
+    pub op: u32,
+    pub version: u32,
+    pub inputs: Vec<u32>,
+    pub outputs: Vec<u32>,
+    pub attributes: Vec<Attribute>,
+    pub layer: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Port {
+    pub name: String,
+    pub role: u32,
+    pub tensor: u32,
+}
+
+/// An entry in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    pub name: String,
+    pub rows: u64,
+    pub tensors: Vec<(String, Vec<u64>, Option<Store>)>,
+    pub nodes: Vec<Node>,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    pub constants: Vec<(u32, Weight)>,
+}
+
+impl Tables {
+    pub fn new(name: &str, rows: u64) -> Tables {
+        Tables { name: name.to_owned(), rows, ..Tables::default() }
+    }
+
+    pub fn tensor(&mut self, name: &str, shape: &[u64], store: Store) -> u32 {
+        self.tensors.push((name.to_owned(), shape.to_vec(), Some(store)));
+        self.tensors.len() as u32 - 1
+    }
+
+    pub fn shape(&self, tensor: u32) -> Vec<u64> {
+        self.tensors[tensor as usize].1.clone()
+    }
+
+    pub fn store(&self, tensor: u32) -> Store {
+        self.tensors[tensor as usize].2.expect("an activation")
+    }
+
+    pub fn input(&mut self, name: &str, role: u32, shape: &[u64], store: Store) -> u32 {
+        let tensor = self.tensor(name, shape, store);
+        self.inputs.push(Port { name: name.to_owned(), role, tensor });
+        tensor
+    }
+
+    pub fn output(&mut self, name: &str, role: u32, tensor: u32) {
+        self.outputs.push(Port { name: name.to_owned(), role, tensor });
+    }
+
+    pub fn constant(&mut self, weight: Weight) -> u32 {
+        if let Some((tensor, _)) = self.constants.iter().find(|(_, known)| known.name == weight.name) {
+            return *tensor;
+        }
+        self.tensors.push((weight.name.clone(), weight.shape.clone(), None));
+        let tensor = self.tensors.len() as u32 - 1;
+        self.constants.push((tensor, weight));
+        tensor
+    }
+
+    pub fn node(
+        &mut self,
+        name: &str,
+        op: u32,
+        inputs: &[u32],
+        (shape, store): (&[u64], Store),
+        attributes: Vec<Attribute>,
+    ) -> u32 {
+        let output = self.tensor(name, shape, store);
+        self.nodes.push(Node {
+            name: name.to_owned(),
+            op,
+            version: 1,
+            inputs: inputs.to_vec(),
+            outputs: vec![output],
+            attributes,
+            layer: 3,
+        });
+        output
+    }
+
+    /// An operation value by value with one operand.
+    pub fn unary(&mut self, name: &str, op: u32, x: u32, store: Store, attributes: Vec<Attribute>) -> u32 {
+        let shape = self.shape(x);
+        self.node(name, op, &[x], (&shape, store), attributes)
+    }
+
+    pub fn binary(&mut self, name: &str, op: u32, a: u32, b: u32, store: Store) -> u32 {
+        let (left, right) = (self.shape(a), self.shape(b));
+        let rank = left.len().max(right.len());
+        let at =
+            |shape: &[u64], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |axis| shape[axis]);
+        let shape: Vec<u64> = (0..rank).map(|axis| at(&left, axis).max(at(&right, axis))).collect();
+        self.node(name, op, &[a, b], (&shape, store), vec![])
+    }
+
+    pub fn linear(&mut self, name: &str, x: u32, weight: Weight, store: Store) -> u32 {
+        let mut shape = self.shape(x);
+        *shape.last_mut().expect("a matrix") = weight.shape[0];
+        let weight = self.constant(weight);
+        self.node(name, SW_OP_LINEAR, &[x, weight], (&shape, store), vec![])
+    }
+
+    pub fn norm(&mut self, name: &str, x: u32, weight: Option<Weight>, width: u64, store: Store) -> u32 {
+        let mut inputs = vec![x];
+        inputs.extend(weight.map(|weight| self.constant(weight)));
+        let shape = self.shape(x);
+        let attributes = vec![
+            Attribute::Integer("width", width as i64),
+            Attribute::Float("eps", 1e-6),
+            Attribute::Float("weight_offset", 0.0),
+        ];
+        self.node(name, SW_OP_RMS_NORM, &inputs, (&shape, store), attributes)
+    }
+
+    pub fn reshape(&mut self, name: &str, x: u32, shape: &[u64]) -> u32 {
+        let (store, list) = (self.store(x), shape.iter().map(|extent| *extent as i64).collect());
+        self.node(name, SW_OP_RESHAPE, &[x], (shape, store), vec![Attribute::Integers("shape", list)])
+    }
+
+    pub fn transpose(&mut self, name: &str, x: u32, perm: &[usize]) -> u32 {
+        let (from, store) = (self.shape(x), self.store(x));
+        let shape: Vec<u64> = perm.iter().map(|axis| from[*axis]).collect();
+        let list = perm.iter().map(|axis| *axis as i64).collect();
+        self.node(name, SW_OP_TRANSPOSE, &[x], (&shape, store), vec![Attribute::Integers("perm", list)])
+    }
+
+    pub fn slice(&mut self, name: &str, x: u32, axis: usize, start: u64, end: u64) -> u32 {
+        let (mut shape, store) = (self.shape(x), self.store(x));
+        shape[axis] = end - start;
+        let attributes = vec![
+            Attribute::Integer("axis", axis as i64),
+            Attribute::Integer("start", start as i64),
+            Attribute::Integer("end", end as i64),
+        ];
+        self.node(name, SW_OP_SLICE, &[x], (&shape, store), attributes)
+    }
+
+    pub fn concat(&mut self, name: &str, parts: &[u32], axis: usize) -> u32 {
+        let (mut shape, store) = (self.shape(parts[0]), self.store(parts[0]));
+        shape[axis] = parts.iter().map(|part| self.shape(*part)[axis]).sum();
+        self.node(name, SW_OP_CONCAT, parts, (&shape, store), vec![Attribute::Integer("axis", axis as i64)])
+    }
+
+    pub fn mat_mul(&mut self, name: &str, a: u32, b: u32, transpose_b: bool, store: Store) -> u32 {
+        let (left, right) = (self.shape(a), self.shape(b));
+        let columns = right[right.len() - if transpose_b { 2 } else { 1 }];
+        let mut shape = if left.len() >= right.len() { left.clone() } else { right.clone() };
+        let rank = shape.len();
+        for axis in 0..rank - 2 {
+            let at = |shape: &[u64]| (axis + shape.len()).checked_sub(rank).map_or(1, |axis| shape[axis]);
+            shape[axis] = at(&left).max(at(&right));
+        }
+        (shape[rank - 2], shape[rank - 1]) = (left[left.len() - 2], columns);
+        let attributes = vec![Attribute::Integer("transpose_b", i64::from(transpose_b))];
+        self.node(name, SW_OP_MAT_MUL, &[a, b], (&shape, store), attributes)
+    }
+
+    /// A checked view of the contract's tables.
+    pub fn view(&self) -> EntryView<'static> {
+        self.try_view().expect("valid tables")
+    }
+
+    /// The view, or what the contract says against the tables.
+    pub fn try_view(&self) -> shardwright_shim_abi::Result<EntryView<'static>> {
+        // SAFETY: the tables are whole and live for ever.
+        unsafe { EntryView::new(self.build()) }
+    }
+
+    fn build(&self) -> &'static SwEntry {
+        let tensors: Vec<&SwTensor> =
+            self.tensors.iter().enumerate().map(|(index, held)| self.table(index, held)).collect();
+        let nodes: Vec<&SwNode> = self.nodes.iter().map(node_table).collect();
+        let port = |port: &Port| -> &'static SwPort {
+            let store = self.tensors[port.tensor as usize].2;
+            let (scale, zero_point) = store.and_then(Store::affine).unwrap_or((1.0, 0));
+            leak(SwPort {
+                size: size_of::<SwPort>() as u64,
+                tensor: port.tensor,
+                role: port.role,
+                name: text(&port.name),
+                index: 0,
+                dtype: store.map_or(SW_DTYPE_F32, Store::dtype),
+                reserved: 0,
+                scale: scale.into(),
+                zero_point: zero_point.into(),
+            })
+        };
+        let inputs: Vec<&SwPort> = self.inputs.iter().map(port).collect();
+        let outputs: Vec<&SwPort> = self.outputs.iter().map(port).collect();
+        let constants: Vec<&SwConstant> = self
+            .constants
+            .iter()
+            .map(|(tensor, weight)| {
+                leak(SwConstant {
+                    size: size_of::<SwConstant>() as u64,
+                    tensor: *tensor,
+                    reserved: 0,
+                    weight: weight_table(weight),
+                })
+            })
+            .collect();
+        leak(SwEntry {
+            size: size_of::<SwEntry>() as u64,
+            name: text(&self.name),
+            kind: SW_ENTRY_DECODE,
+            reserved: 0,
+            rows: self.rows,
+            context: 512,
+            tensor_count: tensors.len() as u64,
+            tensors: list(tensors).cast(),
+            node_count: nodes.len() as u64,
+            nodes: list(nodes).cast(),
+            input_count: inputs.len() as u64,
+            inputs: list(inputs).cast(),
+            output_count: outputs.len() as u64,
+            outputs: list(outputs).cast(),
+            constant_count: constants.len() as u64,
+            constants: list(constants).cast(),
+        })
+    }
+
+    fn table(
+        &self,
+        index: usize,
+        (name, shape, store): &(String, Vec<u64>, Option<Store>),
+    ) -> &'static SwTensor {
+        let weight =
+            self.constants.iter().find(|(tensor, _)| *tensor == index as u32).map(|(_, weight)| weight);
+        let (dtype, quantisation) = match (store, weight) {
+            (Some(store), _) => {
+                let scales = store.affine().map(|(scale, zero)| Scales { zero, ..Scales::per_tensor(scale) });
+                (
+                    store.dtype(),
+                    scales.map_or(null(), |scales| quantisation(&scales, bits_of(store.dtype()), false)),
+                )
+            }
+            (None, Some(weight)) => (weight.dtype, weight_table(weight).quantisation),
+            (None, None) => (SW_DTYPE_F32, null()),
+        };
+        leak(SwTensor {
+            size: size_of::<SwTensor>() as u64,
+            name: text(name),
+            dtype,
+            rank: shape.len() as u32,
+            shape: list(shape.clone()),
+            quantisation,
+        })
+    }
+}
+
+fn text(text: &str) -> *const c_char {
+    CString::new(text).expect("no NUL in a test's text").into_raw()
+}
+
+fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+fn list<T: 'static>(items: Vec<T>) -> *const T {
+    if items.is_empty() {
+        return null();
+    }
+    Box::leak(items.into_boxed_slice()).as_ptr()
+}
+
+fn quantisation(scales: &Scales, bits: u32, planned: bool) -> *const SwQuantisation {
+    let (scale_dtype, bytes): (u32, Vec<u8>) = match scales.half {
+        true => {
+            let halves = scales.values.iter().flat_map(|scale| half::f16::from_f32(*scale).to_le_bytes());
+            (SW_DTYPE_F16, halves.collect())
+        }
+        false => (SW_DTYPE_F32, scales.values.iter().flat_map(|scale| scale.to_le_bytes()).collect()),
+    };
+    leak(SwQuantisation {
+        size: size_of::<SwQuantisation>() as u64,
+        kind: scales.kind,
+        axis: scales.axis,
+        block: scales.block,
+        scale_dtype,
+        bits,
+        scales: if planned { null() } else { list(bytes).cast() },
+        scale_count: scales.values.len() as u64,
+        zero_points: if scales.zero == 0 { null() } else { list(vec![scales.zero]) },
+        zero_point_count: u64::from(scales.zero != 0),
+    })
+}
+
+fn weight_table(weight: &Weight) -> &'static SwWeight {
+    leak(SwWeight {
+        size: size_of::<SwWeight>() as u64,
+        name: text(&weight.name),
+        part: text("part"),
+        data: if weight.planned { null() } else { list(weight.bytes.clone()).cast() },
+        length: weight.bytes.len() as u64,
+        dtype: weight.dtype,
+        rank: weight.shape.len() as u32,
+        shape: list(weight.shape.clone()),
+        quantisation: weight
+            .scales
+            .as_ref()
+            .map_or(null(), |scales| quantisation(scales, bits_of(weight.dtype), weight.planned)),
+    })
+}
+
+fn node_table(node: &Node) -> &'static SwNode {
+    let attributes: Vec<&SwAttribute> = node.attributes.iter().map(attribute).collect();
+    leak(SwNode {
+        size: size_of::<SwNode>() as u64,
+        op: node.op,
+        op_version: node.version,
+        name: text(&node.name),
+        layer: node.layer,
+        inputs: list(node.inputs.clone()),
+        input_count: node.inputs.len() as u64,
+        outputs: list(node.outputs.clone()),
+        output_count: node.outputs.len() as u64,
+        attribute_count: attributes.len() as u64,
+        attributes: list(attributes).cast(),
+    })
+}
+
+fn attribute(attribute: &Attribute) -> &'static SwAttribute {
+    let mut raw = SwAttribute {
+        size: size_of::<SwAttribute>() as u64,
+        name: null(),
+        kind: 0,
+        reserved: 0,
+        integer: 0,
+        number: 0.0,
+        integers: null(),
+        integer_count: 0,
+        text: null(),
+    };
+    match attribute {
+        Attribute::Integer(name, value) => {
+            (raw.name, raw.kind, raw.integer) = (text(name), SW_ATTRIBUTE_INTEGER, *value)
+        }
+        Attribute::Float(name, value) => {
+            (raw.name, raw.kind, raw.number) = (text(name), SW_ATTRIBUTE_FLOAT, *value)
+        }
+        Attribute::Integers(name, values) => {
+            (raw.name, raw.kind) = (text(name), SW_ATTRIBUTE_INTEGERS);
+            (raw.integers, raw.integer_count) = (list(values.clone()), values.len() as u64);
+        }
+    }
+    leak(raw)
+}

@@ -1,0 +1,211 @@
+//! What the real library makes of each operation in each type: a table that says so if a new library changes it.
+//!
+//! Every cell is a graph of one operation on small shapes: validated, compiled, executed and compared with a computation in f64. `expected.txt` is the
+//! table; a difference is printed cell by cell. The cells are run by this program called again, since some of them end the process: the cell that
+//! was running then is tried once more alone, and if it ends that process, too, it is the one to blame.
+//!
+//! | Outcome | The library |
+//! |---|---|
+//! | `V` | validates it and computes it rightly |
+//! | `v!` | refuses to validate it, compiles it all the same and computes it rightly |
+//! | `V wrong`, `v! wrong` | compiles it and computes something else |
+//! | `V F`, `F` | fails to compile it, having validated it or not |
+//! | `X` | does not take a tensor of that type |
+//! | `crash` | ends the process |
+//! | `hang` | does not come to an end, or takes all memory |
+//!
+//! Where the outcomes differ from what was written down of the same library before (facts of section 8), `expected.txt` says so in a comment.
+
+#[path = "../cases/mod.rs"]
+mod cases;
+mod table;
+
+use cases::*;
+use shardwright_shim_qnn::session::{Device, GraphOptions, QnnError};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use table::Cell;
+
+/// In a child: chip, and which cells, as `69 17 400`.
+const CHILD: &str = "SHARDWRIGHT_QNN_CELLS";
+/// In front of a line with a cell's outcome.
+const TELLS: &str = "cell> ";
+/// A cell takes some 20 ms on a free machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Address space of a child: the library maps half of it.
+const MEMORY: u64 = 12 << 30;
+
+/// One cell.
+fn outcome(cell: &Cell, device: &Arc<Device>) -> String {
+    let case = &cell.case;
+    let validated = case.validate(device).is_ok();
+    let options = GraphOptions { vtcm_megabytes: Some(8), unvalidated: true, ..GraphOptions::default() };
+    let v = if validated { "V" } else { "v!" };
+    match case.run_with(device, &options) {
+        Ok(outputs) => {
+            let error = outputs
+                .iter()
+                .zip(&cell.expected)
+                .map(|(found, plain)| relative(found, plain))
+                .fold(0.0, f64::max);
+            // A NaN is wrong, too.
+            if error <= 0.03 { v.to_owned() } else { format!("{v} wrong") }
+        }
+        Err(QnnError::Call(failure)) => match failure.function {
+            "tensorCreateGraphTensor" => "X".to_owned(),
+            "graphAddNode" | "graphFinalize" if validated => "V F".to_owned(),
+            "graphAddNode" | "graphFinalize" => "F".to_owned(),
+            function => format!("{v} {function} {}", failure.code),
+        },
+        Err(error) => format!("not run: {error}"),
+    }
+}
+
+/// Root mean square of the differences over that of what is right.
+fn relative(found: &[f64], plain: &[f64]) -> f64 {
+    assert_eq!(found.len(), plain.len(), "the cell's own computation has another size");
+    let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
+    let difference = squares(&mut found.iter().zip(plain).map(|(a, b)| a - b));
+    (difference / squares(&mut plain.iter().copied()).max(1e-30)).sqrt()
+}
+
+#[test]
+fn cells_of_a_child() {
+    let Some(task) = std::env::var_os(CHILD) else { return };
+    let task: Vec<usize> =
+        task.to_string_lossy().split(' ').map(|number| number.parse().expect("a number")).collect();
+    let limit = libc::rlimit { rlim_cur: MEMORY, rlim_max: MEMORY };
+    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: structs that outlive the calls, which bind this process alone.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_AS, &limit);
+        libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+    }
+    let device = device(&library("cells").expect("the parent has it"), task[0] as u32);
+    for (index, cell) in table::cells().iter().enumerate().take(task[2]).skip(task[1]) {
+        println!("\n{TELLS}{index} {}", outcome(cell, &device));
+    }
+    println!("\n{TELLS}end");
+}
+
+/// How a child went on: outcomes in order, and why it stopped before the end.
+fn run_child(soc: u32, first: usize, end: usize) -> (Vec<String>, Option<&'static str>) {
+    let mut child = Command::new(std::env::current_exe().expect("a name"))
+        .args(["--exact", "cells_of_a_child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, format!("{soc} {first} {end}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("this program starts");
+    let (send, receive) = channel();
+    let stdout = child.stdout.take().expect("a pipe");
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if let Some(told) = line.strip_prefix(TELLS)
+                && send.send(told.to_owned()).is_err()
+            {
+                return;
+            }
+        }
+    });
+    let mut outcomes = Vec::new();
+    let stopped = loop {
+        match receive.recv_timeout(PATIENCE) {
+            Ok(told) if told == "end" => break None,
+            Ok(told) => outcomes.push(told.split_once(' ').expect("a number and an outcome").1.to_owned()),
+            Err(RecvTimeoutError::Timeout) => break Some("hang"),
+            Err(RecvTimeoutError::Disconnected) => break Some("crash"),
+        }
+    };
+    let _ = child.kill();
+    let _ = child.wait();
+    let _ = reader.join();
+    (outcomes, stopped)
+}
+
+/// Outcomes of all cells.
+fn outcomes(soc: u32) -> Vec<String> {
+    let count = table::cells().len();
+    let mut all: Vec<String> = Vec::new();
+    while all.len() < count {
+        let (some, stopped) = run_child(soc, all.len(), count);
+        let progressed = !some.is_empty();
+        all.extend(some);
+        if stopped.is_none() || all.len() == count {
+            break;
+        }
+        let at = all.len();
+        // Whatever ran before may be to blame, unless the cell was the child's first.
+        let (alone, stopped) = if progressed { run_child(soc, at, at + 1) } else { (Vec::new(), stopped) };
+        all.push(alone.into_iter().next().unwrap_or_else(|| stopped.unwrap_or("crash").to_owned()));
+    }
+    all
+}
+
+/// Cells and outcomes of the table in the tree for one chip.
+fn expected(soc: u32) -> BTreeMap<String, String> {
+    let mut table = BTreeMap::new();
+    let lines = include_str!("expected.txt").lines().map(str::trim);
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (cell, outcome) = line.split_once(" = ").unwrap_or_else(|| panic!("no outcome in {line:?}"));
+        // `cell @43 = …` is what holds for that chip alone.
+        match cell.split_once(" @") {
+            None => drop(table.entry(cell.to_owned()).or_insert(outcome.to_owned())),
+            Some((cell, only)) if only == soc.to_string() => {
+                drop(table.insert(cell.to_owned(), outcome.to_owned()))
+            }
+            Some(_) => {}
+        }
+    }
+    table
+}
+
+fn compare(test: &str, soc: u32) {
+    if library(test).is_none() {
+        return;
+    }
+    if !cfg!(target_arch = "x86_64") {
+        return skipped(&format!("{test}: nothing is simulated here"));
+    }
+    let mut expected = expected(soc);
+    let found = outcomes(soc);
+    let mut differences = Vec::new();
+    for (cell, outcome) in table::cells().iter().zip(&found) {
+        match expected.remove(&cell.name) {
+            Some(known) if known.split(" | ").any(|known| known == outcome) => {}
+            known => differences.push(format!(
+                "{} = {outcome}   # was {}",
+                cell.name,
+                known.as_deref().unwrap_or("nothing")
+            )),
+        }
+    }
+    differences.extend(expected.keys().map(|cell| format!("{cell}: there is no such cell any more")));
+    println!("{} cells on chip {soc}, {} differ", found.len(), differences.len());
+    assert!(
+        differences.is_empty(),
+        "the library does otherwise than tests/operations/expected.txt:\n{}",
+        differences.join("\n")
+    );
+}
+
+#[test]
+fn operations_are_as_expected_on_v79() {
+    compare("operations_are_as_expected_on_v79", 69);
+}
+
+#[test]
+#[ignore = "the table once more, for another processor; `cargo test -p shardwright-shim-qnn --test operations -- --ignored` runs it"]
+fn operations_are_as_expected_on_v73() {
+    compare("operations_are_as_expected_on_v73", 43);
+}
+
+#[test]
+#[ignore = "the table once more, for another processor; `cargo test -p shardwright-shim-qnn --test operations -- --ignored` runs it"]
+fn operations_are_as_expected_on_v81() {
+    compare("operations_are_as_expected_on_v81", 87);
+}

@@ -1,0 +1,194 @@
+//! What is missing, wrong, damaged or made for something else ends in an error that says so.
+
+use std::collections::HashMap;
+
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_qnn::artefact::{self, Artefact};
+
+use crate::host::Compiled;
+use crate::layer::HIDDEN;
+use crate::{Host, Layer, Region, library, refused, values};
+
+fn compiled(host: &Host) -> Compiled {
+    host.compile(&[Layer::new(64, 128, 8).entry("decode_1@8", 1).build()], &[]).expect("compiled")
+}
+
+#[test]
+fn options_are_known_or_refused() {
+    refused(Host::open(&[("librari", "x")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "librari");
+    refused(Host::open(&[("log-level", "loud")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "warning");
+    refused(Host::open(&[("skel", "/")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "phone");
+    Host::open(&[("log-level", "error")]).expect("opened");
+}
+
+#[test]
+fn a_missing_library_says_where_it_was_looked_for() {
+    let host = Host::open(&[("library", "/nowhere/libQnnHtp.so")]).expect("opened");
+    let failure = refused(host.devices(Some("sm8850")), SW_ERROR_INVALID_ARGUMENT, "/nowhere/libQnnHtp.so");
+    assert!(failure.message.contains("SHARDWRIGHT_QNN_LIB"), "{failure:?}");
+    refused(host.devices(None), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
+    let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
+    refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
+    refused(host.estimate(entry), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
+    // What needs no library is answered without one.
+    assert_eq!(host.check(entry).expect("checked"), []);
+    assert!(host.told().is_ok());
+    assert_eq!(host.devices(Some("mt6989")).expect("no error"), []);
+    assert_eq!(host.compatibility(b"another vendor's").expect("told").0, SW_COMPATIBILITY_NOT_MINE);
+}
+
+#[test]
+fn a_wrong_library_is_told_from_a_missing_one() {
+    let text = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(text.path(), "no library").expect("written");
+    let open =
+        |path: &std::path::Path| Host::open(&[("library", path.to_str().expect("text"))]).expect("opened");
+    let devices = |path: &std::path::Path| open(path).devices(Some("sm8850"));
+    refused(devices(text.path()), SW_ERROR_INVALID_ARGUMENT, "cannot be loaded");
+    let Some(library) = library("a_wrong_library_is_told_from_a_missing_one") else { return };
+    let system = library.with_file_name("libQnnSystem.so");
+    refused(devices(&system), SW_ERROR_INVALID_ARGUMENT, "libQnnSystem.so");
+}
+
+#[test]
+fn devices_are_those_of_known_chips() {
+    let Some(library) = library("devices_are_those_of_known_chips") else { return };
+    let host = Host::with(&library, "sm8850");
+    let told = |soc| {
+        let devices = host.devices(Some(soc)).expect("told");
+        devices.into_iter().map(|device| (device.name, device.soc, device.kind)).collect::<Vec<_>>()
+    };
+    let pair = |name: &str| {
+        vec![
+            (name.to_owned(), name.to_owned(), SW_DEVICE_OFFLINE),
+            (format!("{name}.simulated"), name.to_owned(), SW_DEVICE_SIMULATED),
+        ]
+    };
+    assert_eq!(told("sm8850"), pair("sm8850"));
+    assert_eq!(told("SM8650"), pair("sm8650"));
+    assert_eq!(told("x-elite"), pair("sc8380xp"));
+    assert_eq!(told("soc-72"), pair("soc-72"));
+    assert_eq!(told("mt6989"), []);
+    assert_eq!(host.devices(None).expect("told"), []);
+    for soc in ["cpn3050", "soc-122", "soc-1", "soc-0"] {
+        let failure = refused(host.devices(Some(soc)), SW_ERROR_INVALID_ARGUMENT, "is not supported");
+        assert!(failure.detail("soc").is_some() && failure.detail("help").is_some(), "{failure:?}");
+    }
+    let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
+    for device in ["gpu", "sm8850.emulated", "x-elite", ""] {
+        let host = Host::with(&library, device);
+        refused(host.check(entry), SW_ERROR_INVALID_ARGUMENT, &format!("no device `{device}`"));
+        refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no device");
+        refused(host.told(), SW_ERROR_INVALID_ARGUMENT, "no device");
+    }
+    refused(Host::with(&library, "soc-122").check(entry), SW_ERROR_INVALID_ARGUMENT, "v89");
+}
+
+#[test]
+fn damage_is_found_before_the_library_sees_it() {
+    let Some(library) = library("damage_is_found_before_the_library_sees_it") else { return };
+    let host = Host::with(&library, "sm8850.simulated");
+    let bytes = compiled(&host).artefact.bytes().to_vec();
+    let load = |bytes: &[u8]| {
+        let region = Region::new(bytes);
+        host.load(&region, &[]).map(|_| ())
+    };
+    load(&bytes).expect("undamaged");
+    let length = bytes.len();
+    // Header, descriptor, the binary's own header, its weights, its last byte.
+    for at in [9, 17, 4096, 8192, 8400, length / 2, length * 3 / 4, length - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        let failure = load(&damaged).expect_err("refused");
+        // Format and magic of something else are another format's, not damage.
+        let class = if at == 9 { SW_ERROR_INCOMPATIBLE_ARTEFACT } else { SW_ERROR_CORRUPT_ARTEFACT };
+        assert_eq!(failure.class, class, "a bit at {at}: {failure:?}");
+        assert!(failure.detail("help").is_some_and(|help| help.contains("again")), "{failure:?}");
+    }
+    for cut in [0, 7, 71, 4096, 8192, length / 2, length - 1] {
+        assert!(load(&bytes[..cut]).is_err(), "cut to {cut}");
+    }
+    refused(load(b"SWCPUART of another shim"), SW_ERROR_INCOMPATIBLE_ARTEFACT, "no artefact of the qnn shim");
+    refused(host.inspect(&bytes[..length - 1]), SW_ERROR_CORRUPT_ARTEFACT, "bytes where a binary");
+    assert_eq!(host.inspect(b"SWCPUART of another shim").expect("told"), None);
+    assert_eq!(host.inspect(b"").expect("told"), None);
+}
+
+#[test]
+fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
+    let Some(library) = library("other_chips_binaries_are_refused_though_the_library_would_load_them") else {
+        return;
+    };
+    let older = Host::with(&library, "sm8550.simulated");
+    let newer = Host::with(&library, "sm8750.simulated");
+    let made = compiled(&older);
+    let (answer, reason) = newer.compatibility(&made.head).expect("told");
+    assert_eq!(answer, SW_COMPATIBILITY_UNSUPPORTED);
+    assert!(reason.contains("sm8550 (v73), sm8750 is v79"), "{reason}");
+    let failure = refused(newer.load(&made.artefact, &[]).map(|_| ()), SW_ERROR_INCOMPATIBLE_ARTEFACT, "v73");
+    assert!(failure.detail("help").is_some_and(|help| help.contains("sm8750.simulated")), "{failure:?}");
+    // Of the same architecture: it runs, and compiling again would be better.
+    let sibling = Host::with(&library, "sc8380xp.simulated");
+    assert_eq!(sibling.compatibility(&made.head).expect("told").0, SW_COMPATIBILITY_RECOMPILE);
+    sibling.load(&made.artefact, &[]).expect("loaded");
+    let head = String::from_utf8(made.head.clone()).expect("text");
+    for (head, answer) in [
+        (head.replace("\"format\":1", "\"format\":2"), SW_COMPATIBILITY_UNSUPPORTED),
+        (head.replace("\"core\":[2,", "\"core\":[3,"), SW_COMPATIBILITY_UNSUPPORTED),
+        (head.replace("\"build\":\"v2.", "\"build\":\"v1."), SW_COMPATIBILITY_RECOMPILE),
+        ("\x7fELF of somebody else".to_owned(), SW_COMPATIBILITY_NOT_MINE),
+        (String::new(), SW_COMPATIBILITY_NOT_MINE),
+    ] {
+        assert_eq!(older.compatibility(head.as_bytes()).expect("told").0, answer, "{head}");
+    }
+    refused(older.compatibility(&made.head[..60]), SW_ERROR_CORRUPT_ARTEFACT, "the head is damaged");
+}
+
+#[test]
+fn a_binary_under_another_description_is_refused() {
+    let Some(library) = library("a_binary_under_another_description_is_refused") else { return };
+    let host = Host::with(&library, "sm8850.simulated");
+    let layer = Layer::new(64, 128, 8);
+    let made = |rows| host.compile(&[layer.entry("decode@8", rows).build()], &[]).expect("compiled").artefact;
+    let (small, large) = (made(1), made(32));
+    let (small, large) =
+        (Artefact::read(small.bytes()).expect("read"), Artefact::read(large.bytes()).expect("read"));
+    // Everything is hashed anew, so only what the binary says of itself gives it away: it writes more than is bound.
+    let binary = large.binary().expect("undamaged");
+    let mut descriptor = small.descriptor.clone();
+    descriptor.head.binary_bytes = binary.len() as u64;
+    descriptor.head.binary_sha256 = artefact::hash(binary);
+    let mut bytes = artefact::prefix(&descriptor).expect("written");
+    bytes.extend(binary);
+    let region = Region::new(&bytes);
+    refused(host.load(&region, &[]).map(|_| ()), SW_ERROR_CORRUPT_ARTEFACT, "is not the binary's");
+
+    let (format, told) = host.inspect(binary).expect("told").expect("a context binary");
+    assert_eq!(
+        (format.as_str(), &told["soc_model"], &told["arch"]),
+        ("qnn-context-binary", &87.into(), &81.into())
+    );
+    assert_eq!(told["graphs"][0]["inputs"][0]["dims"], serde_json::json!([32, 64]));
+    assert!(told["build_id"].as_str().is_some_and(|build| build.starts_with("v2.")), "{told}");
+    assert!(host.inspect(&binary[..100]).is_err());
+}
+
+#[test]
+fn runs_end_at_their_deadline_and_a_device_can_be_made_again() {
+    let Some(library) = library("runs_end_at_their_deadline_and_a_device_can_be_made_again") else { return };
+    let host = Host::with(&library, "sm8850.simulated");
+    let made = compiled(&host);
+    let mut bound = HashMap::from([("hidden".to_owned(), HIDDEN.encode(&values(64, 1, 2.0)))]);
+    {
+        let mut loaded = host.load(&made.artefact, &[]).expect("loaded");
+        refused(loaded.run_until("decode_1@8", 1, &mut bound, 1), SW_ERROR_DEADLINE, "deadline");
+        loaded.run_until("decode_1@8", 1, &mut bound, 60_000_000_000).expect("in time");
+    }
+    refused(host.load(&made.artefact, &[("threads", "1")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "threads");
+    host.recover().expect("made again");
+    let mut again = bound.clone();
+    host.load(&made.artefact, &[]).expect("loaded").run("decode_1@8", 1, &mut again).expect("run");
+    assert_eq!(bound, again);
+    host.allocate(10_000, 4096).expect("allocated");
+    refused(host.import(0), SW_ERROR_INVALID_ARGUMENT, "phone");
+}

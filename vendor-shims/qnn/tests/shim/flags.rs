@@ -1,0 +1,92 @@
+//! Every flag ends with a verdict that something shows.
+
+use shardwright_shim_abi::raw::*;
+
+use crate::{Host, Layer, library};
+
+#[test]
+fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
+    let Some(library) = library("flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do") else {
+        return;
+    };
+    let host = Host::with(&library, "sm8850");
+    let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
+    let cases = [
+        ("finalize-mode", "3", SW_FLAG_APPLIED, "bytes of code differ"),
+        ("hvx-threads", "2", SW_FLAG_APPLIED, "bytes of code differ"),
+        ("vtcm-megabytes", "8", SW_FLAG_INERT, "what is done without it"),
+        ("finalize-mode", "0", SW_FLAG_INERT, "what is done without it"),
+        ("vtcm-megabytes", "4", SW_FLAG_RECORDED, "4194304 bytes of fast memory, 8388608 without it"),
+        ("hvx-threads", "8", SW_FLAG_RECORDED, "8 vector threads, 0 without it"),
+        ("finalize.there_is_no_such_key", "1", SW_FLAG_UNKNOWN, "any key without a word"),
+        ("finalize.there_is_no_such_key", "text", SW_FLAG_UNKNOWN, "the same code"),
+        ("product", "convolution", SW_FLAG_APPLIED, "nodes in its graph"),
+        ("product", "auto", SW_FLAG_INERT, "what is done without it"),
+        ("rotary", "pairs", SW_FLAG_INERT, "lowered the same"),
+        ("search", "off", SW_FLAG_INERT, "nothing was compared"),
+        ("search", "layers", SW_FLAG_APPLIED, "ways compared"),
+        ("search", "all", SW_FLAG_APPLIED, "simulated cycles"),
+        ("turbo", "1", SW_FLAG_UNKNOWN, "no such flag"),
+        ("vtcm-megabytes", "99", SW_FLAG_REFUSED, "`99` is not within 1 to 16"),
+        ("vtcm-megabytes", "many", SW_FLAG_REFUSED, "`many`"),
+        ("finalize-mode", "-1", SW_FLAG_REFUSED, "0 to 3"),
+        ("hvx-threads", "0", SW_FLAG_REFUSED, "1 to 16"),
+        ("weights-packing", "yes", SW_FLAG_REFUSED, "true, false"),
+        ("heads", "many", SW_FLAG_REFUSED, "by-width"),
+        ("turned-keys", "no", SW_FLAG_REFUSED, "true, false, auto"),
+        ("turned-keys", "false", SW_FLAG_INERT, "lowered the same"),
+        ("turned-keys", "auto", SW_FLAG_INERT, "what is done without it"),
+        ("keys", "lost", SW_FLAG_REFUSED, "joined"),
+        ("search", "everywhere", SW_FLAG_REFUSED, "layers"),
+        ("finalize.", "1", SW_FLAG_REFUSED, "1 to 256 bytes"),
+    ];
+    for (name, value, outcome, part) in cases {
+        let compiled = host.compile(&[entry], &[(name, value)]).expect("compiled");
+        assert_eq!(compiled.flags.len(), 1);
+        let (found, evidence) = compiled.flag(name);
+        assert_eq!(found, outcome, "{name}={value}: {evidence}");
+        assert!(evidence.contains(part), "{name}={value}: `{part}` not in `{evidence}`");
+    }
+}
+
+#[test]
+fn every_flag_of_an_order_has_its_own_verdict() {
+    let Some(library) = library("every_flag_of_an_order_has_its_own_verdict") else { return };
+    let host = Host::with(&library, "sm8650");
+    let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
+    let flags =
+        [("finalize-mode", "3"), ("finalize.nothing", "true"), ("vtcm-megabytes", "2"), ("turbo", "1")];
+    let compiled = host.compile(&[entry], &flags).expect("compiled");
+    let outcomes: Vec<_> =
+        compiled.flags.iter().map(|(name, outcome, _)| (name.as_str(), *outcome)).collect();
+    assert_eq!(outcomes[0], ("finalize-mode", SW_FLAG_APPLIED), "{:?}", compiled.flags);
+    assert_eq!(outcomes[1], ("finalize.nothing", SW_FLAG_UNKNOWN), "{:?}", compiled.flags);
+    assert!(
+        matches!(outcomes[2], ("vtcm-megabytes", SW_FLAG_APPLIED | SW_FLAG_RECORDED)),
+        "{:?}",
+        compiled.flags
+    );
+    assert_eq!(outcomes[3], ("turbo", SW_FLAG_UNKNOWN), "{:?}", compiled.flags);
+}
+
+#[test]
+fn the_schema_lists_what_is_read_and_every_device_has_it() {
+    for device in ["sm8850", "sm8550.simulated", "soc-72"] {
+        let (flags, limits) = Host::open(&[]).expect("opened").on_device(device).told().expect("told");
+        for name in [
+            "vtcm-megabytes",
+            "finalize-mode",
+            "hvx-threads",
+            "weights-packing",
+            "search",
+            "rotary",
+            "turned-keys",
+            "keys",
+            "heads",
+            "product",
+        ] {
+            assert!(flags.iter().any(|flag| flag == name), "{name} of {device}");
+        }
+        assert!(limits.contains(&("context-bytes".to_owned(), 3_670_016_000)), "{limits:?}");
+    }
+}

@@ -1,0 +1,84 @@
+//! A small layer: norm, product, activation, product, residual.
+
+use std::collections::HashMap;
+
+use shardwright_shim_abi::raw::*;
+
+use crate::{Builder, Encoding, Loaded, Weight, values};
+
+pub const HIDDEN: Encoding = Encoding::A16(8.0);
+pub const INNER: Encoding = Encoding::A16(16.0);
+
+/// Weights, the same whenever they are asked for.
+pub struct Layer {
+    norm: Weight,
+    up: Weight,
+    down: Weight,
+}
+
+impl Layer {
+    pub fn new(width: u64, inner: u64, bits: u32) -> Layer {
+        let count = (width * inner) as usize;
+        let gain: Vec<f32> = values(width as usize, 3, 0.3).iter().map(|value| 1.0 + value).collect();
+        Layer {
+            norm: Weight::vector("norm", &gain),
+            up: Weight::matrix("up", [inner, width], &values(count, 1, 0.2), bits),
+            down: Weight::matrix("down", [width, inner], &values(count, 2, 0.1), bits),
+        }
+    }
+
+    pub fn without_bytes(&self) -> Layer {
+        Layer {
+            norm: self.norm.without_bytes(),
+            up: self.up.without_bytes(),
+            down: self.down.without_bytes(),
+        }
+    }
+
+    /// `hidden → norm → up → gelu → down → + hidden`.
+    pub fn entry(&self, name: &str, rows: u64) -> Builder {
+        let mut b = Builder::new(name, SW_ENTRY_DECODE, rows, 8);
+        b.layer = 3;
+        let x = b.input("hidden", SW_ROLE_HIDDEN, &[rows, self.norm.values.len() as u64], HIDDEN);
+        let y = self.add_to(&mut b, x);
+        b.output("hidden.out", SW_ROLE_HIDDEN, y);
+        b
+    }
+
+    /// The nodes of the layer behind a tensor.
+    pub fn add_to(&self, b: &mut Builder, x: u32) -> u32 {
+        let a = b.norm(x, &self.norm, HIDDEN);
+        let a = b.linear(a, &self.up, INNER);
+        let a = b.unary(SW_OP_GELU, a, INNER, vec![]);
+        let a = b.linear(a, &self.down, INNER);
+        b.add(x, a, INNER)
+    }
+
+    /// In plain arithmetic.
+    pub fn expected(&self, x: &[f32]) -> Vec<f32> {
+        let width = self.norm.values.len();
+        let inner = self.up.values.len() / width;
+        let product = |x: &[f32], w: &[f32], n: usize| -> Vec<f32> {
+            (0..n).map(|row| x.iter().zip(&w[row * x.len()..]).map(|(x, w)| x * w).sum()).collect()
+        };
+        let gelu = |x: f32| 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh());
+        x.chunks(width)
+            .flat_map(|row| {
+                let mean = row.iter().map(|x| x * x).sum::<f32>() / width as f32;
+                let scale = (mean + 1e-6).sqrt().recip();
+                let normed: Vec<f32> =
+                    row.iter().zip(&self.norm.values).map(|(x, w)| x * scale * w).collect();
+                let up: Vec<f32> = product(&normed, &self.up.values, inner).into_iter().map(gelu).collect();
+                let down = product(&up, &self.down.values, width);
+                row.iter().zip(down).map(|(x, y)| x + y).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+}
+
+/// Runs the layer's entry.
+pub fn run(loaded: &mut Loaded<'_>, entry: &str, rows: usize, x: &[f32]) -> Vec<f32> {
+    let mut bound = HashMap::from([("hidden".to_owned(), HIDDEN.encode(x))]);
+    loaded.run(entry, rows, &mut bound).expect("run");
+    INNER.decode(&bound["hidden.out"])
+}

@@ -1,0 +1,16 @@
+//! What the library says of the machine it is on; there is no phone here, so no more is asked than that it answers.
+
+use shardwright_shim_qnn::session::{Backend, Library, LibraryChoice};
+
+use crate::library;
+
+#[test]
+fn the_library_describes_its_own_platform() {
+    let Some(path) = library("the_library_describes_its_own_platform") else { return };
+    let library =
+        Library::open(&LibraryChoice { option: Some(path), ..LibraryChoice::default() }).expect("opened");
+    let backend = Backend::new(library).expect("started");
+    let chip = backend.own_soc().expect("answered");
+    println!("the library finds itself on chip {chip:?}");
+    assert_eq!(backend.own_soc().expect("answered"), chip);
+}
