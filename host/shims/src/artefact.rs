@@ -204,16 +204,15 @@ impl Artefact {
 pub(crate) struct ArtefactWriter {
     writer: Writer,
     head: Option<Vec<u8>>,
-    directory: Option<PathBuf>,
 }
 
 impl ArtefactWriter {
     pub(crate) fn new(place: Place<'_>) -> Result<ArtefactWriter, ArtefactError> {
-        let (directory, kept) = match place {
-            Place::Directory(directory) => (directory.to_owned(), Some(directory.to_owned())),
-            Place::Temporary => (std::env::temp_dir(), None),
+        let writer = match place {
+            Place::Directory(directory) => Writer::start(directory, MAGIC, None)?,
+            Place::Temporary => Writer::start_unnamed(MAGIC, None)?,
         };
-        Ok(ArtefactWriter { writer: Writer::start(&directory, MAGIC, None)?, head: None, directory: kept })
+        Ok(ArtefactWriter { writer, head: None })
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), ArtefactError> {
@@ -245,12 +244,6 @@ impl ArtefactWriter {
             .write(&own)
             .and_then(|()| self.writer.head_at_back(&json))
             .map_err(|error| self.writer.error(error))?;
-        let written = match self.directory {
-            Some(directory) => {
-                self.writer.finish(|name| directory.join(format!("{name}{ARTEFACT_SUFFIX}")))?
-            }
-            None => self.writer.finish_unnamed()?,
-        };
-        Artefact::from_container(Container::written(written, &FORMAT)?)
+        Artefact::from_container(Container::written(self.writer.finish(ARTEFACT_SUFFIX)?, &FORMAT)?)
     }
 }

@@ -280,9 +280,36 @@ impl Container {
     }
 }
 
+/// A file that is being written.
+enum Unfinished {
+    /// It gets its name at the end, and has a passing one until then.
+    ToBeNamed(tempfile::NamedTempFile),
+    /// It never has a name (where the system can), so nothing is left of it when the process is killed.
+    Unnamed(File),
+}
+
+impl Unfinished {
+    fn file(&mut self) -> &mut File {
+        match self {
+            Unfinished::ToBeNamed(file) => file.as_file_mut(),
+            Unfinished::Unnamed(file) => file,
+        }
+    }
+}
+
+impl Write for Unfinished {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file().flush()
+    }
+}
+
 /// Writes a container as a stream; nothing is visible under its name before [`Writer::finish`].
 pub(crate) struct Writer {
-    file: BufWriter<tempfile::NamedTempFile>,
+    file: BufWriter<Unfinished>,
     directory: PathBuf,
     magic: [u8; 8],
     head_length: u64,
@@ -291,14 +318,32 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Makes a temporary file in `directory`. A head at the front is given here, one at the back to [`Writer::head_at_back`].
+    /// Begins a file of `directory` that will get a name. A head at the front is given here, one at the back to
+    /// [`Writer::head_at_back`].
     pub(crate) fn start(
         directory: &Path,
         magic: [u8; 8],
         head: Option<&[u8]>,
     ) -> Result<Writer, ContainerError> {
+        let file = tempfile::Builder::new().prefix(".writing-").tempfile_in(directory);
+        Writer::over(file.map(Unfinished::ToBeNamed), directory, magic, head)
+    }
+
+    /// Begins a file without a name in the system's directory for temporary files.
+    pub(crate) fn start_unnamed(magic: [u8; 8], head: Option<&[u8]>) -> Result<Writer, ContainerError> {
+        let directory = std::env::temp_dir();
+        let file = tempfile::tempfile_in(&directory);
+        Writer::over(file.map(Unfinished::Unnamed), &directory, magic, head)
+    }
+
+    fn over(
+        file: io::Result<Unfinished>,
+        directory: &Path,
+        magic: [u8; 8],
+        head: Option<&[u8]>,
+    ) -> Result<Writer, ContainerError> {
         let io = |source| ContainerError::Io { path: directory.to_owned(), source };
-        let file = tempfile::Builder::new().prefix(".writing-").tempfile_in(directory).map_err(io)?;
+        let file = file.map_err(io)?;
         let mut writer = Writer {
             file: BufWriter::with_capacity(1 << 20, file),
             directory: directory.to_owned(),
@@ -341,7 +386,7 @@ impl Writer {
         ContainerError::Io { path: self.directory.clone(), source }
     }
 
-    fn seal(mut self) -> io::Result<(tempfile::NamedTempFile, [u8; 32])> {
+    fn seal(mut self) -> io::Result<(Unfinished, [u8; 32])> {
         let hash: [u8; 32] = self.sum.finalize_reset().into();
         let mut prefix = Vec::with_capacity(PREFIX as usize);
         prefix.extend_from_slice(&self.magic);
@@ -352,34 +397,26 @@ impl Writer {
         prefix.extend_from_slice(&hash);
         self.file.flush()?;
         let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.seek(SeekFrom::Start(0))?;
+        file.file().seek(SeekFrom::Start(0))?;
         file.write_all(&prefix)?;
         Ok((file, hash))
     }
 
-    /// Moves the file to `path(hash)`, which appears whole or not at all.
-    pub(crate) fn finish(
-        self,
-        path: impl FnOnce(&str) -> PathBuf,
-    ) -> Result<(PathBuf, File), ContainerError> {
+    /// Gives the file the name `<hash><suffix>`, under which it appears whole or not at all. One begun without a name gets
+    /// none: it is gone when the last mapping is, and its path only tells it from others.
+    pub(crate) fn finish(self, suffix: &str) -> Result<(PathBuf, File), ContainerError> {
         let directory = self.directory.clone();
         let io = |source| ContainerError::Io { path: directory.clone(), source };
         let (file, hash) = self.seal().map_err(io)?;
-        file.as_file().sync_all().map_err(io)?;
-        let path = path(&hexadecimal(&hash));
-        let file = file
-            .persist(&path)
-            .map_err(|error| ContainerError::Io { path: path.clone(), source: error.error })?;
+        let path = directory.join(format!("{}{suffix}", hexadecimal(&hash)));
+        let file = match file {
+            Unfinished::Unnamed(file) => file,
+            Unfinished::ToBeNamed(file) => {
+                file.as_file().sync_all().map_err(io)?;
+                file.persist(&path)
+                    .map_err(|error| ContainerError::Io { path: path.clone(), source: error.error })?
+            }
+        };
         Ok((path, file))
-    }
-
-    /// Keeps the file without a name: it is gone when the last mapping is.
-    pub(crate) fn finish_unnamed(self) -> Result<(PathBuf, File), ContainerError> {
-        let directory = self.directory.clone();
-        let io = |source| ContainerError::Io { path: directory.clone(), source };
-        let (file, _) = self.seal().map_err(io)?;
-        let path = file.path().to_owned();
-        let reopened = file.reopen().map_err(io)?;
-        Ok((path, reopened))
     }
 }

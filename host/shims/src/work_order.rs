@@ -570,19 +570,19 @@ impl<'w> WorkOrderBuilder<'w> {
 
     /// Writes `<hash>.swo` into a directory and opens it. The file appears whole or not at all.
     pub fn write(self, directory: &Path) -> Result<WorkOrder, WorkOrderError> {
-        let written =
-            self.stream(directory)?.finish(|name| directory.join(format!("{name}{WORK_ORDER_SUFFIX}")))?;
-        WorkOrder::from_container(Container::written(written, &FORMAT)?)
+        self.stream(|head| Writer::start(directory, MAGIC, Some(head)))
     }
 
     /// Writes a file without a name in the system's directory for temporary files, and opens it. It is gone when the work
     /// order is dropped.
     pub fn temporary(self) -> Result<WorkOrder, WorkOrderError> {
-        let written = self.stream(&std::env::temp_dir())?.finish_unnamed()?;
-        WorkOrder::from_container(Container::written(written, &FORMAT)?)
+        self.stream(|head| Writer::start_unnamed(MAGIC, Some(head)))
     }
 
-    fn stream(self, directory: &Path) -> Result<Writer, WorkOrderError> {
+    fn stream(
+        self,
+        start: impl FnOnce(&[u8]) -> Result<Writer, ContainerError>,
+    ) -> Result<WorkOrder, WorkOrderError> {
         self.head.check()?;
         let head = serde_json::to_vec(&self.head)
             .map_err(|error| WorkOrderError::Order(format!("the head cannot be written: {error}")))?;
@@ -592,7 +592,7 @@ impl<'w> WorkOrderBuilder<'w> {
                 head.len()
             )));
         }
-        let mut writer = Writer::start(directory, MAGIC, Some(&head))?;
+        let mut writer = start(&head)?;
         writer.align().map_err(|error| writer.error(error))?;
         for id in &self.used {
             let weight = &self.weights[id.0 as usize];
@@ -610,6 +610,6 @@ impl<'w> WorkOrderBuilder<'w> {
                     .map_err(|error| writer.error(error))?;
             }
         }
-        Ok(writer)
+        WorkOrder::from_container(Container::written(writer.finish(WORK_ORDER_SUFFIX)?, &FORMAT)?)
     }
 }
