@@ -41,6 +41,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-planner-generic", &["shardwright-planner"]),
     ("shardwright-planner-even", &["shardwright-planner"]),
     ("shardwright-shim-abi", &[]),
+    ("shardwright-neuron-adapter", &[]),
+    // For tests of shims.
+    ("shardwright-shim-testing", &["shardwright-shim-abi"]),
     ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
     ("shardwright-shim-qnn", &["shardwright-shim-abi"]),
     ("shardwright-shim-template", &["shardwright-shim-abi"]),
@@ -77,6 +80,7 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ),
     ("shardwright-runtime", "shardwright-reference", "the oracle of a chain of shards"),
     ("shardwright-runtime", "shardwright-models", "chains of real architectures"),
+    ("shardwright-shim-cpu", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),
 ];
 
 /// May look into any room; no room may use it.

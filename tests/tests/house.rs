@@ -149,6 +149,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/abi/", "the contract is a C ABI"),
     ("vendor-shims/cpu/", "SIMD kernels"),
     ("vendor-shims/qnn/", "calling the vendor's library"),
+    ("vendor-shims/neuron/", "calling the vendor's library, and the simulator's C ABI"),
     ("vendor-shims/template/", "the exported symbol"),
     ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
     ("host/models/", "mapping checkpoint files"),

@@ -1,0 +1,32 @@
+//! What MediaTek's Neuron Adapter C API is: layouts, numbers, names and signatures, told once for the two sides that need them, the shim that calls the
+//! library and the simulator that is one.
+//!
+//! **Not its job.** It loads no library, implements no function and decides nothing. It is no copy of the vendor's header, of which only copies under a
+//! confidentiality notice are about: every number was observed at the boundary or read in openly licensed code, and says where in tags:
+//!
+//! | tag | known from |
+//! |---|---|
+//! | R | run: what Google's published compiler plugin (wheel `ai-edge-litert` 2.3.0) passed to a library that logs |
+//! | L | read in google-ai-edge/LiteRT, `litert/vendors/mediatek` (Apache-2.0) |
+//! | E | read in pytorch/executorch, `backends/mediatek` (BSD) |
+//! | M | read in MediaTek-NeuroPilot/tflite-neuron-delegate (MIT) |
+//! | H | known from secondary descriptions alone; no client of ours depends on it |
+//! | I | inferred from the pattern of the others |
+//!
+//! Nothing here was run on a phone. 64-bit little-endian systems only.
+
+pub mod extension;
+pub mod functions;
+pub mod library;
+pub mod operand;
+pub mod operation;
+pub mod result;
+pub mod setting;
+pub mod version;
+
+pub use functions::{FUNCTIONS, Function, Functions};
+pub use operand::{OperandType, PerChannelQuantParams, SymmPerChannelQuantParams};
+pub use version::RuntimeVersion;
+
+#[cfg(not(all(target_pointer_width = "64", target_endian = "little")))]
+compile_error!("the Neuron Adapter's layouts are known for 64-bit little-endian systems only");

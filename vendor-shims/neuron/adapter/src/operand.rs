@@ -1,0 +1,204 @@
+//! Operands: the structs that describe them and the numbers of their types.
+
+use std::ffi::c_void;
+
+/// Type and shape of an operand. A scalar has no dimensions; Google's client sends tensors of rank 0 as `[1]` and an open dimension as `u32::MAX`. [R]
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct OperandType {
+    /// One of the numbers below, or what `NeuronModel_getExtensionOperandType` answered.
+    pub kind: i32,
+    /// Entries of `dimensions`.
+    pub dimension_count: u32,
+    /// Outermost first; may be null for a scalar. Read inside the call alone.
+    pub dimensions: *const u32,
+    /// Of types quantised per tensor: real = scale × (stored − zero point). 0 for others.
+    pub scale: f32,
+    /// As `scale`.
+    pub zero_point: i32,
+}
+
+/// Scales per channel, all zero points 0. [R]
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct SymmPerChannelQuantParams {
+    /// Which dimension has the channels.
+    pub channel_dimension: u32,
+    /// As many as that dimension is long.
+    pub scale_count: u32,
+    /// Read inside the call alone.
+    pub scales: *const f32,
+}
+
+/// Scales and zero points per channel. [R]
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PerChannelQuantParams {
+    /// Which dimension has the channels.
+    pub channel_dimension: u32,
+    /// As many as that dimension is long.
+    pub scale_count: u32,
+    /// Read inside the call alone.
+    pub scales: *const f32,
+    /// As many as scales.
+    pub zero_point_count: u32,
+    /// Read inside the call alone.
+    pub zero_points: *const i32,
+}
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// Only pointers to it exist.
+            #[repr(C)]
+            #[derive(Debug)]
+            pub struct $name {
+                _opaque: [c_void; 0],
+            }
+        )*
+    };
+}
+
+handles! {
+    /// Operands and operations; unchangeable once finished. Outlives its compilations.
+    Model;
+    /// A model on its way to code, and the code. Outlives its executions.
+    Compilation;
+    /// Buffers of one run at a time.
+    Execution;
+    /// Memory the hardware shares.
+    Memory;
+    /// The end of a run that was started and not waited for.
+    Event;
+    /// A unit of the processor. The library's own, never freed.
+    Device;
+    /// Android's buffer of that name.
+    AHardwareBuffer;
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $bytes:expr, $known:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[doc = concat!("[", $known, "]")]
+            pub const $name: i32 = $number;
+        )*
+        /// Every number with its name and the bytes of one element (0 where that is not said by the type).
+        pub const KINDS: &[(i32, &str, usize)] = &[$(($number, stringify!($name), $bytes)),*];
+    };
+}
+
+kinds! {
+    /// A scalar of 4 bytes.
+    FLOAT32 = 0, 4, "M, R";
+    /// A scalar of 4 bytes.
+    INT32 = 1, 4, "M, R";
+    /// A scalar of 4 bytes.
+    UINT32 = 2, 4, "M, R";
+    /// Elements of 4 bytes.
+    TENSOR_FLOAT32 = 3, 4, "M, R";
+    /// Elements of 4 bytes; a bias has scale input × weight.
+    TENSOR_INT32 = 4, 4, "M, R";
+    /// u8, real = scale × (stored − zero point).
+    TENSOR_QUANT8_ASYMM = 5, 1, "M, R";
+    /// A scalar of one byte.
+    BOOL = 6, 1, "M, R";
+    /// i16, zero point 0.
+    TENSOR_QUANT16_SYMM = 7, 2, "M, R";
+    /// Elements of 2 bytes.
+    TENSOR_FLOAT16 = 8, 2, "M, R";
+    /// Elements of 1 byte.
+    TENSOR_BOOL8 = 9, 1, "M, R";
+    /// A scalar of 2 bytes.
+    FLOAT16 = 10, 2, "M";
+    /// i8 with scales per channel, zero points 0.
+    TENSOR_QUANT8_SYMM_PER_CHANNEL = 11, 1, "M, R";
+    /// u16 with a zero point.
+    TENSOR_QUANT16_ASYMM = 12, 2, "M";
+    /// i8, zero point 0.
+    TENSOR_QUANT8_SYMM = 13, 1, "M, R";
+    /// i8 with a zero point.
+    TENSOR_QUANT8_ASYMM_SIGNED = 14, 1, "M, R";
+    /// A model as a value, for control flow.
+    MODEL = 15, 0, "H";
+    /// Elements of 4 bytes.
+    EXT_TENSOR_UINT32 = 9001, 4, "H";
+    /// u8 with scales and zero points per channel.
+    EXT_TENSOR_QUANT8_ASYMM_PER_CHANNEL = 9002, 1, "H";
+    /// Unsigned 4 bits with a zero point, one element a byte.
+    EXT_TENSOR_QUANT4_ASYMM = 9003, 1, "H";
+    /// Signed 4 bits with a zero point, one element a byte.
+    EXT_TENSOR_QUANT4_ASYMM_SIGNED = 9004, 1, "H, R";
+    /// Signed 4 bits, zero point 0, one element a byte.
+    EXT_TENSOR_QUANT4_SYMM = 9005, 1, "H, R";
+    /// i16 with a zero point.
+    EXT_TENSOR_QUANT16_ASYMM_SIGNED = 9006, 2, "H, R";
+    /// Bytes.
+    EXT_TENSOR_RAW = 9007, 1, "H";
+    /// i8 with scales and zero points per channel.
+    EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL = 9008, 1, "H, R";
+    /// Signed 4 bits with scales per channel, zero points 0, one element a byte.
+    EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL = 9011, 1, "R; name I";
+    /// Signed 4 bits with scales and zero points per channel, one element a byte.
+    TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL = 9013, 1, "R; name I";
+    /// A bias with scales per channel.
+    EXT_TENSOR_INT32_SYMM_PER_CHANNEL = 9014, 4, "L, R";
+    /// Signed 2 bits with a zero point, one element a byte.
+    EXT_TENSOR_QUANT2_ASYMM_SIGNED = 9015, 1, "R; name I";
+    /// Signed 2 bits, zero point 0, one element a byte.
+    EXT_TENSOR_QUANT2_SYMM = 9016, 1, "R; name I";
+    /// Signed 2 bits with scales per channel, one element a byte.
+    EXT_TENSOR_QUANT2_SYMM_PER_CHANNEL = 9017, 1, "R; name I";
+    /// Signed 2 bits with scales and zero points per channel, one element a byte.
+    EXT_TENSOR_QUANT2_ASYMM_SIGNED_PER_CHANNEL = 9018, 1, "R; name I";
+}
+
+/// The name of a type; `None` for a number that was not seen or that an extension handed out.
+pub fn name(kind: i32) -> Option<&'static str> {
+    KINDS.iter().find(|(number, ..)| *number == kind).map(|(_, name, _)| *name)
+}
+
+/// Bytes of one element; `None` where the type does not say.
+pub fn element_bytes(kind: i32) -> Option<usize> {
+    KINDS.iter().find(|(number, ..)| *number == kind).map(|(.., bytes)| *bytes).filter(|bytes| *bytes > 0)
+}
+
+/// Whether the type is one value without a shape.
+pub fn is_scalar(kind: i32) -> bool {
+    matches!(kind, FLOAT32 | INT32 | UINT32 | BOOL | FLOAT16)
+}
+
+/// Whether scale and zero point are in the [`OperandType`].
+pub fn is_per_tensor(kind: i32) -> bool {
+    matches!(
+        kind,
+        TENSOR_QUANT8_ASYMM
+            | TENSOR_QUANT16_SYMM
+            | TENSOR_QUANT16_ASYMM
+            | TENSOR_QUANT8_SYMM
+            | TENSOR_QUANT8_ASYMM_SIGNED
+            | EXT_TENSOR_QUANT4_ASYMM
+            | EXT_TENSOR_QUANT4_ASYMM_SIGNED
+            | EXT_TENSOR_QUANT4_SYMM
+            | EXT_TENSOR_QUANT16_ASYMM_SIGNED
+            | EXT_TENSOR_QUANT2_ASYMM_SIGNED
+            | EXT_TENSOR_QUANT2_SYMM
+    )
+}
+
+/// Whether scales come with one of the two calls that set them per channel.
+pub fn is_per_channel(kind: i32) -> bool {
+    matches!(
+        kind,
+        TENSOR_QUANT8_SYMM_PER_CHANNEL
+            | EXT_TENSOR_QUANT8_ASYMM_PER_CHANNEL
+            | EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL
+            | EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL
+            | TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL
+            | EXT_TENSOR_INT32_SYMM_PER_CHANNEL
+            | EXT_TENSOR_QUANT2_SYMM_PER_CHANNEL
+            | EXT_TENSOR_QUANT2_ASYMM_SIGNED_PER_CHANNEL
+    )
+}
