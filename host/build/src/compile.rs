@@ -254,7 +254,10 @@ pub fn compile_plan(
             };
             let encodings = formats.encodings(format);
             let promise = offers[target].judge.legalise(graph, &plain, &encodings);
-            let promise = promise.map(|legal| legal.graph.nodes.len() as u64);
+            let promise = promise.map(|legal| {
+                let counted = offers[target].judge.operations(graph, &legal.graph);
+                counted.unwrap_or(legal.graph.nodes.len() as u64)
+            });
             if let Ok(found) = promise
                 && found != promised.ops
             {

@@ -13,9 +13,9 @@ use shardwright_shims::{Device, Estimate, ShimError, ShimInstance, entry_identit
 use crate::Notice;
 
 /// Version of the files; one of another version is made again.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// A file holds five short members.
+/// A file holds seven short members.
 const FILE_BYTES: u64 = 4096;
 
 /// What one run of an entry graph costs on a device.
@@ -30,6 +30,8 @@ pub struct Row {
     pub uncosted: u64,
     /// From and to main memory; 0 if not known.
     pub bytes_moved: u64,
+    /// Of the vendor's; 0 for one to each node.
+    pub operations: u64,
 }
 
 /// A row as it is kept, under the hash of what it follows from.
@@ -94,6 +96,7 @@ impl Costs {
                     provenance: estimate.provenance,
                     uncosted: estimate.uncosted.len() as u64,
                     bytes_moved: estimate.bytes_moved,
+                    operations: estimate.operations,
                 };
                 if let Some((key, path)) = place
                     && let Err(error) = keep(&path, key, row)
@@ -169,7 +172,13 @@ fn keep(path: &std::path::Path, key: Digest, row: Row) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    const ROW: Row = Row { microseconds: 48, provenance: Provenance::Simulated, uncosted: 2, bytes_moved: 9 };
+    const ROW: Row = Row {
+        microseconds: 48,
+        provenance: Provenance::Simulated,
+        uncosted: 2,
+        bytes_moved: 9,
+        operations: 5,
+    };
 
     #[test]
     fn what_was_kept_is_recalled_and_what_is_damaged_is_not() {
@@ -185,7 +194,7 @@ mod tests {
             std::fs::write(&path, &whole[..length]).unwrap();
             assert_eq!(recall(&path, key), None, "{length}");
         }
-        let other = String::from_utf8(whole.clone()).unwrap().replace("\"version\":1", "\"version\":2");
+        let other = String::from_utf8(whole.clone()).unwrap().replace("\"version\":2", "\"version\":3");
         std::fs::write(&path, other).unwrap();
         assert_eq!(recall(&path, key), None);
         std::fs::write(&path, [whole, vec![b' '; 1 << 20], b"x".to_vec()].concat()).unwrap();

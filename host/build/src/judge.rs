@@ -4,6 +4,17 @@ use shardwright_graph::{
 };
 use shardwright_shims::Watch;
 
+/// What a judge knows of the cost of one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costing {
+    /// Time, without what is not costed; none if nothing is.
+    pub time: Option<TimeCost>,
+    /// Operations that the time leaves out.
+    pub uncosted: u64,
+    /// Operations the compiler is handed, where that is not one to each node.
+    pub operations: Option<u64>,
+}
+
 /// Who answers what a target takes.
 ///
 /// A loaded shim is the real judge. For a target whose shim is not at hand, [`PrimitiveCount`] stands in, and every number that
@@ -18,8 +29,15 @@ pub trait Judge: Send + Sync {
         encodings: &Encodings<'_>,
     ) -> Result<Legalised, String>;
 
-    /// Time of one run with all rows, and how many operations it leaves out. It may take seconds, and ends early where `watch` says so.
-    fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<(TimeCost, u64)>;
+    /// What one run with all rows costs. It may take seconds, and ends early where `watch` says so.
+    fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<Costing>;
+
+    /// What the target's compiler is handed for a legalised entry, where that is not one operation to each node: what a limit of operations
+    /// counts.
+    fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
+        let _ = (graph, entry);
+        None
+    }
 
     /// Whether the target takes these formats, or why not.
     fn takes(&self, formats: &FormatTuple) -> Result<(), String>;
@@ -63,7 +81,7 @@ impl Judge for PrimitiveCount {
         Ok(Legalised { graph, decomposed, by_runtime: Default::default() })
     }
 
-    fn estimate(&self, _graph: &Graph, _entry: &EntryGraph, _watch: &dyn Watch) -> Option<(TimeCost, u64)> {
+    fn estimate(&self, _graph: &Graph, _entry: &EntryGraph, _watch: &dyn Watch) -> Option<Costing> {
         None
     }
 

@@ -23,7 +23,7 @@ pub use compile::{
 };
 pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};
-pub use judge::{Judge, PrimitiveCount};
+pub use judge::{Costing, Judge, PrimitiveCount};
 pub use menu::EntryMenu;
 pub use report::{
     BoundaryReport, EntryReport, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, ReasonReport,

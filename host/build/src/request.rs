@@ -224,9 +224,10 @@ fn cost_row(
             row.ops = legal.graph.nodes.len() as u64;
             row.weight_bytes = weights.into_iter().map(|weight| graph.weight(weight).bytes()).sum();
             row.state_bytes = legal.graph.written_state_bytes();
-            if let Some((time, uncosted)) = offer.judge.estimate(graph, &legal.graph, watch) {
-                row.time = Some(time);
-                row.uncosted_ops = uncosted;
+            if let Some(costing) = offer.judge.estimate(graph, &legal.graph, watch) {
+                row.time = costing.time;
+                row.uncosted_ops = costing.uncosted;
+                row.ops = costing.operations.unwrap_or(row.ops);
             }
         }
         Err(reason) => row.legality = Legality::Illegal(reason),

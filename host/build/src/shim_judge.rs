@@ -1,11 +1,12 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardwright_graph::target::{FormatTuple, TimeCost};
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, legalise_encoded};
 use shardwright_shims::{Device, ShimInstance, Watch};
 
-use crate::Judge;
 use crate::costs::{Costs, row_key};
+use crate::{Costing, Judge};
 
 /// A loaded shim answers for its own device.
 #[derive(Clone)]
@@ -16,18 +17,34 @@ pub struct ShimJudge {
     described: Option<Device>,
     costs: Arc<Costs>,
     timed: bool,
+    /// Whether an estimate counted operations.
+    counts: Arc<AtomicBool>,
 }
 
 impl ShimJudge {
     /// The judge for one device of an open shim.
     pub fn new(instance: ShimInstance, device: impl Into<String>) -> Self {
         let costs = Arc::new(Costs::unkept());
-        ShimJudge { instance, device: device.into(), described: None, costs, timed: true }
+        ShimJudge {
+            instance,
+            device: device.into(),
+            described: None,
+            costs,
+            timed: true,
+            counts: Arc::default(),
+        }
     }
 
     /// The judge for one device of an open shim, whose estimates are kept in `costs`.
     pub fn keeping(instance: ShimInstance, device: Device, costs: Arc<Costs>) -> Self {
-        ShimJudge { instance, device: device.name.clone(), described: Some(device), costs, timed: true }
+        ShimJudge {
+            instance,
+            device: device.name.clone(),
+            described: Some(device),
+            costs,
+            timed: true,
+            counts: Arc::default(),
+        }
     }
 
     /// The same without times, where they are of another machine than those they would be compared with.
@@ -49,7 +66,7 @@ impl Judge for ShimJudge {
         legalise_encoded(entry, encodings, check).map_err(|error| error.to_string())
     }
 
-    fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<(TimeCost, u64)> {
+    fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<Costing> {
         if !self.timed {
             return None;
         }
@@ -57,7 +74,24 @@ impl Judge for ShimJudge {
             || self.instance.estimate_watched(&self.device, entry, &graph.weights, &|| watch.cancelled());
         let key = || row_key(&self.instance, self.described.as_ref(), entry, &graph.weights);
         let row = self.costs.row(&self.instance, key, ask)?;
-        Some((TimeCost { microseconds: row.microseconds, provenance: row.provenance }, row.uncosted))
+        if row.operations > 0 {
+            self.counts.store(true, Ordering::Relaxed);
+        }
+        // Where every node is left out the time is none.
+        let is_timed = row.uncosted < entry.nodes.len() as u64;
+        Some(Costing {
+            time: is_timed.then_some(TimeCost { microseconds: row.microseconds, provenance: row.provenance }),
+            uncosted: row.uncosted,
+            operations: (row.operations > 0).then_some(row.operations),
+        })
+    }
+
+    /// Of shims that count other operations than nodes, which they have said by then; the others may take seconds to answer.
+    fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
+        if !self.counts.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.estimate(graph, entry, &())?.operations
     }
 
     /// Formats are not asked about as such: the shim sees them in the graphs.

@@ -177,7 +177,7 @@ impl Answers for Local {
                     let (name, note) = unsafe { (call::text(item.name)?, call::optional_text(item.note)) };
                     let provenance = convert::provenance(item.provenance)
                         .ok_or_else(|| format!("provenance {}", item.provenance))?;
-                    Ok(Limit { name, value: item.value, provenance, note: note.unwrap_or_default() })
+                    Ok(Limit { note: note.unwrap_or_default(), ..Limit::new(name, item.value, provenance) })
                 },
                 // SAFETY: pointers are as the contract says.
                 |sink| unsafe { function(self.raw, device.as_ptr(), sink) },
@@ -246,6 +246,7 @@ impl Answers for Local {
                         bytes_moved: item.bytes_moved,
                         // SAFETY: the contract gives that many numbers.
                         uncosted: unsafe { call::numbers(item.uncosted, item.uncosted_count) }?,
+                        operations: item.operations,
                     })
                 },
                 // SAFETY: pointers are as the contract says; the tables outlive the call.

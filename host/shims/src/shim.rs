@@ -111,8 +111,10 @@ pub struct Estimate {
     pub provenance: Provenance,
     /// From and to main memory; 0 if not known.
     pub bytes_moved: u64,
-    /// Indices of nodes left out.
+    /// Indices of nodes left out; all of them where no time is known.
     pub uncosted: Vec<u64>,
+    /// Operations of the vendor's that the entry becomes; 0 for one to each node.
+    pub operations: u64,
 }
 
 /// Whether an artefact can be used.

@@ -348,7 +348,8 @@ typedef struct sw_estimate {
     uint32_t reserved;
     uint64_t bytes_moved;            /* from and to main memory; 0: not known */
     const uint64_t *uncosted;        /* [shim, call, null iff uncosted_count is 0] indices of nodes left out */
-    uint64_t uncosted_count;
+    uint64_t uncosted_count; /* as many as nodes: no time is known */
+    uint64_t operations;     /* of the vendor's that the entry becomes, which a limit `ops` counts; 0: one for each node */
 } sw_estimate;
 
 typedef struct sw_flag_verdict {

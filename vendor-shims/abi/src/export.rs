@@ -477,6 +477,7 @@ impl<T: Shim> Table<T> {
                     bytes_moved: told.bytes_moved,
                     uncosted: if told.uncosted.is_empty() { ptr::null() } else { told.uncosted.as_ptr() },
                     uncosted_count: told.uncosted.len() as u64,
+                    operations: told.operations,
                 };
                 // SAFETY: the host's function; the item outlives the call.
                 unsafe { function(sink.context, &item) };

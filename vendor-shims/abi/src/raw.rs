@@ -300,6 +300,7 @@ pub struct SwEstimate {
     pub bytes_moved: u64,
     pub uncosted: *const u64,
     pub uncosted_count: u64,
+    pub operations: u64,
 }
 
 /// `sw_flag_verdict`

@@ -268,8 +268,11 @@ pub struct Estimate {
     pub provenance: Provenance,
     /// Bytes from and to main memory; 0 if not known.
     pub bytes_moved: u64,
-    /// Indices of nodes left out.
+    /// Indices of nodes left out; all of them where no time is known.
     pub uncosted: Vec<u64>,
+    /// Operations of the vendor's that the entry becomes, which a limit `ops` counts; 0 for one to each node. The sum over the layers of a
+    /// shard must be what the shard is compiled with.
+    pub operations: u64,
 }
 
 /// What became of a flag.

@@ -64,6 +64,7 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
         provenance: Provenance::Modelled,
         bytes_moved: moved,
         uncosted,
+        operations: 0,
     }
 }
 

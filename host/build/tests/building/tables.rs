@@ -6,7 +6,7 @@ use shardwright_build::graph::{
 };
 use shardwright_build::planning::request::{Component, PrefillPart, Request};
 use shardwright_build::shims::Watch;
-use shardwright_build::{EntryMenu, Judge, PrimitiveCount, stored_formats};
+use shardwright_build::{Costing, EntryMenu, Judge, PrimitiveCount, stored_formats};
 use shardwright_test_checkpoints::{Fill, Spec};
 
 use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};
@@ -202,9 +202,10 @@ impl Judge for Moody {
         }
     }
 
-    fn estimate(&self, _graph: &Graph, entry: &EntryGraph, _watch: &dyn Watch) -> Option<(TimeCost, u64)> {
+    fn estimate(&self, _graph: &Graph, entry: &EntryGraph, _watch: &dyn Watch) -> Option<Costing> {
         let provenance = shardwright_build::graph::target::Provenance::Probed;
-        Some((TimeCost { microseconds: entry.nodes.len() as u64, provenance }, 2))
+        let time = Some(TimeCost { microseconds: entry.nodes.len() as u64, provenance });
+        Some(Costing { time, uncosted: 2, operations: Some(3 * entry.nodes.len() as u64) })
     }
 
     fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
@@ -238,7 +239,11 @@ fn what_a_judge_says_stands_in_the_rows() {
             }
             1 => assert_eq!(row.legality, Legality::Illegal("not today".to_owned())),
             2 => {
-                assert_eq!(row.time.unwrap().microseconds, row.ops);
+                assert_eq!(
+                    row.time.unwrap().microseconds * 3,
+                    row.ops,
+                    "the compiler's operations, not nodes"
+                );
                 assert_eq!(row.uncosted_ops, 2);
             }
             _ => assert_eq!((row.time, row.uncosted_ops), (None, 0)),

@@ -1,0 +1,152 @@
+//! What a tensor's encoding holds, written apart from every shim: in f64, and with the arithmetic of each type spelled out.
+
+use half::{bf16, f16};
+use shardwright_shim_abi::raw::*;
+
+/// How a tensor is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Encoding {
+    /// `SW_DTYPE_…`
+    pub dtype: u32,
+    /// Scale and zero point, of integers that stand for values.
+    pub affine: Option<(f32, i32)>,
+}
+
+/// Smallest and largest stored integer of the types that are scaled; none for others.
+pub fn range(dtype: u32) -> Option<(i32, i32)> {
+    match dtype {
+        SW_DTYPE_U16 => Some((0, 65535)),
+        SW_DTYPE_I16 => Some((-32768, 32767)),
+        SW_DTYPE_U8 => Some((0, 255)),
+        SW_DTYPE_I8 => Some((-128, 127)),
+        _ => None,
+    }
+}
+
+/// Bits of a stored type.
+pub fn bits_of(dtype: u32) -> u32 {
+    match dtype {
+        SW_DTYPE_I2 => 2,
+        SW_DTYPE_I4 => 4,
+        SW_DTYPE_I8 | SW_DTYPE_U8 => 8,
+        SW_DTYPE_F32 | SW_DTYPE_I32 => 32,
+        SW_DTYPE_I64 => 64,
+        _ => 16,
+    }
+}
+
+impl Encoding {
+    /// Values as they are.
+    pub const F32: Encoding = Encoding::plain(SW_DTYPE_F32);
+    /// binary16.
+    pub const F16: Encoding = Encoding::plain(SW_DTYPE_F16);
+    /// The upper half of an f32.
+    pub const BF16: Encoding = Encoding::plain(SW_DTYPE_BF16);
+    /// Indices: integers that are no scaled values.
+    pub const I32: Encoding = Encoding::plain(SW_DTYPE_I32);
+
+    /// A type without scale.
+    pub const fn plain(dtype: u32) -> Encoding {
+        Encoding { dtype, affine: None }
+    }
+
+    /// Integers with scale and zero point.
+    pub const fn integers(dtype: u32, scale: f32, zero_point: i32) -> Encoding {
+        Encoding { dtype, affine: Some((scale, zero_point)) }
+    }
+
+    /// What covers the values from `low` to `high` and zero, as calibration gives it: symmetric for signed types, plain for floats.
+    pub fn over(dtype: u32, low: f64, high: f64) -> Encoding {
+        let Some((least, most)) = range(dtype) else { return Encoding::plain(dtype) };
+        let (low, high) = (low.min(0.0), high.max(0.0));
+        if least == 0 {
+            let scale = ((high - low).max(1e-6) / f64::from(most)) as f32;
+            return Encoding::integers(dtype, scale, (-low / f64::from(scale)).round() as i32);
+        }
+        Encoding::integers(dtype, (low.abs().max(high).max(1e-6) / f64::from(most)) as f32, 0)
+    }
+
+    /// Unsigned integers over ±`reach`, zero in the middle.
+    pub fn centred(dtype: u32, reach: f32) -> Encoding {
+        let middle = 1 << (bits_of(dtype) - 1);
+        Encoding::integers(dtype, reach / middle as f32, middle)
+    }
+
+    /// The stored integer for a value.
+    fn raw(self, value: f64) -> i32 {
+        let (low, high) = range(self.dtype).unwrap_or_else(|| panic!("type {} is not scaled", self.dtype));
+        let (scale, zero_point) = self.affine.expect("integers that stand for values");
+        let steps = f64::from((value as f32 / scale).round_ties_even());
+        (steps + f64::from(zero_point)).clamp(low.into(), high.into()) as i32
+    }
+
+    fn value(self, raw: i32) -> f64 {
+        let (scale, zero_point) = self.affine.unwrap_or((1.0, 0));
+        f64::from((raw - zero_point) as f32 * scale)
+    }
+
+    /// What a tensor makes of a value.
+    pub fn hold(self, value: f64) -> f64 {
+        match self.dtype {
+            SW_DTYPE_F32 => f64::from(value as f32),
+            SW_DTYPE_F16 => rounded(f64::from(value as f32).clamp(-65504.0, 65504.0), 10, -14),
+            SW_DTYPE_BF16 => rounded(f64::from(value as f32), 7, -126),
+            _ => self.value(self.raw(value)),
+        }
+    }
+
+    /// One step between neighbours near a value; nothing for f32.
+    pub fn step(self, value: f64) -> f64 {
+        let relative = |fraction: i32, least: f64| value.abs().max(least) * 2f64.powi(-fraction);
+        match self.dtype {
+            SW_DTYPE_F16 => relative(10, 2f64.powi(-14)),
+            SW_DTYPE_BF16 => relative(7, 2f64.powi(-126)),
+            _ => self.affine.map_or(0.0, |(scale, _)| f64::from(scale)),
+        }
+    }
+
+    /// The stored bytes of values.
+    pub fn encode(self, values: &[f64]) -> Vec<u8> {
+        let each = values.iter().copied();
+        match self.dtype {
+            SW_DTYPE_F32 => each.flat_map(|value| (value as f32).to_le_bytes()).collect(),
+            SW_DTYPE_F16 => each.flat_map(|value| f16::from_f64(self.hold(value)).to_le_bytes()).collect(),
+            SW_DTYPE_BF16 => each.flat_map(|value| bf16::from_f64(self.hold(value)).to_le_bytes()).collect(),
+            SW_DTYPE_I32 => each.flat_map(|value| (value as i32).to_le_bytes()).collect(),
+            SW_DTYPE_U16 | SW_DTYPE_I16 => {
+                each.flat_map(|value| (self.raw(value) as u16).to_le_bytes()).collect()
+            }
+            SW_DTYPE_U8 | SW_DTYPE_I8 => each.map(|value| self.raw(value) as u8).collect(),
+            other => panic!("a value of type {other}"),
+        }
+    }
+
+    /// The values of stored bytes.
+    pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
+        let pairs = || bytes.as_chunks::<2>().0.iter().copied();
+        let quads = || bytes.as_chunks::<4>().0.iter().copied();
+        match self.dtype {
+            SW_DTYPE_F32 => quads().map(|four| f32::from_le_bytes(four).into()).collect(),
+            SW_DTYPE_I32 => quads().map(|four| i32::from_le_bytes(four).into()).collect(),
+            SW_DTYPE_F16 => pairs().map(|two| f16::from_le_bytes(two).to_f64()).collect(),
+            SW_DTYPE_BF16 => pairs().map(|two| bf16::from_le_bytes(two).to_f64()).collect(),
+            SW_DTYPE_I16 => pairs().map(|two| self.value(i16::from_le_bytes(two).into())).collect(),
+            SW_DTYPE_U16 => pairs().map(|two| self.value(u16::from_le_bytes(two).into())).collect(),
+            SW_DTYPE_I8 => bytes.iter().map(|byte| self.value((*byte as i8).into())).collect(),
+            SW_DTYPE_U8 => bytes.iter().map(|byte| self.value((*byte).into())).collect(),
+            other => panic!("a value of type {other}"),
+        }
+    }
+}
+
+/// To so many bits of a fraction, with so small an exponent at least; ties to even.
+fn rounded(value: f64, fraction: i32, least: i32) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let exponent = value.abs().log2().floor() as i32;
+    // The logarithm of a value just below a power of two may be rounded up to it.
+    let exponent = if 2f64.powi(exponent) > value.abs() { exponent - 1 } else { exponent };
+    let step = 2f64.powi(exponent.max(least) - fraction);
+    (value / step).round_ties_even() * step
+}

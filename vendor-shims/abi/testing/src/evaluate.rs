@@ -1,0 +1,392 @@
+//! A plain evaluator in f64: the meaning of every operation, one readable arm each.
+
+use std::collections::HashMap;
+
+use shardwright_shim_abi::raw::*;
+
+use crate::memory::Bound;
+use crate::tables::{Attribute, Builder, Node};
+
+/// Dense values.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Extents.
+    pub shape: Vec<usize>,
+    /// Row-major.
+    pub data: Vec<f64>,
+}
+
+fn integer(node: &Node, name: &str) -> i64 {
+    node.attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            Attribute::Integer(held, value) if *held == name => Some(*value),
+            _ => None,
+        })
+        .expect("an integer attribute")
+}
+
+fn float(node: &Node, name: &str) -> f64 {
+    node.attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            Attribute::Float(held, value) if *held == name => Some(*value),
+            _ => None,
+        })
+        .expect("a float attribute")
+}
+
+fn integers(node: &Node, name: &str) -> Vec<usize> {
+    node.attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            Attribute::Integers(held, values) if *held == name => {
+                Some(values.iter().map(|v| *v as usize).collect())
+            }
+            _ => None,
+        })
+        .expect("a list attribute")
+}
+
+fn is_text(node: &Node, name: &str, expected: &str) -> bool {
+    node.attributes
+        .iter()
+        .any(|attribute| *attribute == Attribute::Text(leak_name(name), leak_name(expected)))
+}
+
+fn leak_name(name: &str) -> &'static str {
+    name.to_owned().leak()
+}
+
+impl Tensor {
+    fn map(&self, f: impl Fn(f64) -> f64) -> Tensor {
+        Tensor { shape: self.shape.clone(), data: self.data.iter().map(|v| f(*v)).collect() }
+    }
+
+    fn last(&self) -> usize {
+        *self.shape.last().expect("a last axis")
+    }
+
+    /// Value at an index, broadcasting missing and single axes.
+    fn at(&self, index: &[usize]) -> f64 {
+        let skip = index.len() - self.shape.len();
+        let place = self.shape.iter().enumerate().fold(0, |place, (axis, extent)| {
+            place * extent + if *extent == 1 { 0 } else { index[axis + skip] }
+        });
+        self.data[place]
+    }
+}
+
+fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+    let mut out = vec![Vec::new()];
+    for extent in shape {
+        out = out
+            .into_iter()
+            .flat_map(|index| {
+                (0..*extent).map(move |at| {
+                    let mut index = index.clone();
+                    index.push(at);
+                    index
+                })
+            })
+            .collect();
+    }
+    out
+}
+
+fn by_last(x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Tensor {
+    let data: Vec<f64> = x.data.chunks(x.last()).flat_map(f).collect();
+    let mut shape = x.shape.clone();
+    *shape.last_mut().expect("a last axis") = data.len() * x.last() / x.data.len();
+    Tensor { shape, data }
+}
+
+/// The values of every tensor. `bound` holds inputs and states, of which states are updated; `rows` are valid.
+///
+/// Operands are decoded, an operation is computed in f64 and rounded to f32, and the result is encoded as its tensor is.
+pub fn evaluate_all(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<u32, Tensor> {
+    let mut tensors: HashMap<u32, Tensor> = HashMap::new();
+    let shape_of =
+        |tensor: u32| builder.tensors[tensor as usize].shape.iter().map(|e| *e as usize).collect::<Vec<usize>>();
+    for port in &builder.inputs {
+        let data = bound[&port.name].read(builder.tensors[port.tensor as usize].encoding);
+        tensors.insert(port.tensor, Tensor { shape: shape_of(port.tensor), data });
+    }
+    for (tensor, weight) in &builder.constants {
+        let data = weight.values.iter().map(|v| f64::from(*v)).collect();
+        tensors.insert(*tensor, Tensor { shape: shape_of(*tensor), data });
+    }
+    for node in &builder.nodes {
+        let inputs: Vec<&Tensor> = node.inputs.iter().map(|input| &tensors[input]).collect();
+        let shape = shape_of(node.outputs[0]);
+        let result = match node.op {
+            SW_OP_DYNAMIC_LINEAR => dynamic_linear(builder, node, &inputs),
+            _ => one(node, &inputs, &shape, rows),
+        };
+        assert_eq!(result.shape, shape, "op {}", node.op);
+        let output = node.outputs[0];
+        let encoding = builder.tensors[output as usize].encoding;
+        tensors.insert(output, result.map(|value| encoding.hold(value)));
+    }
+    tensors
+}
+
+/// Output values by port name; see [`evaluate_all`].
+pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<String, Tensor> {
+    let tensors = evaluate_all(builder, rows, bound);
+    builder.outputs.iter().map(|port| (port.name.clone(), tensors[&port.tensor].clone())).collect()
+}
+
+/// `y = s · Σ scale · q · w (+ bias)`, rows quantised to eight bits.
+fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor {
+    let (_, weight) =
+        builder.constants.iter().find(|(tensor, _)| *tensor == node.inputs[1]).expect("a constant");
+    let [n, k] = [inputs[1].shape[0], inputs[1].shape[1]];
+    by_last(inputs[0], |row| {
+        let largest = row.iter().fold(1e-30f32, |largest, value| largest.max(value.abs() as f32));
+        let scale = largest * (1.0f32 / 127.0);
+        let q: Vec<f64> =
+            row.iter().map(|value| f64::from((*value as f32 / scale).round_ties_even())).collect();
+        (0..n)
+            .map(|output| {
+                let stored = &weight.stored[output * k..][..k];
+                let sum: f64 =
+                    q.iter().zip(stored).map(|(q, (w, scale))| q * f64::from(*w) * f64::from(*scale)).sum();
+                f64::from(scale) * sum + inputs.get(2).map_or(0.0, |bias| bias.data[output])
+            })
+            .collect()
+    })
+}
+
+fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor {
+    let x = inputs[0];
+    let pair = |f: fn(f64, f64) -> f64| Tensor {
+        shape: shape.to_vec(),
+        data: indices(shape).iter().map(|index| f(x.at(index), inputs[1].at(index))).collect(),
+    };
+    match node.op {
+        SW_OP_LINEAR => {
+            let w = inputs[1];
+            let [n, k] = [w.shape[0], w.shape[1]];
+            by_last(x, |row| {
+                (0..n)
+                    .map(|output| {
+                        let sum: f64 = (0..k).map(|at| row[at] * w.data[output * k + at]).sum();
+                        sum + inputs.get(2).map_or(0.0, |bias| bias.data[output])
+                    })
+                    .collect()
+            })
+        }
+        SW_OP_RMS_NORM => {
+            let (width, eps, offset) =
+                (integer(node, "width") as usize, float(node, "eps"), float(node, "weight_offset"));
+            let data = x
+                .data
+                .chunks(width)
+                .flat_map(|group| {
+                    let mean: f64 = group.iter().map(|v| v * v).sum::<f64>() / width as f64;
+                    group
+                        .iter()
+                        .enumerate()
+                        .map(|(at, v)| {
+                            v / (mean + eps).sqrt() * inputs.get(1).map_or(1.0, |w| w.data[at] + offset)
+                        })
+                        .collect::<Vec<f64>>()
+                })
+                .collect();
+            Tensor { shape: shape.to_vec(), data }
+        }
+        SW_OP_ROPE => {
+            let (d, pairs) = (integer(node, "head_dim") as usize, integer(node, "rotated_pairs") as usize);
+            let (theta, factor) = (float(node, "theta"), float(node, "factor"));
+            let mut out = x.clone();
+            for (row, position) in inputs[1].data.iter().enumerate() {
+                for head in 0..x.last() / d {
+                    for pair in 0..pairs {
+                        let angle = position * theta.powf(-2.0 * pair as f64 / d as f64) / factor;
+                        let at = row * x.last() + head * d + pair;
+                        let (a, b) = (x.data[at], x.data[at + d / 2]);
+                        out.data[at] = a * angle.cos() - b * angle.sin();
+                        out.data[at + d / 2] = b * angle.cos() + a * angle.sin();
+                    }
+                }
+            }
+            out
+        }
+        SW_OP_ROTATE => {
+            let d = integer(node, "head_dim") as usize;
+            let mut out = x.clone();
+            for (row, values) in out.data.chunks_exact_mut(x.last()).enumerate() {
+                for head in values.chunks_exact_mut(d) {
+                    for pair in 0..d / 2 {
+                        let (a, b) = (head[pair], head[pair + d / 2]);
+                        let [cos, sin] = [1, 2].map(|table: usize| inputs[table].data[row * d / 2 + pair]);
+                        (head[pair], head[pair + d / 2]) = (a * cos - b * sin, b * cos + a * sin);
+                    }
+                }
+            }
+            out
+        }
+        SW_OP_ATTENTION => attention(node, inputs, rows),
+        SW_OP_GELU => x.map(|v| {
+            0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh())
+        }),
+        SW_OP_SILU => x.map(|v| v / (1.0 + (-v).exp())),
+        SW_OP_SOFTCAP => x.map(|v| float(node, "cap") * (v / float(node, "cap")).tanh()),
+        SW_OP_SOFTMAX => by_last(x, |row| {
+            let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|v| (v - largest).exp()).sum();
+            row.iter().map(|v| (v - largest).exp() / sum).collect()
+        }),
+        SW_OP_STATE_UPDATE => {
+            let mut out = x.clone();
+            let width = x.last();
+            for row in 0..rows {
+                let slot = inputs[2].data[row];
+                if slot >= 0.0 {
+                    let at = slot as usize * width;
+                    out.data[at..at + width].copy_from_slice(&inputs[1].data[row * width..(row + 1) * width]);
+                }
+            }
+            out
+        }
+        SW_OP_L2_NORMALIZE => by_last(x, |row| {
+            let length = row.iter().map(|v| v * v).sum::<f64>().sqrt().max(1e-12);
+            row.iter().map(|v| v / length).collect()
+        }),
+        SW_OP_ADD => pair(|a, b| a + b),
+        SW_OP_SUB => pair(|a, b| a - b),
+        SW_OP_MUL => pair(|a, b| a * b),
+        SW_OP_DIV => pair(|a, b| a / b),
+        SW_OP_ADD_SCALAR => x.map(|v| v + float(node, "value")),
+        SW_OP_MUL_SCALAR => x.map(|v| v * float(node, "value")),
+        SW_OP_MAX_SCALAR => x.map(|v| v.max(float(node, "value"))),
+        SW_OP_NEG => x.map(|v| -v),
+        SW_OP_EXP => x.map(f64::exp),
+        SW_OP_TANH => x.map(f64::tanh),
+        SW_OP_SQRT => x.map(f64::sqrt),
+        SW_OP_RSQRT => x.map(|v| 1.0 / v.sqrt()),
+        SW_OP_RECIPROCAL => x.map(|v| 1.0 / v),
+        SW_OP_ROUND => x.map(f64::round_ties_even),
+        SW_OP_CONVERT => x.clone(),
+        SW_OP_REDUCE_SUM => by_last(x, |row| vec![row.iter().sum()]),
+        SW_OP_REDUCE_MEAN => by_last(x, |row| vec![row.iter().sum::<f64>() / row.len() as f64]),
+        SW_OP_REDUCE_MAX => by_last(x, |row| vec![row.iter().copied().fold(f64::NEG_INFINITY, f64::max)]),
+        SW_OP_MAT_MUL => {
+            let transposed = integer(node, "transpose_b") == 1;
+            let data = indices(shape)
+                .iter()
+                .map(|index| {
+                    let rank = index.len();
+                    (0..x.last())
+                        .map(|k| {
+                            let (mut a, mut b) = (index.clone(), index.clone());
+                            a[rank - 1] = k;
+                            if transposed {
+                                (b[rank - 2], b[rank - 1]) = (index[rank - 1], k);
+                            } else {
+                                b[rank - 2] = k;
+                            }
+                            x.at(&a) * inputs[1].at(&b)
+                        })
+                        .sum()
+                })
+                .collect();
+            Tensor { shape: shape.to_vec(), data }
+        }
+        SW_OP_RESHAPE => Tensor { shape: shape.to_vec(), data: x.data.clone() },
+        SW_OP_TRANSPOSE => {
+            let perm = integers(node, "perm");
+            let data = indices(shape)
+                .iter()
+                .map(|index| {
+                    let mut from = vec![0; index.len()];
+                    perm.iter().zip(index).for_each(|(axis, at)| from[*axis] = *at);
+                    x.at(&from)
+                })
+                .collect();
+            Tensor { shape: shape.to_vec(), data }
+        }
+        SW_OP_SLICE => {
+            let (axis, start) = (integer(node, "axis") as usize, integer(node, "start") as usize);
+            let data = indices(shape)
+                .into_iter()
+                .map(|mut index| {
+                    index[axis] += start;
+                    x.at(&index)
+                })
+                .collect();
+            Tensor { shape: shape.to_vec(), data }
+        }
+        SW_OP_CONCAT => {
+            let axis = integer(node, "axis") as usize;
+            let data = indices(shape)
+                .into_iter()
+                .map(|mut index| {
+                    let mut part = 0;
+                    while index[axis] >= inputs[part].shape[axis] {
+                        index[axis] -= inputs[part].shape[axis];
+                        part += 1;
+                    }
+                    inputs[part].at(&index)
+                })
+                .collect();
+            Tensor { shape: shape.to_vec(), data }
+        }
+        other => panic!("op {other}"),
+    }
+}
+
+fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
+    let [q, k, v, positions] = [inputs[0], inputs[1], inputs[2], inputs[3]];
+    let (heads, kv_heads, d) = (
+        integer(node, "heads") as usize,
+        integer(node, "kv_heads") as usize,
+        integer(node, "head_dim") as usize,
+    );
+    let (scale, cap, window) = (float(node, "scale"), float(node, "softcap"), integer(node, "window"));
+    let (causal, state) = (integer(node, "causal") == 1, is_text(node, "keys", "state"));
+    let capacity = k.shape[0] as i64;
+    let mut out = q.map(|_| 0.0);
+    for row in 0..rows {
+        let position = positions.data[row] as i64;
+        let seen: Vec<usize> = (0..capacity)
+            .filter(|slot| {
+                if state {
+                    let held = position - (position - slot).rem_euclid(capacity);
+                    held >= 0 && (window == 0 || held > position - window)
+                } else {
+                    let (row, key) = (row as i64, *slot);
+                    key < rows as i64
+                        && (!causal || key <= row)
+                        && (window == 0 || (row - key).abs() < window)
+                }
+            })
+            .map(|slot| slot as usize)
+            .collect();
+        for head in 0..heads {
+            let kv = head / (heads / kv_heads);
+            let query = &q.data[(row * heads + head) * d..][..d];
+            let scores: Vec<f64> = seen
+                .iter()
+                .map(|slot| {
+                    let key = &k.data[(slot * kv_heads + kv) * d..][..d];
+                    let score = query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * scale;
+                    if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+                })
+                .collect();
+            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
+            for at in 0..d {
+                out.data[(row * heads + head) * d + at] = seen
+                    .iter()
+                    .zip(&scores)
+                    .map(|(slot, score)| {
+                        (score - largest).exp() / sum * v.data[(slot * kv_heads + kv) * d + at]
+                    })
+                    .sum();
+            }
+        }
+    }
+    out
+}

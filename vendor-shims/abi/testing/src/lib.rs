@@ -1,0 +1,20 @@
+//! What the tests of shims share: a writer of contract tables, the host's side of the door, a plain evaluator and a small decoder.
+//!
+//! Knows the contract alone and no shim: a test hands over the shim's entry function. Tables are leaked, since a test's process is short;
+//! a misuse panics, since it is the test that is wrong. Not for use outside tests.
+
+pub mod decoder;
+pub mod encoding;
+pub mod evaluate;
+pub mod host;
+pub mod memory;
+pub mod numbers;
+pub mod ranges;
+pub mod tables;
+
+pub use encoding::Encoding;
+pub use evaluate::{Tensor, evaluate, evaluate_all};
+pub use host::{Compiled, Failure, Host, Loaded, refused};
+pub use memory::{Bound, Memory, Region};
+pub use numbers::{Random, bits, cosine, values};
+pub use tables::{Attribute, Builder, Declared, Node, Port, TensorId, Weight, integers, weight};

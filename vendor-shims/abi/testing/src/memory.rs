@@ -1,0 +1,130 @@
+//! Memory that tests hand to a shim: pages for an artefact, and the values or bytes behind a binding.
+
+use std::ffi::c_void;
+
+use crate::encoding::{Encoding, bits_of};
+
+/// Page-aligned bytes, as a mapping is.
+pub struct Region {
+    pages: Vec<Page>,
+    length: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+impl Region {
+    /// A copy of bytes.
+    pub fn new(bytes: &[u8]) -> Region {
+        let mut pages = vec![Page([0; 4096]); bytes.len().div_ceil(4096)];
+        for (page, chunk) in pages.iter_mut().zip(bytes.chunks(4096)) {
+            page.0[..chunk.len()].copy_from_slice(chunk);
+        }
+        Region { pages, length: bytes.len() }
+    }
+
+    /// The bytes, without what fills the last page.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: pages are plain bytes, `length` of which were copied in.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.length) }
+    }
+
+    /// The same, to damage.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.length) }
+    }
+}
+
+/// What a test binds: typed values or plain bytes.
+pub trait Memory {
+    /// `bytes` bytes of a type that hold nothing in particular, for an output to be written.
+    fn poison(dtype: u32, bytes: u64) -> Self;
+
+    /// Where it begins and how many bytes it has; valid while nothing else touches it.
+    fn place(&mut self) -> (*mut c_void, u64);
+}
+
+impl Memory for Vec<u8> {
+    fn poison(_: u32, bytes: u64) -> Vec<u8> {
+        vec![0x5a; bytes as usize]
+    }
+
+    fn place(&mut self) -> (*mut c_void, u64) {
+        (self.as_mut_ptr().cast(), self.len() as u64)
+    }
+}
+
+/// Values for one binding, aligned as their type is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Bound {
+    /// Floats.
+    F32(Vec<f32>),
+    /// Indices.
+    I32(Vec<i32>),
+    /// Bits of any type of two bytes.
+    U16(Vec<u16>),
+    /// Bits of any type of one byte.
+    U8(Vec<u8>),
+}
+
+impl Bound {
+    /// The floats.
+    ///
+    /// # Panics
+    ///
+    /// When it holds something else.
+    pub fn f32(&self) -> &[f32] {
+        match self {
+            Bound::F32(values) => values,
+            _ => panic!("integers"),
+        }
+    }
+
+    /// Values as the memory of an encoding.
+    pub fn store(encoding: Encoding, values: &[f32]) -> Bound {
+        if encoding == Encoding::F32 {
+            return Bound::F32(values.to_vec());
+        }
+        let values: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
+        let bytes = encoding.encode(&values);
+        match bits_of(encoding.dtype) {
+            16 => Bound::U16(bytes.as_chunks::<2>().0.iter().map(|two| u16::from_le_bytes(*two)).collect()),
+            8 => Bound::U8(bytes),
+            _ => Bound::I32(values.iter().map(|value| *value as i32).collect()),
+        }
+    }
+
+    /// The values that the memory stands for.
+    pub fn read(&self, encoding: Encoding) -> Vec<f64> {
+        match self {
+            Bound::F32(values) => values.iter().map(|value| f64::from(*value)).collect(),
+            Bound::I32(values) => values.iter().map(|value| f64::from(*value)).collect(),
+            Bound::U16(bits) => {
+                encoding.decode(&bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>())
+            }
+            Bound::U8(bytes) => encoding.decode(bytes),
+        }
+    }
+}
+
+impl Memory for Bound {
+    fn poison(dtype: u32, bytes: u64) -> Bound {
+        let bytes = bytes as usize;
+        match bits_of(dtype) {
+            32 => Bound::F32(vec![f32::NAN; bytes / 4]),
+            16 => Bound::U16(vec![0x7e11; bytes / 2]),
+            _ => Bound::U8(vec![0x5a; bytes]),
+        }
+    }
+
+    fn place(&mut self) -> (*mut c_void, u64) {
+        match self {
+            Bound::F32(values) => (values.as_mut_ptr().cast(), values.len() as u64 * 4),
+            Bound::I32(values) => (values.as_mut_ptr().cast(), values.len() as u64 * 4),
+            Bound::U16(values) => (values.as_mut_ptr().cast(), values.len() as u64 * 2),
+            Bound::U8(values) => (values.as_mut_ptr().cast(), values.len() as u64),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Ranges as calibration sees them: from evaluations in f32 to an entry whose every tensor is encoded.
+
+use std::collections::HashMap;
+
+use shardwright_shim_abi::raw::*;
+
+use crate::encoding::Encoding;
+use crate::evaluate::Tensor;
+use crate::tables::Builder;
+
+/// Lowest and highest value seen.
+pub type Ends = (f64, f64);
+
+/// Widens the ends of every tensor by what one evaluation gave.
+pub fn observe(seen: &mut HashMap<u32, Ends>, tensors: &HashMap<u32, Tensor>) {
+    for (tensor, values) in tensors {
+        let ends = seen.entry(*tensor).or_insert((0.0, 0.0));
+        for value in values.data.iter().filter(|value| value.is_finite()) {
+            *ends = (ends.0.min(*value), ends.1.max(*value));
+        }
+    }
+}
+
+/// Which tensors that only move into each other must share an encoding, by tensor: the smallest of them.
+fn classes(builder: &Builder) -> Vec<u32> {
+    let mut of: Vec<u32> = (0..builder.tensors.len() as u32).collect();
+    let moves = [SW_OP_RESHAPE, SW_OP_TRANSPOSE, SW_OP_SLICE, SW_OP_CONCAT, SW_OP_STATE_UPDATE];
+    for node in builder.nodes.iter().filter(|node| moves.contains(&node.op)) {
+        for input in &node.inputs {
+            let constant = builder.constants.iter().any(|(tensor, _)| tensor == input);
+            if builder.tensors[*input as usize].encoding == Encoding::F32 && !constant {
+                let (a, b) = (of[*input as usize], of[node.outputs[0] as usize]);
+                of.iter_mut()
+                    .filter(|class| **class == a || **class == b)
+                    .for_each(|class| *class = a.min(b));
+            }
+        }
+    }
+    of
+}
+
+/// Encodes every tensor of values as `activation`, states and what moves into them as `state`. `seen` are the ends of this entry's tensors,
+/// `states` those of each state in all entries. Logits stay f32.
+pub fn encode_all(
+    builder: &mut Builder,
+    (activation, state): (u32, u32),
+    seen: &HashMap<u32, Ends>,
+    states: &HashMap<String, Ends>,
+) {
+    let of = classes(builder);
+    let outputs = builder.outputs.clone();
+    for class in 0..of.len() as u32 {
+        let members: Vec<u32> = (0..of.len() as u32).filter(|tensor| of[*tensor as usize] == class).collect();
+        let is_value = |tensor: &u32| {
+            let constant = builder.constants.iter().any(|(held, _)| held == tensor);
+            builder.tensors[*tensor as usize].encoding == Encoding::F32 && !constant
+        };
+        let logits =
+            |tensor: &u32| outputs.iter().any(|port| port.tensor == *tensor && port.role == SW_ROLE_LOGITS);
+        if members.is_empty() || !members.iter().all(is_value) || members.iter().any(logits) {
+            continue;
+        }
+        let name = builder
+            .inputs
+            .iter()
+            .find(|port| port.role == SW_ROLE_STATE && members.contains(&port.tensor))
+            .map(|port| port.name.clone());
+        let dtype = if name.is_some() { state } else { activation };
+        let ends = match name {
+            Some(name) => states[&name],
+            None => members
+                .iter()
+                .filter_map(|tensor| seen.get(tensor))
+                .fold((0.0, 0.0), |ends: Ends, held| (ends.0.min(held.0), ends.1.max(held.1))),
+        };
+        for tensor in members {
+            builder.encode(tensor, Encoding::over(dtype, ends.0, ends.1));
+        }
+    }
+}
