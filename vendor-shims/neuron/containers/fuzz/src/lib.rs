@@ -1,0 +1,105 @@
+//! Bytes of anyone's for the readers of MediaTek's containers.
+//!
+//! **Job.** One function per reader, which must return whatever the bytes are. `RUSTC_BOOTSTRAP=1 cargo fuzz run TARGET` drives them from
+//! `vendor-shims/neuron/containers`, and the room's ordinary tests run them over the corpus and over damaged copies of it.
+//!
+//! **Not its job.** It does **not** check that what is sound is read right: the tests of the room beside it do.
+
+use shardwright_neuron_containers::budget::Budget;
+use shardwright_neuron_containers::bytes::Bytes;
+use shardwright_neuron_containers::options::OptionString;
+use shardwright_neuron_containers::{blob as blobs, executorch as payloads, flexbuffer as maps};
+use shardwright_neuron_containers::{inspect as door, litertlm as bundles, neuron_schema as containers};
+use shardwright_neuron_containers::{record, tflite as models};
+
+/// A target: its name and its function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("inspect", inspect),
+    ("tflite", tflite),
+    ("litertlm", litertlm),
+    ("neuron_schema", neuron_schema),
+    ("blob", blob),
+    ("executorch", executorch),
+    ("flexbuffer", flexbuffer),
+    ("options", options),
+];
+
+fn parts(bytes: &[u8]) -> (Bytes<'_>, Budget) {
+    (Bytes::new(bytes), Budget::of(bytes.len()))
+}
+
+/// The door, which decides what bytes are.
+pub fn inspect(bytes: &[u8]) {
+    if let Ok(Some(inspected)) = door::inspect(bytes) {
+        assert!(inspected.document.is_object());
+    }
+}
+
+/// Models.
+pub fn tflite(bytes: &[u8]) {
+    let (file, mut budget) = parts(bytes);
+    if let Ok(read) = models::read(file, &mut budget) {
+        let _ = (read.document(), read.compilations(), read.warnings());
+    }
+}
+
+/// Files of language models.
+pub fn litertlm(bytes: &[u8]) {
+    let (file, mut budget) = parts(bytes);
+    if let Ok(read) = bundles::read(file, &mut budget) {
+        let _ = (read.document(), read.compilations(), read.warnings());
+    }
+}
+
+/// Containers of bytecode.
+pub fn neuron_schema(bytes: &[u8]) {
+    let (file, mut budget) = parts(bytes);
+    if let Ok(read) = containers::read(file, &mut budget) {
+        let _ = (read.document(), read.compilations(None), read.warnings());
+    }
+}
+
+/// Compiled code.
+pub fn blob(bytes: &[u8]) {
+    let (file, mut budget) = parts(bytes);
+    if let Ok(read) = blobs::read(file, &mut budget) {
+        assert!(read.code.end <= bytes.len());
+        let _ = (read.document(), read.compilation("code", None), read.warnings("code"));
+    }
+    let _ = blobs::code_of(bytes);
+}
+
+/// ExecuTorch's payload.
+pub fn executorch(bytes: &[u8]) {
+    let (file, mut budget) = parts(bytes);
+    if let Ok(Some(read)) = payloads::read(file, &mut budget) {
+        let _ = read.document();
+    }
+}
+
+/// Options of a dispatch operation.
+pub fn flexbuffer(bytes: &[u8]) {
+    let _ = maps::map(Bytes::new(bytes));
+}
+
+/// Option strings: what is read is written and read again as the same.
+pub fn options(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(options) = OptionString::parse(text)
+    {
+        let _ = (options.contradictions(), record::paths(&options));
+        let written = options.to_string();
+        // Quotes add bytes, and names may hold what only quotes protect.
+        if let Ok(again) = OptionString::parse(&written) {
+            let sound = |options: &OptionString| {
+                options.0.iter().all(|option| {
+                    option.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                })
+            };
+            assert!(!sound(&options) || again == options, "{text:?} became {written:?}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Bytes of a file at a known place in it: every access is checked, and every error says where in the whole file it was.
+
+use crate::{ContainerError, Result};
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a> {
+    bytes: &'a [u8],
+    /// Where the part begins in the file that is reported on.
+    base: u64,
+}
+
+macro_rules! little_endian {
+    ($($name:ident $type:ty),+) => {
+        $(
+            #[doc = concat!("The little-endian `", stringify!($type), "` at `at`.")]
+            pub fn $name(self, at: usize, what: &'static str) -> Result<$type> {
+                const LENGTH: usize = size_of::<$type>();
+                let bytes = self.slice(at, LENGTH, what)?.bytes;
+                // The length was asked for just above.
+                Ok(<[u8; LENGTH]>::try_from(bytes).map(<$type>::from_le_bytes).unwrap_or_default())
+            }
+        )+
+    };
+}
+
+impl<'a> Bytes<'a> {
+    /// A whole file.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Bytes { bytes, base: 0 }
+    }
+
+    /// The bytes.
+    pub const fn get(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// How many there are.
+    pub const fn len(self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Where in the file the byte `at` stands.
+    pub fn offset(self, at: usize) -> u64 {
+        self.base.saturating_add(at as u64)
+    }
+
+    /// `length` bytes from `at`.
+    pub fn slice(self, at: usize, length: usize, what: &'static str) -> Result<Bytes<'a>> {
+        let found = at.checked_add(length).and_then(|end| self.bytes.get(at..end));
+        found.map(|bytes| Bytes { bytes, base: self.offset(at) }).ok_or_else(|| ContainerError::Truncated {
+            what,
+            offset: self.offset(at),
+            wanted: length as u64,
+            available: self.bytes.len().saturating_sub(at) as u64,
+        })
+    }
+
+    /// `length` bytes from `at`, where a file says both in 64 bits.
+    pub fn slice_u64(self, at: u64, length: u64, what: &'static str) -> Result<Bytes<'a>> {
+        match (usize::try_from(at), usize::try_from(length)) {
+            (Ok(at), Ok(length)) => self.slice(at, length, what),
+            _ => Err(ContainerError::Truncated {
+                what,
+                offset: self.base.saturating_add(at),
+                wanted: length,
+                available: (self.bytes.len() as u64).saturating_sub(at),
+            }),
+        }
+    }
+
+    /// Everything from `at` on.
+    pub fn from(self, at: usize, what: &'static str) -> Result<Bytes<'a>> {
+        self.slice(at, self.bytes.len().saturating_sub(at), what)
+    }
+
+    little_endian!(u8 u8, i8 i8, u16 u16, i16 i16, u32 u32, i32 i32, u64 u64, i64 i64, f32 f32, f64 f64);
+
+    /// An error about the value at `at`.
+    pub fn malformed(self, at: usize, what: &'static str, reason: impl Into<String>) -> ContainerError {
+        ContainerError::Malformed { what, offset: self.offset(at), reason: reason.into() }
+    }
+}
+
+/// The cyclic redundancy check of Ethernet and zip over `bytes`.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut index = 0;
+        while index < 256 {
+            let mut sum = index as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                sum = if sum & 1 == 1 { (sum >> 1) ^ 0xedb8_8320 } else { sum >> 1 };
+                bit += 1;
+            }
+            table[index] = sum;
+            index += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(u32::MAX, |sum, byte| (sum >> 8) ^ TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_those_of_the_whole_file() {
+        let file = [1, 2, 3, 4, 5, 6];
+        let part = Bytes::new(&file).slice(2, 3, "part").expect("within");
+        assert_eq!((part.get(), part.offset(1)), (&file[2..5], 3));
+        assert_eq!(part.u16(1, "number").expect("within"), 0x0504);
+        let error = part.u32(1, "number").expect_err("beyond");
+        assert_eq!(error, ContainerError::Truncated { what: "number", offset: 3, wanted: 4, available: 2 });
+        assert!(error.to_string().contains("number at offset 3") && error.help().contains("cut off"));
+        assert!(part.slice(usize::MAX, 2, "far").is_err());
+        assert!(part.slice_u64(u64::MAX, u64::MAX, "far").is_err());
+    }
+
+    #[test]
+    fn the_check_sum_is_the_well_known_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b""), 0);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a file is and what it says: the format's name and a JSON document.
+//!
+//! Beside what is particular to a format, every document has `compilations`, a list of who compiled what for which chip with which options
+//! ([`Compilation`]), and `warnings`, a list of sentences.
+
+use serde::Serialize;
+
+use crate::blob::{self, Blob, Compilation, Kind};
+use crate::budget::Budget;
+use crate::bytes::Bytes;
+use crate::{ContainerError, Result, executorch, litertlm, neuron_schema, tflite};
+
+/// Bytes of a document: as many as the contract of shims lets through.
+const MAX_DOCUMENT: usize = 4 << 20;
+
+/// A file that was recognised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inspected {
+    /// `tflite`, `litertlm`, `neuron-container`, `neuron-adapter-cache`, `neuron-dla`, `executorch-neuron-payload`,
+    /// `shardwright-neuron-simulator`
+    pub format: &'static str,
+    /// A JSON object.
+    pub document: serde_json::Value,
+}
+
+#[derive(Serialize)]
+struct Document<T: Serialize> {
+    #[serde(flatten)]
+    particular: T,
+    compilations: Vec<Compilation>,
+    warnings: Vec<String>,
+}
+
+fn told(
+    format: &'static str,
+    offset: u64,
+    particular: impl Serialize,
+    compilations: Vec<Compilation>,
+    warnings: Vec<String>,
+) -> Result<Option<Inspected>> {
+    let document = serde_json::to_value(Document { particular, compilations, warnings });
+    let document = document.map_err(|error| ContainerError::Malformed {
+        what: "document",
+        offset,
+        reason: error.to_string(),
+    })?;
+    let bytes = document.to_string().len();
+    if bytes > MAX_DOCUMENT {
+        return Err(ContainerError::TooMany {
+            what: "bytes of what is to be told",
+            offset,
+            count: bytes as u64,
+            most: MAX_DOCUMENT as u64,
+        });
+    }
+    Ok(Some(Inspected { format, document }))
+}
+
+/// What is told of one piece of code that stands alone.
+#[derive(Clone, Debug, Serialize)]
+struct Alone {
+    code: blob::BlobDocument,
+}
+
+fn alone(blob: &Blob, format: &'static str) -> Result<Option<Inspected>> {
+    let compilations = vec![blob.compilation("code", None)];
+    told(format, 0, Alone { code: blob.document() }, compilations, blob.warnings("code"))
+}
+
+/// Says what a file is; none where it is nothing of this family.
+///
+/// # Errors
+///
+/// A file that is of this family and cannot be read: damaged, or of a version that nobody described.
+pub fn inspect(bytes: &[u8]) -> Result<Option<Inspected>> {
+    let file = Bytes::new(bytes);
+    let mut budget = Budget::of(bytes.len());
+    if litertlm::is(bytes) {
+        let read = litertlm::read(file, &mut budget)?;
+        return told("litertlm", 0, read.document(), read.compilations(), read.warnings());
+    }
+    if tflite::is(bytes) {
+        let read = tflite::read(file, &mut budget)?;
+        return told("tflite", 0, read.document(), read.compilations(), read.warnings());
+    }
+    if bytes.starts_with(&blob::SIMULATOR_MAGIC) {
+        return alone(&blob::read(file, &mut budget)?, "shardwright-neuron-simulator");
+    }
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let blob = blob::read(file, &mut budget)?;
+    if blob.kind == Kind::Dla {
+        return alone(&blob, "neuron-dla");
+    }
+    // These two have no magic number, and both end with code as an adapter cache does. What does not read as one is none.
+    if let Ok(Some(payload)) = executorch::read(file, &mut Budget::of(bytes.len())) {
+        let compilations = vec![payload.blob.compilation("code", None)];
+        let warnings = payload.blob.warnings("code");
+        return told("executorch-neuron-payload", 0, payload.document(), compilations, warnings);
+    }
+    if let Ok(container) = neuron_schema::read(file, &mut Budget::of(bytes.len()))
+        && container.subgraphs.iter().any(|subgraph| subgraph.blob.kind != Kind::Unrecognised)
+    {
+        let compilations = container.compilations(None);
+        return told("neuron-container", 0, container.document(), compilations, container.warnings());
+    }
+    if blob.kind == Kind::AdapterCache { alone(&blob, "neuron-adapter-cache") } else { Ok(None) }
+}

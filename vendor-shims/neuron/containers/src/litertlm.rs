@@ -1,0 +1,286 @@
+//! A `.litertlm`: models, tokenizer and settings of a language model in one file.
+//!
+//! `LITERTLM`, three u32 of the version, the end of the header as u64 at 24, a FlatBuffer from 32 on: `LiteRTLMMetaData { 0 system_metadata { 0 entries };
+//! 1 section_metadata { 0 objects } }`, `SectionObject { 0 items; 1 begin_offset: u64; 2 end_offset: u64; 3 data_type: u8 }`, `KeyValue { 0 key; 1, 2 value }`.
+//! Sections begin at multiples of 16384; readers of others check the major version alone, and so does this one.
+
+use serde::Serialize;
+
+use crate::blob::Compilation;
+use crate::budget::Budget;
+use crate::bytes::Bytes;
+use crate::flatbuffer::Table;
+use crate::tflite::{self, Tflite, shown};
+use crate::{ContainerError, Result};
+
+/// First bytes.
+pub const MAGIC: &[u8; 8] = b"LITERTLM";
+/// The major version that is read.
+const MAJOR: u32 = 1;
+/// Where the header's FlatBuffer begins.
+const HEADER: usize = 32;
+/// Bytes of a header; those seen have one or two thousand.
+const MAX_HEADER: u64 = 16 << 20;
+/// Sections of a file; those published have some ten.
+const MAX_SECTIONS: usize = 256;
+/// Keys and values of a section or file.
+const MAX_ITEMS: usize = 256;
+/// What sections begin at a multiple of.
+const ALIGNMENT: u64 = 16 << 10;
+
+/// Kinds of sections, by number.
+const KINDS: [&str; 12] = [
+    "none",
+    "generic-binary",
+    "deprecated",
+    "tflite-model",
+    "sentencepiece-tokenizer",
+    "llm-metadata",
+    "hugging-face-tokenizer",
+    "tflite-weights",
+    "embedding-metadata",
+    "executor-metadata",
+    "tts-metadata",
+    "asr-metadata",
+];
+/// The kind that is looked into.
+const MODEL: u8 = 3;
+
+/// A file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiteRtLm {
+    /// Major, minor, patch.
+    pub version: [u32; 3],
+    /// What is said of the whole.
+    pub system: Vec<Item>,
+    /// Its sections, in the file's order.
+    pub sections: Vec<Section>,
+}
+
+/// A key and a value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Item {
+    /// The key.
+    pub key: String,
+    /// The value as text.
+    pub value: String,
+}
+
+/// A section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Number of its kind.
+    pub kind: u8,
+    /// What is said of it.
+    pub items: Vec<Item>,
+    /// Where it begins.
+    pub begin: u64,
+    /// One past its last byte.
+    pub end: u64,
+    /// What it is, where it is a model.
+    pub model: Option<Tflite>,
+}
+
+/// Whether bytes are such a file.
+pub fn is(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
+
+/// Reads a file.
+///
+/// # Errors
+///
+/// Another major version, sections that lie outside of the file or upon each other, and models that are damaged.
+pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<LiteRtLm> {
+    let version = [8, 12, 16].map(|at| bytes.u32(at, "version"));
+    let [major, minor, patch] = version;
+    let version = [major?, minor?, patch?];
+    if version[0] != MAJOR {
+        return Err(ContainerError::UnknownVersion {
+            what: "LiteRT-LM file",
+            offset: bytes.offset(8),
+            version: format!("{}.{}.{}", version[0], version[1], version[2]),
+            supported: "1",
+        });
+    }
+    let end = bytes.u64(24, "end of the header")?;
+    let Some(length) = end.checked_sub(HEADER as u64).filter(|length| *length <= MAX_HEADER) else {
+        return Err(bytes.malformed(24, "end of the header", format!("{end} is no place for it")));
+    };
+    let header = bytes.slice_u64(HEADER as u64, length, "header")?;
+    let root = Table::root(header)?;
+    let system = match root.table(0)? {
+        Some(table) => items(&table, budget)?,
+        None => Vec::new(),
+    };
+    let mut file = LiteRtLm { version, system, sections: Vec::new() };
+    if let Some(objects) = root.table(1)?.map(|table| table.tables(0)).transpose()?.flatten() {
+        for object in objects.all("sections", MAX_SECTIONS)? {
+            let object = object?;
+            budget.entries(1, object.offset())?;
+            let section = Section {
+                kind: object.u8(3)?.unwrap_or(0),
+                items: items(&object, budget)?,
+                begin: object.u64(1)?.unwrap_or(0),
+                end: object.u64(2)?.unwrap_or(0),
+                model: None,
+            };
+            let refused = |reason: &str| ContainerError::Malformed {
+                what: "section",
+                offset: object.offset(),
+                reason: format!("it goes from {} to {}, {reason}", section.begin, section.end),
+            };
+            if section.end < section.begin || section.begin < end {
+                return Err(refused("which is backwards or within the header"));
+            }
+            bytes.slice_u64(section.begin, section.end - section.begin, "section")?;
+            let overlaps = |other: &Section| other.begin < section.end && section.begin < other.end;
+            if file.sections.iter().any(overlaps) {
+                return Err(refused("and another lies there too"));
+            }
+            file.sections.push(section);
+        }
+    }
+    for section in file.sections.iter_mut().filter(|section| section.kind == MODEL) {
+        let part = bytes.slice_u64(section.begin, section.end - section.begin, "section")?;
+        if part.is_empty() {
+            return Err(ContainerError::Empty { what: "model", offset: part.offset(0) });
+        }
+        if !tflite::is(part.get()) {
+            return Err(part.malformed(4, "model", "it does not begin like one"));
+        }
+        section.model = Some(tflite::read(part, budget)?);
+    }
+    Ok(file)
+}
+
+/// Keys and values, which are the first field of both kinds of tables that have them.
+fn items(table: &Table<'_>, budget: &mut Budget) -> Result<Vec<Item>> {
+    let Some(entries) = table.tables(0)? else { return Ok(Vec::new()) };
+    let mut items = Vec::new();
+    for entry in entries.all("keys and values", MAX_ITEMS)? {
+        let entry = entry?;
+        budget.entries(1, entry.offset())?;
+        let key = entry.text(0)?.map(shown).unwrap_or_default();
+        let kind = entry.u8(1)?.unwrap_or(0);
+        let value = match entry.table(2)? {
+            Some(held) => value(&held, kind)?,
+            None => String::new(),
+        };
+        items.push(Item { key, value });
+    }
+    Ok(items)
+}
+
+/// A value by the number of its kind; a number that was left out is zero.
+fn value(held: &Table<'_>, kind: u8) -> Result<String> {
+    Ok(match kind {
+        1 => held.u8(0)?.unwrap_or(0).to_string(),
+        2 => held.i8(0)?.unwrap_or(0).to_string(),
+        3 => held.u16(0)?.unwrap_or(0).to_string(),
+        4 => held.i16(0)?.unwrap_or(0).to_string(),
+        5 => held.u32(0)?.unwrap_or(0).to_string(),
+        6 => held.i32(0)?.unwrap_or(0).to_string(),
+        7 => held.f32(0)?.unwrap_or(0.0).to_string(),
+        8 => (held.u8(0)?.unwrap_or(0) != 0).to_string(),
+        9 => held.text(0)?.map(shown).unwrap_or_default(),
+        10 => held.u64(0)?.unwrap_or(0).to_string(),
+        11 => held.i64(0)?.unwrap_or(0).to_string(),
+        12 => held.f64(0)?.unwrap_or(0.0).to_string(),
+        other => format!("a value of kind {other}"),
+    })
+}
+
+/// What is told of a file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    version: String,
+    system: Vec<Item>,
+    sections: Vec<SectionDocument>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct SectionDocument {
+    kind: String,
+    offset: u64,
+    bytes: u64,
+    items: Vec<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<tflite::Document>,
+}
+
+impl Section {
+    /// Name of its kind.
+    pub fn kind_name(&self) -> String {
+        KINDS
+            .get(usize::from(self.kind))
+            .map_or_else(|| format!("kind {}", self.kind), |name| (*name).to_owned())
+    }
+
+    /// What it is called: what its `model_type` says, else its kind.
+    pub fn name(&self) -> String {
+        let said = self.items.iter().find(|item| item.key == "model_type");
+        said.map_or_else(|| self.kind_name(), |item| item.value.clone())
+    }
+}
+
+impl LiteRtLm {
+    /// What is told of it.
+    pub fn document(&self) -> Document {
+        let section = |section: &Section| SectionDocument {
+            kind: section.kind_name(),
+            offset: section.begin,
+            bytes: section.end - section.begin,
+            items: section.items.clone(),
+            model: section.model.as_ref().map(Tflite::document),
+        };
+        let [major, minor, patch] = self.version;
+        Document {
+            version: format!("{major}.{minor}.{patch}"),
+            system: self.system.clone(),
+            sections: self.sections.iter().map(section).collect(),
+        }
+    }
+
+    /// Who compiled its models, for what and how.
+    pub fn compilations(&self) -> Vec<Compilation> {
+        let mut found = Vec::new();
+        for section in &self.sections {
+            for mut compilation in section.model.iter().flat_map(Tflite::compilations) {
+                compilation.name = format!("{} {}", section.name(), compilation.name);
+                found.push(compilation);
+            }
+        }
+        found
+    }
+
+    /// What is odd about it.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for section in &self.sections {
+            let name = section.name();
+            if section.begin % ALIGNMENT != 0 {
+                found.push(format!(
+                    "{name}: it begins at {}, which is no multiple of {ALIGNMENT}",
+                    section.begin
+                ));
+            }
+            // Embedders and the like are meant to stay outside; what asks for an NPU is not.
+            let wants_npu = section
+                .items
+                .iter()
+                .any(|item| item.key == "backend_constraint" && item.value.eq_ignore_ascii_case("npu"));
+            if let Some(model) = &section.model {
+                let dispatched = !model.dispatches.is_empty();
+                if dispatched || wants_npu || model.stamp.is_some() {
+                    found.extend(model.warnings().into_iter().map(|warning| format!("{name}: {warning}")));
+                }
+            }
+        }
+        let models = self.sections.iter().filter_map(|section| section.model.as_ref());
+        if !models.clone().any(|model| !model.dispatches.is_empty()) {
+            found.push("no model of it was compiled for an accelerator".to_owned());
+        }
+        found
+    }
+}

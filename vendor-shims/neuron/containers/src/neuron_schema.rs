@@ -1,0 +1,208 @@
+//! The container that LiteRT's MediaTek plugin appends to a `.tflite`, with the code of every partition. Its root is called `Graphs`.
+//!
+//! `Graphs { 0 version: i16 = 1; 1 subgraphs; 2 data; 3 external; 4 version of the Neuron SDK: three u32 in place, missing in files of 2025 }`,
+//! `Subgraph { 0 entry_point; 1 type: i8; 2 kind of index: u8; 3 index }`, `Buffer { 0 identifier; 1 data }`. It has no file identifier.
+
+use serde::Serialize;
+
+use crate::blob::{self, Blob};
+use crate::budget::Budget;
+use crate::bytes::Bytes;
+use crate::flatbuffer::Table;
+use crate::{ContainerError, Result};
+
+/// Partitions of one container; published files have a few.
+const MAX_SUBGRAPHS: usize = 1024;
+/// The one version of the container.
+const VERSION: i16 = 1;
+/// A reference by position.
+const INDEX: u8 = 1;
+/// A reference by name.
+const IDENTIFIER: u8 = 2;
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeuronSchema {
+    /// Version of the SDK it was written with; LiteRT compares its major with the device's.
+    pub sdk: Option<[u32; 3]>,
+    /// Its partitions.
+    pub subgraphs: Vec<Subgraph>,
+}
+
+/// One partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subgraph {
+    /// `Partition_0`
+    pub entry_point: String,
+    /// What the container says the code is.
+    pub kind: CodeKind,
+    /// The code.
+    pub blob: Blob,
+}
+
+/// What the container says its code is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CodeKind {
+    /// 0
+    Dla,
+    /// 1
+    Dlb,
+    /// 2
+    AdapterCache,
+    /// Anything else.
+    Other(i8),
+}
+
+/// Reads a container that begins where `bytes` do.
+///
+/// # Errors
+///
+/// What is no container of version 1, or names code that is not there.
+pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<NeuronSchema> {
+    let root = Table::root(bytes)?;
+    let version = root.i16(0)?.unwrap_or(VERSION);
+    if version != VERSION {
+        return Err(ContainerError::UnknownVersion {
+            what: "container of bytecode",
+            offset: root.offset(),
+            version: version.to_string(),
+            supported: "1",
+        });
+    }
+    let missing =
+        |what: &'static str| bytes.malformed(0, what, "there is none: this is no container of bytecode");
+    let subgraphs = root.tables(1)?.ok_or_else(|| missing("list of subgraphs"))?;
+    let buffers = root.tables(2)?.ok_or_else(|| missing("list of buffers"))?;
+    if subgraphs.len == 0 {
+        return Err(missing("subgraph"));
+    }
+    if buffers.len > MAX_SUBGRAPHS {
+        return Err(ContainerError::TooMany {
+            what: "buffers",
+            offset: buffers.offset(),
+            count: buffers.len as u64,
+            most: MAX_SUBGRAPHS as u64,
+        });
+    }
+    let sdk = root.inline(4, 12)?.map(|sdk| {
+        let part = |at| sdk.u32(at, "version of the SDK");
+        Ok::<_, ContainerError>([part(0)?, part(4)?, part(8)?])
+    });
+    let mut found = Vec::new();
+    for subgraph in subgraphs.all("subgraphs", MAX_SUBGRAPHS)? {
+        let subgraph = subgraph?;
+        budget.entries(1, subgraph.offset())?;
+        let refused = |reason: String| ContainerError::Malformed {
+            what: "subgraph",
+            offset: subgraph.offset(),
+            reason,
+        };
+        let reference = subgraph.table(3)?.ok_or_else(|| refused("it names no code".to_owned()))?;
+        let data = match subgraph.u8(2)?.unwrap_or(0) {
+            INDEX => {
+                let index = reference.i32(0)?.unwrap_or(-1);
+                let held = usize::try_from(index).ok().filter(|index| *index < buffers.len);
+                let index = held.ok_or_else(|| {
+                    refused(format!("its code is number {index} of {} buffers", buffers.len))
+                })?;
+                buffers.table(index)?.bytes(1)?
+            }
+            IDENTIFIER => {
+                let name = reference.text(0)?.unwrap_or_default();
+                let mut held = None;
+                for index in 0..buffers.len {
+                    let buffer = buffers.table(index)?;
+                    budget.entries(1, buffer.offset())?;
+                    if buffer.text(0)? == Some(name) {
+                        held = Some(buffer);
+                        break;
+                    }
+                }
+                held.ok_or_else(|| refused("no buffer has the name of its code".to_owned()))?.bytes(1)?
+            }
+            other => {
+                return Err(refused(format!(
+                    "its code is referred to in way {other}, and 1 and 2 are known"
+                )));
+            }
+        };
+        let data = data.ok_or(ContainerError::Empty { what: "compiled code", offset: subgraph.offset() })?;
+        found.push(Subgraph {
+            entry_point: subgraph.text(0)?.unwrap_or_default().to_owned(),
+            kind: match subgraph.i8(1)?.unwrap_or(0) {
+                0 => CodeKind::Dla,
+                1 => CodeKind::Dlb,
+                2 => CodeKind::AdapterCache,
+                other => CodeKind::Other(other),
+            },
+            blob: blob::read(data, budget)?,
+        });
+    }
+    Ok(NeuronSchema { sdk: sdk.transpose()?, subgraphs: found })
+}
+
+/// What is told of a container.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    sdk_version: Option<String>,
+    partitions: Vec<PartitionDocument>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct PartitionDocument {
+    name: String,
+    declared: CodeKind,
+    #[serde(flatten)]
+    blob: blob::BlobDocument,
+}
+
+impl NeuronSchema {
+    /// What is told of it.
+    pub fn document(&self) -> Document {
+        let partition = |subgraph: &Subgraph| PartitionDocument {
+            name: subgraph.entry_point.clone(),
+            declared: subgraph.kind,
+            blob: subgraph.blob.document(),
+        };
+        Document {
+            sdk_version: self.sdk.map(|[major, minor, patch]| format!("{major}.{minor}.{patch}")),
+            partitions: self.subgraphs.iter().map(partition).collect(),
+        }
+    }
+
+    /// Who compiled its partitions, for what and how.
+    pub fn compilations(&self, soc: Option<&str>) -> Vec<blob::Compilation> {
+        self.subgraphs.iter().map(|subgraph| subgraph.blob.compilation(&subgraph.entry_point, soc)).collect()
+    }
+
+    /// What is odd about it.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.sdk.is_none() {
+            found.push(
+                "the container names no version of the SDK, so a device cannot tell whether it can run it"
+                    .to_owned(),
+            );
+        }
+        for subgraph in &self.subgraphs {
+            let name = &subgraph.entry_point;
+            found.extend(subgraph.blob.warnings(name));
+            if let (Some([major, ..]), Some(version)) = (self.sdk, subgraph.blob.version)
+                && major != u32::from(version.major)
+            {
+                found.push(format!("{name}: compiled by {version}, and the container says SDK {major}"));
+            }
+            let agree = match (subgraph.kind, subgraph.blob.kind) {
+                (CodeKind::Dla, blob::Kind::Dla) | (CodeKind::AdapterCache, blob::Kind::AdapterCache) => true,
+                // The simulator plays any of them, and what is not recognised was said.
+                (_, blob::Kind::Simulator | blob::Kind::Unrecognised) => true,
+                _ => false,
+            };
+            if !agree {
+                found.push(format!("{name}: the code is not of the kind the container says"));
+            }
+        }
+        found
+    }
+}

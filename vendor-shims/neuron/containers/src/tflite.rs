@@ -1,0 +1,440 @@
+//! A `.tflite`, as far as it says what was compiled for an accelerator: operations `DISPATCH_OP`, the container behind the model, the stamp.
+//!
+//! Field numbers are those of TFLite's schema. LiteRT replaces each offloaded partition by a custom operation `DISPATCH_OP`, whose options are a
+//! FlexBuffer map of `bytecode_offset`, `bytecode_size` and `name`; the container stands behind the FlatBuffer, its offset counted from the first byte of
+//! the model. The metadata `LiteRtStamp` holds two texts of 125 bytes: the maker and the chip.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::blob::Compilation;
+use crate::budget::Budget;
+use crate::bytes::Bytes;
+use crate::flatbuffer::{Table, Vector};
+use crate::flexbuffer::{self, Value};
+use crate::neuron_schema::{self, NeuronSchema};
+use crate::{ContainerError, Result, operators};
+
+/// What stands at byte 4 of every model.
+pub const IDENTIFIER: &[u8; 4] = b"TFL3";
+/// The custom operation that stands for compiled code.
+pub const DISPATCH: &str = "DISPATCH_OP";
+/// The metadata with maker and chip.
+const STAMP: &str = "LiteRtStamp";
+/// Bytes of each of its texts.
+const STAMP_TEXT: usize = 125;
+/// The metadata of a layout of 2024, which is named and not read.
+const OLD_STAMP: &str = "NPU_BYTE_CODE";
+/// The maker whose containers are read.
+const MAKER: &str = "mediatek";
+
+/// Functions of one model.
+const MAX_SUBGRAPHS: usize = 1024;
+/// Kinds of operations.
+const MAX_KINDS: usize = 4096;
+/// Buffers, one per constant tensor.
+const MAX_BUFFERS: usize = 1 << 20;
+/// Metadata and signatures.
+const MAX_METADATA: usize = 1024;
+/// Dispatch operations.
+const MAX_DISPATCHES: usize = 1024;
+/// Containers of bytecode; the plugin writes one.
+const MAX_CONTAINERS: usize = 16;
+/// Characters of a name or text that are told.
+const MAX_SHOWN: usize = 256;
+
+/// A model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tflite {
+    /// Version of the schema; 3 in every file there is.
+    pub version: u32,
+    /// In its own words.
+    pub description: Option<String>,
+    /// Maker and chip; each none where the stamp leaves it out.
+    pub stamp: Option<Stamp>,
+    /// Names of its metadata.
+    pub metadata: Vec<String>,
+    /// Names of its signatures.
+    pub signatures: Vec<String>,
+    /// Its functions.
+    pub subgraphs: Vec<Subgraph>,
+    /// Operations that no accelerator takes, by kind.
+    pub outside: BTreeMap<String, u64>,
+    /// Operations that stand for compiled code.
+    pub dispatches: Vec<Dispatch>,
+    /// The containers they name, each once.
+    pub containers: Vec<Container>,
+}
+
+/// Who a model was compiled for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stamp {
+    /// `MediaTek`
+    pub manufacturer: Option<String>,
+    /// `mt6989`
+    pub soc: Option<String>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Subgraph {
+    /// Its name.
+    pub name: String,
+    /// All its operations.
+    pub operations: u64,
+    /// Those that stand for compiled code.
+    pub dispatched: u64,
+}
+
+/// An operation that stands for compiled code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Dispatch {
+    /// In which function.
+    pub subgraph: usize,
+    /// `Partition_0`
+    pub name: Option<String>,
+    /// Where its container begins, from the model's first byte.
+    pub bytecode_offset: u64,
+    /// Its container's length.
+    pub bytecode_size: u64,
+}
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Where it begins, from the model's first byte.
+    pub offset: u64,
+    /// Its length.
+    pub size: u64,
+    /// What it holds; none where it is another maker's.
+    pub held: Option<NeuronSchema>,
+}
+
+/// Whether bytes are a model.
+pub fn is(bytes: &[u8]) -> bool {
+    bytes.get(4..8) == Some(IDENTIFIER)
+}
+
+/// A text as it is told: cut, without what a terminal acts on.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Reads a model that begins where `bytes` do.
+///
+/// # Errors
+///
+/// A damaged model, a dispatch operation without its numbers, and one whose container is damaged or not there.
+pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Tflite> {
+    let root = Table::root(bytes)?;
+    let buffers = root.tables(4)?;
+    if let Some(buffers) = buffers.filter(|buffers| buffers.len > MAX_BUFFERS) {
+        return Err(too_many("buffers", &buffers, MAX_BUFFERS));
+    }
+    let (metadata, stamp) = metadata_of(bytes, &root, buffers, budget)?;
+    let kinds = kinds(&root, budget)?;
+    let mut model = Tflite {
+        version: root.u32(0)?.unwrap_or(0),
+        description: root.text(3)?.map(shown),
+        stamp,
+        metadata,
+        signatures: signatures(&root, budget)?,
+        subgraphs: Vec::new(),
+        outside: BTreeMap::new(),
+        dispatches: Vec::new(),
+        containers: Vec::new(),
+    };
+    let mut outside = vec![0u64; kinds.len()];
+    if let Some(subgraphs) = root.tables(2)? {
+        for (position, subgraph) in subgraphs.all("functions", MAX_SUBGRAPHS)?.enumerate() {
+            let subgraph = subgraph?;
+            budget.entries(1, subgraph.offset())?;
+            let mut told = Subgraph {
+                name: subgraph.text(4)?.map(shown).unwrap_or_default(),
+                operations: 0,
+                dispatched: 0,
+            };
+            if let Some(operations) = subgraph.tables(3)? {
+                budget.operations(operations.len as u64, operations.offset())?;
+                for operation in operations.all("operations", usize::MAX)? {
+                    let operation = operation?;
+                    let kind = operation.u32(0)?.unwrap_or(0) as usize;
+                    told.operations += 1;
+                    match kinds.get(kind) {
+                        Some(name) if name == DISPATCH => {
+                            told.dispatched += 1;
+                            model.dispatches.push(dispatch(bytes, &operation, position)?);
+                            if model.dispatches.len() > MAX_DISPATCHES {
+                                return Err(too_many("dispatch operations", &operations, MAX_DISPATCHES));
+                            }
+                        }
+                        Some(_) => outside[kind] += 1,
+                        None => {
+                            return Err(ContainerError::Malformed {
+                                what: "operation",
+                                offset: operation.offset(),
+                                reason: format!("it is of kind {kind}, and there are {}", kinds.len()),
+                            });
+                        }
+                    }
+                }
+            }
+            model.subgraphs.push(told);
+        }
+    }
+    for (name, count) in kinds.into_iter().zip(outside).filter(|(_, count)| *count > 0) {
+        *model.outside.entry(name).or_default() += count;
+    }
+    containers(bytes, &mut model, budget)?;
+    Ok(model)
+}
+
+fn too_many(what: &'static str, found: &Vector<'_>, most: usize) -> ContainerError {
+    ContainerError::TooMany { what, offset: found.offset(), count: found.len as u64, most: most as u64 }
+}
+
+/// Names of the kinds of operations, by their position.
+fn kinds(root: &Table<'_>, budget: &mut Budget) -> Result<Vec<String>> {
+    let Some(codes) = root.tables(1)? else { return Ok(Vec::new()) };
+    let mut kinds = Vec::new();
+    for code in codes.all("kinds of operations", MAX_KINDS)? {
+        let code = code?;
+        budget.entries(1, code.offset())?;
+        // Numbers beyond 126 stand in the newer field; older writers know the first alone.
+        let number = i32::from(code.i8(0)?.unwrap_or(0)).max(code.i32(3)?.unwrap_or(0));
+        kinds.push(match code.text(1)? {
+            Some(name) if number == operators::CUSTOM => shown(name),
+            _ => operators::name(number),
+        });
+    }
+    Ok(kinds)
+}
+
+fn signatures(root: &Table<'_>, budget: &mut Budget) -> Result<Vec<String>> {
+    let Some(signatures) = root.tables(7)? else { return Ok(Vec::new()) };
+    let mut names = Vec::new();
+    for signature in signatures.all("signatures", MAX_METADATA)? {
+        let signature = signature?;
+        budget.entries(1, signature.offset())?;
+        names.push(signature.text(2)?.map(shown).unwrap_or_default());
+    }
+    Ok(names)
+}
+
+/// Names of the metadata, and the stamp if it is among them.
+fn metadata_of(
+    bytes: Bytes<'_>,
+    root: &Table<'_>,
+    buffers: Option<Vector<'_>>,
+    budget: &mut Budget,
+) -> Result<(Vec<String>, Option<Stamp>)> {
+    let Some(entries) = root.tables(6)? else { return Ok((Vec::new(), None)) };
+    let (mut names, mut stamp) = (Vec::new(), None);
+    for entry in entries.all("metadata", MAX_METADATA)? {
+        let entry = entry?;
+        budget.entries(1, entry.offset())?;
+        let name = entry.text(0)?.unwrap_or_default();
+        if name == STAMP {
+            let index = entry.u32(1)?.unwrap_or(0) as usize;
+            let buffer = match buffers.filter(|buffers| index < buffers.len) {
+                Some(buffers) => buffers.table(index)?,
+                None => {
+                    return Err(ContainerError::Malformed {
+                        what: "stamp",
+                        offset: entry.offset(),
+                        reason: format!("its buffer {index} is not there"),
+                    });
+                }
+            };
+            // Large models keep buffers behind the FlatBuffer.
+            let data = match (buffer.bytes(0)?, buffer.u64(1)?, buffer.u64(2)?) {
+                (Some(data), ..) => Some(data),
+                (None, Some(offset), Some(size)) => Some(bytes.slice_u64(offset, size, "stamp")?),
+                _ => None,
+            };
+            stamp = data.map(read_stamp).transpose()?;
+        }
+        names.push(shown(name));
+    }
+    Ok((names, stamp))
+}
+
+fn read_stamp(data: Bytes<'_>) -> Result<Stamp> {
+    let text = |at: usize| {
+        let text = data.slice(at, STAMP_TEXT, "stamp")?.get();
+        let text = &text[..text.iter().position(|byte| *byte == 0).unwrap_or(text.len())];
+        let text = shown(&String::from_utf8_lossy(text));
+        Ok::<_, ContainerError>((!text.is_empty()).then_some(text))
+    };
+    Ok(Stamp { manufacturer: text(0)?, soc: text(STAMP_TEXT)? })
+}
+
+fn dispatch(bytes: Bytes<'_>, operation: &Table<'_>, subgraph: usize) -> Result<Dispatch> {
+    let options = match (operation.bytes(5)?, operation.u64(9)?, operation.u64(10)?) {
+        (Some(options), ..) if !options.is_empty() => Some(options),
+        (_, Some(offset), Some(size)) if size > 0 => Some(bytes.slice_u64(offset, size, "options")?),
+        _ => None,
+    };
+    let refused = |reason: &str| ContainerError::Malformed {
+        what: "dispatch operation",
+        offset: operation.offset(),
+        reason: reason.to_owned(),
+    };
+    let options = options.ok_or_else(|| refused("it has no options, so its code cannot be found"))?;
+    let options = flexbuffer::map(options)?;
+    let number = |name: &str| {
+        let held = options.iter().find(|(key, _)| key == name).map(|(_, value)| value);
+        match held {
+            Some(Value::Number(number)) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+        .ok_or_else(|| refused(&format!("its options have no number `{name}`")))
+    };
+    let name = options.iter().find_map(|(key, value)| match value {
+        Value::Text(text) if key == "name" => Some(shown(text)),
+        _ => None,
+    });
+    Ok(Dispatch {
+        subgraph,
+        name,
+        bytecode_offset: number("bytecode_offset")?,
+        bytecode_size: number("bytecode_size")?,
+    })
+}
+
+fn containers(bytes: Bytes<'_>, model: &mut Tflite, budget: &mut Budget) -> Result<()> {
+    // Without a stamp anybody may have written it: it is read, and what is none of MediaTek's is said.
+    let stamped = model.stamp.as_ref().and_then(|stamp| stamp.manufacturer.as_deref());
+    let is_mediatek = stamped.map(|maker| maker.eq_ignore_ascii_case(MAKER));
+    for dispatch in &model.dispatches {
+        let place = (dispatch.bytecode_offset, dispatch.bytecode_size);
+        if model.containers.iter().any(|container| (container.offset, container.size) == place) {
+            continue;
+        }
+        if model.containers.len() == MAX_CONTAINERS {
+            return Err(ContainerError::TooMany {
+                what: "containers of bytecode",
+                offset: bytes.offset(0),
+                count: MAX_CONTAINERS as u64 + 1,
+                most: MAX_CONTAINERS as u64,
+            });
+        }
+        let part = bytes.slice_u64(place.0, place.1, "container of bytecode")?;
+        if part.is_empty() {
+            return Err(ContainerError::Empty { what: "container of bytecode", offset: part.offset(0) });
+        }
+        let held = match is_mediatek {
+            Some(true) => Some(neuron_schema::read(part, budget)?),
+            Some(false) => None,
+            None => neuron_schema::read(part, budget).ok(),
+        };
+        model.containers.push(Container { offset: place.0, size: place.1, held });
+    }
+    Ok(())
+}
+
+/// What is told of a model.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    schema: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    stamp: Option<Stamp>,
+    /// All operations that stand for compiled code.
+    dispatched: u64,
+    /// All operations that stayed outside.
+    outside: u64,
+    outside_by_kind: BTreeMap<String, u64>,
+    functions: Vec<Subgraph>,
+    signatures: Vec<String>,
+    metadata: Vec<String>,
+    dispatches: Vec<Dispatch>,
+    containers: Vec<ContainerDocument>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ContainerDocument {
+    offset: u64,
+    size: u64,
+    #[serde(flatten)]
+    held: Option<neuron_schema::Document>,
+}
+
+impl Tflite {
+    /// What is told of it.
+    pub fn document(&self) -> Document {
+        Document {
+            schema: self.version,
+            description: self.description.clone(),
+            stamp: self.stamp.clone(),
+            dispatched: self.dispatches.len() as u64,
+            outside: self.outside.values().sum(),
+            outside_by_kind: self.outside.clone(),
+            functions: self.subgraphs.clone(),
+            signatures: self.signatures.clone(),
+            metadata: self.metadata.clone(),
+            dispatches: self.dispatches.clone(),
+            containers: self
+                .containers
+                .iter()
+                .map(|container| ContainerDocument {
+                    offset: container.offset,
+                    size: container.size,
+                    held: container.held.as_ref().map(NeuronSchema::document),
+                })
+                .collect(),
+        }
+    }
+
+    /// Who compiled its partitions, for what and how.
+    pub fn compilations(&self) -> Vec<Compilation> {
+        let soc = self.stamp.as_ref().and_then(|stamp| stamp.soc.as_deref());
+        let held = self.containers.iter().filter_map(|container| container.held.as_ref());
+        held.flat_map(|held| held.compilations(soc)).collect()
+    }
+
+    /// What is odd about it.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.dispatches.is_empty() {
+            found.push(match &self.stamp {
+                Some(_) => "it is stamped as compiled, and nothing of it runs on an accelerator".to_owned(),
+                None => "nothing of it was compiled for an accelerator".to_owned(),
+            });
+        }
+        match &self.stamp {
+            Some(Stamp { manufacturer: None, soc: None }) => {
+                found.push("its stamp says neither maker nor chip".to_owned());
+            }
+            None if !self.dispatches.is_empty() => {
+                found.push("it has no stamp: maker and chip are not said".to_owned())
+            }
+            _ => {}
+        }
+        if self.metadata.iter().any(|name| name == OLD_STAMP) {
+            found.push(format!("the layout of 2024 that `{OLD_STAMP}` names is not read"));
+        }
+        for container in &self.containers {
+            let at = container.offset;
+            match &container.held {
+                None => found.push(format!("the container at {at} is not MediaTek's and was not read")),
+                Some(held) => found.extend(held.warnings()),
+            }
+            let partitions = container.held.iter().flat_map(|held| &held.subgraphs);
+            let names: Vec<&str> = partitions.map(|partition| partition.entry_point.as_str()).collect();
+            for dispatch in self.dispatches.iter().filter(|dispatch| dispatch.bytecode_offset == at) {
+                match &dispatch.name {
+                    None => found.push("a dispatch operation names no partition".to_owned()),
+                    Some(name) if container.held.is_some() && !names.contains(&name.as_str()) => {
+                        found.push(format!(
+                            "a dispatch operation asks for `{name}`, which the container has not"
+                        ));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        found
+    }
+}
