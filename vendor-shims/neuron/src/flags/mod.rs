@@ -1,0 +1,216 @@
+//! Compiler flags: what an order asks for as one option string, and what becomes of each.
+//!
+//! A flag that no schema knows, or a value that is none of its own, is refused and stands in no option string. What else becomes of a flag is found out
+//! in [`probe`]: that a compiler repeats it in what it stores proves nothing.
+
+mod probe;
+mod schema;
+
+use shardwright_neuron_containers::Version;
+use shardwright_neuron_containers::options::{CompilerOption, OptionString};
+use shardwright_shim_abi::Options;
+
+pub use probe::{Judged, Subject, Trials};
+pub use schema::{FORCED, schema};
+
+use schema::Known;
+
+/// A flag of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What it reaches.
+    pub reach: Reach,
+}
+
+/// What a flag reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The compiler, as these options; a switch that is off is none.
+    Compiler(Vec<CompilerOption>),
+    /// Nothing, for this reason.
+    Refused(String),
+}
+
+/// All flags of an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// In the order's order.
+    pub asked: Vec<Asked>,
+    /// Remarks on flags that are handed on: outdated, unknown and forced.
+    remarks: Vec<(usize, String)>,
+}
+
+impl Flags {
+    /// Reads the flags of an order for a chip and an adapter. A flag that is wrong is no error: it becomes a verdict.
+    pub fn read(options: &Options<'_>, soc: &str, adapter: Option<Version>) -> Flags {
+        Flags::of(options.iter(), soc, adapter)
+    }
+
+    fn of<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>, soc: &str, adapter: Option<Version>) -> Flags {
+        let mut flags = Flags::default();
+        for (index, (name, value)) in pairs.enumerate() {
+            let reach = match name {
+                FORCED => forced(value),
+                _ => one(name, value, soc, adapter).map(|option| option.into_iter().collect()),
+            };
+            if let Some(instead) = Known::named(name).and_then(|known| known.outdated_in(adapter)) {
+                flags.remarks.push((index, format!("outdated in this adapter, `{instead}` takes its place")));
+            }
+            if name == FORCED
+                && let Ok(options) = &reach
+            {
+                let strange = options.iter().filter(|option| Known::named(&option.name).is_none());
+                let strange: Vec<&str> = strange.map(|option| option.name.as_str()).collect();
+                if !strange.is_empty() {
+                    flags.remarks.push((index, format!("not known to this shim: {}", strange.join(", "))));
+                }
+            }
+            let reach = reach.map_or_else(Reach::Refused, Reach::Compiler);
+            flags.asked.push(Asked { name: name.to_owned(), value: value.to_owned(), reach });
+        }
+        flags.let_forced_win();
+        flags
+    }
+
+    /// An option that is handed on as it is replaces the flag of its name: which of two a compiler takes is not known.
+    fn let_forced_win(&mut self) {
+        let mut forced: Vec<CompilerOption> = Vec::new();
+        for asked in self.asked.iter().filter(|asked| asked.name == FORCED) {
+            if let Reach::Compiler(options) = &asked.reach {
+                forced.extend(options.iter().cloned());
+            }
+        }
+        for asked in self.asked.iter_mut().filter(|asked| asked.name != FORCED) {
+            if let Some(wins) = forced.iter().find(|option| option.name == asked.name) {
+                asked.reach = Reach::Refused(format!("`{FORCED}` says {} {}", wins.name, wins.value));
+            }
+        }
+    }
+
+    /// The option string of all flags that reach the compiler; without the one at `left_out`.
+    pub fn option_string(&self, left_out: Option<usize>) -> String {
+        let reached = self.asked.iter().enumerate().filter(|(index, _)| Some(*index) != left_out);
+        let options = reached.flat_map(|(_, asked)| match &asked.reach {
+            Reach::Compiler(options) => options.clone(),
+            Reach::Refused(_) => Vec::new(),
+        });
+        OptionString(options.collect()).to_string()
+    }
+
+    /// Whether a flag reaches the compiler, and with which value: the last where there are several.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        let options = self.asked.iter().filter_map(|asked| match &asked.reach {
+            Reach::Compiler(options) => Some(options),
+            Reach::Refused(_) => None,
+        });
+        options.flatten().filter(|option| option.name == name).last().map(|option| option.value.as_str())
+    }
+
+    /// What is to be said of the flag at `index` beside its verdict.
+    fn remark(&self, index: usize) -> Option<&str> {
+        self.remarks.iter().find(|(of, _)| *of == index).map(|(_, remark)| remark.as_str())
+    }
+}
+
+/// One flag as an option; none for a switch that is off.
+fn one(
+    name: &str,
+    value: &str,
+    soc: &str,
+    adapter: Option<Version>,
+) -> Result<Option<CompilerOption>, String> {
+    let unknown = |what: String| format!("{what}; `{FORCED}` hands options on as they are");
+    let Some(known) = Known::named(name) else {
+        return Err(unknown("no such option is known".to_owned()));
+    };
+    if !known.is_in(adapter) {
+        let since = known.since.unwrap_or_default();
+        let adapter = adapter.map_or_else(|| "this one".to_owned(), |adapter| adapter.to_string());
+        return Err(unknown(format!("seen from adapter {since} on, and this is {adapter}")));
+    }
+    known.accepts(soc, value)?;
+    Ok((value != "false").then(|| CompilerOption::new(name, value)))
+}
+
+/// The options of a string that is handed on as it is.
+fn forced(text: &str) -> Result<Vec<CompilerOption>, String> {
+    OptionString::parse(text).map(|options| options.0).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Option<Version> = Some(Version::new(9, 0, 3));
+    const OLD: Option<Version> = Some(Version::new(8, 2, 28));
+
+    fn flags(pairs: &[(&str, &str)], adapter: Option<Version>) -> Flags {
+        Flags::of(pairs.iter().copied(), "mt6989", adapter)
+    }
+
+    fn refusal(flags: &Flags, index: usize) -> &str {
+        match &flags.asked[index].reach {
+            Reach::Refused(reason) => reason,
+            Reach::Compiler(options) => panic!("{options:?} reached the compiler"),
+        }
+    }
+
+    #[test]
+    fn flags_become_one_string_in_their_order() {
+        let all = flags(
+            &[
+                ("opt", "3"),
+                ("relax-fp32", "true"),
+                ("opt-size", "false"),
+                ("gno", "LTS,Inception"),
+                ("apusys-config", r#"{ "high_addr": true }"#),
+            ],
+            NEW,
+        );
+        assert_eq!(
+            all.option_string(None),
+            r#"--opt 3 --relax-fp32 --gno LTS,Inception --apusys-config "{ \"high_addr\": true }""#
+        );
+        assert_eq!(
+            all.option_string(Some(0)),
+            r#"--relax-fp32 --gno LTS,Inception --apusys-config "{ \"high_addr\": true }""#
+        );
+        // A switch that is off is not in the string; leaving it out changes nothing.
+        assert_eq!(all.option_string(Some(2)), all.option_string(None));
+        assert_eq!((all.value("opt"), all.value("opt-size"), all.value("mlo")), (Some("3"), None, None));
+    }
+
+    #[test]
+    fn what_no_schema_knows_is_refused_by_name_and_reaches_nothing() {
+        let all = flags(&[("opt", "9"), ("warp", "9"), ("mem-opt", "3"), ("opt-bw", "true")], OLD);
+        assert!(refusal(&all, 0).contains("not within 0 to 3"));
+        assert!(
+            refusal(&all, 1).contains("no such option is known") && refusal(&all, 1).contains("`options`")
+        );
+        assert!(refusal(&all, 2).contains("from adapter 9 on, and this is 8.2.28"));
+        assert_eq!(all.option_string(None), "--opt-bw");
+    }
+
+    #[test]
+    fn what_is_forced_is_handed_on_and_wins() {
+        let all = flags(&[("opt", "3"), ("opt-bw", "true"), (FORCED, "--opt=2 --warp 9")], OLD);
+        assert_eq!(all.option_string(None), "--opt-bw --opt 2 --warp 9");
+        assert!(refusal(&all, 0).contains("`options` says opt 2"));
+        assert_eq!(all.remark(2), Some("not known to this shim: warp"));
+        let broken = flags(&[(FORCED, "--opt \"3")], OLD);
+        assert!(refusal(&broken, 0).contains("does not end"));
+        assert_eq!(broken.option_string(None), "");
+    }
+
+    #[test]
+    fn an_outdated_flag_is_handed_on_and_said() {
+        let all = flags(&[("arch", "mdla5.1")], NEW);
+        assert_eq!(all.option_string(None), "--arch mdla5.1");
+        assert!(all.remark(0).expect("said").contains("`platform-config`"));
+        assert_eq!(flags(&[("arch", "mdla5.1")], OLD).remark(0), None);
+    }
+}

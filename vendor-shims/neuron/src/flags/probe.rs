@@ -1,0 +1,328 @@
+//! What a flag does: the same graph is compiled with and without it, and the code that comes out is compared.
+//!
+//! A compiler repeats its option string in what it stores whether it used it or not; the code is compared without that. Compiling the same twice may
+//! give different bytes: then several are made of each, and a flag counts as applied only if every one made with it differs from every one made
+//! without it by more than equals do among themselves.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use shardwright_neuron_containers::blob::code_of;
+use shardwright_neuron_containers::options::{CompilerOption, OptionString};
+use shardwright_shim_abi::FlagOutcome;
+
+use super::{Flags, Reach};
+
+/// Compilations of each side where equal ones differ.
+const REPEATED: usize = 3;
+/// Results that are kept for the next flag or order, and their bytes.
+const MAX_KEPT: usize = 256;
+const MAX_KEPT_BYTES: usize = 64 << 20;
+/// A number takes up to four bytes, of which mostly one changes from one compilation to the next.
+const NUMBERS_FACTOR: usize = 4;
+/// Bytes that may differ besides.
+const NUMBERS_SLACK: usize = 64;
+
+/// Something to compile with and without a flag.
+pub struct Subject<'a> {
+    /// `a small graph`
+    pub what: &'a str,
+    /// What tells it from any other graph, chip or library: results are kept by it.
+    pub key: &'a str,
+    /// Compiles it with an option string and gives what the library stored, or says why not.
+    pub compile: &'a mut dyn FnMut(&str) -> Result<Vec<u8>, String>,
+}
+
+/// What became of a flag and how that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The flag.
+    pub name: String,
+    /// What became of it.
+    pub outcome: FlagOutcome,
+    /// How that is known.
+    pub evidence: String,
+}
+
+/// Code that was compiled for probes, kept for the next.
+#[derive(Default)]
+pub struct Trials {
+    kept: HashMap<(String, String), Vec<Arc<[u8]>>>,
+    bytes: usize,
+}
+
+impl Trials {
+    /// At least `count` compilations of a subject with an option string.
+    fn made(
+        &mut self,
+        subject: &mut Subject<'_>,
+        options: &str,
+        count: usize,
+    ) -> Result<Vec<Arc<[u8]>>, String> {
+        let key = (subject.key.to_owned(), options.to_owned());
+        if self.kept.len() >= MAX_KEPT || self.bytes > MAX_KEPT_BYTES {
+            self.kept.clear();
+            self.bytes = 0;
+        }
+        let mut made = self.kept.get(&key).cloned().unwrap_or_default();
+        while made.len() < count {
+            let stored = (subject.compile)(options)?;
+            let code = code_of(&stored);
+            if code.is_empty() {
+                return Err("what it stored holds no code that can be told from its trailer".to_owned());
+            }
+            self.bytes += code.len();
+            made.push(code.into());
+        }
+        self.kept.insert(key, made.clone());
+        Ok(made)
+    }
+}
+
+/// Bytes that are not the same, and those that one side has more.
+fn differing(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
+}
+
+/// The most by which compilations of the same differ.
+fn noise(made: &[Arc<[u8]>]) -> usize {
+    let pairs = made.iter().enumerate().flat_map(|(index, a)| made[..index].iter().map(move |b| (a, b)));
+    pairs.map(|(a, b)| differing(a, b)).max().unwrap_or(0)
+}
+
+/// What comparing shows.
+enum Shown {
+    /// Bytes by which all differ.
+    Differs(usize),
+    Same,
+    /// Equal inputs differ by that much, and the others by no more than that allows.
+    Unclear(usize),
+}
+
+fn compare(
+    trials: &mut Trials,
+    subject: &mut Subject<'_>,
+    (with, without): (&str, &str),
+) -> Result<Shown, String> {
+    // The same twice, on both sides: one pair that differs shows nothing.
+    let (mut flagged, mut bare) = (trials.made(subject, with, 2)?, trials.made(subject, without, 2)?);
+    let mut most = noise(&flagged).max(noise(&bare));
+    if most == 0 {
+        let bytes = differing(&flagged[0], &bare[0]);
+        return Ok(if bytes == 0 { Shown::Same } else { Shown::Differs(bytes) });
+    }
+    flagged = trials.made(subject, with, REPEATED)?;
+    bare = trials.made(subject, without, REPEATED)?;
+    most = noise(&flagged).max(noise(&bare)).max(most);
+    let pairs = flagged.iter().flat_map(|a| bare.iter().map(move |b| differing(a, b)));
+    let (least, worst) = pairs.fold((usize::MAX, 0), |(low, high), bytes| (low.min(bytes), high.max(bytes)));
+    Ok(if least > NUMBERS_FACTOR * most + NUMBERS_SLACK {
+        Shown::Differs(least)
+    } else if worst <= most {
+        Shown::Same
+    } else {
+        Shown::Unclear(most)
+    })
+}
+
+impl Flags {
+    /// What became of every flag of the order, in its order. `echoed` is the option string that the artefact repeats, where it does.
+    ///
+    /// A flag is tried on each subject until one shows an effect. Without a subject that can be compiled, one that the artefact repeats is
+    /// *recorded* and no more.
+    pub fn judge(
+        &self,
+        subjects: &mut [Subject<'_>],
+        echoed: Option<&str>,
+        trials: &mut Trials,
+    ) -> Vec<Judged> {
+        let echoed = echoed.and_then(|echoed| OptionString::parse(echoed).ok());
+        let with = self.option_string(None);
+        let one = |(index, asked): (usize, &super::Asked)| {
+            let (outcome, mut evidence) = match &asked.reach {
+                Reach::Refused(reason) => (FlagOutcome::Refused, reason.clone()),
+                Reach::Compiler(options) => {
+                    let without = self.option_string(Some(index));
+                    judge_one(options, (&with, &without), subjects, echoed.as_ref(), trials)
+                }
+            };
+            if let Some(remark) = self.remark(index) {
+                evidence = format!("{evidence}; {remark}");
+            }
+            Judged { name: asked.name.clone(), outcome, evidence }
+        };
+        self.asked.iter().enumerate().map(one).collect()
+    }
+}
+
+fn judge_one(
+    options: &[CompilerOption],
+    (with, without): (&str, &str),
+    subjects: &mut [Subject<'_>],
+    echoed: Option<&OptionString>,
+    trials: &mut Trials,
+) -> (FlagOutcome, String) {
+    if with == without {
+        return (FlagOutcome::Inert, "it asks for what is done without it".to_owned());
+    }
+    let is_echoed = |option: &CompilerOption| {
+        echoed.is_some_and(|echoed| echoed.get(&option.name) == Some(option.value.as_str()))
+    };
+    let is_echoed = !options.is_empty() && options.iter().all(is_echoed);
+    let echo = match (echoed, is_echoed) {
+        (_, true) => "; the artefact repeats it, which shows nothing",
+        (Some(_), false) => "; the artefact's options do not repeat it",
+        (None, _) => "",
+    };
+    let (mut same, mut untold) = (Vec::new(), Vec::new());
+    for subject in subjects {
+        let what = subject.what;
+        // What cannot be compiled without the flag says nothing about the flag.
+        if let Err(error) = trials.made(subject, without, 1) {
+            untold.push(format!("{what} cannot be compiled without it: {error}"));
+            continue;
+        }
+        if let Err(error) = trials.made(subject, with, 1) {
+            return (FlagOutcome::Refused, format!("{what} compiles without it and not with it: {error}"));
+        }
+        match compare(trials, subject, (with, without)) {
+            Ok(Shown::Differs(bytes)) => {
+                return (
+                    FlagOutcome::Applied,
+                    format!("{what} compiled with and without it: {bytes} bytes of code differ"),
+                );
+            }
+            Ok(Shown::Same) => same.push(format!("{what} compiled with and without it: the same code")),
+            Ok(Shown::Unclear(noise)) => {
+                untold
+                    .push(format!("{what} compiled twice alike differs by {noise} bytes, too much to tell"));
+            }
+            Err(error) => untold.push(format!("{what} cannot be compiled again: {error}")),
+        }
+    }
+    let outcome = match (same.is_empty(), untold.is_empty(), is_echoed) {
+        (false, true, _) => FlagOutcome::Inert,
+        (.., true) => FlagOutcome::Recorded,
+        _ => FlagOutcome::Unknown,
+    };
+    same.extend(untold);
+    if same.is_empty() {
+        same.push("nothing was compiled to see".to_owned());
+    }
+    (outcome, format!("{}{echo}", same.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_neuron_containers::Version;
+
+    use super::*;
+
+    /// What the three texts near the end of compiled code are, around code that a test makes.
+    fn stored(code: &[u8], options: &str) -> Vec<u8> {
+        let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+        let record = r#"{"Compiler": "adapter 8.2.28", "Neuron SHA1": "00"}"#;
+        let trailer = [text(record), text(options)].concat();
+        let length = (16 + code.len() + trailer.len() - 4) as u32;
+        let words = [length, 12, 8, 0x3852_fd1a];
+        [words.iter().flat_map(|word| word.to_le_bytes()).collect(), code.to_vec(), trailer].concat()
+    }
+
+    fn flags(pairs: &[(&str, &str)]) -> Flags {
+        Flags::of(pairs.iter().copied(), "mt6989", Some(Version::new(8, 2, 28)))
+    }
+
+    fn judged(
+        flags: &Flags,
+        compile: &mut dyn FnMut(&str) -> Result<Vec<u8>, String>,
+        echoed: Option<&str>,
+    ) -> Vec<Judged> {
+        let mut subjects = [Subject { what: "a small graph", key: "small", compile }];
+        flags.judge(&mut subjects, echoed, &mut Trials::default())
+    }
+
+    fn outcomes(judged: &[Judged]) -> Vec<FlagOutcome> {
+        judged.iter().map(|judged| judged.outcome).collect()
+    }
+
+    #[test]
+    fn only_other_code_shows_an_effect_however_loud_the_echo() {
+        let all = flags(&[("opt", "3"), ("relax-fp32", "true"), ("warp", "1"), ("opt-size", "false")]);
+        let mut compile = |options: &str| {
+            let code = if options.contains("--opt 3") { [1; 32] } else { [2; 32] };
+            Ok(stored(&code, options))
+        };
+        let told = judged(&all, &mut compile, Some("--opt 3 --relax-fp32"));
+        use FlagOutcome::{Applied, Inert, Refused};
+        assert_eq!(outcomes(&told), [Applied, Inert, Refused, Inert], "{told:?}");
+        assert!(told[0].evidence.contains("32 bytes of code differ"));
+        assert!(told[1].evidence.contains("the same code") && told[1].evidence.contains("shows nothing"));
+        assert!(told[3].evidence.contains("what is done without it"));
+    }
+
+    #[test]
+    fn a_compiler_that_repeats_everything_and_uses_nothing_is_inert_throughout() {
+        let all = flags(&[("opt", "3"), ("gno", "LTS"), ("num-mdla", "4"), ("mlo", "true")]);
+        let told =
+            judged(&all, &mut |options| Ok(stored(&[7; 100], options)), Some(&all.option_string(None)));
+        assert!(outcomes(&told).iter().all(|outcome| *outcome == FlagOutcome::Inert), "{told:?}");
+    }
+
+    #[test]
+    fn equal_compilations_that_differ_are_told_from_an_effect() {
+        let mut count = 0u8;
+        let mut noisy = |options: &str, effect: usize| {
+            count = count.wrapping_add(1);
+            let mut code = vec![0; 4096];
+            code[7] = count;
+            if options.contains("--opt 3") {
+                code[100..100 + effect].fill(9);
+            }
+            Ok(stored(&code, options))
+        };
+        let all = flags(&[("opt", "3"), ("relax-fp32", "true")]);
+        let large = judged(&all, &mut |options| noisy(options, 1000), None);
+        assert_eq!(outcomes(&large), [FlagOutcome::Applied, FlagOutcome::Inert], "{large:?}");
+        // An effect no larger than what chance may do is none that was shown.
+        let small = judged(&all, &mut |options| noisy(options, 10), None);
+        assert_eq!(small[0].outcome, FlagOutcome::Unknown, "{small:?}");
+        assert!(small[0].evidence.contains("too much to tell"));
+    }
+
+    #[test]
+    fn a_flag_the_compiler_fails_on_is_refused_and_one_that_cannot_be_tried_is_at_most_recorded() {
+        let all = flags(&[("opt", "3"), ("relax-fp32", "true")]);
+        let mut fails = |options: &str| match options.contains("--opt 3") {
+            true => Err("code 4".to_owned()),
+            false => Ok(stored(&[1; 8], options)),
+        };
+        let told = judged(&all, &mut fails, None);
+        assert_eq!(told[0].outcome, FlagOutcome::Refused);
+        assert!(told[0].evidence.contains("code 4"));
+        // Left out, the other still meets the one that fails.
+        assert_eq!(told[1].outcome, FlagOutcome::Unknown);
+        let told = judged(&all, &mut |_| Err("no library".to_owned()), Some("--opt 3"));
+        assert_eq!(outcomes(&told), [FlagOutcome::Recorded, FlagOutcome::Unknown]);
+        assert!(told[1].evidence.contains("do not repeat it"));
+        let none = all.judge(&mut [], None, &mut Trials::default());
+        assert_eq!(outcomes(&none), [FlagOutcome::Unknown; 2]);
+        let empty = judged(&all, &mut |_| Ok(Vec::new()), None);
+        assert!(empty[0].evidence.contains("no code"), "{empty:?}");
+    }
+
+    #[test]
+    fn results_are_kept_for_the_next_order() {
+        let all = flags(&[("opt", "3"), ("relax-fp32", "true")]);
+        let mut trials = Trials::default();
+        let mut count = 0;
+        for _ in 0..3 {
+            let mut compile = |options: &str| {
+                count += 1;
+                Ok(stored(&[1; 8], options))
+            };
+            let mut subjects = [Subject { what: "x", key: "x", compile: &mut compile }];
+            all.judge(&mut subjects, None, &mut trials);
+        }
+        assert_eq!(count, 2 * 3, "with all, without each, twice");
+    }
+}

@@ -1,0 +1,343 @@
+//! The options of the Neuron compiler that are known: name, values, since which adapter, and who says so. No list of them is published by the
+//! maker; what follows is gathered from a help text of the years of adapter 6, from bundles that were published, and from scripts others published.
+//!
+//! An option that is not here is refused by name unless it is handed on as it is, with the flag [`FORCED`].
+
+use shardwright_neuron_containers::Version;
+use shardwright_shim_abi::{Flag, FlagKind};
+
+/// The flag whose value is an option string that is handed on as it is.
+pub const FORCED: &str = "options";
+
+/// Largest number of an option whose range nobody tells.
+const ANY: i64 = u32::MAX as i64;
+/// More cores than any chip has.
+const MANY_CORES: i64 = 8;
+/// More fast memory than any chip has, in KiB.
+const MUCH_MEMORY: i64 = 64 << 10;
+
+/// Who says that there is such an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A help text of the tool `ncc-tflite`, of an SDK of the years of adapter 6, on the page of a maker of boards.
+    Help,
+    /// What a published bundle for MT6993 was compiled with, by adapter 9.2, as a public report quotes it.
+    Bundle,
+    /// A script that compiles language models, published by others.
+    Script,
+    /// Google's plugin hands it on, or the tools of ExecuTorch do.
+    Client,
+}
+
+impl Source {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Source::Help => "in a help text of an older SDK",
+            Source::Bundle => "in a published bundle for MT6993",
+            Source::Script => "in a published script",
+            Source::Client => "handed on by a public client",
+        }
+    }
+}
+
+/// What values an option takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// It stands alone; `false` leaves it out.
+    Switch,
+    /// A whole number.
+    Number(i64, i64),
+    /// As many as the chip has cores.
+    Cores,
+    /// KiB of fast memory.
+    Memory,
+    /// One of these.
+    Words(&'static [&'static str]),
+    /// Some of these, commas between.
+    List(&'static [&'static str]),
+    /// The chip's own name.
+    Chip,
+    /// Any text.
+    Text,
+}
+
+/// An option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Without the hyphens.
+    pub name: &'static str,
+    /// Its values.
+    pub values: Values,
+    /// What the compiler does without it; none where nobody tells.
+    pub default: Option<&'static str>,
+    /// First major of the adapter it was seen with; none where it may be as old as adapters are.
+    pub since: Option<u8>,
+    /// First major that calls it outdated, and what takes its place.
+    pub outdated: Option<(u8, &'static str)>,
+    /// Who says so.
+    pub source: Source,
+    /// What it does, as far as that is told.
+    pub description: &'static str,
+}
+
+const fn known(name: &'static str, values: Values, source: Source, description: &'static str) -> Known {
+    Known { name, values, default: None, since: None, outdated: None, source, description }
+}
+
+/// Nobody tells what it does.
+const UNTOLD: &str = "not described in public";
+
+use Source::{Bundle, Client, Help, Script};
+use Values::{Chip, Cores, List, Memory, Number, Switch, Text, Words};
+
+/// Every option, by the groups in which they are told of.
+const KNOWN: &[Known] = &[
+    Known {
+        default: Some("2"),
+        ..known("opt", Number(0, 3), Help, "how hard the compiler tries; 3 takes longer")
+    },
+    known("opt-accuracy", Switch, Help, "prefers accuracy; reported to run 16-bit integers as 16-bit floats"),
+    known("opt-aggressive", Switch, Help, "prefers speed, and may lose accuracy"),
+    known("opt-bw", Switch, Help, "prefers little traffic to memory"),
+    known("opt-footprint", Switch, Help, "prefers little memory"),
+    known("opt-size", Switch, Help, "prefers small code"),
+    known("relax-fp32", Switch, Help, "runs 32-bit floats as 16-bit ones"),
+    Known {
+        default: Some("0"),
+        ..known("l1-size-kb", Memory, Help, "fast memory the compiler may plan with, in KiB")
+    },
+    Known { default: Some("0"), ..known("l2-size-kb", Memory, Help, "second-level memory, in KiB") },
+    Known { default: Some("1"), ..known("num-mdla", Cores, Help, "cores to compile for") },
+    known("num-mvpu", Number(0, MANY_CORES), Help, "vector processors to compile for"),
+    Known {
+        outdated: Some((9, "platform-config")),
+        ..known("arch", Text, Help, "list of architectures to compile for")
+    },
+    Known { since: Some(8), ..known("platform-config", Chip, Client, "the chip to compile for") },
+    Known { since: Some(9), ..known("subsys", Words(&["npu"]), Script, "which processor of the chip") },
+    known("suppress-input", Switch, Help, "leaves out the conversion of inputs: the caller lays them out"),
+    known("suppress-output", Switch, Help, "leaves out the conversion of outputs"),
+    known("gen-debug-info", Switch, Help, "adds what a debugger reads"),
+    known("show-exec-plan", Switch, Help, "prints what runs where"),
+    known("show-memory-summary", Switch, Help, "prints what memory is used"),
+    known("disallow-bridge", Switch, Help, "fails where the CPU would have to step in"),
+    known("avoid-reorder", Switch, Help, "keeps the order of data"),
+    known("extract-static-data", Switch, Help, "makes inputs of constants"),
+    known("fc-to-conv", Switch, Help, "runs fully connected layers as convolutions"),
+    known("stable-linearize", Switch, Help, "keeps the order of operations as given"),
+    known("rewrite-pattern", Switch, Help, "rewrites patterns of operations"),
+    known("reshape-to-4d", Switch, Help, "makes every tensor of rank 4"),
+    known(
+        "gno",
+        List(&["NDF", "SMP", "BMP", "LTS", "Inception"]),
+        Help,
+        "optimisations of the graph; the last two were seen in newer bundles only",
+    ),
+    known("gno-exp", Switch, Bundle, UNTOLD),
+    known("gno-non-4d-tiling", Switch, Bundle, UNTOLD),
+    known("mdla-bw", Number(0, ANY), Help, "bandwidth the compiler assumes"),
+    known("mdla-freq", Number(0, ANY), Help, "clock the compiler assumes"),
+    known("mdla-wt-to-l1", Switch, Help, "keeps weights in fast memory"),
+    known("prefer-large-acc", Text, Help, "accumulates in more bits"),
+    known("use-sw-dilated-conv", Switch, Help, "spells dilated convolutions as others"),
+    known("use-sw-deconv", Switch, Help, "spells transposed convolutions as others"),
+    known("req-per-ch-conv", Switch, Help, "requantises convolutions channel by channel"),
+    known("trim-io-alignment", Switch, Help, "leaves out padding of inputs and outputs"),
+    known("mlo", Switch, Script, UNTOLD),
+    known("mdla-mlo", Switch, Bundle, UNTOLD),
+    Known { since: Some(9), ..known("mdla-mlo-match-info", Switch, Bundle, UNTOLD) },
+    Known { since: Some(9), ..known("mdla-flash-attention-mode", Number(0, ANY), Bundle, UNTOLD) },
+    known(
+        "mdla-conv-exp",
+        Words(&["true", "1", "0"]),
+        Bundle,
+        "not described in public; seen alone and with 1",
+    ),
+    known("mdla-int16-lut", Switch, Script, UNTOLD),
+    Known { since: Some(9), ..known("mdla-broadcast-act-wgt", Number(0, ANY), Bundle, UNTOLD) },
+    Known { since: Some(9), ..known("mdla-set-conv-xy-split-ic-threshold", Number(0, ANY), Bundle, UNTOLD) },
+    known("broadcast-act-wgt", Switch, Script, UNTOLD),
+    known("broadcast-flow-distance", Number(0, ANY), Bundle, UNTOLD),
+    known("split-large-conv-ic", Number(0, ANY), Script, UNTOLD),
+    known("split-16a4w-conv-oc", Switch, Script, UNTOLD),
+    Known { since: Some(9), ..known("mem-opt", Number(0, ANY), Bundle, UNTOLD) },
+    known("dla-opt", Number(0, ANY), Client, UNTOLD),
+    known("option-bundle", Text, Client, "a named set of options; two of Google's begin with `gemma-`"),
+    known("apusys-config", Text, Client, "settings of the driver, as JSON"),
+    known("adapter-disable-map-fd", Switch, Client, UNTOLD),
+    known("disable-apusys", Switch, Client, UNTOLD),
+];
+
+/// Cores and KiB of fast memory, by chip, as published scripts have them.
+const CHIPS: &[(&str, i64, i64)] =
+    &[("mt6897", 2, 3072), ("mt6989", 4, 7168), ("mt6991", 4, 7168), ("mt6993", 4, 7168)];
+
+/// Why a value is not handed on.
+pub type Reason = String;
+
+impl Known {
+    /// The option of a name.
+    pub fn named(name: &str) -> Option<&'static Known> {
+        KNOWN.iter().find(|known| known.name == name)
+    }
+
+    /// Whether an adapter is known to have it; of one whose version is not known, whatever any has.
+    pub fn is_in(&self, adapter: Option<Version>) -> bool {
+        match (self.since, adapter) {
+            (Some(since), Some(adapter)) => adapter.major >= since,
+            _ => true,
+        }
+    }
+
+    /// Whether an adapter calls it outdated, and what takes its place.
+    pub fn outdated_in(&self, adapter: Option<Version>) -> Option<&'static str> {
+        let (major, instead) = self.outdated?;
+        adapter.filter(|adapter| adapter.major >= major).map(|_| instead)
+    }
+
+    /// The values as the host is told them.
+    pub fn kind(&self, soc: &str) -> FlagKind {
+        let most = self.most(soc);
+        let words = |words: &[&str]| FlagKind::Choice(words.iter().map(|word| (*word).to_owned()).collect());
+        match self.values {
+            Switch => FlagKind::Boolean,
+            Number(minimum, maximum) => FlagKind::Integer { minimum, maximum },
+            Cores => FlagKind::Integer { minimum: 1, maximum: most },
+            Memory => FlagKind::Integer { minimum: 0, maximum: most },
+            Words(known) => words(known),
+            Chip => words(&[soc]),
+            // A list has more values than can be told one by one.
+            List(_) | Text => FlagKind::Text,
+        }
+    }
+
+    /// Largest number of cores or KiB.
+    fn most(&self, soc: &str) -> i64 {
+        let chip = CHIPS.iter().find(|(name, ..)| *name == soc);
+        match self.values {
+            Cores => chip.map_or(MANY_CORES, |(_, cores, _)| *cores),
+            Memory if self.name == "l1-size-kb" => chip.map_or(MUCH_MEMORY, |(.., memory)| *memory),
+            _ => MUCH_MEMORY,
+        }
+    }
+
+    /// Whether a value is one of its own.
+    ///
+    /// # Errors
+    ///
+    /// Why not, with what would be.
+    pub fn accepts(&self, soc: &str, value: &str) -> Result<(), Reason> {
+        let within = |least: i64, most: i64| match value.parse::<i64>() {
+            Ok(number) if (least..=most).contains(&number) => Ok(()),
+            _ => Err(format!("`{value}` is not within {least} to {most}")),
+        };
+        let among = |words: &[&str], value: &str| match words.contains(&value) {
+            true => Ok(()),
+            false => Err(format!("`{value}` is none of {}", words.join(", "))),
+        };
+        match self.values {
+            Switch => among(&["true", "false"], value),
+            Number(least, most) => within(least, most),
+            Cores => within(1, self.most(soc)),
+            Memory => within(0, self.most(soc)),
+            Words(words) => among(words, value),
+            Chip => among(&[soc], value),
+            List(words) => value.split(',').try_for_each(|word| among(words, word)),
+            Text if value.is_empty() => Err("it needs a value".to_owned()),
+            Text => Ok(()),
+        }
+    }
+}
+
+/// What can be set for a chip with an adapter; of one whose version is not known, whatever any has.
+pub fn schema(soc: &str, adapter: Option<Version>) -> Vec<Flag> {
+    let flag = |known: &Known| Flag {
+        name: known.name.to_owned(),
+        description: match known.outdated_in(adapter) {
+            Some(instead) => {
+                format!(
+                    "{} ({}); outdated, `{instead}` takes its place",
+                    known.description,
+                    known.source.words()
+                )
+            }
+            None => format!("{} ({})", known.description, known.source.words()),
+        },
+        kind: known.kind(soc),
+        default: known.default.map(str::to_owned),
+    };
+    let mut flags: Vec<Flag> = KNOWN.iter().filter(|known| known.is_in(adapter)).map(flag).collect();
+    flags.push(Flag {
+        name: FORCED.to_owned(),
+        description: "an option string that is handed on as it is, known options or not".to_owned(),
+        kind: FlagKind::Text,
+        default: None,
+    });
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_plain() {
+        for (index, known) in KNOWN.iter().enumerate() {
+            assert!(KNOWN[..index].iter().all(|other| other.name != known.name), "{} twice", known.name);
+            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            assert!(known.name.bytes().all(plain) && known.name != FORCED, "{}", known.name);
+            assert!(!known.description.is_empty());
+            if let Some(default) = known.default {
+                assert_eq!(known.accepts("mt6989", default), Ok(()), "{}", known.name);
+            }
+        }
+    }
+
+    #[test]
+    fn an_adapter_has_what_was_seen_with_its_major() {
+        let names = |adapter| -> Vec<String> {
+            schema("mt6993", adapter).into_iter().map(|flag| flag.name).collect()
+        };
+        let [old, new, any] = [Some(Version::new(8, 2, 28)), Some(Version::new(9, 0, 3)), None].map(names);
+        assert!(!old.contains(&"mem-opt".to_owned()) && new.contains(&"mem-opt".to_owned()));
+        assert!(old.contains(&"opt".to_owned()) && old.contains(&FORCED.to_owned()));
+        assert_eq!(new, any);
+        let arch = |adapter| {
+            let flags = schema("mt6989", adapter);
+            flags.into_iter().find(|flag| flag.name == "arch").expect("there").description
+        };
+        assert!(arch(Some(Version::new(9, 0, 3))).contains("`platform-config` takes its place"));
+        assert!(!arch(Some(Version::new(8, 2, 28))).contains("outdated"));
+    }
+
+    #[test]
+    fn values_follow_the_chip() {
+        let cases = [
+            ("num-mdla", "mt6989", "4", true),
+            ("num-mdla", "mt6897", "4", false),
+            ("num-mdla", "mt6985", "4", true),
+            ("num-mdla", "mt6989", "0", false),
+            ("l1-size-kb", "mt6989", "7168", true),
+            ("l1-size-kb", "mt6897", "7168", false),
+            ("opt", "mt6989", "4", false),
+            ("opt", "mt6989", "three", false),
+            ("relax-fp32", "mt6989", "true", true),
+            ("relax-fp32", "mt6989", "1", false),
+            ("gno", "mt6989", "LTS,Inception", true),
+            ("gno", "mt6989", "LTS,Perception", false),
+            ("gno", "mt6989", "", false),
+            ("platform-config", "mt6989", "mt6989", true),
+            ("platform-config", "mt6989", "mt6991", false),
+            ("mdla-conv-exp", "mt6989", "1", true),
+            ("apusys-config", "mt6989", "", false),
+        ];
+        for (name, soc, value, legal) in cases {
+            let known = Known::named(name).expect("known");
+            assert_eq!(known.accepts(soc, value).is_ok(), legal, "{name}={value} on {soc}");
+        }
+        assert_eq!(Known::named("no-such-option"), None);
+        let most = Known::named("num-mdla").expect("known").kind("mt6897");
+        assert_eq!(most, FlagKind::Integer { minimum: 1, maximum: 2 });
+    }
+}
