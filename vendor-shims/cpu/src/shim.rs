@@ -14,7 +14,7 @@ use crate::error::CpuError;
 use crate::estimate;
 use crate::execute::Engine;
 use crate::lower::{self, Graph, Weights};
-use crate::pool::{MAX_THREADS, Pool};
+use crate::pool::{MAX_THREADS, Pool, performance_cores};
 use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program};
 use crate::simd::Level;
 
@@ -129,7 +129,7 @@ impl Shim for CpuShim {
         known_device(device)?;
         let graph = Graph::read(entry)?;
         let threads = match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => performance_cores(),
             threads => threads,
         };
         Ok(Some(estimate::estimate(&graph, threads as u64)))

@@ -1,4 +1,11 @@
-//! Threads that run the tasks of one kernel and sleep between runs.
+//! Threads that run the tasks of one kernel, spin for a short while between kernels, and sleep between runs.
+//!
+//! Both waits, a worker's for the next job and the caller's for the end of one, spin first and sleep then. How long they spin is bounded,
+//! and learned: where spinning was in vain, because nothing is to be done or because the thread that is waited for has lost its core, the
+//! next spin is half as long. A pool of more threads than cores hardly spins at all.
+
+mod cores;
+mod patience;
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -6,14 +13,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Multiply-adds (or values touched) from which waking other threads pays: about 20 µs of one core.
+pub use cores::performance_cores;
+use patience::Patience;
+
+/// Multiply-adds (or values touched) from which waking sleeping threads pays: about 20 µs of one core.
 const WORTH: u64 = 400_000;
-/// Turns of the spin loop before a worker sleeps; the gaps between kernels of one run are shorter than this.
-const SPINS: u32 = 20_000;
+/// The same while all threads spin: handing over takes less than a microsecond.
+const WORTH_AWAKE: u64 = 50_000;
 /// Most threads of a pool; beyond this the panels of a layer are too few to share.
 pub const MAX_THREADS: usize = 256;
 
+/// Set in the gate while a job may be entered.
 const OPEN: u32 = 1 << 31;
+/// Set in the gate while the caller sleeps until the last worker has left.
+const AWAITED: u32 = 1 << 30;
 
 /// The kernel in progress.
 #[derive(Clone, Copy)]
@@ -25,7 +38,7 @@ struct Job {
 struct Shared {
     /// Counts jobs; a worker sleeps until it changes.
     generation: AtomicU64,
-    /// [`OPEN`] while a job may be entered, and the number of workers inside it.
+    /// [`OPEN`], [`AWAITED`], and the number of workers inside the job.
     gate: AtomicU32,
     job: UnsafeCell<Option<Job>>,
     next: AtomicUsize,
@@ -34,6 +47,12 @@ struct Shared {
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
+    /// The last worker has left the job that is awaited.
+    left: Condvar,
+    /// Of workers for the next job.
+    between: Patience,
+    /// Of the caller for the end of a job.
+    ending: Patience,
 }
 
 // SAFETY: `job` is written only while the gate is closed and empty, and read only between entering and leaving it.
@@ -57,7 +76,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller among them; 0 stands for one per available core.
+    /// A pool of `threads` threads, the caller among them; 0 stands for one per core that [`performance_cores`] counts.
     /// Fewer start if the system refuses more.
     pub fn new(threads: usize) -> Pool {
         Pool::with_worth(threads, WORTH)
@@ -70,10 +89,11 @@ impl Pool {
 
     fn with_worth(threads: usize, worth: u64) -> Pool {
         let wanted = match threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => performance_cores(),
             threads => threads,
         }
         .clamp(1, MAX_THREADS);
+        let crowded = wanted > std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
             generation: AtomicU64::new(0),
             gate: AtomicU32::new(0),
@@ -84,6 +104,9 @@ impl Pool {
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
+            left: Condvar::new(),
+            between: Patience::new(crowded),
+            ending: Patience::new(crowded),
         });
         let mut workers = Vec::new();
         for index in 1..wanted {
@@ -102,9 +125,10 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Whether a job of this many multiply-adds should be shared.
+    /// Whether a job of this many multiply-adds should be shared. Depends on who is awake, so it must decide nothing but who computes.
     pub fn worth(&self, work: u64) -> bool {
-        !self.workers.is_empty() && work >= self.worth
+        let awake = self.shared.sleepers.load(Ordering::Relaxed) == 0;
+        !self.workers.is_empty() && work >= if awake { self.worth.min(WORTH_AWAKE) } else { self.worth }
     }
 
     /// Calls `body(0)` … `body(tasks − 1)`, each once, on any thread, and returns when all are done.
@@ -144,11 +168,8 @@ impl Pool {
             // Nobody shall start another task of a job that is lost.
             shared.next.store(tasks, Ordering::Relaxed);
         }
-        shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
-        let mut spins = 0u32;
-        while shared.gate.load(Ordering::Acquire) != 0 {
-            spins += 1;
-            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        if shared.gate.fetch_and(!OPEN, Ordering::AcqRel) != OPEN {
+            shared.await_the_last();
         }
         let lost = shared.panicked.swap(false, Ordering::AcqRel);
         drop(guard);
@@ -156,6 +177,31 @@ impl Pool {
             std::panic::resume_unwind(panic);
         }
         assert!(!lost, "a kernel task panicked on a worker thread");
+    }
+}
+
+impl Shared {
+    /// Returns when no worker is inside the closed gate.
+    fn await_the_last(&self) {
+        if self.ending.spin(|| self.gate.load(Ordering::Acquire) == 0) {
+            return;
+        }
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who leaves last sees the mark, and takes the lock before it gives notice: either the count is zero here or the notice comes.
+        let mut gate = self.gate.fetch_or(AWAITED, Ordering::AcqRel);
+        while gate & !AWAITED != 0 {
+            held = self.left.wait(held).unwrap_or_else(PoisonError::into_inner);
+            gate = self.gate.load(Ordering::Acquire);
+        }
+        self.gate.store(0, Ordering::Release);
+    }
+
+    /// A worker leaves the job; it touches nothing of the job afterwards.
+    fn leave(&self) {
+        if self.gate.fetch_sub(1, Ordering::AcqRel) == AWAITED | 1 {
+            let _held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.left.notify_one();
+        }
     }
 }
 
@@ -210,18 +256,15 @@ fn work(shared: &Shared, index: usize) {
                 shared.next.store(tasks, Ordering::Relaxed);
             }
         }
-        shared.gate.fetch_sub(1, Ordering::AcqRel);
+        shared.leave();
     }
 }
 
 /// Returns the generation once it differs from `seen`.
 fn wait(shared: &Shared, seen: u64) -> u64 {
-    for _ in 0..SPINS {
-        let generation = shared.generation.load(Ordering::Acquire);
-        if generation != seen {
-            return generation;
-        }
-        std::hint::spin_loop();
+    let changed = || shared.generation.load(Ordering::Acquire) != seen;
+    if shared.between.spin(changed) {
+        return shared.generation.load(Ordering::SeqCst);
     }
     let mut held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
     shared.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -337,6 +380,48 @@ mod tests {
             });
             assert_eq!(total.load(Ordering::Relaxed), 10);
         }
+    }
+
+    #[test]
+    fn idle_workers_sleep() {
+        let pool = Pool::eager(4);
+        for _ in 0..3 {
+            pool.run(50, &|_| {});
+            let start = std::time::Instant::now();
+            while pool.shared.sleepers.load(Ordering::SeqCst) != 3 {
+                assert!(start.elapsed().as_secs() < 60, "workers are busy though nothing is to be done");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_caller_that_waits_for_a_slow_task_sleeps_and_wakes_up() {
+        let pool = Pool::eager(3);
+        for _ in 0..4 {
+            let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            // Tasks are so slow that whoever ends first exhausts its patience.
+            pool.run(3, &|_| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(2 * begun.load(Ordering::SeqCst) as u64));
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+            assert_eq!(done.load(Ordering::SeqCst), 3);
+            assert_eq!(pool.shared.gate.load(Ordering::SeqCst), 0);
+        }
+    }
+
+    #[test]
+    fn more_threads_than_cores_still_end_every_job() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = Pool::eager(4 * cores + 1);
+        let total = AtomicUsize::new(0);
+        for _ in 0..500 {
+            pool.run(8 * cores, &|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(total.load(Ordering::Relaxed), 500 * 8 * cores);
     }
 
     #[test]

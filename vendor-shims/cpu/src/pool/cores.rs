@@ -1,0 +1,100 @@
+//! How many cores are worth a thread. It reads what Linux tells in files; elsewhere it takes the standard library's count.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Cores this process may use, each once however many threads it runs, and without those that are much slower than the fastest: a job
+/// ends with its slowest thread.
+pub fn performance_cores() -> usize {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let read = |cpu: usize, what: &str| {
+        let path = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}")).join(what);
+        std::fs::read_to_string(path).ok()
+    };
+    // Quotas bound the count as well, and only the standard library reads them.
+    allowed.and_then(|list| count(list, read)).unwrap_or(available).clamp(1, available)
+}
+
+/// Slower than this part of the fastest core's capacity (of 1024) is slow, in per cent.
+const SLOW: u64 = 60;
+
+/// Counts the cores of a list of processors; `read` gives a file of a processor's folder. `None` when the list is none.
+fn count(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<usize> {
+    let mut cores = BTreeSet::new();
+    let mut fastest = 0;
+    for cpu in processors(allowed)? {
+        // Where nothing is told, every processor is a core of its own and all are equally fast.
+        let siblings = read(cpu, "topology/thread_siblings_list").and_then(|list| processors(&list));
+        let first = siblings.and_then(|siblings| siblings.first().copied()).unwrap_or(cpu);
+        let number = |file| read(cpu, file)?.trim().parse::<u64>().ok();
+        let speed = number("cpu_capacity").or_else(|| number("cpufreq/cpuinfo_max_freq")).unwrap_or(0);
+        fastest = fastest.max(speed);
+        cores.insert((first, speed));
+    }
+    let fast = cores.iter().filter(|(_, speed)| speed * 100 >= fastest * SLOW);
+    Some(fast.map(|(first, _)| first).collect::<BTreeSet<_>>().len())
+}
+
+/// Processors of a list as `0-3,8`; `None` when it is none.
+fn processors(list: &str) -> Option<Vec<usize>> {
+    /// More processors than any system has.
+    const MOST: usize = 1 << 16;
+    let mut all = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
+        if last >= MOST || all.len() > MOST {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(files: &[(usize, &str, &str)]) -> impl Fn(usize, &str) -> Option<String> {
+        move |cpu, file| {
+            files
+                .iter()
+                .find(|(of, name, _)| (*of, *name) == (cpu, file))
+                .map(|(.., text)| (*text).to_owned())
+        }
+    }
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(processors("\t0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(processors("5"), Some(vec![5]));
+        assert_eq!(processors("4-2"), Some(vec![]));
+        for wrong in ["", "a", "1-", "0-99999999", "1,,2", "-3"] {
+            assert_eq!(processors(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn threads_of_a_core_count_once_and_slow_cores_not_at_all() {
+        const SIBLINGS: &str = "topology/thread_siblings_list";
+        assert_eq!(count("0-3", |_, _| None), Some(4));
+        let two = [(0, SIBLINGS, "0,2"), (2, SIBLINGS, "0,2"), (1, SIBLINGS, "1,3"), (3, SIBLINGS, "1,3")];
+        assert_eq!(count("0-3", told(&two)), Some(2));
+        assert_eq!(count("2-3", told(&two)), Some(2));
+        // One big, three middle, four little cores.
+        let capacities = [1024, 800, 800, 800, 300, 300, 300, 300].map(|speed: u64| format!("{speed}\n"));
+        let phone: Vec<_> = (0..8).map(|cpu| (cpu, "cpu_capacity", capacities[cpu].as_str())).collect();
+        assert_eq!(count("0-7", told(&phone)), Some(4));
+        assert_eq!(count("4-7", told(&phone)), Some(4));
+        let hybrid = [(0, "cpufreq/cpuinfo_max_freq", "5000000"), (1, "cpufreq/cpuinfo_max_freq", "2900000")];
+        assert_eq!(count("0-1", told(&hybrid)), Some(1));
+        assert_eq!(count("none", |_, _| None), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_core() {
+        assert!(performance_cores() >= 1);
+    }
+}

@@ -1,0 +1,87 @@
+//! How long a thread spins before it sleeps. It measures time; it wakes nobody and holds no lock.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest spin in microseconds: longer than what lies between two kernels or two tokens, shorter than anyone would call busy.
+const MOST: u32 = 500;
+/// Shortest: about what falling asleep and waking up take. It is also the longest where threads outnumber cores.
+const LEAST: u32 = 8;
+/// Turns between two looks at the clock.
+const TURNS: u32 = 32;
+
+/// A bound that halves when spinning was in vain and doubles when it was not.
+#[derive(Debug)]
+pub struct Patience {
+    microseconds: AtomicU32,
+    most: u32,
+}
+
+impl Patience {
+    /// The longest patience; the shortest where threads outnumber cores.
+    pub fn new(crowded: bool) -> Patience {
+        let most = if crowded { LEAST } else { MOST };
+        Patience { microseconds: AtomicU32::new(most), most }
+    }
+
+    /// Spins until `done` or until the bound; whether it was done.
+    pub fn spin(&self, done: impl Fn() -> bool) -> bool {
+        let bound = self.microseconds.load(Ordering::Relaxed);
+        let mut start = None;
+        loop {
+            for _ in 0..TURNS {
+                if done() {
+                    // What ended at once says nothing about patience, and is spared the write that other threads would see.
+                    if start.is_some() && bound < self.most {
+                        self.microseconds.store((bound * 2).min(self.most), Ordering::Relaxed);
+                    }
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let start = *start.get_or_insert_with(Instant::now);
+            if start.elapsed() >= Duration::from_micros(bound.into()) {
+                self.microseconds.store((bound / 2).max(LEAST), Ordering::Relaxed);
+                return done();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn bound(patience: &Patience) -> u32 {
+        patience.microseconds.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn spinning_in_vain_makes_impatient_and_success_patient_again() {
+        let patience = Patience::new(false);
+        for _ in 0..10 {
+            assert!(!patience.spin(|| false));
+        }
+        assert_eq!(bound(&patience), LEAST);
+        for _ in 0..20 {
+            let turns = Cell::new(0);
+            let done = || {
+                turns.set(turns.get() + 1);
+                turns.get() > TURNS + 1
+            };
+            // On a busy machine the bound may pass between two turns; then it is not success.
+            patience.spin(done);
+        }
+        assert!((LEAST..=MOST).contains(&bound(&patience)));
+        assert!(patience.spin(|| true));
+    }
+
+    #[test]
+    fn threads_that_outnumber_cores_are_never_patient() {
+        let patience = Patience::new(true);
+        assert!(!patience.spin(|| false));
+        assert_eq!((bound(&patience), patience.most), (LEAST, LEAST));
+    }
+}
