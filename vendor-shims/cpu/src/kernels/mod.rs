@@ -4,6 +4,7 @@
 pub mod attention;
 pub mod elementwise;
 pub mod encoding;
+pub mod integer;
 pub mod linear;
 pub mod math;
 pub mod norm;

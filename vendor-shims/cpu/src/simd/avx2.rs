@@ -19,7 +19,7 @@ impl Avx2 {
 
 /// Lanes 0–7 and 8–15.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair(__m256, __m256);
+pub struct Pair(pub __m256, pub __m256);
 
 /// Sum of eight lanes: i with i + 4, i + 2, i + 1.
 ///

@@ -3,6 +3,7 @@
 //! A kernel is written once against [`Simd`]. Every operation here is exactly defined by IEEE 754 and by the lane
 //! order written down at the method, so the scalar twin and the vector forms agree bit for bit.
 
+pub mod dot;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]

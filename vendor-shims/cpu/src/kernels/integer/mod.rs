@@ -1,0 +1,255 @@
+//! `y = x · wᵀ (+ bias)` over integer weights, with rows quantised to eight bits as they come.
+//!
+//! A row has one scale; see [`quantise_rows`]. Products of integers are summed exactly, so nothing about the order of these sums can be seen.
+//! * A scale per output (or none but one): the exact sum becomes `sum · (row scale · weight scale) + bias` in f64, rounded once. That is the
+//!   definition of the operation, to the bit.
+//! * Scales per block of inputs: `acc = fma(block sum, block scale, acc)` in f32 from zero, block after block, then `acc · row scale` or
+//!   `fma(acc, row scale, bias)`. With B blocks that is within (B + 2)/2²⁴ of the sum of the magnitudes of the blocks' terms (and as much of
+//!   the result) of the definition, which adds the blocks in f64. Adding them so here would cost a third of the rate of many rows.
+//!
+//! Weights lie in tiles ([`pack`]) that every processor reads as they are: sixteen outputs by four inputs in 64 bytes, which is one operand of
+//! the wide products, four of the narrow ones. One row streams them once from front to back. Many rows have a group of tiles made ready once,
+//! into memory that stays in cache, and multiply it in registers.
+
+pub mod pack;
+mod quantise;
+mod tile;
+
+pub use pack::{Geometry, IntegerType, pack_tiles};
+pub use quantise::quantise_rows;
+
+use crate::kernels::linear::Scales;
+use crate::pool::{Pool, SharedOutput};
+use crate::simd::dot::{Dot, DotLevel, VECTOR, dispatch_dot};
+use crate::simd::{LANES, Level};
+use tile::{Rows, Target};
+
+/// Packed weights of one linear map.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiles<'a> {
+    /// Stored type.
+    pub kind: IntegerType,
+    /// Tiles of all panels of sixteen outputs; see [`Geometry::panel_bytes`].
+    pub data: &'a [u8],
+    /// One per output, or one per block: [`Scales::None`] is refused.
+    pub scales: Scales<'a>,
+    /// Inputs, K.
+    pub inputs: usize,
+    /// Outputs, N.
+    pub outputs: usize,
+}
+
+impl Tiles<'_> {
+    /// How the inputs lie.
+    pub fn geometry(&self) -> Geometry {
+        match self.scales {
+            Scales::PerBlock { size, .. } => Geometry::new(self.inputs, Some(size)),
+            _ => Geometry::new(self.inputs, None),
+        }
+    }
+
+    fn panels(&self) -> usize {
+        self.outputs.div_ceil(LANES)
+    }
+
+    /// # Panics
+    /// When there are fewer weights or scales than the dimensions say.
+    fn check(&self, geometry: Geometry) {
+        assert!(
+            self.data.len() >= self.panels() * geometry.panel_bytes(self.kind),
+            "fewer weights than panels"
+        );
+        match self.scales {
+            Scales::None => panic!("integers without scales"),
+            Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
+            Scales::PerBlock { values, .. } => {
+                assert!(values.len() >= self.panels() * geometry.blocks, "fewer scales than blocks");
+            }
+        }
+    }
+}
+
+/// Rows from which weights are made ready for all of them at once.
+const MANY: usize = 8;
+/// Panels that are made ready together.
+const GROUP: usize = 4;
+/// Fewest rows of a task, so that making weights ready stays a small part of it.
+const LEAST_ROWS: usize = 48;
+/// A product of bytes costs about this part of one of floats.
+const CHEAPER: u64 = 4;
+
+/// Where the parts of the scratch memory begin, in values of four bytes.
+struct Layout {
+    sums: usize,
+    scales: usize,
+    ready: usize,
+    end: usize,
+}
+
+impl Layout {
+    fn new(geometry: Geometry, rows: usize, threads: usize) -> Option<Layout> {
+        const LINE: usize = VECTOR / 4;
+        let part = |from: usize, values: usize| values.checked_next_multiple_of(LINE)?.checked_add(from);
+        let sums = part(0, rows.checked_mul(geometry.length / 4)?)?;
+        let scales = part(sums, rows.checked_mul(geometry.blocks)?)?;
+        let ready = part(scales, rows)?;
+        let group = if rows >= MANY {
+            threads.checked_mul(geometry.length)?.checked_mul(GROUP * LANES / 4)?
+        } else {
+            0
+        };
+        Some(Layout { sums, scales, ready, end: part(ready, group)? })
+    }
+}
+
+/// Values of scratch memory that [`integer_linear`] needs for a pool of so many threads; `None` on overflow.
+pub fn scratch_values(geometry: Geometry, rows: usize, threads: usize) -> Option<usize> {
+    Some(Layout::new(geometry, rows, threads)?.end)
+}
+
+/// The bytes of values.
+fn bytes_of(values: &mut [f32]) -> &mut [i8] {
+    // SAFETY: every byte of a value is a byte, and all bytes are values.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len() * 4) }
+}
+
+/// Integers in the place of values.
+fn integers_of(values: &mut [f32]) -> &mut [i32] {
+    // SAFETY: both are four bytes, of which every pattern is valid.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
+}
+
+/// Writes `out[r][n]` for `rows` rows of `x [rows, inputs]`.
+///
+/// # Panics
+/// When a length does not fit the dimensions, or the weights have no scales.
+#[allow(clippy::too_many_arguments, reason = "operands and where to work")]
+pub fn integer_linear(
+    level: Level,
+    dot: DotLevel,
+    pool: &Pool,
+    x: &[f32],
+    weights: Tiles<'_>,
+    bias: Option<&[f32]>,
+    rows: usize,
+    scratch: &mut [f32],
+    out: &mut [f32],
+) {
+    let Tiles { inputs, outputs, .. } = weights;
+    let geometry = weights.geometry();
+    assert!(x.len() >= rows * inputs && out.len() >= rows * outputs, "activations shorter than the rows");
+    assert!(bias.is_none_or(|bias| bias.len() >= outputs), "bias shorter than the outputs");
+    weights.check(geometry);
+    let layout = Layout::new(geometry, rows, pool.threads()).expect("rows that fit in memory");
+    let (q, rest) = scratch[..layout.end].split_at_mut(layout.sums);
+    let (sums, rest) = rest.split_at_mut(layout.scales - layout.sums);
+    let (scales, ready) = rest.split_at_mut(layout.ready - layout.scales);
+    let (q, sums, ready) = (bytes_of(q), integers_of(sums), bytes_of(ready));
+    quantise_rows(level, pool, x, geometry, rows, q, sums, scales);
+    let operands = Operands { weights, geometry, rows: Rows { q, sums, scales }, bias };
+    let target = Target { out: SharedOutput::new(out), stride: outputs };
+    let panels = weights.panels();
+    let shared = pool.worth(rows as u64 * panels as u64 * (LANES * geometry.length) as u64 / CHEAPER);
+    let threads = if shared { pool.threads() } else { 1 };
+    let run = |tasks: usize, body: &(dyn Fn(usize, usize) + Sync)| match shared {
+        true => pool.run_indexed(tasks, body),
+        false => (0..tasks).for_each(|task| body(task, 0)),
+    };
+    if rows < MANY {
+        // A task is a run of panels, read once from front to back.
+        let part = panels.div_ceil(threads * 4).max(if threads == 1 { panels } else { 4 });
+        run(panels.div_ceil(part), &|task, _| {
+            let first = task * part;
+            stream_at(dot, operands, rows, first, part.min(panels - first), target);
+        });
+        return;
+    }
+    let groups = panels.div_ceil(GROUP);
+    let part = rows.div_ceil((threads * 4).div_ceil(groups)).max(LEAST_ROWS);
+    let blocks = rows.div_ceil(part);
+    let room = GROUP * LANES * geometry.length;
+    let ready = SharedOutput::new(ready);
+    run(groups * blocks, &|task, thread| {
+        let (panel, row) = (task / blocks * GROUP, task % blocks * part);
+        // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
+        let ready = unsafe { ready.part(thread * room, room) };
+        multiply_at(
+            dot,
+            operands,
+            row,
+            part.min(rows - row),
+            panel,
+            GROUP.min(panels - panel),
+            ready,
+            target,
+        );
+    });
+}
+
+/// What all tasks of a product read.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    weights: Tiles<'a>,
+    geometry: Geometry,
+    rows: Rows<'a>,
+    bias: Option<&'a [f32]>,
+}
+
+dispatch_dot! {
+    fn stream_at => stream(operands: Operands<'_>, rows: usize, panel: usize, panels: usize, target: Target<'_>)
+}
+
+/// All of a few rows by a run of panels, whose weights are read where they are mapped.
+#[inline(always)]
+fn stream<D: Dot>(
+    d: D,
+    operands: Operands<'_>,
+    rows: usize,
+    panel: usize,
+    panels: usize,
+    target: Target<'_>,
+) {
+    match operands.weights.kind {
+        IntegerType::I8 => tile::stream::<D, tile::I8>(d, operands, rows, panel, panels, target),
+        IntegerType::I4 => tile::stream::<D, tile::I4>(d, operands, rows, panel, panels, target),
+        IntegerType::I2 => tile::stream::<D, tile::I2>(d, operands, rows, panel, panels, target),
+    }
+}
+
+dispatch_dot! {
+    fn multiply_at => multiply(
+        operands: Operands<'_>, row: usize, rows: usize, panel: usize, panels: usize, ready: &mut [i8], target: Target<'_>,
+    )
+}
+
+/// Many rows by a group of panels, whose weights are made ready first.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
+fn multiply<D: Dot>(
+    d: D,
+    operands: Operands<'_>,
+    row: usize,
+    rows: usize,
+    panel: usize,
+    panels: usize,
+    ready: &mut [i8],
+    target: Target<'_>,
+) {
+    match operands.weights.kind {
+        IntegerType::I8 => {
+            tile::make_ready::<D, tile::I8>(d, operands, panel, panels, ready);
+            tile::multiply::<D, tile::Ready<false>>(d, operands, row, rows, panel, panels, ready, target);
+        }
+        IntegerType::I4 => {
+            tile::make_ready::<D, tile::I4>(d, operands, panel, panels, ready);
+            tile::multiply::<D, tile::Ready<true>>(d, operands, row, rows, panel, panels, ready, target);
+        }
+        IntegerType::I2 => {
+            tile::make_ready::<D, tile::I2>(d, operands, panel, panels, ready);
+            tile::multiply::<D, tile::Ready<true>>(d, operands, row, rows, panel, panels, ready, target);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! How integer weights lie.
+//!
+//! A panel is sixteen outputs. Its inputs are cut into blocks, each filled up with zeros to a multiple of [`STEP`]. A panel is a sequence of
+//! vectors of 64 bytes: bytes 4·i to 4·i + 3 belong to output i. At eight bits they are its next four inputs, signed. At four bits byte j
+//! holds inputs j and j + 4 of the next eight, in its low and its high half, each plus 8; at two bits inputs j, j + 4, j + 8, j + 12 of the
+//! next sixteen, from its low bits on, each plus 2. So a vector gives operands of sixteen times four bytes by shifting and masking alone, in
+//! the order in which the quantised rows lie.
+
+use crate::simd::LANES;
+use crate::simd::dot::VECTOR;
+
+/// Blocks are filled up to a multiple of so many inputs: a vector of the narrowest type.
+pub const STEP: usize = 16;
+/// Most inputs whose sum of products fits in 32 bits: 127 · 128 each, 2¹⁶ of them below 2³¹.
+pub const LONGEST: usize = 1 << 16;
+
+/// Stored type of integer weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IntegerType {
+    /// Signed bytes.
+    I8,
+    /// Signed, four bits.
+    I4,
+    /// Signed, two bits.
+    I2,
+}
+
+impl IntegerType {
+    /// Bits of one value.
+    pub const fn bits(self) -> usize {
+        match self {
+            IntegerType::I8 => 8,
+            IntegerType::I4 => 4,
+            IntegerType::I2 => 2,
+        }
+    }
+
+    /// What is added to a value before it is stored.
+    pub const fn offset(self) -> i32 {
+        match self {
+            IntegerType::I8 => 0,
+            IntegerType::I4 => 8,
+            IntegerType::I2 => 2,
+        }
+    }
+}
+
+/// How the inputs of a row, quantised or packed, are cut into blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Inputs.
+    pub inputs: usize,
+    /// Inputs of a block; the last may have fewer.
+    pub block: usize,
+    /// Blocks.
+    pub blocks: usize,
+    /// Places of a block, the last aside.
+    pub stride: usize,
+    /// Places of a row, a multiple of [`STEP`].
+    pub length: usize,
+}
+
+impl Geometry {
+    /// Blocks of `size`, or as long as sums allow.
+    ///
+    /// # Panics
+    /// When `size` is zero, or on overflow; callers bound the dimensions first.
+    pub fn new(inputs: usize, size: Option<usize>) -> Geometry {
+        let block = size.unwrap_or(LONGEST).min(inputs.max(1));
+        let blocks = inputs.div_ceil(block);
+        let stride = block.next_multiple_of(STEP);
+        let last = inputs - block * blocks.saturating_sub(1);
+        let length = stride * blocks.saturating_sub(1) + last.next_multiple_of(STEP);
+        Geometry { inputs, block, blocks, stride, length }
+    }
+
+    /// Places of block `index`, filled up.
+    #[inline(always)]
+    pub fn places(&self, index: usize) -> usize {
+        if index + 1 < self.blocks { self.stride } else { self.length - self.stride * index }
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(&self, kind: IntegerType) -> usize {
+        self.length * LANES * kind.bits() / 8
+    }
+}
+
+/// Packs one panel: `rows` holds up to sixteen rows of `inputs` integers; outputs that are not there become zeros.
+///
+/// # Panics
+/// When a value is outside the range of `kind`, or the target is shorter than the panel.
+pub fn pack_tiles(kind: IntegerType, geometry: Geometry, rows: &[i8], target: &mut [u8]) {
+    let bits = kind.bits();
+    let parts = 8 / bits;
+    let least = -(1i32 << (bits - 1));
+    let mask = u8::MAX >> (8 - bits);
+    let zero = (0..parts).fold(0u8, |byte, part| byte | ((kind.offset() as u8) << (part * bits)));
+    let target = &mut target[..geometry.panel_bytes(kind)];
+    target.fill(zero);
+    for (lane, row) in rows.chunks_exact(geometry.inputs.max(1)).take(LANES).enumerate() {
+        for (k, &value) in row.iter().enumerate() {
+            assert!((least..-least).contains(&i32::from(value)), "{value} in tiles of {bits} bits");
+            let place = k / geometry.block * geometry.stride + k % geometry.block;
+            let (vector, part) = (place / (4 * parts), place / 4 % parts);
+            let stored = (i32::from(value) + kind.offset()) as u8 & mask;
+            let byte = &mut target[vector * VECTOR + lane * 4 + place % 4];
+            *byte = *byte & !(mask << (part * bits)) | stored << (part * bits);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_cut_into_blocks() {
+        let all =
+            |geometry: Geometry| (0..geometry.blocks).map(|b| geometry.places(b)).collect::<Vec<usize>>();
+        let of = |inputs, size| Geometry::new(inputs, size);
+        assert_eq!(all(of(640, None)), [640]);
+        assert_eq!(all(of(641, None)), [656]);
+        assert_eq!(all(of(100, Some(32))), [32, 32, 32, 16]);
+        assert_eq!(all(of(21, Some(7))), [16, 16, 16]);
+        assert_eq!(all(of(5, Some(70))), [16]);
+        assert_eq!(all(of(0, None)), [] as [usize; 0]);
+        assert_eq!(all(of(LONGEST + 3, None)), [LONGEST, 16]);
+        assert_eq!(of(LONGEST + 3, None).panel_bytes(IntegerType::I4), (LONGEST + 16) * 8);
+    }
+
+    #[test]
+    fn every_value_is_where_it_should_be() {
+        for kind in [IntegerType::I8, IntegerType::I4, IntegerType::I2] {
+            for (inputs, size) in [(37, None), (50, Some(20)), (16, Some(16))] {
+                let geometry = Geometry::new(inputs, size);
+                let span = 1 << kind.bits();
+                let rows: Vec<i8> =
+                    (0..5 * inputs as i32).map(|i| (i * 37 % span - span / 2) as i8).collect();
+                let mut target = vec![0x77; geometry.panel_bytes(kind) + 1];
+                pack_tiles(kind, geometry, &rows, &mut target);
+                assert_eq!(target.pop(), Some(0x77), "nothing beyond the panel is touched");
+                let mut held = vec![0i32; LANES * geometry.length];
+                let parts = 8 / kind.bits();
+                for (at, byte) in target.iter().enumerate() {
+                    for part in 0..parts {
+                        let place = at / VECTOR * 4 * parts + part * 4 + at % 4;
+                        let raw = match kind {
+                            IntegerType::I8 => i32::from(*byte as i8),
+                            _ => (i32::from(*byte) >> (part * kind.bits())) % span - kind.offset(),
+                        };
+                        held[at % VECTOR / 4 * geometry.length + place] = raw;
+                    }
+                }
+                let mut expected = vec![0i32; LANES * geometry.length];
+                for (at, value) in rows.iter().enumerate() {
+                    let (lane, k) = (at / inputs, at % inputs);
+                    let place = k / geometry.block * geometry.stride + k % geometry.block;
+                    expected[lane * geometry.length + place] = i32::from(*value);
+                }
+                assert_eq!(held, expected, "{kind:?}, {geometry:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic = "in tiles of 4 bits"]
+    fn values_out_of_range_are_refused() {
+        pack_tiles(IntegerType::I4, Geometry::new(1, None), &[8], &mut [0; 128]);
+    }
+}

@@ -1,0 +1,133 @@
+//! Rows of values become rows of signed bytes with a scale.
+
+use super::Geometry;
+use crate::pool::{Pool, SharedOutput};
+use crate::simd::{LANES, Level, Simd, dispatch};
+
+/// Largest magnitude of a quantised value.
+const MOST: f32 = 127.0;
+/// Least magnitude that a row is scaled to, so that a row of zeros has a scale.
+const LEAST: f32 = 1e-30;
+/// A value costs about so many multiply-adds.
+const COST: u64 = 4;
+
+/// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and `q = round(x / scale)`, ties to even, within
+/// −127 and 127; all in f32. `q` holds rows of `geometry.length` with zeros where blocks are filled up, `sums` the sum of `q` of every block
+/// of every row. The scale of a row that holds what is no finite number is no number, and so are its products.
+///
+/// # Panics
+/// When a length does not fit the dimensions.
+#[allow(clippy::too_many_arguments, reason = "operands and three results")]
+pub fn quantise_rows(
+    level: Level,
+    pool: &Pool,
+    x: &[f32],
+    geometry: Geometry,
+    rows: usize,
+    q: &mut [i8],
+    sums: &mut [i32],
+    scales: &mut [f32],
+) {
+    let Geometry { inputs, blocks, length, .. } = geometry;
+    assert!(x.len() >= rows * inputs && q.len() >= rows * length, "values shorter than the rows");
+    assert!(scales.len() >= rows && sums.len() >= rows * blocks, "fewer scales or sums than rows");
+    let (q, sums, scales) = (SharedOutput::new(q), SharedOutput::new(sums), SharedOutput::new(scales));
+    let body = |row: usize| {
+        // SAFETY: every task has its own row.
+        let (q, sums, scale) =
+            unsafe { (q.part(row * length, length), sums.part(row * blocks, blocks), scales.part(row, 1)) };
+        quantise_at(level, &x[row * inputs..][..inputs], geometry, q, sums, &mut scale[0]);
+    };
+    if pool.worth(COST * rows as u64 * inputs as u64) && rows > 1 {
+        pool.run(rows, &body);
+    } else {
+        (0..rows).for_each(body);
+    }
+}
+
+dispatch! { fn quantise_at => quantise(x: &[f32], geometry: Geometry, q: &mut [i8], sums: &mut [i32], scale: &mut f32) }
+
+#[inline(always)]
+fn quantise<S: Simd>(s: S, x: &[f32], geometry: Geometry, q: &mut [i8], sums: &mut [i32], scale: &mut f32) {
+    let (mut largest, mut poison) = (s.splat(LEAST), s.splat(0.0));
+    for chunk in x.chunks(LANES) {
+        // SAFETY: the chunk has `len` ≤ 16 values; lanes beyond are zero.
+        let values = unsafe { s.load_partial(chunk.as_ptr(), chunk.len()) };
+        largest = s.max(s.abs(values), largest);
+        // Zero of every finite number, no number of any other.
+        poison = s.fma(values, s.splat(0.0), poison);
+    }
+    let step = s.reduce_max(largest) * (1.0 / MOST);
+    *scale = step + s.reduce_add(poison);
+    for (index, block) in x.chunks(geometry.block).enumerate() {
+        let q = &mut q[index * geometry.stride..][..geometry.places(index)];
+        let mut sum = 0;
+        for (chunk, q) in block.chunks(LANES).zip(q.chunks_exact_mut(LANES)) {
+            let mut steps = [0.0f32; LANES];
+            // SAFETY: the chunk has `len` ≤ 16 values, `steps` sixteen places.
+            unsafe {
+                let values = s.load_partial(chunk.as_ptr(), chunk.len());
+                let steps_of = s.round(s.div(values, s.splat(step)));
+                // What is no number becomes the largest.
+                s.store(steps.as_mut_ptr(), s.max(s.min(steps_of, s.splat(MOST)), s.splat(-MOST)));
+            }
+            for (q, step) in q.iter_mut().zip(steps) {
+                // SAFETY: within −127 and 127 by the line above.
+                let value = unsafe { step.to_int_unchecked::<i32>() };
+                *q = value as i8;
+                sum += value;
+            }
+        }
+        sums[index] = sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_their_scale_and_blocks_their_sum() {
+        let (rows, inputs) = (3, 45);
+        let mut x: Vec<f32> = (0..rows * inputs).map(|i| ((i * 29) % 71) as f32 / 10.0 - 3.0).collect();
+        x[inputs..2 * inputs].fill(0.0);
+        for size in [None, Some(20), Some(16)] {
+            let geometry = Geometry::new(inputs, size);
+            for level in Level::available() {
+                let mut q = vec![99i8; rows * geometry.length];
+                let mut sums = vec![99; rows * geometry.blocks];
+                let mut scales = vec![f32::NAN; rows];
+                quantise_rows(level, &Pool::eager(2), &x, geometry, rows, &mut q, &mut sums, &mut scales);
+                for row in 0..rows {
+                    let x = &x[row * inputs..][..inputs];
+                    let scale = x.iter().fold(1e-30f32, |most, value| most.max(value.abs())) * (1.0 / 127.0);
+                    assert_eq!(scales[row].to_bits(), scale.to_bits());
+                    let mut expected = vec![0i8; geometry.length];
+                    let mut totals = vec![0i32; geometry.blocks];
+                    for (k, value) in x.iter().enumerate() {
+                        let step = (value / scale).round_ties_even() as i8;
+                        expected[k / geometry.block * geometry.stride + k % geometry.block] = step;
+                        totals[k / geometry.block] += i32::from(step);
+                    }
+                    assert_eq!(q[row * geometry.length..][..geometry.length], expected, "{}", level.name());
+                    assert_eq!(sums[row * geometry.blocks..][..geometry.blocks], totals);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_makes_the_scale_none() {
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for level in Level::available() {
+                let mut x = [1.0f32; 40];
+                x[33] = wrong;
+                let geometry = Geometry::new(20, None);
+                let (mut q, mut sums, mut scales) = ([0i8; 64], [0; 2], [0.0; 2]);
+                quantise_rows(level, &Pool::eager(1), &x, geometry, 2, &mut q, &mut sums, &mut scales);
+                assert!(scales[0].is_finite() && scales[1].is_nan(), "{wrong}, {}", level.name());
+                assert!(q.iter().all(|q| *q != i8::MIN));
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::simd::widen_f16;
+
+fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed | 1;
+    (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * 2.0
+        })
+        .collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+const KINDS: [IntegerType; 3] = [IntegerType::I8, IntegerType::I4, IntegerType::I2];
+
+/// Integers of the whole range of a type, and how they are packed.
+struct Integers {
+    raw: Vec<i8>,
+    packed: Vec<u8>,
+}
+
+impl Integers {
+    fn new(kind: IntegerType, geometry: Geometry, outputs: usize, seed: u64) -> Integers {
+        let span = 1 << kind.bits();
+        let of = |value: &f32| (((value + 2.0) * 1e4) as i32 % span - span / 2) as i8;
+        let raw: Vec<i8> = values(geometry.inputs * outputs, seed).iter().map(of).collect();
+        let bytes = geometry.panel_bytes(kind);
+        let mut packed = vec![0xff; outputs.div_ceil(LANES) * bytes];
+        for (panel, target) in packed.chunks_mut(bytes.max(1)).enumerate() {
+            let rows = panel * LANES * geometry.inputs..((panel + 1) * LANES).min(outputs) * geometry.inputs;
+            pack_tiles(kind, geometry, &raw[rows], target);
+        }
+        Integers { raw, packed }
+    }
+}
+
+/// Scale and integers of each row, by the definition.
+fn quantised(x: &[f32], inputs: usize) -> Vec<(f32, Vec<i64>)> {
+    x.chunks(inputs)
+        .map(|row| {
+            let largest = row.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
+            let scale = largest * (1.0 / 127.0);
+            (scale, row.iter().map(|value| (value / scale).round_ties_even() as i64).collect())
+        })
+        .collect()
+}
+
+/// The result at every level and thread count.
+fn everywhere(x: &[f32], tiles: Tiles<'_>, bias: Option<&[f32]>, rows: usize) -> Vec<(String, Vec<f32>)> {
+    let mut all = Vec::new();
+    for dot in DotLevel::available() {
+        for threads in [1, 3] {
+            let mut out = vec![f32::NAN; rows * tiles.outputs];
+            let mut scratch = vec![f32::NAN; scratch_values(tiles.geometry(), rows, threads).expect("small")];
+            let pool = Pool::eager(threads);
+            integer_linear(Level::detect(), dot, &pool, x, tiles, bias, rows, &mut scratch, &mut out);
+            all.push((format!("{} with {threads} threads", dot.name()), out));
+        }
+    }
+    all
+}
+
+fn same(
+    x: &[f32],
+    tiles: Tiles<'_>,
+    bias: Option<&[f32]>,
+    rows: usize,
+    expected: &[f32],
+) -> Result<(), TestCaseError> {
+    for (how, out) in everywhere(x, tiles, bias, rows) {
+        prop_assert_eq!(bits(&out), bits(expected), "{:?}, {}", tiles.kind, how);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #[test]
+    fn a_scale_per_output_gives_the_bits_of_the_definition(
+        rows in 1usize..30, inputs in 1usize..700, outputs in 1usize..150, seed: u64, with_bias: bool,
+    ) {
+        let x = values(rows * inputs, seed);
+        let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
+        let scales: Vec<f32> = values(outputs, seed ^ 7).iter().map(|scale| scale / 100.0).collect();
+        for kind in KINDS {
+            let integers = Integers::new(kind, Geometry::new(inputs, None), outputs, seed ^ 0x55);
+            let mut expected = Vec::new();
+            for (scale, q) in quantised(&x, inputs) {
+                for (output, held) in scales.iter().enumerate() {
+                    let w = &integers.raw[output * inputs..][..inputs];
+                    let sum: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
+                    let bias = bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
+                    expected.push((sum as f64 * (f64::from(scale) * f64::from(*held)) + bias) as f32);
+                }
+            }
+            let tiles = Tiles { kind, data: &integers.packed, scales: Scales::PerOutput(&scales), inputs, outputs };
+            same(&x, tiles, bias.as_deref(), rows, &expected)?;
+        }
+    }
+
+    #[test]
+    fn scales_per_block_give_the_bits_of_the_twin_within_the_bound_of_the_definition(
+        rows in 1usize..30, inputs in 1usize..700, outputs in 1usize..150, block in 1usize..70, seed: u64, with_bias: bool,
+    ) {
+        let x = values(rows * inputs, seed);
+        let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
+        let geometry = Geometry::new(inputs, Some(block));
+        let blocks = geometry.blocks;
+        let halves: Vec<u16> = (0..outputs * blocks).map(|i| (i as u64 * 40503 % 0x4800) as u16 | ((i as u16 & 1) << 15)).collect();
+        let lying: Vec<[u16; LANES]> = (0..outputs.div_ceil(LANES) * blocks).map(|at| std::array::from_fn(|lane| {
+            halves.get((at / blocks * LANES + lane) * blocks + at % blocks).copied().unwrap_or(0)
+        })).collect();
+        for kind in KINDS {
+            let integers = Integers::new(kind, geometry, outputs, seed ^ 0x33);
+            let (mut twin, mut definition) = (Vec::new(), Vec::new());
+            for (scale, q) in quantised(&x, inputs) {
+                for output in 0..outputs {
+                    let w = &integers.raw[output * inputs..][..inputs];
+                    let (mut near, mut exact, mut size) = (0.0f32, 0.0f64, 0.0f64);
+                    for (index, (q, w)) in q.chunks(geometry.block).zip(w.chunks(geometry.block)).enumerate() {
+                        let part: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
+                        let held = widen_f16(halves[output * blocks + index]);
+                        near = (part as f32).mul_add(held, near);
+                        exact += part as f64 * f64::from(held);
+                        size += (part as f64 * f64::from(held)).abs();
+                    }
+                    let added = bias.as_ref().map_or(0.0, |bias| bias[output]);
+                    twin.push(if bias.is_some() { near.mul_add(scale, added) } else { near * scale });
+                    let exact = exact * f64::from(scale) + f64::from(added);
+                    let bound = (blocks + 2) as f64 / f64::from(1 << 24);
+                    definition.push((exact, bound * (size * f64::from(scale) + exact.abs()) + 1e-30));
+                }
+            }
+            for (near, (exact, bound)) in twin.iter().zip(&definition) {
+                prop_assert!((f64::from(*near) - exact).abs() <= *bound, "{near} for {exact}, at most {bound} apart");
+            }
+            let scales = Scales::PerBlock { size: block, values: &lying };
+            let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
+            same(&x, tiles, bias.as_deref(), rows, &twin)?;
+        }
+    }
+}
+
+#[test]
+fn a_row_alone_equals_the_row_among_many() {
+    let (rows, inputs, outputs) = (131, 320, 75);
+    let x = values(rows * inputs, 3);
+    let scales = values(outputs, 4);
+    let blocks = vec![[0x2c01u16; LANES]; outputs.div_ceil(LANES) * 10];
+    for kind in KINDS {
+        for per_block in [false, true] {
+            let geometry = Geometry::new(inputs, per_block.then_some(32));
+            let integers = Integers::new(kind, geometry, outputs, 9);
+            let scales = match per_block {
+                true => Scales::PerBlock { size: 32, values: &blocks },
+                false => Scales::PerOutput(&scales),
+            };
+            let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
+            let all = everywhere(&x, tiles, None, rows);
+            for row in [0, 5, 6, 47, 48, 95, 96, 130] {
+                for count in [1, 3, 6] {
+                    let count = count.min(rows - row);
+                    for (some, all) in everywhere(&x[row * inputs..], tiles, None, count).iter().zip(&all) {
+                        assert_eq!(
+                            bits(&some.1),
+                            bits(&all.1[row * outputs..(row + count) * outputs]),
+                            "{}",
+                            some.0
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_longest_sums_are_exact() {
+    // The largest products of one sign, more than 32 bits can count.
+    for inputs in [pack::LONGEST, 3 * pack::LONGEST + 5] {
+        let outputs = 17;
+        let geometry = Geometry::new(inputs, None);
+        let mut packed = vec![0u8; 2 * geometry.panel_bytes(IntegerType::I8)];
+        for (panel, target) in packed.chunks_mut(geometry.panel_bytes(IntegerType::I8)).enumerate() {
+            pack_tiles(
+                IntegerType::I8,
+                geometry,
+                &vec![-128i8; if panel == 0 { LANES } else { 1 } * inputs],
+                target,
+            );
+        }
+        let mut x = vec![127.0; inputs];
+        x[inputs - 1] = 126.0;
+        let scales = vec![1.0; outputs];
+        let tiles = Tiles {
+            kind: IntegerType::I8,
+            data: &packed,
+            scales: Scales::PerOutput(&scales),
+            inputs,
+            outputs,
+        };
+        let row_scale = f64::from(127.0f32 * (1.0 / 127.0));
+        let exact = (-128.0 * (127.0 * inputs as f64 - 1.0) * row_scale) as f32;
+        same(&x, tiles, None, 1, &vec![exact; outputs]).unwrap();
+    }
+}
+
+#[test]
+fn rows_of_zeros_of_nothing_and_of_no_numbers() {
+    let scales = [0.5; 3];
+    let geometry = Geometry::new(4, None);
+    let mut packed = vec![0u8; geometry.panel_bytes(IntegerType::I8)];
+    pack_tiles(IntegerType::I8, geometry, &[7; 12], &mut packed);
+    let tiles = Tiles {
+        kind: IntegerType::I8,
+        data: &packed,
+        scales: Scales::PerOutput(&scales),
+        inputs: 4,
+        outputs: 3,
+    };
+    let bias = [1.0, 2.0, 3.0];
+    for rows in [2, 9] {
+        let expected = bias.repeat(rows);
+        same(&vec![0.0; 4 * rows], tiles, Some(&bias), rows, &expected).unwrap();
+        let none = Tiles { data: &[], inputs: 0, ..tiles };
+        same(&[], none, Some(&bias), rows, &expected).unwrap();
+        let mut x = vec![1.0; 4 * rows];
+        x[5] = f32::NAN;
+        for (how, out) in everywhere(&x, tiles, None, rows) {
+            assert!(out[3..6].iter().all(|value| value.is_nan()), "{how}");
+            assert!(out.iter().enumerate().all(|(at, value)| at / 3 == 1 || value.is_finite()), "{how}");
+        }
+    }
+}
+
+#[test]
+fn scratch_memory_that_no_machine_has_is_none() {
+    assert_eq!(scratch_values(Geometry::new(1 << 20, None), usize::MAX / 4, 1), None);
+    assert_eq!(scratch_values(Geometry::new(640, None), 1, 64), Some(160 + 16 + 16));
+}

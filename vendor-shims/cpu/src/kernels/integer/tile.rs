@@ -1,0 +1,369 @@
+//! The register tile: some rows by some panels, sums in registers over a block of inputs.
+
+use super::{GROUP, Operands};
+use crate::kernels::linear::Scales;
+use crate::pool::SharedOutput;
+use crate::simd::dot::{Dot, VECTOR};
+use crate::simd::{LANES, Registers, Simd};
+
+/// Quantised rows; see [`super::quantise_rows`].
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    /// `[rows, length]`
+    pub q: &'a [i8],
+    /// `[rows, blocks]`
+    pub sums: &'a [i32],
+    /// `[rows]`
+    pub scales: &'a [f32],
+}
+
+/// Where results go.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// `[rows, stride]`
+    pub out: SharedOutput<'a, f32>,
+    /// Outputs of a row.
+    pub stride: usize,
+}
+
+/// What a vector of weights holds.
+pub trait Stored {
+    /// Operands that one vector gives.
+    const PARTS: usize;
+    /// Whether the operands are within 0 and 15, by the offset of their type.
+    const SMALL: bool;
+    /// Operand `part`.
+    fn part<D: Dot>(d: D, bytes: D::Bytes, part: usize) -> D::Bytes;
+}
+
+/// Signed bytes.
+pub struct I8;
+/// Two values in a byte.
+pub struct I4;
+/// Four values in a byte.
+pub struct I2;
+/// Operands, as [`make_ready`] stores them.
+pub struct Ready<const SMALL: bool>;
+
+impl Stored for I8 {
+    const PARTS: usize = 1;
+    const SMALL: bool = false;
+    #[inline(always)]
+    fn part<D: Dot>(d: D, bytes: D::Bytes, _: usize) -> D::Bytes {
+        d.signed(bytes)
+    }
+}
+impl Stored for I4 {
+    const PARTS: usize = 2;
+    const SMALL: bool = true;
+    #[inline(always)]
+    fn part<D: Dot>(d: D, bytes: D::Bytes, part: usize) -> D::Bytes {
+        d.field(bytes, 4, part)
+    }
+}
+impl Stored for I2 {
+    const PARTS: usize = 4;
+    const SMALL: bool = true;
+    #[inline(always)]
+    fn part<D: Dot>(d: D, bytes: D::Bytes, part: usize) -> D::Bytes {
+        d.field(bytes, 2, part)
+    }
+}
+impl<const S: bool> Stored for Ready<S> {
+    const PARTS: usize = 1;
+    const SMALL: bool = S;
+    #[inline(always)]
+    fn part<D: Dot>(_: D, bytes: D::Bytes, _: usize) -> D::Bytes {
+        bytes
+    }
+}
+
+/// A row is one block, whose exact sum is the result.
+const WHOLE: u8 = 0;
+/// Blocks have scales.
+const SCALED: u8 = 1;
+/// A row has no blocks, or several only because its sum would not fit.
+const LONG: u8 = 2;
+
+fn mode(operands: &Operands<'_>) -> u8 {
+    match operands.weights.scales {
+        Scales::PerBlock { .. } => SCALED,
+        _ if operands.geometry.blocks == 1 => WHOLE,
+        _ => LONG,
+    }
+}
+
+/// `ROWS × PANELS` results; `CHAINS` sums of each result hide the latency of the products.
+///
+/// # Safety
+/// Rows `row..row + ROWS` and panels `panel..panel + PANELS` exist, `w` is readable for the weights of these panels, which are
+/// `panel_bytes` apart, and no other task writes their results.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a tile with its operands")]
+unsafe fn tile<
+    D: Dot,
+    W: Stored,
+    const MODE: u8,
+    const ROWS: usize,
+    const PANELS: usize,
+    const CHAINS: usize,
+>(
+    d: D,
+    operands: Operands<'_>,
+    row: usize,
+    panel: usize,
+    w: *const u8,
+    panel_bytes: usize,
+    target: Target<'_>,
+) {
+    let Operands { weights, geometry, rows, .. } = operands;
+    let f = d.values();
+    let offset = if W::SMALL { weights.kind.offset() } else { D::OFFSET };
+    let (length, blocks) = (geometry.length, geometry.blocks);
+    // SAFETY: the rows exist.
+    let (q, block_sums) =
+        unsafe { (rows.q.as_ptr().add(row * length), rows.sums.as_ptr().add(row * blocks)) };
+    let mut values = [[f.splat(0.0); PANELS]; ROWS];
+    let mut totals = [[[0.0f64; LANES]; PANELS]; ROWS];
+    let mut place = 0;
+    for block in 0..if MODE == WHOLE { 1 } else { blocks } {
+        let end = if MODE == WHOLE { length } else { place + geometry.places(block) };
+        let mut sums = [[[d.splat(0); CHAINS]; PANELS]; ROWS];
+        for (r, row) in sums.iter_mut().enumerate() {
+            // SAFETY: the rows exist and have so many blocks.
+            let start = offset.wrapping_mul(unsafe { *block_sums.add(r * blocks + block) }).wrapping_neg();
+            for chains in row {
+                chains[0] = d.splat(start);
+            }
+        }
+        while place < end {
+            for vector in 0..4 / W::PARTS {
+                // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, and `place` is a multiple of it within the panel.
+                let bytes: [D::Bytes; PANELS] = std::array::from_fn(
+                    #[inline(always)]
+                    |p| unsafe {
+                        d.load(w.add(p * panel_bytes + (place / (4 * W::PARTS) + vector) * VECTOR))
+                    },
+                );
+                for part in 0..W::PARTS {
+                    let index = vector * W::PARTS + part;
+                    let operands: [D::Bytes; PANELS] = std::array::from_fn(
+                        #[inline(always)]
+                        |p| W::part(d, bytes[p], part),
+                    );
+                    for (r, row) in sums.iter_mut().enumerate() {
+                        // SAFETY: within the row, as above.
+                        let quad = unsafe { d.quad(q.add(r * length + place + 4 * index)) };
+                        for (chains, w) in row.iter_mut().zip(operands) {
+                            let sum = &mut chains[index % CHAINS];
+                            *sum = if W::SMALL { d.dot_small(*sum, w, quad) } else { d.dot(*sum, w, quad) };
+                        }
+                    }
+                }
+            }
+            place += super::pack::STEP;
+        }
+        for p in 0..PANELS {
+            let scale = match weights.scales {
+                // SAFETY: sixteen scales for sixteen lanes.
+                Scales::PerBlock { values, .. } if MODE == SCALED => unsafe {
+                    f.load_f16(values[(panel + p) * blocks + block].as_ptr())
+                },
+                _ => f.splat(0.0),
+            };
+            for r in 0..ROWS {
+                let mut sum = sums[r][p][0];
+                for chain in 1..CHAINS {
+                    sum = d.add(sum, sums[r][p][chain]);
+                }
+                match MODE {
+                    SCALED => values[r][p] = f.fma(d.widen(sum), scale, values[r][p]),
+                    WHOLE => finish(d.lanes(sum).map(f64::from), operands, row + r, panel + p, target),
+                    _ => {
+                        for (total, sum) in totals[r][p].iter_mut().zip(d.lanes(sum)) {
+                            *total += f64::from(sum);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    for r in 0..ROWS {
+        for p in 0..PANELS {
+            match MODE {
+                SCALED => finish_scaled(f, values[r][p], operands, row + r, panel + p, target),
+                LONG => finish(totals[r][p], operands, row + r, panel + p, target),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Results of one row and panel from exact sums.
+#[inline(always)]
+fn finish(sums: [f64; LANES], operands: Operands<'_>, row: usize, panel: usize, target: Target<'_>) {
+    let Scales::PerOutput(scales) = operands.weights.scales else { return };
+    let column = panel * LANES;
+    let columns = LANES.min(operands.weights.outputs - column);
+    let row_scale = f64::from(operands.rows.scales[row]);
+    // SAFETY: the caller's task alone writes these results.
+    let out = unsafe { target.out.part(row * target.stride + column, columns) };
+    let scales = &scales[column..column + columns];
+    let bias = operands.bias.map(|bias| &bias[column..column + columns]);
+    let value =
+        |sum: f64, scale: f32, bias: f32| (sum * (row_scale * f64::from(scale)) + f64::from(bias)) as f32;
+    // Whole panels have a length the compiler knows.
+    match (<&mut [f32; LANES]>::try_from(&mut *out), <&[f32; LANES]>::try_from(scales), bias) {
+        (Ok(out), Ok(scales), None) => {
+            for lane in 0..LANES {
+                out[lane] = value(sums[lane], scales[lane], 0.0);
+            }
+        }
+        _ => {
+            for lane in 0..columns {
+                out[lane] = value(sums[lane], scales[lane], bias.map_or(0.0, |bias| bias[lane]));
+            }
+        }
+    }
+}
+
+/// Results of one row and panel from sums of scaled blocks.
+#[inline(always)]
+fn finish_scaled<F: Simd>(
+    f: F,
+    sums: F::V,
+    operands: Operands<'_>,
+    row: usize,
+    panel: usize,
+    target: Target<'_>,
+) {
+    let column = panel * LANES;
+    let columns = LANES.min(operands.weights.outputs - column);
+    let scale = f.splat(operands.rows.scales[row]);
+    // SAFETY: the caller's task alone writes these results; so many columns of the bias exist.
+    unsafe {
+        let out = target.out.part(row * target.stride + column, columns);
+        let value = match operands.bias {
+            Some(bias) => {
+                f.fma(sums, scale, f.load_partial(bias[column..column + columns].as_ptr(), columns))
+            }
+            None => f.mul(sums, scale),
+        };
+        f.store_partial(out.as_mut_ptr(), columns, value);
+    }
+}
+
+/// All of a few rows by panels `panel..panel + panels`, read where they lie.
+#[inline(always)]
+pub fn stream<D: Dot, W: Stored>(
+    d: D,
+    operands: Operands<'_>,
+    rows: usize,
+    panel: usize,
+    panels: usize,
+    target: Target<'_>,
+) {
+    let bytes = operands.geometry.panel_bytes(operands.weights.kind);
+    let weights = operands.weights.data[panel * bytes..][..panels * bytes].as_ptr();
+    let mode = mode(&operands);
+    for index in 0..panels {
+        let mut row = 0;
+        while row < rows {
+            macro_rules! cover {
+                ($mode:ident, $rows:literal, $chains:literal) => {{
+                    // SAFETY: the panels are within the weights by the slice above, `row + $rows` ≤ `rows`; a task has its own panels.
+                    unsafe {
+                        let w = weights.add(index * bytes);
+                        tile::<D, W, $mode, $rows, 1, $chains>(d, operands, row, panel + index, w, bytes, target)
+                    }
+                    row += $rows;
+                }};
+            }
+            match (mode, rows - row, <D::F as Simd>::REGISTERS) {
+                (WHOLE, 4.., Registers::Few | Registers::Many) => cover!(WHOLE, 4, 1),
+                (WHOLE, ..) => cover!(WHOLE, 1, 4),
+                (SCALED, 4.., Registers::Many) => cover!(SCALED, 4, 1),
+                (SCALED, ..) => cover!(SCALED, 1, 2),
+                _ => cover!(LONG, 1, 1),
+            }
+        }
+    }
+}
+
+/// Stores the operands that panels `panel..panel + panels` give, panel after panel.
+#[inline(always)]
+pub fn make_ready<D: Dot, W: Stored>(
+    d: D,
+    operands: Operands<'_>,
+    panel: usize,
+    panels: usize,
+    ready: &mut [i8],
+) {
+    let bytes = operands.geometry.panel_bytes(operands.weights.kind);
+    let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
+    assert!(panels <= GROUP && ready.len() >= weights.len() * W::PARTS, "operands for {panels} panels");
+    for (source, target) in
+        weights.as_chunks::<VECTOR>().0.iter().zip(ready.chunks_exact_mut(VECTOR * W::PARTS))
+    {
+        // SAFETY: a vector gives PARTS vectors.
+        unsafe {
+            let bytes = d.load(source.as_ptr());
+            for part in 0..W::PARTS {
+                d.store(target.as_mut_ptr().cast::<u8>().add(part * VECTOR), W::part(d, bytes, part));
+            }
+        }
+    }
+}
+
+/// Rows `row..row + rows` by panels `panel..panel + panels`, whose operands are `ready`.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
+pub fn multiply<D: Dot, W: Stored>(
+    d: D,
+    operands: Operands<'_>,
+    row: usize,
+    rows: usize,
+    panel: usize,
+    panels: usize,
+    ready: &[i8],
+    target: Target<'_>,
+) {
+    let bytes = operands.geometry.length * LANES;
+    let ready = ready[..panels * bytes].as_ptr().cast::<u8>();
+    let mode = mode(&operands);
+    let end = row + rows;
+    let mut first = row;
+    while first < end {
+        let left = end - first;
+        macro_rules! cover {
+            ($mode:ident, $rows:literal, $panels:literal) => {{
+                let mut index = 0;
+                while index < panels {
+                    // SAFETY: panels and rows exist as the callers say; a task has its own rows of its own panels.
+                    unsafe {
+                        let w = ready.add(index * bytes);
+                        if panels - index >= $panels {
+                            tile::<D, W, $mode, $rows, $panels, 1>(d, operands, first, panel + index, w, bytes, target);
+                            index += $panels;
+                        } else {
+                            tile::<D, W, $mode, $rows, 1, 1>(d, operands, first, panel + index, w, bytes, target);
+                            index += 1;
+                        }
+                    }
+                }
+                first += $rows;
+            }};
+        }
+        // Sums fill the register file without spilling; those of scaled blocks take two registers each.
+        match (mode, <D::F as Simd>::REGISTERS, left) {
+            (WHOLE, Registers::Many, 6..) => cover!(WHOLE, 6, 4),
+            (WHOLE, Registers::Many, 2..) => cover!(WHOLE, 2, 4),
+            (WHOLE, Registers::Few, 4..) => cover!(WHOLE, 4, 1),
+            (WHOLE, ..) => cover!(WHOLE, 1, 1),
+            (SCALED, Registers::Many, 6..) => cover!(SCALED, 6, 2),
+            (SCALED, Registers::Many | Registers::Few, 2..) => cover!(SCALED, 2, 1),
+            (SCALED, ..) => cover!(SCALED, 1, 1),
+            _ => cover!(LONG, 1, 1),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Sums of products of bytes, sixteen at a time, with one meaning on every processor.
+//!
+//! A kernel of integers is written once against [`Dot`]. Sums of integers are exact, so all forms agree bit for bit whatever order they add in;
+//! what happens to a sum afterwards is [`Simd`], which agrees as well.
+
+mod scalar;
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use super::{Level, Simd};
+
+#[cfg(target_arch = "aarch64")]
+pub use neon::{NeonDot, NeonWiden};
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Avx2Pairs, Avx512Vnni, AvxVnni};
+
+/// Bytes of a vector: sixteen lanes of four.
+pub const VECTOR: usize = 64;
+
+/// Products of bytes in sixteen lanes. A value of the type proves that the processor has the instructions.
+///
+/// # Safety
+/// An implementor must be constructible only where its instructions exist, and every method must have exactly the meaning of the scalar form.
+pub unsafe trait Dot: Copy + Send + Sync {
+    /// The lanes as values.
+    type F: Simd;
+    /// Sixteen sums, i32.
+    type Sums: Copy;
+    /// [`VECTOR`] bytes.
+    type Bytes: Copy;
+    /// Four signed bytes for all lanes.
+    type Quad: Copy;
+    /// What [`Dot::signed`] adds to every byte; a sum starts with as much less.
+    const OFFSET: i32;
+
+    /// The operations on values.
+    fn values(self) -> Self::F;
+    /// All sums `value`.
+    fn splat(self, value: i32) -> Self::Sums;
+    /// `a + b`, wrapping.
+    fn add(self, a: Self::Sums, b: Self::Sums) -> Self::Sums;
+    /// [`VECTOR`] bytes from `source`.
+    ///
+    /// # Safety
+    /// `source` is readable for as many bytes.
+    unsafe fn load(self, source: *const u8) -> Self::Bytes;
+    /// [`VECTOR`] bytes to `target`.
+    ///
+    /// # Safety
+    /// `target` is writable for as many bytes.
+    unsafe fn store(self, target: *mut u8, bytes: Self::Bytes);
+    /// Signed bytes as [`Dot::dot`] takes them: [`Dot::OFFSET`] added.
+    fn signed(self, bytes: Self::Bytes) -> Self::Bytes;
+    /// Field `part` of each byte: its bits from `part · bits` on, `bits` being 4 or 2.
+    fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes;
+    /// Four signed bytes, none of them −128.
+    ///
+    /// # Safety
+    /// `source` is readable for 4 bytes.
+    unsafe fn quad(self, source: *const i8) -> Self::Quad;
+    /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of bytes that [`Dot::signed`] gave.
+    fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
+    /// As [`Dot::dot`], of bytes within 0 and 15.
+    fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
+    /// The nearest values, ties to even.
+    fn widen(self, sums: Self::Sums) -> <Self::F as Simd>::V;
+    /// The sums themselves.
+    fn lanes(self, sums: Self::Sums) -> [i32; 16];
+}
+
+/// The instruction sets a kernel of integers can be run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DotLevel {
+    /// Plain Rust; the meaning of all others.
+    Scalar,
+    /// AVX2: pairs of bytes to sixteen bits, pairs of those to 32.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// The eight-lane product of four bytes.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    /// The sixteen-lane product of four bytes.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    /// Advanced SIMD without a product of four bytes.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// Advanced SIMD with it.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
+}
+
+impl DotLevel {
+    /// Every level of this processor, slowest first.
+    pub fn available() -> Vec<DotLevel> {
+        let mut levels = vec![DotLevel::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if Avx2Pairs::detect().is_some() {
+                levels.push(DotLevel::Avx2);
+            }
+            if AvxVnni::detect().is_some() {
+                levels.push(DotLevel::AvxVnni);
+            }
+            if Avx512Vnni::detect().is_some() {
+                levels.push(DotLevel::Avx512Vnni);
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            if NeonWiden::detect().is_some() {
+                levels.push(DotLevel::Neon);
+            }
+            if NeonDot::detect().is_some() {
+                levels.push(DotLevel::NeonDot);
+            }
+        }
+        levels
+    }
+
+    /// The fastest of this processor that uses no wider registers than `level`.
+    pub fn within(level: Level) -> DotLevel {
+        let fits = |dot: &DotLevel| match dot {
+            DotLevel::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Avx2 | DotLevel::AvxVnni => level != Level::Scalar,
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Avx512Vnni => level == Level::Avx512,
+            #[cfg(target_arch = "aarch64")]
+            DotLevel::Neon | DotLevel::NeonDot => level != Level::Scalar,
+        };
+        DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
+    }
+
+    /// Lower-case name for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DotLevel::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::AvxVnni => "avx-vnni",
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Avx512Vnni => "avx512-vnni",
+            #[cfg(target_arch = "aarch64")]
+            DotLevel::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            DotLevel::NeonDot => "neon-dot",
+        }
+    }
+}
+
+/// As [`super::dispatch`], for kernels over [`Dot`].
+macro_rules! dispatch_dot {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident => $kernel:ident ( $($argument:ident : $type:ty),* $(,)? )) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments, reason = "kernels take their operands and dimensions one by one")]
+        $visibility fn $name(level: $crate::simd::dot::DotLevel, $($argument: $type),*) {
+            macro_rules! with {
+                ($level:ident, $token:ident, $features:literal) => {
+                    #[allow(clippy::too_many_arguments, reason = "as the wrapped kernel")]
+                    #[target_feature(enable = $features)]
+                    fn compiled(d: $crate::simd::dot::$token, $($argument: $type),*) {
+                        $kernel(d, $($argument),*)
+                    }
+                    if level == $crate::simd::dot::DotLevel::$level
+                        && let Some(d) = $crate::simd::dot::$token::detect() {
+                        // SAFETY: `d` proves that the processor has the enabled features.
+                        return unsafe { compiled(d, $($argument),*) };
+                    }
+                };
+            }
+            #[cfg(target_arch = "x86_64")]
+            {
+                { with!(Avx512Vnni, Avx512Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"); }
+                { with!(AvxVnni, AvxVnni, "avxvnni,avx2,fma,f16c"); }
+                { with!(Avx2, Avx2Pairs, "avx2,fma,f16c"); }
+            }
+            #[cfg(target_arch = "aarch64")]
+            {
+                { with!(NeonDot, NeonDot, "neon,dotprod"); }
+                { with!(Neon, NeonWiden, "neon"); }
+            }
+            let _ = level;
+            $kernel($crate::simd::Scalar, $($argument),*)
+        }
+    };
+}
+pub(crate) use dispatch_dot;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+use std::arch::aarch64::*;
+
+use super::Dot;
+use crate::simd::{LANES, Neon};
+
+/// Proof of the product of four bytes beside [`Neon`].
+#[derive(Clone, Copy, Debug)]
+pub struct NeonDot(Neon);
+
+impl NeonDot {
+    /// The token, where the processor has the instructions.
+    #[inline]
+    pub fn detect() -> Option<Self> {
+        if !std::arch::is_aarch64_feature_detected!("dotprod") {
+            return None;
+        }
+        Neon::detect().map(NeonDot)
+    }
+}
+
+/// Proof of [`Neon`] alone.
+#[derive(Clone, Copy, Debug)]
+pub struct NeonWiden(Neon);
+
+impl NeonWiden {
+    /// The token, where the processor has the instructions.
+    #[inline]
+    pub fn detect() -> Option<Self> {
+        Neon::detect().map(NeonWiden)
+    }
+}
+
+/// `sum[i] + Σ w[4i + j] · q[4i + j]`
+///
+/// # Safety
+/// The processor has the product of four bytes.
+#[inline(always)]
+unsafe fn four(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
+    // SAFETY: the caller vouches for the instruction, which touches registers alone.
+    unsafe {
+        std::arch::asm!(
+            ".arch_extension dotprod",
+            "sdot {sum:v}.4s, {w:v}.16b, {q:v}.16b",
+            sum = inout(vreg) sum,
+            w = in(vreg) w,
+            q = in(vreg) q,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+/// As [`four`], of products widened to sixteen and then to 32 bits.
+///
+/// # Safety
+/// The processor has Advanced SIMD.
+#[inline(always)]
+unsafe fn widened(sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
+    // SAFETY: the caller vouches for Advanced SIMD.
+    unsafe {
+        let low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(q)));
+        let high = vpaddlq_s16(vmull_s8(vget_high_s8(w), vget_high_s8(q)));
+        vaddq_s32(sum, vpaddq_s32(low, high))
+    }
+}
+
+macro_rules! quarters {
+    ($token:ident, $dot:ident) => {
+        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+        unsafe impl Dot for $token {
+            type F = Neon;
+            type Sums = [int32x4_t; 4];
+            type Bytes = [uint8x16_t; 4];
+            type Quad = int8x16_t;
+            const OFFSET: i32 = 0;
+
+            #[inline(always)]
+            fn values(self) -> Neon {
+                self.0
+            }
+            #[inline(always)]
+            fn splat(self, value: i32) -> Self::Sums {
+                // SAFETY: `self` proves Advanced SIMD.
+                unsafe { [vdupq_n_s32(value); 4] }
+            }
+            #[inline(always)]
+            fn add(self, a: Self::Sums, b: Self::Sums) -> Self::Sums {
+                // SAFETY: `self` proves Advanced SIMD.
+                unsafe {
+                    [
+                        vaddq_s32(a[0], b[0]),
+                        vaddq_s32(a[1], b[1]),
+                        vaddq_s32(a[2], b[2]),
+                        vaddq_s32(a[3], b[3]),
+                    ]
+                }
+            }
+            #[inline(always)]
+            unsafe fn load(self, source: *const u8) -> Self::Bytes {
+                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                unsafe {
+                    [
+                        vld1q_u8(source),
+                        vld1q_u8(source.add(16)),
+                        vld1q_u8(source.add(32)),
+                        vld1q_u8(source.add(48)),
+                    ]
+                }
+            }
+            #[inline(always)]
+            unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
+                for (index, bytes) in bytes.into_iter().enumerate() {
+                    // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+                    unsafe { vst1q_u8(target.add(16 * index), bytes) };
+                }
+            }
+            #[inline(always)]
+            fn signed(self, bytes: Self::Bytes) -> Self::Bytes {
+                bytes
+            }
+            #[inline(always)]
+            fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes {
+                // SAFETY: `self` proves Advanced SIMD.
+                unsafe {
+                    let mask = vdupq_n_u8(if bits == 4 { 15 } else { 3 });
+                    bytes.map(|quarter| {
+                        let shifted = match bits * part {
+                            0 => quarter,
+                            2 => vshrq_n_u8::<2>(quarter),
+                            4 => vshrq_n_u8::<4>(quarter),
+                            _ => vshrq_n_u8::<6>(quarter),
+                        };
+                        vandq_u8(shifted, mask)
+                    })
+                }
+            }
+            #[inline(always)]
+            unsafe fn quad(self, source: *const i8) -> Self::Quad {
+                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                unsafe { vreinterpretq_s8_s32(vdupq_n_s32(source.cast::<i32>().read_unaligned())) }
+            }
+            #[inline(always)]
+            fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+                // SAFETY: `self` proves the instructions.
+                unsafe {
+                    [
+                        $dot(sums[0], vreinterpretq_s8_u8(w[0]), q),
+                        $dot(sums[1], vreinterpretq_s8_u8(w[1]), q),
+                        $dot(sums[2], vreinterpretq_s8_u8(w[2]), q),
+                        $dot(sums[3], vreinterpretq_s8_u8(w[3]), q),
+                    ]
+                }
+            }
+            #[inline(always)]
+            fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+                // What is at most 15 is the same with a sign.
+                self.dot(sums, w, q)
+            }
+            #[inline(always)]
+            fn widen(self, sums: Self::Sums) -> [float32x4_t; 4] {
+                // SAFETY: `self` proves Advanced SIMD.
+                unsafe {
+                    [
+                        vcvtq_f32_s32(sums[0]),
+                        vcvtq_f32_s32(sums[1]),
+                        vcvtq_f32_s32(sums[2]),
+                        vcvtq_f32_s32(sums[3]),
+                    ]
+                }
+            }
+            #[inline(always)]
+            fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
+                let mut out = [0; LANES];
+                for (index, sums) in sums.into_iter().enumerate() {
+                    // SAFETY: `self` proves Advanced SIMD; sixteen places.
+                    unsafe { vst1q_s32(out.as_mut_ptr().add(4 * index), sums) };
+                }
+                out
+            }
+        }
+    };
+}
+quarters!(NeonDot, four);
+quarters!(NeonWiden, widened);

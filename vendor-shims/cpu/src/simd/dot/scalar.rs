@@ -1,0 +1,72 @@
+use super::{Dot, VECTOR};
+use crate::simd::{LANES, Scalar};
+
+fn sums(mut sums: [i32; LANES], w: [u8; VECTOR], q: [i8; 4], value: impl Fn(u8) -> i32) -> [i32; LANES] {
+    for (sum, w) in sums.iter_mut().zip(w.as_chunks::<4>().0) {
+        for (w, q) in w.iter().zip(q) {
+            *sum = sum.wrapping_add(value(*w) * i32::from(q));
+        }
+    }
+    sums
+}
+
+// SAFETY: plain Rust exists everywhere, and this is the meaning.
+unsafe impl Dot for Scalar {
+    type F = Scalar;
+    type Sums = [i32; LANES];
+    type Bytes = [u8; VECTOR];
+    type Quad = [i8; 4];
+    const OFFSET: i32 = 0;
+
+    #[inline(always)]
+    fn values(self) -> Scalar {
+        self
+    }
+    #[inline(always)]
+    fn splat(self, value: i32) -> Self::Sums {
+        [value; LANES]
+    }
+    #[inline(always)]
+    fn add(self, a: Self::Sums, b: Self::Sums) -> Self::Sums {
+        std::array::from_fn(|lane| a[lane].wrapping_add(b[lane]))
+    }
+    #[inline(always)]
+    unsafe fn load(self, source: *const u8) -> Self::Bytes {
+        // SAFETY: the caller grants the memory read; bytes have no alignment.
+        unsafe { source.cast::<[u8; VECTOR]>().read() }
+    }
+    #[inline(always)]
+    unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
+        // SAFETY: the caller grants the memory written; bytes have no alignment.
+        unsafe { target.cast::<[u8; VECTOR]>().write(bytes) }
+    }
+    #[inline(always)]
+    fn signed(self, bytes: Self::Bytes) -> Self::Bytes {
+        bytes
+    }
+    #[inline(always)]
+    fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes {
+        bytes.map(|byte| (byte >> (bits * part)) & ((1 << bits) - 1))
+    }
+    #[inline(always)]
+    unsafe fn quad(self, source: *const i8) -> Self::Quad {
+        // SAFETY: the caller grants the memory read; bytes have no alignment.
+        unsafe { source.cast::<[i8; 4]>().read() }
+    }
+    #[inline(always)]
+    fn dot(self, sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+        sums(sum, w, q, |w| i32::from(w as i8))
+    }
+    #[inline(always)]
+    fn dot_small(self, sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+        sums(sum, w, q, i32::from)
+    }
+    #[inline(always)]
+    fn widen(self, sums: Self::Sums) -> [f32; LANES] {
+        sums.map(|sum| sum as f32)
+    }
+    #[inline(always)]
+    fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
+        sums
+    }
+}

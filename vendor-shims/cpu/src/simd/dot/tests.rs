@@ -1,0 +1,85 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::simd::Scalar;
+
+/// Runs every method on some bytes and gives the bits of everything it gave, less what depends on [`Dot::OFFSET`].
+#[inline(always)]
+fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut Vec<u32>) {
+    // SAFETY: sixty-four bytes, four bytes.
+    let (w, quad) = unsafe { (d.load(bytes.as_ptr()), d.quad(q.as_ptr())) };
+    let mut copy = [0u8; VECTOR];
+    // SAFETY: sixty-four places.
+    unsafe { d.store(copy.as_mut_ptr(), w) };
+    out.extend(copy.map(u32::from));
+    let all: i32 = q.iter().map(|q| i32::from(*q)).sum();
+    let sums = d.dot(d.splat(start.wrapping_sub(D::OFFSET * all)), d.signed(w), quad);
+    out.extend(d.lanes(sums).map(|sum| sum as u32));
+    out.extend(d.lanes(d.add(sums, d.splat(-77))).map(|sum| sum as u32));
+    for (bits, parts) in [(4, 2), (2, 4)] {
+        for part in 0..parts {
+            let small = d.dot_small(d.splat(start), d.field(w, bits, part), quad);
+            out.extend(d.lanes(small).map(|sum| sum as u32));
+        }
+    }
+    let mut values = [0.0f32; 16];
+    // SAFETY: sixteen places.
+    unsafe { d.values().store(values.as_mut_ptr(), d.widen(sums)) };
+    out.extend(values.map(f32::to_bits));
+}
+
+dispatch_dot! { fn trace_at => trace(bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut Vec<u32>) }
+
+fn same_everywhere(bytes: &[u8; VECTOR], q: &[i8; 4], start: i32) {
+    let mut expected = Vec::new();
+    trace(Scalar, bytes, q, start, &mut expected);
+    for level in DotLevel::available() {
+        let mut got = Vec::new();
+        trace_at(level, bytes, q, start, &mut got);
+        assert_eq!(got, expected, "{} of {bytes:?} and {q:?} from {start}", level.name());
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_level_is_the_scalar_form(
+        bytes in prop::collection::vec(any::<u8>(), VECTOR), q in prop::array::uniform4(-127i8..=127), start: i32,
+    ) {
+        same_everywhere(bytes.as_slice().try_into().expect("as many"), &q, start);
+    }
+}
+
+#[test]
+fn the_largest_products_do_not_saturate() {
+    for byte in [0, 1, 0x7f, 0x80, 0x81, 0xff] {
+        for q in [-127, -1, 0, 1, 127] {
+            for start in [0, i32::MAX, i32::MIN, (1 << 24) + 1] {
+                same_everywhere(&[byte; VECTOR], &[q; 4], start);
+                same_everywhere(&[byte; VECTOR], &[q, -q, q, q], start);
+            }
+        }
+    }
+}
+
+#[test]
+fn scalar_products_are_what_they_say() {
+    let mut bytes = [0u8; VECTOR];
+    bytes[4..8].copy_from_slice(&[0x81, 2, 0xff, 0x35]);
+    let mut got = Vec::new();
+    trace(Scalar, &bytes, &[1, 10, -100, 2], 1000, &mut got);
+    let lane = |trace: usize| got[VECTOR + 16 * trace + 1] as i32;
+    assert_eq!(lane(0), 1000 - 127 + 20 + 100 + 106);
+    // Low halves 1, 2, 15, 5; high halves 8, 0, 15, 3; pairs of bits from the lowest on.
+    assert_eq!((lane(2), lane(3)), (1000 + 1 + 20 - 1500 + 10, 1000 + 8 - 1500 + 6));
+    assert_eq!((lane(4), lane(7)), (1000 + 1 + 20 - 300 + 2, 1000 + 2 - 300));
+}
+
+#[test]
+fn a_level_chooses_what_its_registers_hold() {
+    assert_eq!(DotLevel::within(Level::Scalar), DotLevel::Scalar);
+    for level in Level::available() {
+        assert!(DotLevel::available().contains(&DotLevel::within(level)), "{}", level.name());
+    }
+    #[cfg(target_arch = "x86_64")]
+    assert_ne!(DotLevel::within(Level::Avx2), DotLevel::Avx512Vnni);
+}

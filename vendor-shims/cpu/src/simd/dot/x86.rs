@@ -1,0 +1,258 @@
+use std::arch::x86_64::*;
+
+use super::Dot;
+use crate::simd::avx2::Pair;
+use crate::simd::{Avx2, Avx512, LANES};
+
+/// Proof of AVX-512 VNNI beside [`Avx512`].
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512Vnni(Avx512);
+
+impl Avx512Vnni {
+    /// The token, where the processor has the instructions.
+    #[inline]
+    pub fn detect() -> Option<Self> {
+        if !is_x86_feature_detected!("avx512vnni") {
+            return None;
+        }
+        Avx512::detect().map(Avx512Vnni)
+    }
+}
+
+// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+unsafe impl Dot for Avx512Vnni {
+    type F = Avx512;
+    type Sums = __m512i;
+    type Bytes = __m512i;
+    type Quad = __m512i;
+    // The product is of an unsigned and a signed byte.
+    const OFFSET: i32 = 128;
+
+    #[inline(always)]
+    fn values(self) -> Avx512 {
+        self.0
+    }
+    #[inline(always)]
+    fn splat(self, value: i32) -> Self::Sums {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_set1_epi32(value) }
+    }
+    #[inline(always)]
+    fn add(self, a: Self::Sums, b: Self::Sums) -> Self::Sums {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn load(self, source: *const u8) -> Self::Bytes {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        unsafe { _mm512_loadu_si512(source.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        unsafe { _mm512_storeu_si512(target.cast(), bytes) }
+    }
+    #[inline(always)]
+    fn signed(self, bytes: Self::Bytes) -> Self::Bytes {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)) }
+    }
+    #[inline(always)]
+    fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes {
+        // SAFETY: `self` proves AVX-512.
+        unsafe {
+            let mask = _mm512_set1_epi8(if bits == 4 { 15 } else { 3 });
+            let shifted = match bits * part {
+                0 => bytes,
+                2 => _mm512_srli_epi16::<2>(bytes),
+                4 => _mm512_srli_epi16::<4>(bytes),
+                _ => _mm512_srli_epi16::<6>(bytes),
+            };
+            _mm512_and_si512(shifted, mask)
+        }
+    }
+    #[inline(always)]
+    unsafe fn quad(self, source: *const i8) -> Self::Quad {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        unsafe { _mm512_set1_epi32(source.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+        // SAFETY: `self` proves AVX-512 VNNI.
+        unsafe { _mm512_dpbusd_epi32(sums, w, q) }
+    }
+    #[inline(always)]
+    fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+        self.dot(sums, w, q)
+    }
+    #[inline(always)]
+    fn widen(self, sums: Self::Sums) -> __m512 {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_cvtepi32_ps(sums) }
+    }
+    #[inline(always)]
+    fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
+        let mut out = [0; LANES];
+        // SAFETY: `self` proves AVX-512; sixteen places.
+        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), sums) };
+        out
+    }
+}
+
+/// Lanes 0–7 and 8–15, or bytes 0–31 and 32–63.
+#[derive(Clone, Copy, Debug)]
+pub struct Halves(__m256i, __m256i);
+
+/// What two tokens of 256-bit registers have in common; they differ in the product.
+macro_rules! halves {
+    ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr) => {
+        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+        unsafe impl Dot for $token {
+            type F = Avx2;
+            type Sums = Halves;
+            type Bytes = Halves;
+            type Quad = __m256i;
+            const OFFSET: i32 = $offset;
+
+            #[inline(always)]
+            fn values(self) -> Avx2 {
+                self.0
+            }
+            #[inline(always)]
+            fn splat(self, value: i32) -> Self::Sums {
+                // SAFETY: `self` proves AVX2.
+                let half = unsafe { _mm256_set1_epi32(value) };
+                Halves(half, half)
+            }
+            #[inline(always)]
+            fn add(self, a: Self::Sums, b: Self::Sums) -> Self::Sums {
+                // SAFETY: `self` proves AVX2.
+                unsafe { Halves(_mm256_add_epi32(a.0, b.0), _mm256_add_epi32(a.1, b.1)) }
+            }
+            #[inline(always)]
+            unsafe fn load(self, source: *const u8) -> Self::Bytes {
+                // SAFETY: `self` proves AVX2; the caller grants the memory read.
+                unsafe {
+                    Halves(_mm256_loadu_si256(source.cast()), _mm256_loadu_si256(source.add(32).cast()))
+                }
+            }
+            #[inline(always)]
+            unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
+                // SAFETY: `self` proves AVX2; the caller grants the memory written.
+                unsafe {
+                    _mm256_storeu_si256(target.cast(), bytes.0);
+                    _mm256_storeu_si256(target.add(32).cast(), bytes.1);
+                }
+            }
+            #[inline(always)]
+            fn signed(self, bytes: Self::Bytes) -> Self::Bytes {
+                // SAFETY: `self` proves AVX2.
+                unsafe {
+                    let flip = _mm256_set1_epi8($flip);
+                    Halves(_mm256_xor_si256(bytes.0, flip), _mm256_xor_si256(bytes.1, flip))
+                }
+            }
+            #[inline(always)]
+            fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes {
+                // SAFETY: `self` proves AVX2.
+                unsafe {
+                    let mask = _mm256_set1_epi8(if bits == 4 { 15 } else { 3 });
+                    let one = |half: __m256i| {
+                        let shifted = match bits * part {
+                            0 => half,
+                            2 => _mm256_srli_epi16::<2>(half),
+                            4 => _mm256_srli_epi16::<4>(half),
+                            _ => _mm256_srli_epi16::<6>(half),
+                        };
+                        _mm256_and_si256(shifted, mask)
+                    };
+                    Halves(one(bytes.0), one(bytes.1))
+                }
+            }
+            #[inline(always)]
+            unsafe fn quad(self, source: *const i8) -> Self::Quad {
+                // SAFETY: `self` proves AVX2; the caller grants the memory read.
+                unsafe { _mm256_set1_epi32(source.cast::<i32>().read_unaligned()) }
+            }
+            #[inline(always)]
+            fn dot(self, sums: Self::Sums, w: Self::Bytes, $q: Self::Quad) -> Self::Sums {
+                // SAFETY: `self` proves the instructions.
+                let one = |$sum: __m256i, $w: __m256i| unsafe { $dot };
+                Halves(one(sums.0, w.0), one(sums.1, w.1))
+            }
+            #[inline(always)]
+            fn dot_small(self, sums: Self::Sums, w: Self::Bytes, $q: Self::Quad) -> Self::Sums {
+                // SAFETY: `self` proves the instructions.
+                let one = |$sum: __m256i, $w: __m256i| unsafe { $small };
+                Halves(one(sums.0, w.0), one(sums.1, w.1))
+            }
+            #[inline(always)]
+            fn widen(self, sums: Self::Sums) -> Pair {
+                // SAFETY: `self` proves AVX2.
+                unsafe { Pair(_mm256_cvtepi32_ps(sums.0), _mm256_cvtepi32_ps(sums.1)) }
+            }
+            #[inline(always)]
+            fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
+                let mut out = [0; LANES];
+                // SAFETY: `self` proves AVX2; sixteen places.
+                unsafe { self.store(out.as_mut_ptr().cast(), sums) };
+                out
+            }
+        }
+    };
+}
+
+/// Proof of AVX-VNNI beside [`Avx2`].
+#[derive(Clone, Copy, Debug)]
+pub struct AvxVnni(Avx2);
+
+impl AvxVnni {
+    /// The token, where the processor has the instructions.
+    #[inline]
+    pub fn detect() -> Option<Self> {
+        if !is_x86_feature_detected!("avxvnni") {
+            return None;
+        }
+        Avx2::detect().map(AvxVnni)
+    }
+}
+
+// The product is of an unsigned and a signed byte.
+halves!(
+    AvxVnni,
+    128,
+    -128,
+    |sum, w, q| _mm256_dpbusd_avx_epi32(sum, w, q),
+    _mm256_dpbusd_avx_epi32(sum, w, q)
+);
+
+/// Proof of [`Avx2`], whose product of bytes saturates at sixteen bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2Pairs(Avx2);
+
+impl Avx2Pairs {
+    /// The token, where the processor has the instructions.
+    #[inline]
+    pub fn detect() -> Option<Self> {
+        Avx2::detect().map(Avx2Pairs)
+    }
+}
+
+/// Adds pairs of sixteen bits to sums.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn gather(sum: __m256i, pairs: __m256i) -> __m256i {
+    // SAFETY: the caller vouches for AVX2.
+    unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
+}
+
+// |w| ≤ 128 and |q| ≤ 127: two products are at most 32512, so nothing saturates. Small ones are below 2 · 15 · 127.
+halves!(
+    Avx2Pairs,
+    0,
+    0,
+    |sum, w, q| gather(sum, _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w))),
+    gather(sum, _mm256_maddubs_epi16(w, q))
+);
