@@ -11,8 +11,8 @@ use crate::names::Named;
 use crate::solver::{Forbidden, Settings, Solution, solve};
 use crate::table::{CostTable, takes_part, unit_kinds};
 use crate::{
-    Attempt, Cause, ErrorClass, Feedback, Limit, Plan, Provenance, Reason, Refusal, RefusalKind, Request,
-    Shard, TimeCost, WeightFormat, names,
+    Attempt, Cause, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal, RefusalKind,
+    Relief, Request, Shard, Target, TimeCost, WeightFormat, names,
 };
 
 /// Different plans tried within one revision before giving up. Each round forbids one more shard, so a planner that needs
@@ -107,6 +107,25 @@ fn number(feedback: &Feedback, name: &str) -> Option<u64> {
     detail(feedback, name)?.trim().parse().ok()
 }
 
+/// What is known of flags against a limit, once a shard compiled with `flags` was refused: those it had did not help.
+fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
+    let mut known: Vec<Relief> = Vec::new();
+    for relief in target.limits.iter().filter(|limit| limit.name == name).flat_map(|limit| &limit.relief) {
+        if known.iter().any(|held| held.flag == relief.flag) {
+            continue;
+        }
+        known.push(match flags.contains(&relief.flag) {
+            true => Relief {
+                value: None,
+                note: "the shard that was refused had it set".to_owned(),
+                ..relief.clone()
+            },
+            false => relief.clone(),
+        });
+    }
+    known
+}
+
 impl Lesson {
     /// Everything the history teaches.
     pub fn learn(request: &Request, history: &[Attempt]) -> Self {
@@ -158,11 +177,13 @@ impl Lesson {
     fn learn_limit(&mut self, shard: &Shard, class: ErrorClass, name: &str, value: u64, because: String) {
         let target = &mut self.request.targets[shard.target as usize];
         let choice = format!("{}: {name} ≤ {value} (learned)", target.name);
+        let relief = relief_after(target, &shard.flags, name);
         target.limits.push(Limit {
             name: name.to_owned(),
             value,
             provenance: Provenance::Learned,
             note: because.clone(),
+            relief,
         });
         self.note(class, choice, because);
     }

@@ -21,13 +21,17 @@
 //! [`Solution::exact`] is false.
 
 use crate::table::{CostTable, Prefix, RangeCost, unit_kinds};
-use crate::{BuildTime, Entry, EntryKind, Limit, PrefillPart, Refusal, RefusalKind, Request, WeightFormat};
+use crate::{BuildTime, Entry, EntryKind, Flag, PrefillPart, Refusal, RefusalKind, Request, WeightFormat};
 
+mod bounds;
 mod diagnose;
 mod explain;
+mod relief;
 mod search;
 #[cfg(test)]
 mod tests;
+
+use bounds::TargetBounds;
 
 /// Most incomparable labels kept at one cut point. A few dozen is usual; the bound keeps an adversarial cost table from
 /// using up a planner's fuel.
@@ -127,6 +131,8 @@ pub struct Solution {
     pub exact: bool,
     /// What was balanced.
     pub balanced_by: Balance,
+    /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target index, flag).
+    pub relieving: Vec<(u32, Flag)>,
     settings: Settings,
 }
 
@@ -135,7 +141,24 @@ pub struct Solution {
 /// Errors: `invalid-request` if indices or entry points make no sense, `unsupported` if something is legal nowhere,
 /// `over-limit` if a single layer exceeds a limit or shards are too many, `state-not-shareable`, `over-memory`,
 /// `over-quality`, and `exhausted` if only forbidden shards would do.
+///
+/// Flags that are known to raise a limit in the way are tried before it is cut to it: they are set where that saves shards.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+    let plain = solve_under(request, settings);
+    let relieving = relief::candidates(request, plain.as_ref().ok());
+    if relieving.is_empty() {
+        return plain;
+    }
+    let relieved = solve_under(&relief::with_flags(request, &relieving), settings);
+    match (plain, relieved) {
+        (Ok(plain), Ok(relieved)) if plain.shards.len() <= relieved.shards.len() => Ok(plain),
+        (_, Ok(relieved)) => Ok(Solution { relieving, ..relieved }),
+        (plain, Err(_)) => plain,
+    }
+}
+
+/// The optimum under the flags that the request recommends.
+fn solve_under(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let mut first_refusal = None;
     for entries in entry_sets(request)? {
         let problem = Problem::new(request, settings, entries, Relaxed::default())?;
@@ -208,45 +231,6 @@ struct Relaxed {
     donors: bool,
 }
 
-/// The limits of one target that the solver knows, each the tightest of its name.
-#[derive(Debug, Default, Clone)]
-struct TargetLimits<'request> {
-    ops: Option<&'request Limit>,
-    weight_bytes: Option<&'request Limit>,
-    artefact_bytes: Option<&'request Limit>,
-    context_bytes: Option<&'request Limit>,
-    shards: Option<&'request Limit>,
-    memory_bytes: Option<&'request Limit>,
-}
-
-impl<'request> TargetLimits<'request> {
-    fn new(limits: &'request [Limit]) -> Self {
-        let tightest =
-            |name: &str| limits.iter().filter(|limit| limit.name == name).min_by_key(|limit| limit.value);
-        Self {
-            ops: tightest("ops"),
-            weight_bytes: tightest("weight-bytes"),
-            artefact_bytes: tightest("artefact-bytes"),
-            context_bytes: tightest("context-bytes"),
-            shards: tightest("shards"),
-            memory_bytes: tightest("memory-bytes"),
-        }
-    }
-
-    /// The first limit a single shard exceeds, with its value.
-    fn exceeded(&self, cost: &RangeCost) -> Option<(&'request Limit, u64)> {
-        let pairs = [
-            (self.ops, cost.ops),
-            (self.weight_bytes, cost.weight_bytes),
-            (self.artefact_bytes, cost.artefact_bytes),
-            (self.context_bytes, cost.context_bytes()),
-        ];
-        pairs
-            .into_iter()
-            .find_map(|(limit, value)| limit.filter(|limit| value > limit.value).map(|limit| (limit, value)))
-    }
-}
-
 /// One component, ready to be cut.
 struct Part {
     component: u32,
@@ -276,7 +260,7 @@ struct Problem<'request> {
     entries: Vec<Entry>,
     relaxed: Relaxed,
     parts: Vec<Part>,
-    limits: Vec<TargetLimits<'request>>,
+    limits: Vec<TargetBounds<'request>>,
     /// Targets of one shim and device have one place.
     places: Vec<u32>,
     timed: bool,
@@ -360,7 +344,7 @@ impl<'request> Problem<'request> {
             entries,
             relaxed,
             parts,
-            limits: request.targets.iter().map(|target| TargetLimits::new(&target.limits)).collect(),
+            limits: request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect(),
             places,
             timed,
             balanced_by,

@@ -1,8 +1,9 @@
 //! Requests to test planners with. Numbers are small and round so that expected plans can be worked out by hand.
 
 use crate::{
-    ActivationFormat, Body, Component, Cost, Entry, EntryKind, FormatTuple, Goals, Layer, LayerKind, Limit,
-    Model, PrefillPart, Provenance, Request, StateFormat, Target, TargetKind, TimeCost, WeightFormat,
+    ActivationFormat, Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, FormatTuple,
+    Goals, Layer, LayerKind, Limit, Model, PrefillPart, Provenance, Relief, Request, StateFormat, Target,
+    TargetKind, TimeCost, WeightFormat,
 };
 
 /// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that takes everything as
@@ -123,7 +124,27 @@ impl RequestBuilder {
                 value,
                 provenance: Provenance::Reported,
                 note: String::new(),
+                relief: vec![],
             });
+        }
+        self
+    }
+
+    /// What a flag does to the limits of that name: `value` is the bound with it, none if it does not move it. The schema of every
+    /// target that has such a limit knows the flag.
+    #[must_use]
+    pub fn relief(mut self, name: &str, flag: (&str, &str), value: Option<u64>, note: &str) -> Self {
+        let flag = Flag { name: flag.0.to_owned(), value: flag.1.to_owned() };
+        for target in &mut self.request.targets {
+            for limit in target.limits.iter_mut().filter(|limit| limit.name == name) {
+                limit.relief.push(Relief { flag: flag.clone(), value, note: note.to_owned() });
+                target.schema.push(FlagSchema {
+                    name: flag.name.clone(),
+                    values: FlagType::Text(16),
+                    default: None,
+                    description: String::new(),
+                });
+            }
         }
         self
     }

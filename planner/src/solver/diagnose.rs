@@ -65,19 +65,20 @@ fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusa
         let Some(cost) = choice.prefix.range(unit, unit + 1) else { continue };
         match problem.limits[choice.target as usize].exceeded(&cost) {
             None => return None,
-            Some((limit, value)) => {
+            Some((bound, value)) => {
+                let limit = bound.limit;
                 let target = &request.targets[choice.target as usize].name;
                 over.get_or_insert_with(|| {
                     let message = format!(
                         "{what} alone has {} {value} on `{target}`, the limit is {} ({})",
                         limit.name,
-                        limit.value,
+                        bound.value,
                         names::Named::name(&limit.provenance)
                     );
                     Refusal::new(RefusalKind::OverLimit, message)
                         .with("limit", &limit.name)
                         .with("value", value)
-                        .with("max", limit.value)
+                        .with("max", bound.value)
                         .with("target", target)
                 });
             }

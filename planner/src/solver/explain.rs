@@ -1,9 +1,11 @@
 //! From a solution to a plan with its reasons.
 
-use super::{Placement, Problem, Relaxed, Settings, Solution, TargetLimits, entry_sets, search};
+use super::{Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, search};
 use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix, takes_part, unit_kinds};
-use crate::{Boundary, Cause, Entry, EntryShape, Plan, Reason, Request, Shard};
+use crate::{Boundary, Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Shard};
+
+mod ceilings;
 
 impl Solution {
     /// The plan: every boundary as its shard holds activations, the flags each target's profile recommends, the other targets that
@@ -11,6 +13,7 @@ impl Solution {
     pub fn into_plan(self, request: &Request) -> Plan {
         let mut plan = Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![] };
         self.explain_chain(request, &mut plan.reasons);
+        self.explain_ceilings(request, &mut plan.reasons);
         for (placement, index) in self.shards.iter().zip(0_u32..) {
             let component = &request.model.components[placement.component as usize];
             let target = &request.targets[placement.target as usize];
@@ -27,12 +30,23 @@ impl Solution {
                 entries: self.entries_of(request, placement),
                 inputs: boundaries(&component.inputs),
                 outputs: boundaries(&component.outputs),
-                flags: target.recommended.clone(),
+                flags: target
+                    .recommended
+                    .iter()
+                    .cloned()
+                    .chain(self.relieving_flags(placement.target))
+                    .collect(),
                 build: self.settings.build,
             });
             self.explain_shard(request, placement, index, &mut plan.reasons);
         }
         plan
+    }
+
+    /// Flags of a target beyond those its profile recommends.
+    fn relieving_flags(&self, target: u32) -> Vec<Flag> {
+        let own = self.relieving.iter().filter(|(held, _)| *held == target);
+        own.map(|(_, flag)| flag.clone()).collect()
     }
 
     fn entries_of(&self, request: &Request, placement: &Placement) -> Vec<EntryShape> {
@@ -110,7 +124,7 @@ impl Solution {
     fn explain_shard(&self, request: &Request, placement: &Placement, index: u32, reasons: &mut Vec<Reason>) {
         let component = &request.model.components[placement.component as usize];
         let target = &request.targets[placement.target as usize];
-        let limits = TargetLimits::new(&target.limits);
+        let limits = TargetBounds::new(target, &self.relieving_flags(placement.target));
         let mut push = |choice: String, because: String, cause| {
             reasons.push(Reason { shard: Some(index), choice, because, cause });
         };
@@ -127,16 +141,17 @@ impl Solution {
                     "the whole component is within the limits".to_owned(),
                     Cause::Preference("fewest-shards".to_owned()),
                 )
-            } else if let Some((limit, value)) =
+            } else if let Some((bound, value)) =
                 prefix.range(0, layers as usize).and_then(|cost| limits.exceeded(&cost))
             {
+                let limit = bound.limit;
                 let (what, own) = self.balance_value(placement);
                 let largest = siblings().map(|shard| self.balance_value(shard).1).max().unwrap_or(own);
                 let because = format!(
                     "all {layers} layers have {} {value}, the limit is {} ({}); {} shards, balanced by {what}: {own} of at \
                      most {largest}",
                     limit.name,
-                    limit.value,
+                    bound.value,
                     limit.provenance.name(),
                     siblings().count(),
                 );
@@ -212,7 +227,7 @@ fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[
         0 => 0..kinds.len(),
         end => placement.first as usize..end as usize,
     };
-    let limits = TargetLimits::new(&request.targets[other as usize].limits);
+    let limits = TargetBounds::new(&request.targets[other as usize], &[]);
     let mut why = None;
     for formats in 0..request.formats.len() {
         let formats = u32::try_from(formats).unwrap_or(u32::MAX);
@@ -223,7 +238,7 @@ fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[
                 None => table.illegal(request, kinds[unit], other, formats, entries),
                 Some(cost) => limits
                     .exceeded(&cost)
-                    .map(|(limit, value)| format!("{} {value} is above {}", limit.name, limit.value)),
+                    .map(|(bound, value)| format!("{} {value} is above {}", bound.limit.name, bound.value)),
             };
             if reason.is_some() {
                 fits = false;

@@ -258,6 +258,7 @@ impl Found {
             time,
             exact: self.exact,
             balanced_by: problem.balanced_by,
+            relieving: Vec::new(),
             settings: problem.settings.clone(),
         }
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::RequestBuilder;
-use crate::{Body, Sensitivity, TargetKind, WeightRole};
+use crate::{Body, Plan, Sensitivity, TargetKind, WeightRole};
 
 /// One shard of a candidate: component, first and end unit, target, formats.
 type Piece = (usize, usize, usize, u32, u32);
@@ -464,4 +464,130 @@ fn every_kind_of_refusal_is_found() {
     let settings = Settings { forbidden, ..Settings::default() };
     let refusal = solve(&RequestBuilder::decoder(1).build(), &settings).unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::Exhausted);
+}
+
+fn reasons(request: &Request) -> (Plan, Vec<String>) {
+    let plan = solve(request, &Settings::default()).unwrap().into_plan(request);
+    let said = plan.reasons.iter().map(|reason| format!("{}: {}", reason.choice, reason.because)).collect();
+    (plan, said)
+}
+
+fn says(said: &[String], words: &[&str]) -> bool {
+    said.iter().any(|reason| words.iter().all(|word| reason.contains(word)))
+}
+
+#[test]
+fn a_cut_says_whether_narrower_weights_would_help() {
+    let model = || RequestBuilder::decoder(10).formats(WeightFormat::W4PerChannel, 1, 2);
+    let (_, said) = reasons(&model().limit("npu", "ops", 400).build());
+    assert!(
+        says(
+            &said,
+            &[
+                "decoder is cut, not given narrower weights",
+                "1000 in f32",
+                "does not change",
+                "w4-per-channel"
+            ]
+        ),
+        "{said:#?}"
+    );
+    // Of bytes the opposite holds: narrower weights are what the solver takes, and if they do not do either, that is said.
+    let (plan, said) = reasons(&model().limit("npu", "weight-bytes", 5000).build());
+    assert_eq!(plan.shards.len(), 3, "{said:#?}");
+    let (_, said) = reasons(&model().limit("npu", "weight-bytes", 4000).build());
+    assert!(says(&said, &["not given fewer operations", "bytes are counted", "w4-per-channel"]), "{said:#?}");
+    // A number that does depend on the formats is only told.
+    let fewer = model().limit("npu", "ops", 400).change(|request| {
+        request
+            .costs
+            .iter_mut()
+            .filter(|cost| cost.formats == 1 && cost.ops > 60)
+            .for_each(|cost| cost.ops = 99);
+    });
+    let (_, said) = reasons(&fewer.build());
+    assert!(!says(&said, &["does not change"]), "{said:#?}");
+}
+
+#[test]
+fn a_flag_that_raises_a_limit_is_set_before_anything_is_cut() {
+    let model = || RequestBuilder::decoder(10).limit("npu", "ops", 400);
+    let raised =
+        model().relief("ops", ("cores", "4"), Some(1600), "four cores plan four times as much").build();
+    let (plan, said) = reasons(&raised);
+    assert_eq!(plan.shards.len(), 3, "{said:#?}");
+    let set = Flag { name: "cores".to_owned(), value: "4".to_owned() };
+    assert!(plan.shards.iter().all(|shard| shard.flags == [set.clone()]));
+    assert!(says(&said, &["npu: cores=4", "ops is then 1600, not 400", "four cores plan"]), "{said:#?}");
+
+    // It is left alone where nothing has to be cut, and where it is not enough to save one.
+    let (plan, _) = reasons(
+        &RequestBuilder::decoder(4)
+            .limit("npu", "ops", 400)
+            .relief("ops", ("cores", "4"), Some(1600), "")
+            .build(),
+    );
+    assert!(plan.shards.iter().all(|shard| shard.flags.is_empty()));
+    let (plan, _) = reasons(&model().relief("ops", ("cores", "4"), Some(420), "").build());
+    assert_eq!(plan.shards.len(), 5);
+    assert!(plan.shards.iter().all(|shard| shard.flags.is_empty()));
+    // Without it there is no plan at all.
+    let only =
+        RequestBuilder::decoder(2).limit("npu", "ops", 50).relief("ops", ("cores", "4"), Some(200), "");
+    assert_eq!(reasons(&only.build()).0.shards.len(), 3);
+
+    // A profile that recommends it has it from the start; one that wants another value keeps that.
+    let recommending = |value: &str| {
+        let flag = Flag { name: "cores".to_owned(), value: value.to_owned() };
+        model()
+            .relief("ops", ("cores", "4"), Some(1600), "")
+            .change(move |request| request.targets[0].recommended.push(flag))
+            .build()
+    };
+    assert_eq!(reasons(&recommending("4")).0.shards.len(), 3);
+    assert_eq!(reasons(&recommending("2")).0.shards.len(), 5);
+}
+
+#[test]
+fn a_flag_that_does_not_raise_a_limit_is_said_to_have_been_considered() {
+    let request = |recommended: bool| {
+        RequestBuilder::decoder(10)
+            .limit("npu", "ops", 400)
+            .relief("ops", ("cores", "4"), None, "the report says so")
+            .change(|request| {
+                if recommended {
+                    let flag = Flag { name: "cores".to_owned(), value: "4".to_owned() };
+                    request.targets[0].recommended.push(flag);
+                }
+            })
+            .build()
+    };
+    let (_, said) = reasons(&request(true));
+    assert!(
+        says(&said, &["decoder is cut although cores=4 is set", "does not raise ops: the report says so"]),
+        "{said:#?}"
+    );
+    let (plan, said) = reasons(&request(false));
+    assert!(says(&said, &["cores=4 is not set instead"]), "{said:#?}");
+    assert!(plan.shards.iter().all(|shard| shard.flags.is_empty()));
+}
+
+#[test]
+fn a_reported_count_is_held_beside_the_counts_of_this_lowering() {
+    let (_, said) = reasons(&RequestBuilder::decoder(10).limit("npu", "ops", 2600).build());
+    let words = [
+        "npu: ops ≤ 2600 (reported)",
+        "a layer has 100 to 100",
+        "all 10 have 1000",
+        "within 2600",
+        "may not apply",
+    ];
+    assert!(says(&said, &words), "{said:#?}");
+    let (_, said) = reasons(&RequestBuilder::decoder(10).limit("npu", "ops", 400).build());
+    assert!(says(&said, &["more than 400", "may not apply"]), "{said:#?}");
+    let learned = RequestBuilder::decoder(10).limit("npu", "ops", 400).change(|request| {
+        request.targets[0].limits[0].provenance = crate::Provenance::Learned;
+    });
+    let (_, said) = reasons(&learned.build());
+    assert!(!says(&said, &["may not apply"]), "{said:#?}");
 }

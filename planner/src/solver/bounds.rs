@@ -1,0 +1,73 @@
+//! What a target's limits come to under the flags that are set.
+
+use crate::table::RangeCost;
+use crate::{Flag, Limit, Target};
+
+/// A limit and what it comes to under the flags in use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bound<'request> {
+    pub(super) limit: &'request Limit,
+    pub(super) value: u64,
+}
+
+/// The limits of one target that the solver knows, each the tightest of its name.
+#[derive(Debug, Default, Clone)]
+pub(super) struct TargetBounds<'request> {
+    pub(super) ops: Option<Bound<'request>>,
+    weight_bytes: Option<Bound<'request>>,
+    artefact_bytes: Option<Bound<'request>>,
+    context_bytes: Option<Bound<'request>>,
+    pub(super) shards: Option<Bound<'request>>,
+    pub(super) memory_bytes: Option<Bound<'request>>,
+}
+
+impl<'request> TargetBounds<'request> {
+    /// Under the flags the target's profile recommends and these.
+    pub(super) fn new(target: &'request Target, more: &[Flag]) -> Self {
+        let under = |limit: &'request Limit| {
+            let set = |flag: &Flag| target.recommended.contains(flag) || more.contains(flag);
+            let raised = limit.relief.iter().filter(|relief| set(&relief.flag));
+            let value = raised.filter_map(|relief| relief.value).fold(limit.value, u64::max);
+            Bound { limit, value }
+        };
+        let tightest = |name: &str| {
+            let named = target.limits.iter().filter(|limit| limit.name == name);
+            named.map(under).min_by_key(|bound| bound.value)
+        };
+        Self {
+            ops: tightest("ops"),
+            weight_bytes: tightest("weight-bytes"),
+            artefact_bytes: tightest("artefact-bytes"),
+            context_bytes: tightest("context-bytes"),
+            shards: tightest("shards"),
+            memory_bytes: tightest("memory-bytes"),
+        }
+    }
+
+    /// The bounds on a single shard, each with the shard's value.
+    pub(super) fn on_shards(&self, cost: &RangeCost) -> impl Iterator<Item = (Bound<'request>, u64)> {
+        let pairs = [
+            (self.ops, cost.ops),
+            (self.weight_bytes, cost.weight_bytes),
+            (self.artefact_bytes, cost.artefact_bytes),
+            (self.context_bytes, cost.context_bytes()),
+        ];
+        pairs.into_iter().filter_map(|(bound, value)| Some((bound?, value)))
+    }
+
+    /// What a shard has of the quantity that a limit of this name bounds.
+    pub(super) fn value_of(name: &str, cost: &RangeCost) -> Option<u64> {
+        match name {
+            "ops" => Some(cost.ops),
+            "weight-bytes" => Some(cost.weight_bytes),
+            "artefact-bytes" => Some(cost.artefact_bytes),
+            "context-bytes" => Some(cost.context_bytes()),
+            _ => None,
+        }
+    }
+
+    /// The first bound a single shard exceeds, with the shard's value.
+    pub(super) fn exceeded(&self, cost: &RangeCost) -> Option<(Bound<'request>, u64)> {
+        self.on_shards(cost).find(|(bound, value)| *value > bound.value)
+    }
+}

@@ -1,0 +1,137 @@
+//! What is said of limits: why a cut and not something else, and how far a limit that others reported may be trusted here.
+
+use super::super::bounds::{Bound, TargetBounds};
+use super::super::{Solution, relief};
+use crate::names::{self, Named};
+use crate::table::{CostTable, Prefix};
+use crate::{Cause, Flag, Provenance, Reason, Request, Target};
+
+impl Solution {
+    /// For every target and layered component: of each limit that made it be cut, what was considered before; of a limit on operations that
+    /// somebody else reported, that it was counted otherwise.
+    pub(super) fn explain_ceilings(&self, request: &Request, reasons: &mut Vec<Reason>) {
+        for (target, index) in request.targets.iter().zip(0_u32..) {
+            let more = self.relieving_flags(index);
+            let bounds = TargetBounds::new(target, &more);
+            let mut set = target.recommended.clone();
+            set.extend(more);
+            for (component, bound, value) in relief::binding(request, self, index, &bounds) {
+                let name = &request.model.components[component as usize].name;
+                self.explain_width(request, component, index, (bound, value), reasons);
+                explain_flags(&bound, &set, name, reasons);
+            }
+            explain_raised(target, &set, reasons);
+            self.explain_reported(request, index, &bounds, reasons);
+        }
+    }
+
+    /// Whether other formats would have helped instead of the cut, read from the cost table.
+    fn explain_width(
+        &self,
+        request: &Request,
+        component: u32,
+        target: u32,
+        (bound, value): (Bound<'_>, u64),
+        reasons: &mut Vec<Reason>,
+    ) {
+        let name = &bound.limit.name;
+        let placed = self.shards.iter().find(|shard| (shard.component, shard.target) == (component, target));
+        let Some(used) = placed.map(|shard| shard.formats) else { return };
+        let part = &request.model.components[component as usize];
+        let table = CostTable::new(request);
+        let mut others: Vec<(String, u64)> = Vec::new();
+        for (tuple, format) in request.formats.iter().zip(0_u32..).filter(|(_, format)| *format != used) {
+            let prefix = Prefix::new(request, &table, part, target, format, &self.entries);
+            let Some(whole) = prefix.range(0, part.layer_count() as usize) else { continue };
+            others.extend(TargetBounds::value_of(name, &whole).map(|other| (names::formats(tuple), other)));
+        }
+        let formats = names::formats(&request.formats[used as usize]);
+        let (instead, mut because) = match name.as_str() {
+            "ops" => ("narrower weights", format!("operations are counted, {value} in {formats}")),
+            _ => (
+                "fewer operations",
+                format!(
+                    "bytes are counted, {value} in {formats}: their number does not follow from the operations"
+                ),
+            ),
+        };
+        if name == "ops" && others.iter().all(|(_, other)| *other == value) {
+            because.push_str(": the width of weights does not change their number");
+        }
+        for (formats, other) in &others {
+            let fits = if *other <= bound.value { " and would fit, but costs more" } else { "" };
+            because.push_str(&format!("; {formats} has {other}{fits}"));
+        }
+        reasons.push(reason(format!("{} is cut, not given {instead}", part.name), because, name));
+    }
+
+    /// That a count of operations was reported by somebody who lowers the model otherwise.
+    fn explain_reported(
+        &self,
+        request: &Request,
+        target: u32,
+        bounds: &TargetBounds<'_>,
+        reasons: &mut Vec<Reason>,
+    ) {
+        let reported = |bound: &Bound<'_>| bound.limit.provenance == Provenance::Reported;
+        let Some(bound) = bounds.ops.filter(reported) else { return };
+        let table = CostTable::new(request);
+        for (component, index) in request.model.components.iter().zip(0_u32..) {
+            let placed = self.shards.iter().find(|shard| (shard.component, shard.target) == (index, target));
+            let (Some(placed), layers @ 1..) = (placed, component.layer_count() as usize) else { continue };
+            let prefix = Prefix::new(request, &table, component, target, placed.formats, &self.entries);
+            let Some(whole) = prefix.range(0, layers) else { continue };
+            let each = (0..layers).filter_map(|layer| Some(prefix.range(layer, layer + 1)?.ops));
+            let (Some(least), Some(most)) = (each.clone().min(), each.max()) else { continue };
+            let verdict = if whole.ops > bound.value { "more than" } else { "within" };
+            let because = format!(
+                "it was counted in the operations of whoever reported it; here a layer has {least} to {most} and all {layers} have {}, \
+                 {verdict} {}: the reported refusal may not apply to this lowering{}",
+                whole.ops,
+                bound.value,
+                note_after(&bound.limit.note)
+            );
+            let name = &request.targets[target as usize].name;
+            reasons.push(reason(format!("{name}: ops ≤ {} (reported)", bound.value), because, "ops"));
+        }
+    }
+}
+
+/// Flags that were considered against a limit and leave it where it is.
+fn explain_flags(bound: &Bound<'_>, set: &[Flag], component: &str, reasons: &mut Vec<Reason>) {
+    for relief in bound.limit.relief.iter().filter(|relief| relief.value.is_none()) {
+        let flag = format!("{}={}", relief.flag.name, relief.flag.value);
+        let choice = match set.contains(&relief.flag) {
+            true => format!("{component} is cut although {flag} is set"),
+            false => format!("{component} is cut, {flag} is not set instead"),
+        };
+        let because = format!("it does not raise {}{}", bound.limit.name, note_after(&relief.note));
+        reasons.push(reason(choice, because, &bound.limit.name));
+    }
+}
+
+/// Flags in use that raise a limit.
+fn explain_raised(target: &Target, set: &[Flag], reasons: &mut Vec<Reason>) {
+    for limit in &target.limits {
+        for relief in limit.relief.iter().filter(|relief| set.contains(&relief.flag)) {
+            let Some(value) = relief.value.filter(|value| *value > limit.value) else { continue };
+            let flag = format!("{}={}", relief.flag.name, relief.flag.value);
+            let because = format!(
+                "{} is then {value}, not {} ({}){}",
+                limit.name,
+                limit.value,
+                limit.provenance.name(),
+                note_after(&relief.note)
+            );
+            reasons.push(reason(format!("{}: {flag}", target.name), because, &limit.name));
+        }
+    }
+}
+
+fn note_after(note: &str) -> String {
+    if note.is_empty() { String::new() } else { format!(": {note}") }
+}
+
+fn reason(choice: String, because: String, limit: &str) -> Reason {
+    Reason { shard: None, choice, because, cause: Cause::Limit(limit.to_owned()) }
+}

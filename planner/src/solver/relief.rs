@@ -1,0 +1,67 @@
+//! Flags that raise a limit, before anything is cut to it.
+
+use super::Solution;
+use super::bounds::{Bound, TargetBounds};
+use crate::table::{CostTable, Prefix};
+use crate::{Flag, Request};
+
+/// The request with flags added to what its targets recommend.
+pub(super) fn with_flags(request: &Request, flags: &[(u32, Flag)]) -> Request {
+    let mut request = request.clone();
+    for (target, flag) in flags {
+        request.targets[*target as usize].recommended.push(flag.clone());
+    }
+    request
+}
+
+/// Flags worth trying: known to the compiler, not set to something else, and known to raise a limit that made `solution` cut a component,
+/// or, without a solution, any limit.
+pub(super) fn candidates(request: &Request, solution: Option<&Solution>) -> Vec<(u32, Flag)> {
+    let mut found: Vec<(u32, Flag)> = Vec::new();
+    for (target, index) in request.targets.iter().zip(0_u32..) {
+        let bounds = TargetBounds::new(target, &[]);
+        for limit in &target.limits {
+            if solution.is_some_and(|solution| !cuts(request, solution, index, &bounds, &limit.name)) {
+                continue;
+            }
+            for relief in &limit.relief {
+                let flag = &relief.flag;
+                let known = target.schema.iter().any(|schema| schema.name == flag.name);
+                let decided = target.recommended.iter().any(|held| held.name == flag.name)
+                    || found.iter().any(|(held, other)| *held == index && other.name == flag.name);
+                if known && !decided && relief.value.is_some_and(|value| value > limit.value) {
+                    found.push((index, flag.clone()));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a layered component was cut on that target because of that limit.
+fn cuts(request: &Request, solution: &Solution, target: u32, bounds: &TargetBounds<'_>, name: &str) -> bool {
+    binding(request, solution, target, bounds).iter().any(|(_, bound, _)| bound.limit.name == name)
+}
+
+/// Layered components that were cut on that target, each with the bounds that all its layers together would exceed there, and by what.
+pub(super) fn binding<'request>(
+    request: &Request,
+    solution: &Solution,
+    target: u32,
+    bounds: &TargetBounds<'request>,
+) -> Vec<(u32, Bound<'request>, u64)> {
+    let table = CostTable::new(request);
+    let mut found = Vec::new();
+    for (component, index) in request.model.components.iter().zip(0_u32..) {
+        let shards = || solution.shards.iter().filter(|shard| shard.component == index);
+        let Some(first) = shards().find(|shard| shard.target == target) else { continue };
+        if component.layer_count() == 0 || shards().count() < 2 {
+            continue;
+        }
+        let prefix = Prefix::new(request, &table, component, target, first.formats, &solution.entries);
+        let Some(whole) = prefix.range(0, component.layer_count() as usize) else { continue };
+        let over = bounds.on_shards(&whole).filter(|(bound, value)| *value > bound.value);
+        found.extend(over.map(|(bound, value)| (index, bound, value)));
+    }
+    found
+}
