@@ -42,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-planner-even", &["shardwright-planner"]),
     ("shardwright-shim-abi", &[]),
     ("shardwright-neuron-adapter", &[]),
+    ("shardwright-neuron-simulator", &["shardwright-neuron-adapter"]),
     ("shardwright-neuron-recorder", &["shardwright-neuron-adapter"]),
     ("shardwright-neuron-containers", &[]),
     // For tests of shims.

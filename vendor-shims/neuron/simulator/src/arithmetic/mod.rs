@@ -1,0 +1,15 @@
+//! What the operations compute: integer arithmetic as TensorFlow Lite defines it, and real arithmetic in 32 or 16 bits.
+//!
+//! Where TensorFlow Lite has no integer definition of an operation (16-bit DIV, MEAN, normalisations, …) the integers are decoded, the equation is evaluated in 64-bit
+//! floating point, and the result is rounded to the nearest step: the best any hardware could do. What MediaTek's hardware does is not known.
+
+pub mod convert;
+pub mod elementwise;
+pub mod fixed;
+pub mod matrix;
+pub mod movement;
+pub mod normalise;
+pub mod reduce;
+pub mod softmax;
+pub mod table;
+pub mod tensor;

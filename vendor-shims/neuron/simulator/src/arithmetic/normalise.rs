@@ -1,0 +1,57 @@
+//! L2_NORMALIZATION and the extension's RMS and layer normalisations, over the last dimension: in 64 bits, rounded once. Under relaxed arithmetic inputs and result are
+//! rounded to 16 bits, the sums are not: what the hardware does is not known.
+
+use super::tensor::{Elements, Layout, Tensor, encoded};
+
+/// Which normalisation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Norm {
+    /// x/√(Σx²), at least 10⁻⁶ below, after `kernels/l2norm.cc`.
+    L2,
+    /// x/√(mean(x²) + ε).
+    RootMeanSquare {
+        /// ε
+        epsilon: f64,
+    },
+    /// (x − mean)/√(variance + ε).
+    Layer {
+        /// ε
+        epsilon: f64,
+    },
+}
+
+/// norm(x)·gamma + beta; gamma and beta have one element, or as many as the last dimension.
+pub fn normalise(
+    norm: Norm,
+    x: &Tensor<'_>,
+    gamma: Option<&Tensor<'_>>,
+    beta: Option<&Tensor<'_>>,
+    out: &Layout,
+    relaxed: bool,
+) -> Elements<'static> {
+    let depth = x.layout.dimensions.last().copied().unwrap_or(1).max(1);
+    let gamma = gamma.map(|gamma| gamma.decoded(relaxed));
+    let beta = beta.map(|beta| beta.decoded(relaxed));
+    let at = |values: &Option<Vec<f64>>, column: usize, otherwise: f64| {
+        values.as_ref().map_or(otherwise, |values| if values.len() == 1 { values[0] } else { values[column] })
+    };
+    let decoded = x.decoded(relaxed);
+    let mut found = Vec::with_capacity(decoded.len());
+    for row in decoded.chunks(depth) {
+        let square = |row: &[f64], centre: f64| row.iter().map(|x| (x - centre) * (x - centre)).sum::<f64>();
+        let (centre, divisor) = match norm {
+            Norm::L2 => (0.0, square(row, 0.0).sqrt().max(1e-6)),
+            Norm::RootMeanSquare { epsilon } => (0.0, (square(row, 0.0) / depth as f64 + epsilon).sqrt()),
+            Norm::Layer { epsilon } => {
+                let mean = row.iter().sum::<f64>() / depth as f64;
+                (mean, (square(row, mean) / depth as f64 + epsilon).sqrt())
+            }
+        };
+        found.extend(
+            row.iter()
+                .enumerate()
+                .map(|(column, x)| (x - centre) / divisor * at(&gamma, column, 1.0) + at(&beta, column, 0.0)),
+        );
+    }
+    encoded(out, found.into_iter(), relaxed)
+}

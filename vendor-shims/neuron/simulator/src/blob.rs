@@ -1,0 +1,261 @@
+//! The blob: what a compilation stores and a restore reads. A format of our own with a magic of our own; its trailer alone has the shape of the field's, so that what
+//! reads those can be tested on it.
+//!
+//! Little endian. 0: `SWNEURON`; 8: u32 layout 1; 12: version, three bytes and a zero; 16: processor, 16 bytes; 32: u64 start, 40: u64 length of the code; 48: u64 start
+//! of the trailer; 56: u32 operations; 60: CRC-32 of everything from 64 on; 64: inputs and outputs (u32 counts, then for each i32 type, u32 rank, u32 dimensions, f32
+//! scale, i32 zero point, u64 bytes); at the code's start, a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the data, the head (plan and network),
+//! zeros to a multiple of 64, the data (long constants). The trailer: three strings, each u32 length, four zero bytes, the bytes: a UUID made of the code, a JSON record
+//! in the spelling of the major version, the options as they were given.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use shardwright_neuron_adapter::RuntimeVersion;
+use shardwright_neuron_adapter::result::BAD_DATA;
+
+use crate::bytes::{Reader, Writer, crc32, sum};
+use crate::call::{Refused, refuse};
+use crate::network::{Image, Network, Value};
+use crate::options::Flag;
+
+/// What a blob begins with.
+pub const MAGIC: &[u8; 8] = b"SWNEURON";
+const LAYOUT: u32 = 1;
+const HEAD: usize = 64;
+const CODE_MAGIC: &[u8; 4] = b"SWNC";
+const CODE_FORMAT: u32 = 1;
+const CODE_HEAD: usize = 24;
+const SOC_BYTES: usize = 16;
+
+/// What decides about the code besides the network.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Options that are honoured, in order.
+    pub honoured: Vec<Flag>,
+    /// Bits of the hint.
+    pub hint: u32,
+    /// The preference.
+    pub preference: i32,
+    /// Kilobytes that may be used, if they were set.
+    pub l1_kilobytes: Option<u32>,
+}
+
+impl Plan {
+    fn encode(&self, out: &mut Writer) {
+        out.count(self.honoured.len());
+        for flag in &self.honoured {
+            for text in [&flag.name, &flag.value] {
+                out.count(text.len());
+                out.bytes(text.as_bytes());
+            }
+        }
+        out.u32(self.hint);
+        out.u32(self.preference as u32);
+        out.u32(self.l1_kilobytes.map_or(0, |kilobytes| kilobytes.saturating_add(1)));
+        // A tile for every resource, as a compiler's code differs in many places and not in one.
+        let seed = sum(&out.bytes);
+        for place in 0..8u32 {
+            out.u32((seed.rotate_left(place * 8) >> 32) as u32 % 64 + 1);
+        }
+    }
+
+    fn skip(from: &mut Reader<'_>) -> Option<()> {
+        for _ in 0..from.count(1 << 12)? {
+            for _ in 0..2 {
+                let length = from.count(crate::options::LONGEST)?;
+                from.bytes(length)?;
+            }
+        }
+        from.bytes(4 * (3 + 8)).map(|_| ())
+    }
+}
+
+/// A blob as it is stored, and the network that reads its weights in it.
+#[derive(Debug)]
+pub struct Compiled {
+    /// All of the blob.
+    pub image: Arc<Image>,
+    /// The network.
+    pub network: Network,
+}
+
+/// The record of the compiler, in the spelling of the major version.
+fn record(version: RuntimeVersion) -> String {
+    let build =
+        format!("{:010x}", sum(format!("shardwright-simulator {version}").as_bytes()) & 0xFF_FFFF_FFFF);
+    if version.major >= 9 {
+        format!(
+            r#"{{"CompilerName": "shardwright-simulator", "CompilerVersion": "{version}", "Neuron SHA1": "{build}"}}"#
+        )
+    } else {
+        format!(r#"{{"Compiler": "shardwright-simulator {version}", "Neuron SHA1": "{build}"}}"#)
+    }
+}
+
+fn uuid(code: u64) -> String {
+    let (high, low) = (code, code.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    // Version 8: made by a rule of one's own.
+    format!(
+        "{:08x}-{:04x}-8{:03x}-{:04x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xFFFF,
+        high & 0xFFF,
+        (low >> 48) & 0x3FFF | 0x8000,
+        low & 0xFFFF_FFFF_FFFF
+    )
+}
+
+fn describe_ends(network: &Network, out: &mut Writer) {
+    out.count(network.inputs.len());
+    out.count(network.outputs.len());
+    for index in network.inputs.iter().chain(&network.outputs) {
+        let layout = &network.operands[*index as usize].layout;
+        out.u32(layout.kind as u32);
+        out.count(layout.dimensions.len());
+        for length in &layout.dimensions {
+            // Dimensions come from 32 bits.
+            out.u32(*length as u32);
+        }
+        out.u32(layout.scale.to_bits());
+        out.u32(layout.zero_point as u32);
+        out.u64(layout.bytes() as u64);
+    }
+}
+
+/// Writes the blob of a network. Long constants are copied here, once; afterwards the network has them in the blob.
+pub fn compile(
+    mut network: Network,
+    plan: &Plan,
+    version: RuntimeVersion,
+    soc: &str,
+    options: &str,
+) -> Compiled {
+    let mut ends = Writer::default();
+    ends.bytes(&[0; HEAD]);
+    describe_ends(&network, &mut ends);
+    ends.align(64);
+    let code_start = ends.bytes.len();
+
+    let mut head = Writer::default();
+    plan.encode(&mut head);
+    let data_length = network.encode(&mut head);
+    let data_start = (code_start + CODE_HEAD + head.bytes.len()).next_multiple_of(64);
+    let code_end = data_start + data_length;
+
+    // The UUID has a fixed length, so the trailer can be measured before the code is there.
+    let trailer = |uuid: &str| {
+        let mut trailer = Writer::default();
+        for text in [uuid, &record(version), options] {
+            trailer.count(text.len());
+            trailer.u32(0);
+            trailer.bytes(text.as_bytes());
+        }
+        trailer.bytes
+    };
+    let total = code_end + trailer(&uuid(0)).len();
+    let mut image = Image::new(total);
+    let bytes = image.bytes_mut();
+    bytes[..ends.bytes.len()].copy_from_slice(&ends.bytes);
+    let mut code_head = Writer::default();
+    code_head.bytes(CODE_MAGIC);
+    code_head.u32(CODE_FORMAT);
+    code_head.u64(head.bytes.len() as u64);
+    code_head.u64(data_length as u64);
+    bytes[code_start..code_start + CODE_HEAD].copy_from_slice(&code_head.bytes);
+    bytes[code_start + CODE_HEAD..][..head.bytes.len()].copy_from_slice(&head.bytes);
+    network.write_data(&mut bytes[data_start..code_end]);
+    let identity = uuid(sum(&bytes[code_start..code_end]));
+    bytes[code_end..].copy_from_slice(&trailer(&identity));
+
+    let mut start = Writer::default();
+    start.bytes(MAGIC);
+    start.u32(LAYOUT);
+    start.bytes(&[version.major, version.minor, version.patch, 0]);
+    let mut name = [0; SOC_BYTES];
+    let length = soc.len().min(SOC_BYTES);
+    name[..length].copy_from_slice(&soc.as_bytes()[..length]);
+    start.bytes(&name);
+    start.u64(code_start as u64);
+    start.u64((code_end - code_start) as u64);
+    start.u64(code_end as u64);
+    start.count(network.operations.len());
+    start.u32(crc32(&bytes[HEAD..]));
+    bytes[..HEAD].copy_from_slice(&start.bytes);
+
+    let image = Arc::new(image);
+    let mut at = data_start;
+    for operand in &mut network.operands {
+        let length = operand.layout.bytes();
+        if !matches!(operand.value, Value::Absent)
+            && length > shardwright_neuron_adapter::setting::COPIED_AT_ONCE
+        {
+            operand.value = Value::Within(at..at + length);
+            at += length.next_multiple_of(64);
+        }
+    }
+    network.image = Some(image.clone());
+    Compiled { image, network }
+}
+
+/// Reads a blob for a version and a processor.
+pub fn restore(bytes: &[u8], version: RuntimeVersion, soc: &str) -> Result<Compiled, Refused> {
+    let mut from = Reader::new(bytes);
+    if from.bytes(MAGIC.len()) != Some(MAGIC) {
+        return refuse(BAD_DATA, "the compiled network is none of this simulator's");
+    }
+    let damaged = || Refused {
+        code: BAD_DATA,
+        message: "the compiled network is damaged: its head does not fit".to_owned(),
+    };
+    let layout = from.u32().ok_or_else(damaged)?;
+    let [major, minor, patch, _] = *from.bytes(4).and_then(|four| four.first_chunk()).ok_or_else(damaged)?;
+    let made_by = RuntimeVersion::new(major, minor, patch);
+    if major != version.major || layout != LAYOUT {
+        return refuse(
+            BAD_DATA,
+            format!(
+                "the compiled network is of version {made_by}, and this is {version}: majors do not read each other's"
+            ),
+        );
+    }
+    let name = from.bytes(SOC_BYTES).ok_or_else(damaged)?;
+    let name = String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+    let place = |from: &mut Reader<'_>| from.u64().and_then(|value| usize::try_from(value).ok());
+    let code_start = place(&mut from).ok_or_else(damaged)?;
+    let code_length = place(&mut from).ok_or_else(damaged)?;
+    let trailer = place(&mut from).ok_or_else(damaged)?;
+    let operations = from.u32().ok_or_else(damaged)?;
+    let crc = from.u32().ok_or_else(damaged)?;
+    if crc32(&bytes[HEAD..]) != crc {
+        return refuse(BAD_DATA, "the compiled network is damaged: its checksum is another");
+    }
+    if name != soc {
+        return refuse(BAD_DATA, format!("the compiled network is for {name}, and this is {soc}"));
+    }
+    let code_end = code_start
+        .checked_add(code_length)
+        .filter(|end| *end <= trailer && trailer <= bytes.len())
+        .ok_or_else(damaged)?;
+    let mut image = Image::new(bytes.len());
+    image.bytes_mut().copy_from_slice(bytes);
+    let network = read_code(Arc::new(image), code_start..code_end).ok_or_else(damaged)?;
+    if network.operations.len() != operations as usize {
+        return Err(damaged());
+    }
+    let image = network.image.clone().ok_or_else(damaged)?;
+    Ok(Compiled { image, network })
+}
+
+fn read_code(image: Arc<Image>, code: Range<usize>) -> Option<Network> {
+    let shared = image.clone();
+    let bytes = shared.bytes().get(code.clone())?;
+    let mut from = Reader::new(bytes);
+    (from.bytes(4)? == CODE_MAGIC && from.u32()? == CODE_FORMAT).then_some(())?;
+    let head = usize::try_from(from.u64()?).ok()?;
+    let data = usize::try_from(from.u64()?).ok()?;
+    let data_start = code.start.checked_add(CODE_HEAD)?.checked_add(head)?.checked_next_multiple_of(64)?;
+    (data_start.checked_add(data)? == code.end).then_some(())?;
+    let mut from = Reader::new(from.bytes(head)?);
+    Plan::skip(&mut from)?;
+    Network::decode(&mut from, image, data_start..code.end)
+}

@@ -1,0 +1,249 @@
+//! What the library pretends to be, from a JSON file that a variable names. The file is looked at on every call and read again when it changed.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use shardwright_neuron_adapter::setting::PLATFORM_VARIABLE;
+use shardwright_neuron_adapter::{FUNCTIONS, RuntimeVersion};
+
+use crate::options::{KNOWN, WITHOUT_EFFECT_ON_CODE};
+use crate::target::Target;
+
+/// Names the file. Without it the library is what [`Configuration::default`] says.
+pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_SIMULATOR";
+
+/// What the library pretends to be.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Configuration {
+    /// The version, `[8, 2, 28]`.
+    pub version: [u8; 3],
+    /// The processor in lower case, unless the client's variable `MTKNN_ADAPTER_DLA_PLATFORM` names one.
+    pub soc: String,
+    /// What `Neuron_getL1MemorySizeKb` answers.
+    pub l1_kilobytes: u32,
+    /// What `Neuron_getNeuroPilotMagicNumber` answers.
+    pub magic_number: i32,
+    /// Compilations of more operations are refused as unmappable. None: there is no limit.
+    pub most_operations: Option<u64>,
+    /// Tensors have no more dimensions.
+    pub most_dimensions: usize,
+    /// Which options change the code; others are embedded in the blob and do nothing.
+    pub honoured: Honoured,
+    /// Options that `createWithOptions` and `setOptimizationString` refuse.
+    pub refused_options: BTreeSet<String>,
+    /// Operations refused besides those the library does not have.
+    pub denied_operations: Vec<i32>,
+    /// Operand types refused besides those the version does not have.
+    pub denied_types: Vec<i32>,
+    /// Constants that the client keeps are summed when they are set and when a compilation finishes, and a change is refused; a blob is stored before anything is executed.
+    pub strict: bool,
+    /// Bytes of the device's address space, which memories take, and code that is to be imported for ever. None: no limit.
+    pub most_device_bytes: Option<u64>,
+    /// The last dimension of inputs and outputs is padded to a multiple of this.
+    pub padded_to: u32,
+    /// A file to which a line is appended for every call.
+    pub trace: Option<PathBuf>,
+    /// Refusals are told on stderr.
+    pub messages: bool,
+    /// What goes wrong.
+    pub failures: Vec<Failure>,
+}
+
+impl Default for Configuration {
+    fn default() -> Configuration {
+        Configuration {
+            version: [8, 2, 28],
+            soc: "mt6989".to_owned(),
+            l1_kilobytes: 7168,
+            magic_number: 0,
+            most_operations: None,
+            most_dimensions: 4,
+            honoured: Honoured::default(),
+            refused_options: BTreeSet::new(),
+            denied_operations: Vec::new(),
+            denied_types: Vec::new(),
+            strict: false,
+            most_device_bytes: None,
+            padded_to: 1,
+            trace: None,
+            messages: false,
+            failures: Vec::new(),
+        }
+    }
+}
+
+/// Which options change the code.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Honoured {
+    /// `known`, `all` or `none`.
+    Group(Group),
+    /// These.
+    Names(BTreeSet<String>),
+}
+
+/// Groups of options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Group {
+    /// Those that public sources name, without those that cannot change code.
+    Known,
+    /// All but those that cannot change code.
+    All,
+    /// None.
+    None,
+}
+
+impl Default for Honoured {
+    fn default() -> Honoured {
+        Honoured::Group(Group::Known)
+    }
+}
+
+impl Honoured {
+    /// Whether an option changes the code.
+    pub fn has(&self, name: &str) -> bool {
+        let can = !WITHOUT_EFFECT_ON_CODE.contains(&name);
+        match self {
+            Honoured::Group(Group::Known) => can && KNOWN.contains(&name),
+            Honoured::Group(Group::All) => can,
+            Honoured::Group(Group::None) => false,
+            Honoured::Names(names) => names.contains(name),
+        }
+    }
+}
+
+/// Something that goes wrong at a function.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// Its name.
+    pub function: String,
+    /// So many calls go well first, counted over the life of the process.
+    #[serde(default)]
+    pub skip: u64,
+    /// What happens.
+    pub how: How,
+}
+
+/// What happens instead of the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum How {
+    /// The code is answered and nothing done.
+    Result(i32),
+    /// The process gets the signal.
+    Signal(i32),
+    /// The process ends with the status.
+    Exit(i32),
+    /// The call does not come back.
+    Hang,
+    /// The process aborts.
+    Abort,
+    /// `getCompiledNetworkSize` answers 0 and `NO_ERROR`.
+    Empty,
+    /// `getSupportedOperations` answers true for every operation.
+    AllTrue,
+    /// `getSupportedOperations` answers false for every operation.
+    AllFalse,
+}
+
+impl Configuration {
+    /// Reads the JSON of a configuration.
+    pub fn parse(text: &[u8]) -> Result<Configuration, String> {
+        let found: Configuration = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        for failure in &found.failures {
+            let known = FUNCTIONS.iter().any(|function| function.name == failure.function);
+            if !known {
+                return Err(format!("there is no function `{}`", failure.function));
+            }
+        }
+        if found.padded_to == 0 || found.padded_to > 1 << 16 {
+            return Err("`padded_to` is not in 1 to 65536".to_owned());
+        }
+        Ok(found)
+    }
+
+    /// The version.
+    pub fn runtime_version(&self) -> RuntimeVersion {
+        let [major, minor, patch] = self.version;
+        RuntimeVersion::new(major, minor, patch)
+    }
+
+    /// Whom the library pretends to run on: the client's variable first.
+    pub fn target(&self) -> Target {
+        let said = std::env::var(PLATFORM_VARIABLE).ok().filter(|soc| !soc.is_empty());
+        Target {
+            version: self.runtime_version(),
+            soc: said.unwrap_or_else(|| self.soc.clone()).to_lowercase(),
+            rank: self.most_dimensions,
+            denied_operations: self.denied_operations.clone(),
+            denied_types: self.denied_types.clone(),
+        }
+    }
+}
+
+struct Read {
+    path: PathBuf,
+    stamp: (SystemTime, u64),
+    configuration: Arc<Configuration>,
+}
+
+static LAST: Mutex<Option<Read>> = Mutex::new(None);
+
+/// The configuration in force, or what is wrong with its file.
+pub fn current() -> Result<Arc<Configuration>, String> {
+    let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
+        return Ok(Arc::new(Configuration::default()));
+    };
+    let wrong = |problem: String| format!("{VARIABLE}: {}: {problem}", path.display());
+    let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
+    let stamp = (metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(last) = last.as_ref().filter(|last| last.path == path && last.stamp == stamp) {
+        return Ok(last.configuration.clone());
+    }
+    let text = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+    let configuration = Arc::new(Configuration::parse(&text).map_err(wrong)?);
+    *last = Some(Read { path, stamp, configuration: configuration.clone() });
+    Ok(configuration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_read_and_typing_errors_are_told() {
+        assert_eq!(Configuration::parse(b"{}"), Ok(Configuration::default()));
+        let text = br#"{"version": [9, 0, 3], "honoured": ["opt"], "failures": [{"function": "NeuronModel_create", "how": {"result": 4}},
+            {"function": "NeuronModel_finish", "skip": 1, "how": "hang"}]}"#;
+        let found = Configuration::parse(text).expect("well formed");
+        assert_eq!(found.runtime_version(), RuntimeVersion::new(9, 0, 3));
+        assert!(found.honoured.has("opt") && !found.honoured.has("gno"));
+        assert_eq!(
+            (found.failures[0].how, found.failures[1].how, found.failures[1].skip),
+            (How::Result(4), How::Hang, 1)
+        );
+        for (text, problem) in [
+            (&br#"{"verison": [9, 0, 3]}"#[..], "verison"),
+            (br#"{"failures": [{"function": "NeuronModel_crate", "how": "hang"}]}"#, "NeuronModel_crate"),
+            (br#"{"padded_to": 0}"#, "padded_to"),
+            (b"[", "EOF"),
+        ] {
+            let error = Configuration::parse(text).expect_err(problem);
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn options_that_print_change_no_code() {
+        let known = Honoured::default();
+        assert!(known.has("num-mdla") && !known.has("show-exec-plan") && !known.has("invented"));
+        assert!(Honoured::Group(Group::All).has("invented") && !Honoured::Group(Group::None).has("opt"));
+    }
+}
