@@ -2,10 +2,14 @@
 //!
 //! What became of a flag is found out in [`probe`](crate::probe); this file only says what was asked for.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use shardwright_shim_abi::{Flag, FlagKind, Options};
 
-use crate::lower::{Heads, KeyRows, Product, Rotary, Variants};
+use crate::lower::Variants;
 use crate::session::{FinalizeValue, GraphOptions};
 use crate::soc::Soc;
 
@@ -20,13 +24,151 @@ const MAX_HVX_THREADS: i64 = 16;
 /// Longest key or value handed to finalize.
 const MAX_KEY: usize = 256;
 
-const ROTARY: &[&str] = &["fused", "pairs", "exchanged", "by-width"];
-const KEYS: &[&str] = &["joined", "split"];
-const HEADS: &[&str] = &["before-norm", "after-norm", "after-rotary", "never", "grouped", "by-width"];
-const TURNED: &[&str] = &["true", "false"];
-const PRODUCT: &[&str] = &["fully-connected", "convolution", "mat-mul"];
+/// Longest time of one trial of a search: whole decoder layers take seconds.
+const SEARCH_SECONDS: u64 = 120;
+/// A day.
+const MAX_SEARCH_SECONDS: i64 = 86_400;
+/// Narrower and wider products than these are nobody's wish: the one would be cut into thousands, the other takes hours.
+const WIDEST_RANGE: (i64, i64) = (256, 1 << 20);
+
 const SEARCH: &[&str] = &["off", "layers", "all"];
+const SWITCH: &[&str] = &["true", "false"];
 const AUTO: &str = "auto";
+
+/// A flag of the lowering: it sets one field of [`Variants`].
+struct Way {
+    /// Its name.
+    flag: &'static str,
+    /// The field, as [`Variants`] is written.
+    field: &'static str,
+    values: Values,
+    description: &'static str,
+}
+
+/// What a field takes.
+enum Values {
+    /// One of an enumeration's words.
+    Words(&'static [&'static str]),
+    /// `true` or `false`.
+    Switch,
+    /// A whole number within a range.
+    Number(i64, i64),
+}
+
+/// One for each field of [`Variants`].
+const WAYS: &[Way] = &[
+    Way {
+        flag: "rotary",
+        field: "rotary",
+        values: Values::Words(&["fused", "pairs", "exchanged", "negated", "by-width"]),
+        description: "how rotary embedding is written",
+    },
+    Way {
+        flag: "keys",
+        field: "keys",
+        values: Values::Words(&["joined", "split"]),
+        description: "how new rows stand beside a state",
+    },
+    Way {
+        flag: "turned-keys",
+        field: "turned",
+        values: Values::Switch,
+        description: "whether keys are turned by an operation of their own or by the product",
+    },
+    Way {
+        flag: "heads",
+        field: "heads",
+        values: Values::Words(&["before-norm", "after-norm", "after-rotary", "never", "grouped", "by-width"]),
+        description: "where queries go from rows to heads",
+    },
+    Way {
+        flag: "mask",
+        field: "mask",
+        values: Values::Words(&["broadcast", "repeated", "by-width"]),
+        description: "how a mask that heads share meets their scores",
+    },
+    Way {
+        flag: "product",
+        field: "product",
+        values: Values::Words(&["fully-connected", "convolution", "mat-mul"]),
+        description: "how a product with weights is written",
+    },
+    Way {
+        flag: "widest",
+        field: "widest",
+        values: Values::Number(WIDEST_RANGE.0, WIDEST_RANGE.1),
+        description: "outputs of one product with weights; a wider one is cut and joined",
+    },
+];
+
+impl Way {
+    fn named(flag: &str) -> Option<&'static Way> {
+        WAYS.iter().find(|way| way.flag == flag)
+    }
+
+    /// A value, or none for `auto`.
+    fn read(&self, value: &str) -> Result<Option<Value>, String> {
+        if value == AUTO {
+            return Ok(None);
+        }
+        let words = |words: &[&str]| format!("`{value}` is none of {}, {AUTO}", words.join(", "));
+        let read = match self.values {
+            Values::Words(legal) if legal.contains(&value) => Value::from(value),
+            Values::Words(legal) => return Err(words(legal)),
+            Values::Switch if SWITCH.contains(&value) => Value::from(value == "true"),
+            Values::Switch => return Err(words(SWITCH)),
+            Values::Number(least, most) => Value::from(
+                number::<u64>(value, most, least).map_err(|reason| format!("{reason}, nor {AUTO}"))?,
+            ),
+        };
+        match with_fields(Variants::default(), [(self.field, &read)]) {
+            Some(_) => Ok(Some(read)),
+            None => Err(format!("`{value}` is no value of `{}`", self.flag)),
+        }
+    }
+
+    fn schema(&self) -> Flag {
+        let words = |words: &[&str]| {
+            FlagKind::Choice([AUTO].iter().chain(words).map(|word| (*word).to_owned()).collect())
+        };
+        let (kind, default) = match self.values {
+            Values::Words(legal) => (words(legal), AUTO.to_owned()),
+            Values::Switch => (words(SWITCH), AUTO.to_owned()),
+            Values::Number(minimum, maximum) => {
+                (FlagKind::Integer { minimum, maximum }, field(&Variants::default(), self.field).to_string())
+            }
+        };
+        flag(self.flag, self.description, kind, Some(&default))
+    }
+}
+
+/// A field of variants, as they are written.
+fn field(variants: &Variants, name: &str) -> Value {
+    serde_json::to_value(variants).ok().and_then(|all| all.get(name).cloned()).unwrap_or_default()
+}
+
+/// Variants with some fields replaced; none if a value is not one of its field's.
+fn with_fields<'v>(
+    variants: Variants,
+    fields: impl IntoIterator<Item = (&'v str, &'v Value)>,
+) -> Option<Variants> {
+    let mut all = serde_json::to_value(variants).ok()?;
+    for (name, value) in fields {
+        *all.get_mut(name)? = value.clone();
+    }
+    serde_json::from_value(all).ok()
+}
+
+/// What of variants is not by rule, in the words of the flags.
+pub fn words(variants: &Variants, rule: &Variants) -> String {
+    let differs = |way: &&Way| field(variants, way.field) != field(rule, way.field);
+    let shown = WAYS.iter().filter(differs).map(|way| match field(variants, way.field) {
+        Value::String(word) => format!("{} {word}", way.flag),
+        other => format!("{} {other}", way.flag),
+    });
+    let shown: Vec<String> = shown.collect();
+    if shown.is_empty() { "as the rules have it".to_owned() } else { shown.join(", ") }
+}
 
 /// How much is compared before compiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Deserialize)]
@@ -105,24 +247,14 @@ pub struct Flags {
     pub asked: Vec<Asked>,
     /// How much to compare.
     pub search: Search,
-    rotary: Option<Rotary>,
-    keys: Option<KeyRows>,
-    turned: Option<bool>,
-    heads: Option<Heads>,
-    product: Option<Product>,
+    search_seconds: Option<u64>,
+    /// Fields of [`Variants`] that are not left to rule and search.
+    ways: BTreeMap<&'static str, Value>,
 }
 
 /// A word as one of an enumeration's.
 fn word<T: DeserializeOwned>(value: &str, words: &[&str]) -> Result<T, String> {
     serde_json::from_value(value.into()).map_err(|_| format!("`{value}` is none of {}", words.join(", ")))
-}
-
-/// A word, or none for `auto`.
-fn choice<T: DeserializeOwned>(value: &str, words: &[&str]) -> Result<Option<T>, String> {
-    if value == AUTO {
-        return Ok(None);
-    }
-    word(value, words).map(Some).map_err(|reason| format!("{reason}, {AUTO}"))
 }
 
 fn number<T: TryFrom<i64>>(value: &str, most: i64, least: i64) -> Result<T, String> {
@@ -170,29 +302,9 @@ impl Flags {
                 self.search = word(value, SEARCH)?;
                 Reach::Search
             }
-            "rotary" => {
-                self.rotary = choice(value, ROTARY)?;
-                Reach::Lowering
-            }
-            "keys" => {
-                self.keys = choice(value, KEYS)?;
-                Reach::Lowering
-            }
-            "turned-keys" => {
-                self.turned = match value {
-                    "true" | "false" => Some(value == "true"),
-                    AUTO => None,
-                    _ => return Err(format!("`{value}` is none of true, false, {AUTO}")),
-                };
-                Reach::Lowering
-            }
-            "heads" => {
-                self.heads = choice(value, HEADS)?;
-                Reach::Lowering
-            }
-            "product" => {
-                self.product = choice(value, PRODUCT)?;
-                Reach::Lowering
+            "search-seconds" => {
+                self.search_seconds = Some(number(value, MAX_SEARCH_SECONDS, 1)?);
+                Reach::Search
             }
             _ => match name.strip_prefix(FINALIZE_PREFIX) {
                 Some(key) if key.is_empty() || key.len() > MAX_KEY || value.len() > MAX_KEY => {
@@ -203,14 +315,27 @@ impl Flags {
                     return Err("keys and values are text".to_owned());
                 }
                 Some(key) => Reach::Compiler(CompilerFlag::Key(key.to_owned(), finalize_value(value))),
-                None => Reach::Unknown,
+                None => match Way::named(name) {
+                    Some(way) => {
+                        match way.read(value)? {
+                            Some(value) => drop(self.ways.insert(way.field, value)),
+                            None => drop(self.ways.remove(way.field)),
+                        }
+                        Reach::Lowering
+                    }
+                    None => Reach::Unknown,
+                },
             },
         })
     }
 
     /// Options for a chip, with the flags that reach the compiler; without the one at `left_out`.
     pub fn graph_options(&self, soc: &Soc, left_out: Option<usize>) -> GraphOptions {
-        let mut options = GraphOptions { vtcm_megabytes: Some(soc.vtcm()), ..GraphOptions::default() };
+        let mut options = GraphOptions {
+            vtcm_megabytes: Some(soc.vtcm()),
+            finalize_mode: soc.finalize_mode(),
+            ..GraphOptions::default()
+        };
         for (index, asked) in self.asked.iter().enumerate() {
             if let Reach::Compiler(flag) = &asked.reach
                 && Some(index) != left_out
@@ -227,45 +352,38 @@ impl Flags {
         self.asked.iter().any(is_mode)
     }
 
+    /// How long one trial of a search may take.
+    pub fn search_time(&self) -> Duration {
+        Duration::from_secs(self.search_seconds.unwrap_or(SEARCH_SECONDS))
+    }
+
     /// What would have been chosen without the flag of the lowering at `index`, all else equal; none when it leaves the choice open itself.
     pub fn without(&self, index: usize, chosen: Variants, rule: Variants) -> Option<Variants> {
         let asked = self.asked.get(index).filter(|asked| asked.value != AUTO)?;
-        Some(match asked.name.as_str() {
-            "rotary" => Variants { rotary: rule.rotary, ..chosen },
-            "keys" => Variants { keys: rule.keys, ..chosen },
-            "turned-keys" => Variants { turned: rule.turned, ..chosen },
-            "heads" => Variants { heads: rule.heads, ..chosen },
-            "product" => Variants { product: rule.product, ..chosen },
-            _ => return None,
-        })
+        let way = Way::named(&asked.name)?;
+        with_fields(chosen, [(way.field, &field(&rule, way.field))])
     }
 
     /// Variants with what was asked for in place of what a rule or a search chose.
     pub fn apply(&self, chosen: Variants) -> Variants {
-        Variants {
-            rotary: self.rotary.unwrap_or(chosen.rotary),
-            keys: self.keys.unwrap_or(chosen.keys),
-            turned: self.turned.unwrap_or(chosen.turned),
-            heads: self.heads.unwrap_or(chosen.heads),
-            product: self.product.unwrap_or(chosen.product),
-            ..chosen
-        }
+        // Every value was tried when it was read.
+        with_fields(chosen, self.ways.iter().map(|(field, value)| (*field, value))).unwrap_or(chosen)
+    }
+}
+
+fn flag(name: &str, description: &str, kind: FlagKind, default: Option<&str>) -> Flag {
+    Flag {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        kind,
+        default: default.map(str::to_owned),
     }
 }
 
 /// What can be set.
 pub fn schema(soc: &Soc) -> Vec<Flag> {
-    let flag = |name: &str, description: &str, kind: FlagKind, default: Option<&str>| Flag {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        kind,
-        default: default.map(str::to_owned),
-    };
-    let words = |words: &[&str], extra: &[&str]| {
-        FlagKind::Choice(extra.iter().chain(words).map(|word| (*word).to_owned()).collect())
-    };
     let vtcm = soc.vtcm().to_string();
-    vec![
+    let mut flags = vec![
         flag(
             "vtcm-megabytes",
             "fast memory the graph may use; what the library takes unasked is 4",
@@ -276,7 +394,7 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
             "finalize-mode",
             "how hard the compiler tries, 1 to 3; 0 is its own choice",
             FlagKind::Integer { minimum: 0, maximum: 3 },
-            Some("0"),
+            Some(&soc.finalize_mode().unwrap_or(0).to_string()),
         ),
         flag(
             "hvx-threads",
@@ -288,18 +406,86 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
         flag(
             "search",
             "what is ranked by simulated cycles before compiling: nothing, a layer of each kind, or whole entries",
-            words(SEARCH, &[]),
+            FlagKind::Choice(SEARCH.iter().map(|word| (*word).to_owned()).collect()),
             Some("off"),
         ),
-        flag("rotary", "how rotary embedding is written", words(ROTARY, &[AUTO]), Some(AUTO)),
-        flag("keys", "how new rows stand beside a state", words(KEYS, &[AUTO]), Some(AUTO)),
         flag(
-            "turned-keys",
-            "whether keys are turned by an operation of their own or by the product",
-            words(TURNED, &[AUTO]),
-            Some(AUTO),
+            "search-seconds",
+            "longest time of one trial of a search, which is abandoned then",
+            FlagKind::Integer { minimum: 1, maximum: MAX_SEARCH_SECONDS },
+            Some(&SEARCH_SECONDS.to_string()),
         ),
-        flag("heads", "where queries go from rows to heads", words(HEADS, &[AUTO]), Some(AUTO)),
-        flag("product", "how a product with weights is written", words(PRODUCT, &[AUTO]), Some(AUTO)),
-    ]
+    ];
+    flags.extend(WAYS.iter().map(Way::schema));
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+
+    fn fields() -> Map<String, Value> {
+        match serde_json::to_value(Variants::default()) {
+            Ok(Value::Object(fields)) => fields,
+            other => panic!("variants are written as {other:?}"),
+        }
+    }
+
+    /// The words that a field's type takes, from what it says of one that is none.
+    fn taken(name: &str) -> Vec<String> {
+        let mut all = fields();
+        all[name] = "there is no such word".into();
+        let error = serde_json::from_value::<Variants>(all.into()).expect_err("no such word").to_string();
+        let (_, listed) = error.split_once("expected ").unwrap_or_else(|| panic!("{error}"));
+        listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_way_to_write_an_entry_has_a_flag_and_every_word_of_it() {
+        for (name, default) in fields() {
+            let way = WAYS.iter().find(|way| way.field == name);
+            let way = way.unwrap_or_else(|| panic!("no flag sets `{name}` of the variants"));
+            let legal: Vec<String> = match (&way.values, default) {
+                (Values::Words(words), Value::String(_)) => {
+                    words.iter().map(|word| (*word).to_owned()).collect()
+                }
+                (Values::Switch, Value::Bool(_)) => SWITCH.iter().map(|word| (*word).to_owned()).collect(),
+                (Values::Number(least, most), Value::Number(_)) => vec![least.to_string(), most.to_string()],
+                (_, default) => panic!("`{name}` is {default}, its flag takes something else"),
+            };
+            if let Values::Words(_) = way.values {
+                assert_eq!(legal, taken(&name), "words of `{name}`");
+            }
+            let schema = schema(Soc::by_name("sm8850").expect("known").expect("listed"));
+            let told = schema.iter().find(|flag| flag.name == way.flag).expect("in the schema");
+            for value in &legal {
+                if let FlagKind::Choice(words) = &told.kind {
+                    assert!(words.contains(value), "`{value}` of `{name}` is not in the schema");
+                }
+                let set = way.read(value).expect("legal").expect("set");
+                let written = with_fields(Variants::default(), [(way.field, &set)]).expect("taken");
+                let found = field(&written, way.field);
+                assert_eq!(found.as_str().map_or(found.to_string(), str::to_owned), *value);
+                let flags = Flags { ways: BTreeMap::from([(way.field, set)]), ..Flags::default() };
+                assert_eq!(flags.apply(Variants::default()), written);
+                // What a report says of it names the flag and the value.
+                if written != Variants::default() {
+                    assert_eq!(words(&written, &Variants::default()), format!("{} {value}", way.flag));
+                }
+            }
+            assert!(way.read("there is no such word").is_err());
+            assert_eq!(way.read(AUTO), Ok(None));
+        }
+        assert_eq!(WAYS.len(), fields().len(), "a flag of a field that is none");
+    }
+
+    #[test]
+    fn numbers_beyond_their_range_are_refused() {
+        let widest = Way::named("widest").expect("a flag");
+        for value in ["255", "1048577", "-1", "many"] {
+            assert!(widest.read(value).is_err_and(|reason| reason.contains("256 to 1048576")), "{value}");
+        }
+    }
 }

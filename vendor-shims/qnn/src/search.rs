@@ -1,22 +1,28 @@
 //! Which way of writing an entry costs least: candidates are compiled for the chip the library has costs of and ranked by simulated cycles.
 //!
 //! A whole entry takes as long to compile as it takes to compile, so usually one layer of each kind is cut out of it and stands for its like. First the
-//! variants are ranked as the compiler schedules unasked, then the best of them with other modes of finalize.
+//! variants are ranked in the mode of finalize that is compiled by default, then the best of them in others.
+//!
+//! The compiler was seen to take minutes for a variant whose likes take seconds. So each trial is made in a child of this process, which is killed when
+//! its time is over; what is abandoned so is said and not chosen.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
 
 use shardwright_shim_abi::EntryView;
 
 use crate::driver::Driver;
-use crate::estimate::{cost, part, shape_of, spelled_out};
-use crate::flags::{Flags, Search};
+use crate::estimate::{Within, costs_within, part, shape_of, spelled_out};
+use crate::flags::{self, Flags, Search};
 use crate::graph::{QnnGraph, QnnNode};
 use crate::lower::{self, Rotary, Variants};
 use crate::session::GraphOptions;
 use crate::soc::Soc;
 
-/// Modes of finalize that are tried beside the library's own choice; mode 1 never won.
-const MODES: &[u32] = &[2, 3];
+/// Modes of finalize that are tried beside the one that is compiled by default: the library's own choice, which mode 2 made the same code as, and 3. Mode 1
+/// never won.
+const MODES: &[Option<u32>] = &[None, Some(3)];
 /// Variants that are tried with other modes.
 const FINALISTS: usize = 2;
 
@@ -31,6 +37,32 @@ pub struct Choice {
     pub cycles: Option<(u64, u64)>,
     /// How many ways were compared.
     pub candidates: usize,
+    /// What the compiler did not come to an end with in time.
+    pub abandoned: Vec<Way>,
+    /// How long each trial had.
+    pub time: Duration,
+    /// What the rules would have taken.
+    rule: Variants,
+}
+
+/// A way to write an entry.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// How it is lowered.
+    pub variants: Variants,
+    /// Mode of finalize; none for the library's own choice.
+    pub mode: Option<u32>,
+}
+
+/// What came of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    /// Simulated cycles.
+    Cycles(u64),
+    /// The library refuses it, or has no costs of it.
+    Refused,
+    /// It did not end in time.
+    Abandoned,
 }
 
 /// The layer a node of the lowered graph comes from.
@@ -56,29 +88,41 @@ fn kinds<'w>(entry: EntryView<'_>, graph: &QnnGraph<'w>) -> Vec<(QnnGraph<'w>, u
     kinds.into_values().collect()
 }
 
-/// Cycles of an entry written in one way; none where the library refuses it or has no costs.
-fn cycles(
+/// Tries one way to write an entry.
+fn trial<E>(
     driver: &Driver,
     soc: &Soc,
     entry: EntryView<'_>,
-    variants: Variants,
-    options: &GraphOptions,
-    search: Search,
-) -> Option<u64> {
-    let stand_in = Soc::by_id(soc.stand_in().0).ok()?;
+    way: Way,
+    (flags, options): (&Flags, &GraphOptions),
+    proceed: impl FnMut() -> Result<(), E>,
+) -> Result<Trial, E> {
+    let Ok(stand_in) = Soc::by_id(soc.stand_in().0) else { return Ok(Trial::Refused) };
     // All candidates pay for what the fused rotary embedding would hide.
-    let lowered = lower::lower(entry, stand_in, &spelled_out(variants)).ok()?;
-    let parts = match search {
+    let Ok(lowered) = lower::lower(entry, stand_in, &spelled_out(way.variants)) else {
+        return Ok(Trial::Refused);
+    };
+    let parts = match flags.search {
         Search::All => vec![(lowered.graph, 1)],
         _ => kinds(entry, &lowered.graph),
     };
-    let one = |(graph, count): &(QnnGraph<'_>, u64)| {
-        Some(cost(driver, stand_in.id, graph, options).ok()??.cycles.saturating_mul(*count))
+    let graphs: Vec<&QnnGraph<'_>> = parts.iter().map(|(graph, _)| graph).collect();
+    let options = GraphOptions { finalize_mode: way.mode, ..options.clone() };
+    let costs = match costs_within(driver, stand_in.id, &graphs, &options, flags.search_time(), proceed) {
+        Ok(Ok(Within::Costs(costs))) => costs,
+        Ok(Ok(Within::Abandoned)) => return Ok(Trial::Abandoned),
+        Ok(Err(error)) => return Err(error),
+        Err(_) => return Ok(Trial::Refused),
     };
-    parts.iter().map(one).try_fold(0u64, |sum, cycles| Some(sum.saturating_add(cycles?)))
+    let one = |(cost, (_, count)): (&Option<crate::estimate::Cost>, &(QnnGraph<'_>, u64))| {
+        Some(cost.as_ref()?.cycles.saturating_mul(*count))
+    };
+    let whole =
+        costs.iter().zip(&parts).map(one).try_fold(0u64, |sum, cycles| Some(sum.saturating_add(cycles?)));
+    Ok(whole.map_or(Trial::Refused, Trial::Cycles))
 }
 
-/// The best way to write an entry, with what flags ask for left as it is. `proceed` is asked between compilations.
+/// The best way to write an entry, with what flags ask for left as it is. `proceed` is asked all the while.
 ///
 /// # Errors
 ///
@@ -92,10 +136,12 @@ pub fn search<E>(
 ) -> Result<Choice, E> {
     let options = flags.graph_options(soc, None);
     let rule = flags.apply(Variants::rules(entry));
-    let unsearched =
-        Choice { variants: rule, finalize_mode: options.finalize_mode, cycles: None, candidates: 1 };
     if flags.search == Search::Off {
-        return Ok(unsearched);
+        return match choose(&[rule], options.finalize_mode, &[], flags.search_time(), |_| Ok(Trial::Refused))
+        {
+            Ok(choice) => Ok(choice),
+            Err::<_, Infallible>(never) => match never {},
+        };
     }
     let mut candidates = vec![rule];
     for variants in Variants::all(entry).into_iter().map(|variants| flags.apply(variants)) {
@@ -106,55 +152,139 @@ pub fn search<E>(
             candidates.push(variants);
         }
     }
-    let mut ranked = Vec::new();
-    for variants in candidates {
+    // What a mode is worth differs between architectures, of which one alone is costed here.
+    let (_, is_same_architecture) = soc.stand_in();
+    let modes = if flags.has_finalize_mode() || !is_same_architecture { &[] } else { MODES };
+    choose(&candidates, options.finalize_mode, modes, flags.search_time(), |way| {
         proceed()?;
-        if let Some(cycles) = cycles(driver, soc, entry, variants, &options, flags.search) {
-            ranked.push((cycles, variants, options.finalize_mode));
-        }
-    }
-    let Some(&(of_rule, ..)) = ranked.iter().find(|(_, variants, _)| *variants == rule) else {
-        return Ok(unsearched);
-    };
-    // Stable: among equals the rules' choice stays first.
-    ranked.sort_by_key(|(cycles, ..)| *cycles);
-    if !flags.has_finalize_mode() {
-        let finalists: Vec<Variants> =
-            ranked.iter().take(FINALISTS).map(|(_, variants, _)| *variants).collect();
-        for variants in finalists {
-            for mode in MODES {
-                proceed()?;
-                let harder = GraphOptions { finalize_mode: Some(*mode), ..options.clone() };
-                if let Some(cycles) = cycles(driver, soc, entry, variants, &harder, flags.search) {
-                    ranked.push((cycles, variants, Some(*mode)));
-                }
-            }
-        }
-        ranked.sort_by_key(|(cycles, ..)| *cycles);
-    }
-    let candidates = ranked.len();
-    Ok(match ranked.first() {
-        Some(&(best, variants, finalize_mode)) => {
-            Choice { variants, finalize_mode, cycles: Some((best, of_rule)), candidates }
-        }
-        None => unsearched,
+        trial(driver, soc, entry, way, (flags, &options), &mut proceed)
     })
+}
+
+/// The best of the candidates, the rules' first, in this mode, and of the best of them in other modes.
+fn choose<E>(
+    candidates: &[Variants],
+    mode: Option<u32>,
+    modes: &[Option<u32>],
+    time: Duration,
+    mut trial: impl FnMut(Way) -> Result<Trial, E>,
+) -> Result<Choice, E> {
+    let rule = candidates[0];
+    let mut choice = Choice {
+        variants: rule,
+        finalize_mode: mode,
+        cycles: None,
+        candidates: 1,
+        abandoned: Vec::new(),
+        time,
+        rule,
+    };
+    let mut ranked: Vec<(u64, Way)> = Vec::new();
+    let mut tried = |way: Way, ranked: &mut Vec<(u64, Way)>, abandoned: &mut Vec<Way>| -> Result<(), E> {
+        match trial(way)? {
+            Trial::Cycles(cycles) => ranked.push((cycles, way)),
+            Trial::Refused => {}
+            Trial::Abandoned => abandoned.push(way),
+        }
+        Ok(())
+    };
+    for variants in candidates {
+        tried(Way { variants: *variants, mode }, &mut ranked, &mut choice.abandoned)?;
+        // Without what the rules cost there is nothing to be better than, and what they take is what is compiled.
+        if ranked.is_empty() {
+            return Ok(choice);
+        }
+    }
+    let of_rule = ranked[0].0;
+    // Stable: among equals the rules' choice stays first.
+    ranked.sort_by_key(|(cycles, _)| *cycles);
+    let finalists: Vec<Variants> = ranked.iter().take(FINALISTS).map(|(_, way)| way.variants).collect();
+    for variants in finalists {
+        for other in modes.iter().filter(|other| **other != mode) {
+            tried(Way { variants, mode: *other }, &mut ranked, &mut choice.abandoned)?;
+        }
+    }
+    ranked.sort_by_key(|(cycles, _)| *cycles);
+    choice.candidates = ranked.len();
+    if let Some((best, way)) = ranked.first() {
+        choice.variants = way.variants;
+        choice.finalize_mode = way.mode;
+        choice.cycles = Some((*best, of_rule));
+    }
+    Ok(choice)
 }
 
 impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Variants { rotary, keys, turned, heads, product, .. } = self.variants;
-        let turned = if turned { "turned" } else { "as they lie" };
-        write!(f, "rotary {rotary:?}, keys {keys:?} and {turned}, heads {heads:?}, product {product:?}")?;
-        match self.finalize_mode {
-            Some(mode) => write!(f, ", finalize mode {mode}")?,
-            None => f.write_str(", finalize's own mode")?,
-        }
+        let mode = |mode: Option<u32>| match mode {
+            Some(mode) => format!("finalize mode {mode}"),
+            None => "finalize's own mode".to_owned(),
+        };
+        write!(f, "{}, {}", flags::words(&self.variants, &self.rule), mode(self.finalize_mode))?;
         match self.cycles {
             Some((best, rule)) => {
-                write!(f, ": {best} simulated cycles, the rules' {rule}, {} ways compared", self.candidates)
+                write!(f, ": {best} simulated cycles, the rules' {rule}, {} ways compared", self.candidates)?;
             }
-            None => f.write_str(": by rule"),
+            None => f.write_str(": by rule")?,
         }
+        if self.abandoned.is_empty() {
+            return Ok(());
+        }
+        let seconds = self.time.as_secs();
+        write!(f, "; {} abandoned after {seconds} s each: ", self.abandoned.len())?;
+        for (index, way) in self.abandoned.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "; " };
+            write!(f, "{comma}{}, {}", flags::words(&way.variants, &self.rule), mode(way.mode))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::Heads;
+
+    const TIME: Duration = Duration::from_secs(7);
+
+    fn candidates() -> [Variants; 3] {
+        let rule = Variants::default();
+        [rule, Variants { heads: Heads::Never, ..rule }, Variants { turned: false, ..rule }]
+    }
+
+    fn chosen(trial: impl Fn(Way) -> Trial) -> Choice {
+        choose::<Infallible>(&candidates(), Some(3), MODES, TIME, |way| Ok(trial(way))).expect("chosen")
+    }
+
+    #[test]
+    fn the_fewest_cycles_are_chosen_and_the_rules_among_equals() {
+        let [rule, never, turned] = candidates();
+        let best = chosen(|way| Trial::Cycles(if way.variants == never { 9 } else { 10 }));
+        assert_eq!((best.variants, best.finalize_mode, best.cycles), (never, Some(3), Some((9, 10))));
+        // Three in the default mode, the best two in the library's own.
+        assert_eq!((best.candidates, best.abandoned.len()), (5, 0));
+        let best =
+            chosen(|way| Trial::Cycles(if way.mode.is_none() && way.variants == rule { 9 } else { 10 }));
+        assert_eq!((best.variants, best.finalize_mode, best.cycles), (rule, None, Some((9, 10))));
+        let best = chosen(|way| if way.variants == turned { Trial::Refused } else { Trial::Cycles(10) });
+        assert_eq!((best.variants, best.finalize_mode, best.candidates), (rule, Some(3), 4));
+        assert_eq!(
+            best.to_string(),
+            "as the rules have it, finalize mode 3: 10 simulated cycles, the rules' 10, 4 ways compared"
+        );
+    }
+
+    #[test]
+    fn what_was_abandoned_is_said_and_not_chosen() {
+        let [rule, never, _] = candidates();
+        let best = chosen(|way| if way.variants == never { Trial::Abandoned } else { Trial::Cycles(10) });
+        assert_eq!((best.variants, best.candidates), (rule, 4));
+        assert_eq!(best.abandoned, [Way { variants: never, mode: Some(3) }]);
+        let said = best.to_string();
+        assert!(said.contains("1 abandoned after 7 s each: heads never, finalize mode 3"), "{said}");
+        // Nothing to compare with: the rules decide, and nothing else is tried.
+        let best = chosen(|way| if way.variants == rule { Trial::Abandoned } else { Trial::Cycles(1) });
+        assert_eq!((best.variants, best.cycles, best.abandoned.len()), (rule, None, 1));
+        assert!(best.to_string().contains("by rule; 1 abandoned"), "{best}");
     }
 }

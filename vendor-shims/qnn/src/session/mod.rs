@@ -16,6 +16,7 @@
 mod backend;
 mod binary;
 mod check;
+pub(crate) mod child;
 mod compose;
 mod configs;
 mod context;

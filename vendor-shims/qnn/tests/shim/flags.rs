@@ -12,10 +12,14 @@ fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
     let host = Host::with(&library, "sm8850");
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     let cases = [
-        ("finalize-mode", "3", SW_FLAG_APPLIED, "bytes of code differ"),
+        ("finalize-mode", "0", SW_FLAG_APPLIED, "bytes of code differ"),
         ("hvx-threads", "2", SW_FLAG_APPLIED, "bytes of code differ"),
         ("vtcm-megabytes", "8", SW_FLAG_INERT, "what is done without it"),
-        ("finalize-mode", "0", SW_FLAG_INERT, "what is done without it"),
+        ("finalize-mode", "3", SW_FLAG_INERT, "what is done without it"),
+        ("mask", "repeated", SW_FLAG_INERT, "lowered the same"),
+        ("mask", "here", SW_FLAG_REFUSED, "broadcast, repeated, by-width, auto"),
+        ("widest", "16", SW_FLAG_REFUSED, "256 to 1048576"),
+        ("search-seconds", "0", SW_FLAG_REFUSED, "1 to 86400"),
         ("vtcm-megabytes", "4", SW_FLAG_RECORDED, "4194304 bytes of fast memory, 8388608 without it"),
         ("hvx-threads", "8", SW_FLAG_RECORDED, "8 vector threads, 0 without it"),
         ("finalize.there_is_no_such_key", "1", SW_FLAG_UNKNOWN, "any key without a word"),
@@ -79,6 +83,9 @@ fn the_schema_lists_what_is_read_and_every_device_has_it() {
             "hvx-threads",
             "weights-packing",
             "search",
+            "search-seconds",
+            "mask",
+            "widest",
             "rotary",
             "turned-keys",
             "keys",

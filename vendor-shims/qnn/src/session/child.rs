@@ -1,0 +1,278 @@
+//! Work in a forked child of this process: what may hang, or die of what it is given, is let go of without the process it came from.
+//!
+//! A library cannot be told to give up what it is at, and a thread cannot be taken out of it. A child can be killed, and everything it held goes with it.
+//! It has this process's memory as it was, and one thread: it may call a library that no thread is inside when it is born, and the allocator, which is
+//! usable after a fork. It ends with the thread that waits for it.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// What a child writes beyond this is not read.
+const MOST_BYTES: usize = 64 << 20;
+/// Between two questions whether to go on waiting.
+const STEP: Duration = Duration::from_millis(500);
+
+/// Within what a child stays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// From its birth to the end of what it writes.
+    pub(crate) patience: Duration,
+    /// Address space beyond what it is born with.
+    pub(crate) memory: Option<u64>,
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// With an answer.
+    Answer(Vec<u8>),
+    /// By a signal, or without an answer.
+    Died(Option<libc::c_int>),
+    /// It ran on, and was killed.
+    Late,
+}
+
+/// A child that is waited for, killed first if need be.
+struct Child {
+    pid: libc::pid_t,
+    is_over: bool,
+}
+
+impl Child {
+    /// Ends it if it still runs, and tells how it ended.
+    fn end(&mut self) -> libc::c_int {
+        let mut status = 0;
+        let interrupted = || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+        // SAFETY: the process is a child of this one that was not waited for.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            while libc::waitpid(self.pid, &mut status, 0) < 0 && interrupted() {}
+        }
+        self.is_over = true;
+        status
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end();
+        }
+    }
+}
+
+/// Does `work` in a child and gives what it answers. `held` is let go of on both sides once the child is born: a lock that keeps other threads out of what
+/// the child will call. `proceed` is asked while it is waited for; the child does not outlive a no.
+///
+/// # Errors
+///
+/// Those of `proceed` in the inner result; that there can be no child, in the outer.
+pub(crate) fn in_child<E>(
+    bounds: Bounds,
+    held: impl Sized,
+    work: impl FnOnce() -> Vec<u8>,
+    mut proceed: impl FnMut() -> Result<(), E>,
+) -> io::Result<Result<Ended, E>> {
+    let mut ends = [0 as RawFd; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both were just made and belong to nobody else.
+    let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    // SAFETY: a plain call.
+    let parent = unsafe { libc::getpid() };
+    // SAFETY: the child calls what no other thread is inside, as the caller sees to, and the allocator, which is usable after a fork; it leaves with `_exit`.
+    let pid = unsafe { libc::fork() };
+    drop(held);
+    match pid {
+        0 => {
+            drop(reader);
+            bound_self(bounds, parent);
+            // What panics gives no answer.
+            let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_default();
+            let mut rest = answer.as_slice();
+            while !rest.is_empty() {
+                // SAFETY: the descriptor is open, the bytes are there.
+                let written = unsafe { libc::write(writer.as_raw_fd(), rest.as_ptr().cast(), rest.len()) };
+                match usize::try_from(written) {
+                    Ok(written) if written > 0 => rest = &rest[written..],
+                    _ => break,
+                }
+            }
+            // SAFETY: ends the child without running what the parent registered for its end.
+            unsafe { libc::_exit(0) }
+        }
+        pid if pid < 0 => Err(io::Error::last_os_error()),
+        pid => {
+            drop(writer);
+            let mut child = Child { pid, is_over: false };
+            let end = Instant::now().checked_add(bounds.patience);
+            let mut answer = Vec::new();
+            loop {
+                match read(&reader, &mut answer, end)? {
+                    Progress::Done => break,
+                    Progress::Late => return Ok(Ok(Ended::Late)),
+                    Progress::Some => {
+                        if let Err(error) = proceed() {
+                            return Ok(Err(error));
+                        }
+                    }
+                }
+            }
+            let status = child.end();
+            let killed = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+            Ok(Ok(match answer.is_empty() || answer.len() > MOST_BYTES {
+                // Closed without a word: killed by us if it had not ended yet.
+                true => Ended::Died(killed.filter(|signal| *signal != libc::SIGKILL)),
+                false => Ended::Answer(answer),
+            }))
+        }
+    }
+}
+
+/// How far reading came.
+enum Progress {
+    /// To the end, or beyond what is read.
+    Done,
+    /// A step.
+    Some,
+    /// No further in time.
+    Late,
+}
+
+/// Waits a step at most for what comes out of the pipe.
+fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Option<Instant>) -> io::Result<Progress> {
+    let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
+    if left.is_zero() {
+        return Ok(Progress::Late);
+    }
+    let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let milliseconds = libc::c_int::try_from(left.min(STEP).as_millis().max(1)).unwrap_or(libc::c_int::MAX);
+    // SAFETY: one descriptor, open.
+    if unsafe { libc::poll(&mut poll, 1, milliseconds) } <= 0 {
+        return Ok(Progress::Some);
+    }
+    let mut chunk = [0u8; 64 << 10];
+    // SAFETY: the descriptor is open, the room is there.
+    let read = unsafe { libc::read(reader.as_raw_fd(), chunk.as_mut_ptr().cast(), chunk.len()) };
+    match usize::try_from(read) {
+        Ok(0) => return Ok(Progress::Done),
+        Ok(read) => answer.extend_from_slice(&chunk[..read]),
+        Err(_) => {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+    Ok(if answer.len() > MOST_BYTES { Progress::Done } else { Progress::Some })
+}
+
+/// Its bounds, no core file, no last words on the parent's standard error or by handlers the parent set up for its own end, and no life after the
+/// thread that waits for it.
+fn bound_self(bounds: Bounds, parent: libc::pid_t) {
+    // SAFETY: plain calls; a path ended by a null; descriptors of this process alone.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
+        if libc::getppid() != parent {
+            libc::_exit(1);
+        }
+        for fatal in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGABRT,
+            libc::SIGTRAP,
+            libc::SIGSYS,
+        ] {
+            libc::signal(fatal, libc::SIG_DFL);
+        }
+        let nowhere = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
+        if nowhere >= 0 {
+            libc::dup2(nowhere, 2);
+        }
+    }
+    let limit = |what, most: u64| {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: a struct that outlives the call; only this process is bound.
+        unsafe { libc::setrlimit(what, &limit) };
+    };
+    limit(libc::RLIMIT_CORE, 0);
+    let Some(memory) = bounds.memory else { return };
+    let pages: u64 = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').next()?.parse().ok())
+        .unwrap_or(0);
+    // SAFETY: asks for a number.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    if pages > 0 {
+        limit(libc::RLIMIT_AS, pages.saturating_mul(page).saturating_add(memory));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AMPLE: Bounds = Bounds { patience: Duration::from_secs(120), memory: None };
+
+    fn always() -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// This process has threads that may hold the output's lock: children of tests say nothing.
+    fn ended(bounds: Bounds, work: impl FnOnce() -> Vec<u8>) -> Ended {
+        in_child(bounds, (), work, always).expect("a child").expect("waited for")
+    }
+
+    #[test]
+    fn an_answer_comes_back_whole() {
+        let long = vec![7u8; 1 << 20];
+        assert!(matches!(ended(AMPLE, || long.clone()), Ended::Answer(answer) if answer == long));
+    }
+
+    #[test]
+    fn what_runs_on_is_killed_and_gone() {
+        let before = Instant::now();
+        let bounds = Bounds { patience: Duration::from_millis(200), memory: None };
+        let forever = || loop {
+            std::hint::spin_loop();
+        };
+        assert!(matches!(ended(bounds, forever), Ended::Late));
+        assert!(before.elapsed() >= bounds.patience);
+        // SAFETY: a plain call; this thread's children are waited for by number, so none may be left that would answer.
+        let left = unsafe { libc::waitpid(0, std::ptr::null_mut(), libc::WNOHANG | libc::__WNOTHREAD) };
+        assert!(left < 0, "a child was left behind");
+    }
+
+    #[test]
+    fn deaths_are_told() {
+        // SAFETY: ends the child.
+        let died = ended(AMPLE, || unsafe {
+            libc::raise(libc::SIGFPE);
+            Vec::new()
+        });
+        assert!(matches!(died, Ended::Died(Some(libc::SIGFPE))), "{died:?}");
+        assert!(matches!(ended(AMPLE, Vec::new), Ended::Died(None)));
+    }
+
+    #[test]
+    fn a_no_ends_it() {
+        let mut asked = 0;
+        let waited = in_child(
+            AMPLE,
+            (),
+            || loop {
+                std::thread::sleep(Duration::from_secs(1));
+            },
+            || {
+                asked += 1;
+                if asked < 2 { Ok(()) } else { Err("no") }
+            },
+        );
+        assert_eq!(waited.expect("a child").expect_err("told to stop"), "no");
+    }
+}
