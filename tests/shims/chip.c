@@ -239,6 +239,12 @@ SW_EXPORT void shardwright_shim_entry(const sw_host *host, sw_answer *answer) {
     }
     entry(host, answer);
     if (!answer->table) return;
+    /* A library of another draft may have a smaller table, or another order in it. */
+    if (answer->table->size < sizeof mine || answer->table->draft != SW_DRAFT) {
+        answer->table = NULL;
+        answer->refusal = "the CPU shim at " CPU_SHIM " is of another draft of the contract";
+        return;
+    }
     cpu = answer->table;
     mine = *cpu;
     mine.error_free = error_free;

@@ -240,6 +240,7 @@ const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
     ("LoadError", "Refused", "host/shims/tests/loading.rs", "\"refused\""),
     ("LoadError", "Answer", "host/shims/tests/loading.rs", "answer-invalid"),
     ("LoadError", "TableTooSmall", "host/shims/tests/loading.rs", "table-too-small"),
+    ("LoadError", "OtherDraft", "host/shims/tests/loading.rs", "other-draft"),
     ("LoadError", "MissingFunction", "host/shims/tests/loading.rs", "function-missing"),
     ("PackError", "Altered", "host/planning/tests/runtime_only.rs", "was altered"),
     ("TextError", "TemplateOutOfFuel", "host/text/src/template/tests.rs", "\"steps\""),

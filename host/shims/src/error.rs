@@ -122,6 +122,18 @@ pub enum LoadError {
         /// Size at that version.
         expected: u64,
     },
+    /// It was compiled from another draft of the contract: members may lie elsewhere.
+    #[error("`{}` was compiled from draft {found:08x} of version {version}, the host from draft {expected:08x}", path.display())]
+    OtherDraft {
+        /// The library.
+        path: PathBuf,
+        /// The version both speak.
+        version: String,
+        /// The shim's draft; 0 where it names none.
+        found: u32,
+        /// The host's.
+        expected: u32,
+    },
     /// A required function is missing.
     #[error("`{}` lacks the required function `{function}`", path.display())]
     MissingFunction {
@@ -183,6 +195,7 @@ impl LoadError {
             LoadError::Refused { .. } => "refused",
             LoadError::Answer { .. } => "answer-invalid",
             LoadError::TableTooSmall { .. } => "table-too-small",
+            LoadError::OtherDraft { .. } => "other-draft",
             LoadError::MissingFunction { .. } => "function-missing",
             LoadError::Describe { .. } => "describe-failed",
             LoadError::Worker { .. } => "worker-ended",
@@ -193,7 +206,7 @@ impl LoadError {
 
     /// The word of that spelling, if a shim's own library can be refused for it.
     pub(crate) fn known_reason(word: &str) -> Option<&'static str> {
-        const WORDS: [&str; 8] = [
+        const WORDS: [&str; 9] = [
             "not-found",
             "not-a-library",
             "not-a-shim",
@@ -201,6 +214,7 @@ impl LoadError {
             "refused",
             "answer-invalid",
             "table-too-small",
+            "other-draft",
             "function-missing",
         ];
         const MORE: [&str; 3] = ["describe-failed", "too-new", "too-old"];
@@ -225,6 +239,9 @@ impl LoadError {
                 Some("check that it was built for this machine and finds its own libraries")
             }
             LoadError::NotAShim { .. } => Some("a shim exports the entry symbol; `static` builds do not"),
+            LoadError::OtherDraft { .. } => {
+                Some("build host and shim from the same `shim.h`; the table's `draft` is SW_DRAFT")
+            }
             LoadError::Layout { .. } => {
                 Some("rebuild the shim against the same release of shardwright-shim-abi")
             }

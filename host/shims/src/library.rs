@@ -138,6 +138,14 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
             version_text(answer.version)
         )));
     }
+    if table.draft != SW_DRAFT {
+        return Err(LoadError::OtherDraft {
+            path: path.to_owned(),
+            version: version_text(answer.version),
+            found: table.draft,
+            expected: SW_DRAFT,
+        });
+    }
     check_functions(path, table)?;
     Ok(Table(table))
 }

@@ -147,6 +147,28 @@ fn a_rust_shim_with_one_changed_field_is_refused() {
 }
 
 #[test]
+fn a_rust_shim_that_knows_a_later_member_is_refused() {
+    // The shim would read a member that the host's structs do not have.
+    let library = build_changed(
+        "later",
+        "vendor-shims/abi/src/raw.rs",
+        "    pub deadline_nanoseconds: u64,\n}",
+        "    pub deadline_nanoseconds: u64,\n    pub later: u64,\n}",
+    );
+    let shims = Shims::new();
+    let library = place(&shims, &library);
+    let registry = ShimRegistry::builder().library(&library).build();
+    assert!(registry.shims().is_empty());
+    match &registry.skipped()[0].error {
+        LoadError::Layout { type_name, reason, .. } => {
+            assert_eq!(type_name, "SwRun", "{reason}");
+            assert!(reason.contains("7 members where 6 are expected"), "{reason}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
 fn layouts_of_another_minor_version_are_not_compared() {
     let library = build_changed("minor", "Cargo.toml", "version = \"0.1.0\"", "version = \"0.2.0\"");
     let shims = Shims::new();

@@ -30,7 +30,7 @@ fn skipped(registry: ShimRegistry) -> LoadError {
 #[test]
 fn what_goes_wrong_at_the_door_is_told_apart() {
     let shims = Shims::new();
-    let cases: [(u32, &str, &str); 13] = [
+    let cases: [(u32, &str, &str); 14] = [
         (1, "too-new", "speaks contract 2.0 to 2.3, newer than the host's 0.1"),
         (2, "too-old", "speaks contract 0.0, older than the host's 0.1"),
         (3, "table-too-small", "version 0.1 with a table of"),
@@ -43,6 +43,7 @@ fn what_goes_wrong_at_the_door_is_told_apart() {
         (10, "function-missing", "`unload`"),
         (11, "describe-failed", "out of order"),
         (12, "describe-failed", "not exactly one description"),
+        (14, "other-draft", "compiled from draft 0badc0de of version 0.1, the host from draft"),
         (13, "answer-invalid", "it is `someone`, its manifest says `door`"),
     ];
     for (way, reason, text) in cases {

@@ -50,6 +50,10 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_VERSION_0_1 0x00000001u
 #define SW_VERSION SW_VERSION_0_1
 
+/* Which draft of that version: until the first tagged release the contract changes under one version number, together with all its
+ * users. A host refuses a shim that was compiled from another draft. The number follows from the code of this file; a test says it. */
+#define SW_DRAFT 0x4fe38fa8u
+
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
 
@@ -651,7 +655,7 @@ typedef struct sw_run {
 struct sw_table {
     uint64_t size;
     uint32_t version; /* as in the answer */
-    uint32_t reserved;
+    uint32_t draft;   /* SW_DRAFT */
 
     /* Null: errors are static and need no freeing. */
     void (*error_free)(sw_error *error);

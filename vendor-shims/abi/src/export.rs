@@ -240,7 +240,7 @@ impl<T: Shim> Table<T> {
     const TABLE: SwTable = SwTable {
         size: size_of::<SwTable>() as u64,
         version: SW_VERSION,
-        reserved: 0,
+        draft: SW_DRAFT,
         error_free: Some(error_free),
         describe: Some(Self::describe),
         open: Some(Self::open),

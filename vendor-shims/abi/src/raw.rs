@@ -10,6 +10,7 @@ use std::ffi::{c_char, c_void};
 use abi_stable::StableAbi;
 
 pub const SW_VERSION_0_1: u32 = 0x00000001;
+pub const SW_DRAFT: u32 = 0x4fe38fa8;
 pub const SW_DTYPE_F32: u32 = 1;
 pub const SW_DTYPE_F16: u32 = 2;
 pub const SW_DTYPE_BF16: u32 = 3;
@@ -675,7 +676,7 @@ pub struct SwRun {
 pub struct SwTable {
     pub size: u64,
     pub version: u32,
-    pub reserved: u32,
+    pub draft: u32,
     pub error_free: Option<unsafe extern "C" fn(error: *mut SwError)>,
     pub describe: Option<unsafe extern "C" fn(sink: *const SwDescriptionSink) -> *mut SwError>,
     pub open: Option<

@@ -80,7 +80,7 @@ SwArtefact = "sw_artefact" { size, head, head_length, pointer, length, fd, reser
 SwImport = "sw_import" { size, kind, fd, fd_offset, handle, length },
 SwBound = "sw_bound" { size, buffer, pointer, offset, length },
 SwRun = "sw_run" { size, entry, rows, bounds, bound_count, deadline_nanoseconds },
-SwTable = "sw_table" { size, version, reserved, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect },}
+SwTable = "sw_table" { size, version, draft, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect },}
 
 fn header() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/include/shim.h")).unwrap()
@@ -208,8 +208,8 @@ fn the_header_is_also_cxx() {
     assert_eq!(told["table"], size_of::<SwTable>() as u64);
 }
 
-#[test]
-fn forbidden_types_do_not_occur() {
+/// The header without its comments.
+fn code() -> String {
     let header = header();
     let mut code = String::new();
     let mut rest = header.as_str();
@@ -218,6 +218,23 @@ fn forbidden_types_do_not_occur() {
         rest = &rest[start + rest[start..].find("*/").unwrap() + 2..];
     }
     code.push_str(rest);
+    code
+}
+
+/// A host and a shim that were compiled from different headers know it by this number, whatever language they are written in.
+#[test]
+fn the_draft_is_the_headers() {
+    let code = code();
+    let lines = code.lines().filter(|line| !line.starts_with("#define SW_DRAFT "));
+    let bytes = lines.flat_map(str::bytes).filter(|byte| !byte.is_ascii_whitespace());
+    // FNV-1a.
+    let found = bytes.fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    assert_eq!(SW_DRAFT, found, "set SW_DRAFT to {found:#010x} in include/shim.h and src/raw.rs");
+}
+
+#[test]
+fn forbidden_types_do_not_occur() {
+    let code = code();
     for word in code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
         let forbidden =
             ["size_t", "bool", "_Bool", "enum", "long", "va_list", "int", "unsigned", "union", "wchar_t"];

@@ -183,6 +183,7 @@ static void cancel(sw_shard *shard) { atomic_store(&shard->cancelled, 1); }
 static const sw_table TABLE = {
     .size = sizeof(sw_table),
     .version = SW_VERSION,
+    .draft = SW_DRAFT,
     .error_free = free_error,
     .describe = describe,
     .open = open_shim,

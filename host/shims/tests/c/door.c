@@ -14,6 +14,7 @@
 #define DESCRIBE_FAILS 11
 #define DESCRIBES_TWICE 12
 #define OTHER_NAME 13
+#define OTHER_DRAFT 14
 
 static sw_error failure = {.size = sizeof(sw_error), .error_class = SW_ERROR_INTERNAL, .message = "out of order"};
 
@@ -58,6 +59,7 @@ static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *arte
 static const sw_table TABLE = {
     .size = WAY == SMALL_TABLE ? offsetof(sw_table, run) : sizeof(sw_table),
     .version = WAY == CONTRADICTS ? SW_VERSION + 1 : SW_VERSION,
+    .draft = WAY == OTHER_DRAFT ? 0x0badc0deu : SW_DRAFT,
     .describe = describe,
     .open = open_shim,
     .close = close_shim,

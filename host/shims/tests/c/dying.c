@@ -393,6 +393,7 @@ static sw_error *inspect(sw_shim *shim, const void *bytes, uint64_t length, cons
 static const sw_table TABLE = {
     .size = sizeof(sw_table),
     .version = SW_VERSION,
+    .draft = SW_DRAFT,
     .error_free = error_free,
     .describe = describe,
     .open = open_shim,
