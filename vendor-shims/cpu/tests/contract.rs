@@ -10,6 +10,7 @@ use support::*;
 /// `hidden → norm → linear → gelu → tap` with four rows.
 fn simple() -> Builder {
     let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
+    b.layer = 3;
     let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 6]);
     let w = weight("w", &[5, 6], &values(30, 1, 1.0), SW_DTYPE_BF16);
     let a = b.norm(x, None, 6, 0.0);
@@ -56,33 +57,23 @@ fn bound_for_stateful() -> HashMap<String, Bound> {
     ])
 }
 
-fn refused(result: Result<impl Sized, support::host::Failure>, class: u32, part: &str) {
-    match result {
-        Ok(_) => panic!("taken, although `{part}` was expected"),
-        Err(failure) => {
-            assert_eq!(failure.class, class, "{failure:?}");
-            assert!(failure.message.contains(part), "`{part}` not in {failure:?}");
-        }
-    }
-}
-
 #[test]
 fn lists_one_device_and_says_what_it_knows() {
-    let host = Host::open(&[]).expect("opened");
-    let [devices, flags, limits] = host.names(None);
-    assert_eq!(
-        (devices, flags, limits),
-        (vec!["cpu".to_owned()], vec!["threads".to_owned()], vec!["ops".to_owned()])
-    );
-    assert!(host.names(Some("mt6989"))[0].is_empty());
+    let host = open(&[]).expect("opened");
+    let devices = host.devices(None).expect("devices");
+    let (flags, limits) = host.told().expect("flags and limits");
+    assert_eq!(devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["cpu"]);
+    assert_eq!(flags, ["threads"]);
+    assert_eq!(limits.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["ops"]);
+    assert!(host.devices(Some("mt6989")).expect("devices").is_empty());
 }
 
 #[test]
 fn options_are_known_or_refused() {
-    refused(Host::open(&[("thread", "1")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "thread");
-    refused(Host::open(&[("threads", "many")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "many");
-    refused(Host::open(&[("threads", "100000")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "100000");
-    let host = Host::open(&[("threads", "1")]).expect("opened");
+    refused(open(&[("thread", "1")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "thread");
+    refused(open(&[("threads", "many")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "many");
+    refused(open(&[("threads", "100000")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "100000");
+    let host = open(&[("threads", "1")]).expect("opened");
     let artefact = host.compile(&[simple().build()], &[]).expect("compiled").artefact;
     for (option, part) in [
         (("speed", "2"), "speed"),
@@ -96,7 +87,7 @@ fn options_are_known_or_refused() {
 
 #[test]
 fn another_device_is_unknown_everywhere() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let compiled = host.compile(&[simple().build()], &[]).expect("compiled");
     let host = host.on_device("gpu");
     refused(host.check(simple().build()), SW_ERROR_INVALID_ARGUMENT, "no device `gpu`");
@@ -108,7 +99,7 @@ fn another_device_is_unknown_everywhere() {
 
 #[test]
 fn flags_end_with_a_verdict() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let flags = [("threads", "3"), ("threads", "x"), ("threads", "100000"), ("turbo", "1")];
     let compiled = host.compile(&[simple().build()], &flags).expect("compiled");
     let outcomes: Vec<u32> = compiled.flags.iter().map(|(_, outcome, _)| *outcome).collect();
@@ -118,7 +109,7 @@ fn flags_end_with_a_verdict() {
 
 #[test]
 fn the_same_order_gives_the_same_bytes() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let entries = [simple().build(), stateful().build()];
     let mut second = stateful();
     second.name = "decode_4@9".into();
@@ -129,7 +120,7 @@ fn the_same_order_gives_the_same_bytes() {
 
 #[test]
 fn weights_shared_by_entries_are_stored_once() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let w = weight("w", &[512, 512], &values(512 * 512, 1, 1.0), SW_DTYPE_F32);
     let entry = |rows: u64| {
         let mut b = Builder::new(&format!("decode_{rows}@8"), SW_ENTRY_DECODE, rows, 8);
@@ -146,23 +137,23 @@ fn weights_shared_by_entries_are_stored_once() {
 
 #[test]
 fn heads_say_what_can_be_loaded() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let head = host.compile(&[simple().build()], &[]).expect("compiled").head;
     let text = String::from_utf8(head.clone()).expect("text");
     for (head, answer) in [
         (head.clone(), SW_COMPATIBILITY_OPTIMAL),
         (b"something else".to_vec(), SW_COMPATIBILITY_NOT_MINE),
         (Vec::new(), SW_COMPATIBILITY_NOT_MINE),
-        (text.replace("format=2", "format=1").into_bytes(), SW_COMPATIBILITY_RECOMPILE),
-        (text.replace("format=2", "format=3").into_bytes(), SW_COMPATIBILITY_UNSUPPORTED),
+        (text.replace("format=3", "format=2").into_bytes(), SW_COMPATIBILITY_RECOMPILE),
+        (text.replace("format=3", "format=4").into_bytes(), SW_COMPATIBILITY_UNSUPPORTED),
     ] {
-        assert_eq!(host.compatibility(&head).expect("answered"), answer);
+        assert_eq!(host.compatibility(&head).expect("answered").0, answer);
     }
 }
 
 #[test]
 fn estimates_grow_with_the_work() {
-    let host = Host::open(&[("threads", "2")]).expect("opened");
+    let host = open(&[("threads", "2")]).expect("opened");
     let w = weight("w", &[2000, 1000], &vec![0.5; 2_000_000], SW_DTYPE_BF16);
     let entry = |rows: u64, odd: bool| {
         let mut b = Builder::new("decode", SW_ENTRY_DECODE, rows, 8);
@@ -172,13 +163,15 @@ fn estimates_grow_with_the_work() {
         b.output("tap", SW_ROLE_TAP, y);
         b.build()
     };
-    let (one, bytes, uncosted) = host.estimate(entry(1, false)).expect("estimated");
-    let (many, ..) = host.estimate(entry(500, false)).expect("estimated");
+    let of = |entry| host.estimate(entry).expect("estimated").expect("an estimate");
+    let EstimateInfo { microseconds: one, bytes, uncosted, provenance } = of(entry(1, false));
+    assert_eq!(provenance, SW_PROVENANCE_MODELLED);
+    let many = of(entry(500, false)).microseconds;
     assert!(
         one >= 400 && many > 10 * one && bytes == 4_000_000 && uncosted.is_empty(),
         "{one}, {many}, {bytes}"
     );
-    assert_eq!(host.estimate(entry(1, true)).expect("estimated").2, [1]);
+    assert_eq!(of(entry(1, true)).uncosted, [1]);
 }
 
 #[test]
@@ -193,28 +186,27 @@ fn nodes_are_refused_with_a_reason() {
         ("attribute `width` is 0", |b| b.nodes[0].attributes[0] = Attribute::Integer("width", 0)),
         ("attribute `width` is -3", |b| b.nodes[0].attributes[0] = Attribute::Integer("width", -3)),
         ("groups are 4 wide", |b| b.nodes[0].attributes[0] = Attribute::Integer("width", 4)),
-        ("attribute `eps` is NaN", |b| b.nodes[0].attributes[1] = Attribute::Float("eps", f32::NAN)),
+        ("attribute `eps` is NaN", |b| b.nodes[0].attributes[1] = Attribute::Float("eps", f64::NAN)),
         ("0 inputs", |b| b.nodes[0].inputs.clear()),
         ("3 inputs, 1 to 2 expected", |b| b.nodes[0].inputs = vec![0, 0, 0]),
         ("has no input 0", |b| b.nodes[0].inputs[0] = SW_NO_TENSOR),
         ("is of element type 7", |b| {
-            b.tensors[0].1 = SW_DTYPE_I8;
-            b.inputs[0].dtype = SW_DTYPE_I8;
+            b.tensors[0].encoding = Encoding::plain(SW_DTYPE_I8);
         }),
         ("is of element type 9", |b| {
             let output = b.nodes[0].outputs[0] as usize;
-            b.tensors[output].1 = SW_DTYPE_I64;
+            b.tensors[output].encoding = Encoding::plain(SW_DTYPE_I64);
         }),
         ("follows from the inputs", |b| {
             let output = b.nodes[0].outputs[0] as usize;
-            b.tensors[output].2 = vec![4, 7];
+            b.tensors[output].shape = vec![4, 7];
         }),
         ("0 outputs, one is expected", |b| {
             b.nodes[0].outputs.clear();
             b.nodes[1].inputs[0] = 0;
         }),
     ];
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     for (part, change) in cases {
         let mut b = simple();
         change(&mut b);
@@ -239,7 +231,7 @@ fn semantic_nodes_must_be_consistent() {
         ("Heads", |a| a[1] = Attribute::Integer("kv_heads", 1)),
         ("attribute `kv_heads` is 0", |a| a[1] = Attribute::Integer("kv_heads", 0)),
         ("Heads", |a| a[2] = Attribute::Integer("head_dim", 6)),
-        ("attribute `scale` is inf", |a| a[3] = Attribute::Float("scale", f32::INFINITY)),
+        ("attribute `scale` is inf", |a| a[3] = Attribute::Float("scale", f64::INFINITY)),
         ("attribute `softcap` is -1", |a| a[4] = Attribute::Float("softcap", -1.0)),
         ("attribute `window` is -1", |a| a[5] = Attribute::Integer("window", -1)),
         ("attribute `causal` is 2", |a| a[6] = Attribute::Integer("causal", 2)),
@@ -247,7 +239,7 @@ fn semantic_nodes_must_be_consistent() {
         ("4 rows of queries and 8 of keys", |a| a[7] = Attribute::Text("keys", "rows")),
         ("keys from `cloud`", |a| a[7] = Attribute::Text("keys", "cloud")),
     ];
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     for (part, change) in cases {
         let mut b = stateful();
         change(&mut b.nodes[1].attributes);
@@ -276,20 +268,20 @@ fn graphs_that_contradict_themselves_are_errors() {
         (invalid, "tensor 79", |b| b.outputs[0].tensor = 79),
         (invalid, "tensor 80", |b| b.inputs[0].tensor = 80),
         (invalid, "nothing computes", |b| {
-            let stray = b.tensor("stray", SW_DTYPE_F32, &[1]);
+            let stray = b.tensor("stray", Encoding::F32, &[1]);
             b.outputs[0].tensor = stray;
         }),
-        (invalid, "has no values", |b| b.tensors[0].2 = vec![0, 6]),
-        (SW_ERROR_RESOURCE_LIMIT, "tensor-values", |b| b.tensors[0].2 = vec![u64::MAX, 6]),
-        (SW_ERROR_RESOURCE_LIMIT, "tensor-values", |b| b.tensors[0].2 = vec![1 << 40]),
+        (invalid, "has no values", |b| b.tensors[0].shape = vec![0, 6]),
+        (SW_ERROR_RESOURCE_LIMIT, "tensor-values", |b| b.tensors[0].shape = vec![u64::MAX, 6]),
+        (SW_ERROR_RESOURCE_LIMIT, "tensor-values", |b| b.tensors[0].shape = vec![1 << 40]),
         (invalid, "0 rows", |b| b.rows = 0),
         (invalid, "rows", |b| b.rows = u64::MAX),
         (invalid, "is weight `w`", |b| {
             let constant = b.constants[0].0 as usize;
-            b.tensors[constant].2 = vec![6, 5];
+            b.tensors[constant].shape = vec![6, 5];
         }),
     ];
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     for (class, part, change) in cases {
         let mut b = simple();
         change(&mut b);
@@ -301,7 +293,7 @@ fn graphs_that_contradict_themselves_are_errors() {
 
 #[test]
 fn compiling_names_the_node_and_its_layer() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let mut b = simple();
     b.nodes[2].op = 999;
     let failure = host.compile(&[b.build()], &[]).map(|_| ()).expect_err("refused");
@@ -319,10 +311,10 @@ fn compiling_names_the_node_and_its_layer() {
 
 #[test]
 fn bindings_are_encoded_as_their_tensors_are() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     for change in [
-        |b: &mut Builder| b.inputs[0].dtype = SW_DTYPE_F16,
-        |b: &mut Builder| b.outputs[0].dtype = SW_DTYPE_I16,
+        |b: &mut Builder| b.inputs[0].dtype = Some(SW_DTYPE_F16),
+        |b: &mut Builder| b.outputs[0].dtype = Some(SW_DTYPE_I16),
     ] {
         let mut b = simple();
         change(&mut b);
@@ -336,7 +328,7 @@ fn bindings_are_encoded_as_their_tensors_are() {
 
 #[test]
 fn weights_must_have_the_bytes_of_their_shape() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     for (length, missing, part) in
         [(58u64, false, "58 bytes"), (0, false, "0 bytes"), (60, true, "has no bytes here")]
     {
@@ -347,7 +339,7 @@ fn weights_must_have_the_bytes_of_their_shape() {
         if missing {
             raw.data = std::ptr::null();
         }
-        w.raw = support::tables::leak(raw);
+        w.raw = tables::leak(raw);
         let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
         let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 6]);
         let y = b.linear(x, &w);
@@ -372,7 +364,7 @@ fn states_are_updated_where_they_lie() {
         ("is not an update of the input of that name", |b| b.outputs[0].tensor = b.inputs[0].tensor),
         ("as it was before its update", |b| b.nodes[1].inputs[1] = b.nodes[0].inputs[0]),
     ];
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     for (part, change) in cases {
         let mut b = stateful();
         change(&mut b);
@@ -393,7 +385,7 @@ fn states_are_updated_where_they_lie() {
 
 #[test]
 fn bindings_are_told_in_order() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let artefact = host.compile(&[stateful().build()], &[]).expect("compiled").artefact;
     let loaded = host.load(&artefact, &[]).expect("loaded");
     let (name, bindings) = &loaded.entries[0];
@@ -414,7 +406,7 @@ fn bindings_are_told_in_order() {
 
 #[test]
 fn impossible_runs_fail_and_the_next_one_is_right() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let artefact = host.compile(&[stateful().build()], &[]).expect("compiled").artefact;
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut run = |rows: usize, deadline: u64, change: &dyn Fn(&mut HashMap<String, Bound>)| {
@@ -448,7 +440,7 @@ fn impossible_runs_fail_and_the_next_one_is_right() {
 
 #[test]
 fn rows_beyond_touch_no_state() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let artefact = host.compile(&[stateful().build()], &[]).expect("compiled").artefact;
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut bound = bound_for_stateful();
@@ -460,7 +452,7 @@ fn rows_beyond_touch_no_state() {
 
 #[test]
 fn a_run_can_be_cancelled_from_another_thread() {
-    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let host = open(&[("threads", "1")]).expect("opened");
     let mut b = Builder::new("encode_64", SW_ENTRY_ENCODE, 64, 64);
     let w = weight("w", &[512, 512], &values(512 * 512, 1, 0.05), SW_DTYPE_F32);
     let mut x = b.input("x", SW_ROLE_GATHERED, &[64, 512]);
@@ -492,7 +484,7 @@ fn a_run_can_be_cancelled_from_another_thread() {
 
 #[test]
 fn a_compilation_can_be_cancelled() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let entry = simple().build();
     refused(host.compile_until(&[entry], &[], 1).map(|_| ()), SW_ERROR_CANCELLED, "cancelled");
     let w = weight("w", &[1000, 1000], &vec![0.5; 1_000_000], SW_DTYPE_F32);
@@ -505,7 +497,7 @@ fn a_compilation_can_be_cancelled() {
 
 #[test]
 fn two_shards_run_at_the_same_time_on_shared_threads() {
-    let host = Host::open(&[("threads", "2")]).expect("opened");
+    let host = open(&[("threads", "2")]).expect("opened");
     let artefact = host.compile(&[stateful().build()], &[]).expect("compiled").artefact;
     let expected = {
         let mut bound = bound_for_stateful();
@@ -551,8 +543,8 @@ fn forged(w: &Weight, change: impl Fn(&mut SwQuantisation)) -> Weight {
     // SAFETY: copies of structs that live as long as the process.
     let (mut raw, mut held) = unsafe { (std::ptr::read(w.raw), std::ptr::read(w.raw.quantisation)) };
     change(&mut held);
-    raw.quantisation = support::tables::leak(held);
-    Weight { raw: support::tables::leak(raw), ..w.clone() }
+    raw.quantisation = tables::leak(held);
+    Weight { raw: tables::leak(raw), ..w.clone() }
 }
 
 #[test]
@@ -568,22 +560,22 @@ fn quantisation_tables_that_contradict_themselves_are_errors() {
         (true, "8 bits of element type 10", |held| held.bits = 8),
         (true, "a quantisation of 8 bytes", |held| held.size = 8),
         (true, "zero point 8", |held| {
-            held.zero_points = support::tables::list(vec![8]);
+            held.zero_points = tables::list(vec![8]);
             held.zero_point_count = 1;
         }),
         (false, "scale 7 is NaN", |held| {
             let mut scales = vec![0x3400u16; 15];
             scales[7] = 0x7e00;
-            held.scales = support::tables::list(scales).cast();
+            held.scales = tables::list(scales).cast();
         }),
         (false, "scale 14 is inf", |held| {
             let mut scales = vec![0x3400u16; 15];
             scales[14] = 0x7c00;
-            held.scales = support::tables::list(scales).cast();
+            held.scales = tables::list(scales).cast();
         }),
         (false, "the scales have no bytes here", |held| held.scales = std::ptr::null()),
     ];
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     for (at_once, part, change) in cases {
         let entry = product_with(&forged(&packed(true), change)).build();
         if *at_once {
@@ -591,7 +583,7 @@ fn quantisation_tables_that_contradict_themselves_are_errors() {
             refused(host.estimate(entry), SW_ERROR_INVALID_ARGUMENT, part);
         } else {
             assert_eq!(host.check(entry).expect("checked")[0].0, SW_VERDICT_TAKEN, "{part}");
-            assert!(host.estimate(entry).expect("estimated").2.is_empty());
+            assert!(host.estimate(entry).expect("estimated").expect("an estimate").uncosted.is_empty());
         }
         refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);
     }
@@ -600,7 +592,7 @@ fn quantisation_tables_that_contradict_themselves_are_errors() {
 #[test]
 fn formats_that_are_not_taken_are_refused_with_a_reason() {
     type Change = fn(&mut SwQuantisation);
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let reason = |b: &Builder| {
         let verdicts = host.check(b.build()).expect("checked");
         let (verdict, reason) = verdicts.last().expect("a node").clone();
@@ -612,26 +604,26 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
     let tables: &[(bool, &str, Change)] = &[
         (false, "scales per channel of axis 1, of axis 0 are taken", |held| {
             (held.axis, held.scale_count) = (1, 70);
-            held.scales = support::tables::list(vec![1.0f32; 70]).cast();
+            held.scales = tables::list(vec![1.0f32; 70]).cast();
         }),
         (true, "scales per block along axis 0 of 2, the last is known", |held| {
             (held.axis, held.block, held.scale_count) = (0, 5, 70);
-            held.scales = support::tables::list(vec![0x3400u16; 70]).cast();
+            held.scales = tables::list(vec![0x3400u16; 70]).cast();
         }),
         (true, "scales of blocks are f32 that are no f16", |held| {
             held.scale_dtype = SW_DTYPE_F32;
-            held.scales = support::tables::list(vec![0.1f32; 15]).cast();
+            held.scales = tables::list(vec![0.1f32; 15]).cast();
         }),
         (false, "scales of a tensor or of channels are f16, f32 are taken", |held| {
             held.scale_dtype = SW_DTYPE_F16;
         }),
         (false, "scales of element type 3, f32 and f16 are known", |held| held.scale_dtype = SW_DTYPE_BF16),
         (false, "with a zero point is not taken", |held| {
-            held.zero_points = support::tables::list(vec![1]);
+            held.zero_points = tables::list(vec![1]);
             held.zero_point_count = 1;
         }),
         (false, "zero points differ", |held| {
-            held.zero_points = support::tables::list(vec![1, 1, 1, 2, 1]);
+            held.zero_points = tables::list(vec![1, 1, 1, 2, 1]);
             held.zero_point_count = 5;
         }),
     ];
@@ -642,7 +634,7 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
     // f32 that are f16 are taken, and give what those give.
     let wide = |held: &mut SwQuantisation| {
         held.scale_dtype = SW_DTYPE_F32;
-        held.scales = support::tables::list(vec![0.25f32; 15]).cast();
+        held.scales = tables::list(vec![0.25f32; 15]).cast();
     };
     let artefact = |w: &Weight| {
         let compiled = host.compile(&[product_with(w).build()], &[]).expect("compiled");
@@ -681,28 +673,28 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
     // Rows are quantised for integer weights.
     let mut b = product_with(&weight("w", &[5, 70], &values(350, 1, 1.0), SW_DTYPE_F16));
     b.nodes[0].op = SW_OP_DYNAMIC_LINEAR;
-    assert!(reason(&b).contains("are multiplied as f16; integers are"));
+    assert!(reason(&b).contains("signed integers of 8, 4 and 2 bits are multiplied as they are"));
 }
 
 #[test]
 fn encodings_that_are_not_taken_are_refused_with_a_reason() {
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let reason = |b: &Builder| host.check(b.build()).expect("checked")[0].clone();
     let mut b = simple();
-    b.encode(0, SW_DTYPE_U16, Some((0.01, 7)));
+    b.encode(0, Encoding::integers(SW_DTYPE_U16, 0.01, 7));
     assert_eq!(reason(&b).0, SW_VERDICT_TAKEN);
     for (scale, part) in [(0.0, "one legal scale"), (-1.0, "one legal scale"), (1e-42, "one legal scale")] {
-        b.affine.insert(0, (scale, 7));
+        b.encode(0, Encoding::integers(SW_DTYPE_U16, scale, 7));
         assert!(reason(&b).1.contains(part), "{}", reason(&b).1);
         refused(host.compile(&[b.build()], &[]).map(|_| ()), SW_ERROR_UNSUPPORTED_OP, part);
     }
-    b.affine.insert(0, (f32::NAN, 7));
+    b.encode(0, Encoding::integers(SW_DTYPE_U16, f32::NAN, 7));
     refused(host.check(b.build()), SW_ERROR_INVALID_ARGUMENT, "scale 0 is NaN");
-    b.affine.insert(0, (0.1, 70_000));
+    b.encode(0, Encoding::integers(SW_DTYPE_U16, 0.1, 70_000));
     refused(host.check(b.build()), SW_ERROR_INVALID_ARGUMENT, "zero point 70000");
     for packed in [SW_DTYPE_I4, SW_DTYPE_I2] {
         let mut b = simple();
-        b.encode(0, packed, Some((0.1, 0)));
+        b.encode(0, Encoding::integers(packed, 0.1, 0));
         assert!(reason(&b).1.contains("holds no values here"), "{}", reason(&b).1);
     }
     // What only moves keeps its encoding.
@@ -710,35 +702,36 @@ fn encodings_that_are_not_taken_are_refused_with_a_reason() {
     let x = b.input("x", SW_ROLE_GATHERED, &[4, 4]);
     let y = b.transpose(x, &[1, 0]);
     b.output("y", SW_ROLE_TAP, y);
-    b.encode(x, SW_DTYPE_U16, Some((0.1, 3)));
+    b.encode(x, Encoding::integers(SW_DTYPE_U16, 0.1, 3));
     for affine in [(0.1, 4), (0.2, 3)] {
-        b.encode(y, SW_DTYPE_U16, Some(affine));
+        b.encode(y, Encoding { dtype: SW_DTYPE_U16, affine: Some(affine) });
         assert!(reason(&b).1.contains("moves input 0 `x` into another encoding"), "{}", reason(&b).1);
     }
-    b.encode(y, SW_DTYPE_U16, Some((0.1, 3)));
+    b.encode(y, Encoding::integers(SW_DTYPE_U16, 0.1, 3));
     assert_eq!(reason(&b).0, SW_VERDICT_TAKEN);
     // A port says what its tensor says.
     let raw = b.build();
     // SAFETY: copies of structs that live as long as the process.
     let (mut entry, mut port) = unsafe { (std::ptr::read(raw), std::ptr::read(*raw.inputs)) };
     port.scale = 0.2;
-    entry.inputs = support::tables::list(vec![support::tables::leak(port)]).cast();
-    let entry = support::tables::leak(entry);
+    entry.inputs = tables::list(vec![tables::leak(port)]).cast();
+    let entry = tables::leak(entry);
     refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_UNSUPPORTED_OP, "scale 0.2, zero point 3");
 }
 
 #[test]
 fn estimates_count_the_bytes_of_formats() {
-    let host = Host::open(&[("threads", "2")]).expect("opened");
-    let moved = |w: &Weight| host.estimate(product_with(w).build()).expect("estimated").1;
+    let host = open(&[("threads", "2")]).expect("opened");
+    let moved =
+        |w: &Weight| host.estimate(product_with(w).build()).expect("estimated").expect("an estimate").bytes;
     assert_eq!(moved(&packed(false)), 5 * 35 + 5 * 4);
     assert_eq!(moved(&packed(true)), 5 * 35 + 15 * 2);
     let state = |dtype, affine| {
         let mut b = stateful();
         for tensor in [0, 3, 4] {
-            b.encode(tensor, dtype, affine);
+            b.encode(tensor, Encoding { dtype, affine });
         }
-        host.estimate(b.build()).expect("estimated").1
+        host.estimate(b.build()).expect("estimated").expect("an estimate").bytes
     };
     assert_eq!(state(SW_DTYPE_F32, None), 8 * 6 * 4 * 2);
     assert_eq!(state(SW_DTYPE_F16, None), 8 * 6 * 2 * 2);

@@ -80,16 +80,16 @@ fn encoded_sample() -> Builder {
     b.output("rounded", SW_ROLE_TAP, y);
     for tensor in 0..b.tensors.len() as u32 {
         let constant = b.constants.iter().any(|(held, _)| *held == tensor);
-        if b.tensors[tensor as usize].1 == SW_DTYPE_F32 && !constant && tensor != first {
-            b.encode(tensor, SW_DTYPE_U16, Some((1e-3, 30_000)));
+        if b.encoding_of(tensor) == Encoding::F32 && !constant && tensor != first {
+            b.encode(tensor, Encoding::integers(SW_DTYPE_U16, 1e-3, 30_000));
         }
     }
     // The state, what moves into it and what it becomes.
     let update = b.nodes.iter().find(|node| node.op == SW_OP_STATE_UPDATE).expect("an update").clone();
     for tensor in [update.inputs[0], update.inputs[1], update.outputs[0]] {
-        b.encode(tensor, SW_DTYPE_U8, Some((0.05, 100)));
+        b.encode(tensor, Encoding::integers(SW_DTYPE_U8, 0.05, 100));
     }
-    b.encode(first, SW_DTYPE_F16, None);
+    b.encode(first, Encoding::F16);
     b
 }
 
@@ -105,7 +105,7 @@ fn bind(loaded: &Loaded<'_>, entry: usize) -> Option<HashMap<String, Bound>> {
         let value = match binding.dtype {
             SW_DTYPE_I32 => Bound::I32((0..count as i32).collect()),
             SW_DTYPE_F32 => Bound::F32(values(count, 3, 1.0)),
-            other => Bound::poison(other, count),
+            other => Bound::poison(other, binding.bytes),
         };
         // Two bindings of one name cannot be told apart here.
         if bound.insert(binding.name.clone(), value).is_some() {
@@ -119,7 +119,7 @@ fn artefact() -> Region {
     let mut second = encoded_sample();
     second.name = "decode_3@9".to_owned();
     let entries = [sample().build(), second.build()];
-    Host::open(&[]).expect("opened").compile(&entries, &[]).expect("compiled").artefact
+    open(&[]).expect("opened").compile(&entries, &[]).expect("compiled").artefact
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -128,7 +128,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 
 #[test]
 fn every_flipped_bit_of_header_program_and_end_is_noticed() {
-    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let host = open(&[("threads", "1")]).expect("opened");
     let mut region = artefact();
     let (program, weights, total) =
         (number(region.bytes(), 24), number(region.bytes(), 32), region.bytes().len());
@@ -153,7 +153,7 @@ fn every_flipped_bit_of_header_program_and_end_is_noticed() {
 
 #[test]
 fn cut_grown_and_foreign_artefacts_are_refused() {
-    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let host = open(&[("threads", "1")]).expect("opened");
     let whole = artefact();
     let bytes = whole.bytes();
     let mut cases: Vec<Vec<u8>> =
@@ -168,7 +168,7 @@ fn cut_grown_and_foreign_artefacts_are_refused() {
         assert_eq!(failure.class, SW_ERROR_CORRUPT_ARTEFACT, "{length} bytes: {failure:?}");
     }
     let mut newer = Region::new(bytes);
-    newer.bytes_mut()[8] = 3;
+    newer.bytes_mut()[8] += 1;
     let failure = host.load(&newer, &[]).map(|_| ()).expect_err("loaded");
     assert_eq!(failure.class, SW_ERROR_INCOMPATIBLE_ARTEFACT);
     assert!(failure.detail("help").is_some());
@@ -176,7 +176,7 @@ fn cut_grown_and_foreign_artefacts_are_refused() {
 
 #[test]
 fn an_artefact_must_be_aligned() {
-    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let host = open(&[("threads", "1")]).expect("opened");
     let mut shifted = vec![0u8];
     shifted.extend_from_slice(artefact().bytes());
     let region = Region::new(&shifted);
@@ -189,7 +189,7 @@ const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1
 
 #[test]
 fn forged_programs_are_refused_or_harmless() {
-    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let host = open(&[("threads", "1")]).expect("opened");
     let original = artefact();
     let program = number(original.bytes(), 24) as usize;
     let mut state = 1u64;
@@ -240,7 +240,7 @@ fn forged_programs_are_refused_or_harmless() {
 
 #[test]
 fn senseless_work_orders_are_refused_or_run() {
-    let host = Host::open(&[("threads", "1")]).expect("opened");
+    let host = open(&[("threads", "1")]).expect("opened");
     let mut state = 7u64;
     let mut next = move || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -257,9 +257,9 @@ fn senseless_work_orders_are_refused_or_run() {
                 0 => b.nodes[node].op = ops[next() % ops.len()],
                 1 => {
                     let tensor = next() % b.tensors.len();
-                    let rank = b.tensors[tensor].2.len();
+                    let rank = b.tensors[tensor].shape.len();
                     if rank > 0 {
-                        b.tensors[tensor].2[next() % rank] = edge;
+                        b.tensors[tensor].shape[next() % rank] = edge;
                     }
                 }
                 2 => {
@@ -273,7 +273,7 @@ fn senseless_work_orders_are_refused_or_run() {
                     if count > 0 {
                         match &mut b.nodes[node].attributes[next() % count] {
                             Attribute::Integer(_, value) => *value = edge as i64,
-                            Attribute::Float(_, value) => *value = f32::from_bits(next() as u32),
+                            Attribute::Float(_, value) => *value = f32::from_bits(next() as u32).into(),
                             Attribute::Integers(_, values) => values.push(edge as i64),
                             Attribute::Text(_, value) => *value = "rows",
                         }
@@ -293,7 +293,7 @@ fn senseless_work_orders_are_refused_or_run() {
                     let tensor = (next() % b.tensors.len()) as u32;
                     let affine = (f32::from_bits(next() as u32 * 2), next() as i32 % 300);
                     let dtype = dtypes[next() % dtypes.len()];
-                    b.encode(tensor, dtype, (next() % 3 > 0).then_some(affine));
+                    b.encode(tensor, Encoding { dtype, affine: (next() % 3 > 0).then_some(affine) });
                 }
                 9 => {
                     let constant = next() % b.constants.len();

@@ -41,7 +41,7 @@ fn compile(host: &Host, builders: &[Builder]) -> Region {
         }
     }
     let compiled = host.compile(&entries, &[]).expect("compiled");
-    assert_eq!(host.compatibility(&compiled.head).expect("answered"), SW_COMPATIBILITY_OPTIMAL);
+    assert_eq!(host.compatibility(&compiled.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
     compiled.artefact
 }
 
@@ -57,7 +57,7 @@ fn close(got: &[f32], exact: &Tensor, rows: usize, tolerance: f64, what: &str) {
 #[test]
 fn every_step_agrees_with_the_plain_evaluator_whole_and_decomposed() {
     let decoder = Decoder::new();
-    let host = Host::open(&[("threads", "2")]).expect("opened");
+    let host = open(&[("threads", "2")]).expect("opened");
     for decomposed in [false, true] {
         let builders = [
             decoder.entry(CHUNK, true, decomposed),
@@ -92,7 +92,7 @@ fn every_step_agrees_with_the_plain_evaluator_whole_and_decomposed() {
 #[test]
 fn chunks_threads_and_instruction_sets_change_no_bit() {
     let decoder = Decoder::new();
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let artefact = compile(&host, &[decoder.entry(CHUNK, true, false), decoder.entry(1, false, false)]);
     let positions = 50;
     let expected = {
@@ -120,7 +120,7 @@ fn chunks_threads_and_instruction_sets_change_no_bit() {
 #[test]
 fn rows_of_a_decode_entry_equal_single_rows() {
     let decoder = Decoder::new();
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let artefact = compile(&host, &[decoder.entry(CHUNK, false, false), decoder.entry(1, false, false)]);
     let mut loaded = host.load(&artefact, &[("threads", "2")]).expect("loaded");
     let mut bound = decoder.fresh_states();
@@ -144,7 +144,7 @@ fn rows_of_a_decode_entry_equal_single_rows() {
 #[test]
 fn a_run_at_an_earlier_position_overwrites() {
     let decoder = Decoder::new();
-    let host = Host::open(&[]).expect("opened");
+    let host = open(&[]).expect("opened");
     let artefact = compile(&host, &[decoder.entry(1, false, false)]);
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut bound = decoder.fresh_states();
@@ -202,7 +202,7 @@ fn an_encoder_pools_valid_rows_only() {
     let hidden = 24;
     let weights: Vec<Weight> =
         (0..6).map(|i| weight("w", &[hidden, hidden], &values(576, i + 90, 0.5), SW_DTYPE_BF16)).collect();
-    let host = Host::open(&[("threads", "2")]).expect("opened");
+    let host = open(&[("threads", "2")]).expect("opened");
     let mut vectors: HashMap<usize, Vec<u32>> = HashMap::new();
     for most in [9u64, 16] {
         let builder = encoder(most, hidden, &weights);
@@ -306,7 +306,7 @@ fn every_operation_agrees_with_the_plain_evaluator() {
     for (index, output) in outputs.iter().enumerate() {
         b.output(&format!("out.{index}"), SW_ROLE_TAP, *output);
     }
-    let host = Host::open(&[("threads", "2")]).expect("opened");
+    let host = open(&[("threads", "2")]).expect("opened");
     let artefact = compile(&host, std::slice::from_ref(&b));
     for level in shardwright_shim_cpu::simd::Level::available() {
         let mut loaded = host.load(&artefact, &[("simd", level.name())]).expect("loaded");

@@ -11,29 +11,47 @@ use crate::tables::{Attribute, Builder, Weight, weight};
 /// A small decoder with everything that makes real ones hard: rings, a shared state, partial rotary, soft caps,
 /// grouped heads, per-layer inputs, odd sizes, weights of three types.
 pub struct Decoder {
+    /// Width of the residual stream.
     pub hidden: u64,
+    /// By part, `2.gate` for instance.
     pub weights: HashMap<String, Weight>,
 }
 
+/// Positions that linear states hold.
 pub const CONTEXT: u64 = 64;
+/// Positions that a sliding layer sees.
 pub const WINDOW: u64 = 10;
+/// Rows of the largest entry.
 pub const CHUNK: u64 = 8;
+/// Rows of a ring.
 pub const RING: u64 = WINDOW + CHUNK;
+/// Logits.
 pub const VOCABULARY: u64 = 37;
+/// Width of a per-layer input.
 pub const PER_LAYER: u64 = 5;
 
+/// Shape of one layer.
 #[derive(Clone, Copy)]
 pub struct Layer {
+    /// Of queries.
     pub heads: u64,
+    /// Of keys and values.
     pub kv_heads: u64,
+    /// Width of a head.
     pub head_dim: u64,
+    /// Positions it sees; 0 for all.
     pub window: u64,
+    /// Rotated pairs of a head.
     pub pairs: u64,
+    /// Base of the rotary angles.
     pub theta: f32,
+    /// Cap of the scores; 0 for none.
     pub softcap: f32,
+    /// Layer whose states it reads instead of its own.
     pub donor: Option<usize>,
 }
 
+/// Two layers with states of their own, and two that read those.
 pub const LAYERS: [Layer; 4] = [
     Layer {
         heads: 4,
@@ -77,7 +95,14 @@ pub const LAYERS: [Layer; 4] = [
     },
 ];
 
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::new()
+    }
+}
+
 impl Decoder {
+    /// With weights in f32, bf16 and f16 by turns.
     pub fn new() -> Decoder {
         let dtypes = [SW_DTYPE_F32, SW_DTYPE_BF16, SW_DTYPE_F16];
         let stored = |name: &str, shape: &[u64], data: &[f32], index: usize| {
@@ -119,6 +144,7 @@ impl Decoder {
         Decoder { hidden, weights }
     }
 
+    /// Rows of the layer's states.
     pub fn capacity(layer: &Layer) -> u64 {
         if layer.window > 0 { RING } else { CONTEXT }
     }
@@ -247,6 +273,7 @@ impl Decoder {
         b
     }
 
+    /// States of nothing, in f32.
     pub fn fresh_states(&self) -> HashMap<String, Bound> {
         let mut bound = HashMap::new();
         for (index, layer) in LAYERS.iter().enumerate().filter(|(_, layer)| layer.donor.is_none()) {

@@ -106,8 +106,9 @@ fn by_last(x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Tensor {
 /// Operands are decoded, an operation is computed in f64 and rounded to f32, and the result is encoded as its tensor is.
 pub fn evaluate_all(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<u32, Tensor> {
     let mut tensors: HashMap<u32, Tensor> = HashMap::new();
-    let shape_of =
-        |tensor: u32| builder.tensors[tensor as usize].shape.iter().map(|e| *e as usize).collect::<Vec<usize>>();
+    let shape_of = |tensor: u32| {
+        builder.tensors[tensor as usize].shape.iter().map(|e| *e as usize).collect::<Vec<usize>>()
+    };
     for port in &builder.inputs {
         let data = bound[&port.name].read(builder.tensors[port.tensor as usize].encoding);
         tensors.insert(port.tensor, Tensor { shape: shape_of(port.tensor), data });

@@ -271,7 +271,8 @@ impl Host {
             // SAFETY: the context is the map below, the verdict the shim's.
             unsafe {
                 let verdict = &*verdict;
-                let told = (*context.cast::<Told>()).insert(verdict.node, (verdict.verdict, string(verdict.reason)));
+                let told =
+                    (*context.cast::<Told>()).insert(verdict.node, (verdict.verdict, string(verdict.reason)));
                 assert!(told.is_none(), "two verdicts on node {}", verdict.node);
             }
         }

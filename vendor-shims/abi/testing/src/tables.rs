@@ -104,6 +104,8 @@ pub struct Port {
     pub tensor: TensorId,
     /// Which one of its role.
     pub index: u64,
+    /// `SW_DTYPE_…` to state instead of the tensor's own.
+    pub dtype: Option<u32>,
 }
 
 /// An entry in the making.
@@ -167,7 +169,8 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
         }
         SW_DTYPE_F16 => {
             // Towards zero: the eleven leading bits of a normal number are its own.
-            let raw: Vec<f16> = values.iter().map(|v| f16::from_f32(f32::from_bits(v.to_bits() & !0x1fff))).collect();
+            let raw: Vec<f16> =
+                values.iter().map(|v| f16::from_f32(f32::from_bits(v.to_bits() & !0x1fff))).collect();
             (raw.iter().flat_map(|v| v.to_le_bytes()).collect(), raw.iter().map(|v| v.to_f32()).collect())
         }
         _ => (values.iter().flat_map(|v| v.to_le_bytes()).collect(), values.to_vec()),
@@ -291,13 +294,13 @@ impl Builder {
     /// A tensor that is bound, in an encoding.
     pub fn input_as(&mut self, name: &str, role: u32, shape: &[u64], encoding: Encoding) -> TensorId {
         let tensor = self.tensor(name, encoding, shape);
-        self.inputs.push(Port { name: name.to_owned(), role, tensor, index: 0 });
+        self.inputs.push(Port { name: name.to_owned(), role, tensor, index: 0, dtype: None });
         tensor
     }
 
     /// Gives a tensor out.
     pub fn output(&mut self, name: &str, role: u32, tensor: TensorId) {
-        self.outputs.push(Port { name: name.to_owned(), role, tensor, index: 0 });
+        self.outputs.push(Port { name: name.to_owned(), role, tensor, index: 0, dtype: None });
     }
 
     /// A weight as a tensor.
@@ -345,7 +348,7 @@ impl Builder {
         let attributes = vec![
             Attribute::Integer("width", width as i64),
             Attribute::Float("eps", 1e-6),
-            Attribute::Float("weight_offset", offset),
+            Attribute::Float("weight_offset", offset.into()),
         ];
         self.node(SW_OP_RMS_NORM, &inputs, &shape, attributes)
     }
@@ -496,7 +499,7 @@ impl Builder {
                 role: port.role,
                 name: text(&port.name),
                 index: port.index,
-                dtype: encoding.dtype,
+                dtype: port.dtype.unwrap_or(encoding.dtype),
                 reserved: 0,
                 scale: f64::from(scale),
                 zero_point: i64::from(zero_point),
