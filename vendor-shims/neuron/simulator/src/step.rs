@@ -612,14 +612,10 @@ fn prepare_reshape(case: &Case<'_>) -> Result<Step, Refusal> {
     if case.inputs[0].elements() != case.outputs[0].elements() {
         return invalid(format!("{:?} as {:?}", case.inputs[0].dimensions, case.outputs[0].dimensions));
     }
+    // The shape that comes along is not held against the output's own: below 8.2.24 Google's client sends FULLY_CONNECTED of rank 3 as rank 2 with a RESHAPE behind it whose
+    // shape has a last length of 1, and the output is right.
     if case.operation.code == op::RESHAPE && case.inputs.len() == 2 {
-        let shape = case.integers(1)?;
-        let out = &case.outputs[0].dimensions;
-        let fits = shape.len() == out.len()
-            && shape.iter().zip(out).all(|(said, found)| *said == -1 || usize::try_from(*said) == Ok(*found));
-        if !fits {
-            return invalid(format!("an output of {out:?} for the shape {shape:?}"));
-        }
+        case.integers(1)?;
     }
     Ok(Step::Reshape)
 }
