@@ -137,6 +137,7 @@ pub fn chain() -> Vec<u8> {
 /// A decoder block of 17 operations in 16-bit activations and 8-bit weights with a scale a channel: 4 rows, width 64, a mask as the second input.
 pub fn block() -> Vec<u8> {
     const WIDTH: i32 = 64;
+    const BIASED: u32 = 4;
     let mut model = Builder::new();
     let step = [1.0 / 4096.0];
     let x = model.tensor(INT16, &[1, 4, WIDTH], &step, None);
@@ -148,13 +149,16 @@ pub fn block() -> Vec<u8> {
         let data = pattern((WIDTH * WIDTH) as usize, seed).map(|x| x.max(-127) as i8 as u8).collect();
         let weight = model.tensor(INT8, &[WIDTH, WIDTH], &scales, Some(data));
         let out = model.tensor(INT16, &[1, 4, WIDTH], &step, None);
-        // No bias: the client makes one of zeros.
-        model.operator(
-            FULLY_CONNECTED,
-            &[from, weight, -1],
-            out,
-            Table::new().with(0, Value::U8(0)).with(2, Value::U8(1)),
-        );
+        // One layer has a bias; for the others the client makes one of zeros.
+        let bias = if seed == BIASED {
+            let data = pattern(WIDTH as usize, 9).flat_map(|x| (x * 1000).to_le_bytes()).collect();
+            let scales: Vec<f32> = scales.iter().map(|scale| scale * step[0]).collect();
+            model.tensor(INT32, &[WIDTH], &scales, Some(data))
+        } else {
+            -1
+        };
+        let options = Table::new().with(0, Value::U8(0)).with(2, Value::U8(1));
+        model.operator(FULLY_CONNECTED, &[from, weight, bias], out, options);
         out
     };
     let ints = |model: &mut Builder, values: &[i32]| {
