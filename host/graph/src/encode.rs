@@ -140,6 +140,10 @@ impl<'a> Encodings<'a> {
             StateFormat::A8 => 8,
         };
         let (low, high) = self.range(&state_key(name))?.ends();
+        // Processors whose integers have a sign join new rows to the old ones as they are stored.
+        if bits == 16 && self.activations == ActivationFormat::A16Symmetric {
+            return Ok(Encoding::symmetric_over(low, high, bits));
+        }
         // Processors multiply activations with integers around their middle; those around another zero point they move there first, and round
         // 8 bits a second time.
         Ok(Encoding::centred_over(low, high, bits))

@@ -1,0 +1,257 @@
+//! A work order becomes compiled networks, one for each entry point, and those an artefact.
+
+use shardwright_neuron_containers::budget::Budget;
+use shardwright_neuron_containers::bytes::Bytes;
+use shardwright_neuron_containers::{Version, blob};
+use shardwright_shim_abi::raw::{SW_LOG_INFO, SW_ROLE_STATE};
+use shardwright_shim_abi::{CompileOutput, EntryView, Error, Result, WorkOrderView};
+
+use crate::artefact::{self, Descriptor, Entry, FORMAT, Head, MAX_ENTRIES, Port, PortKind};
+use crate::driver::Driver;
+use crate::error::ShimError;
+use crate::failure::NeuronError;
+use crate::flags::{Flags, Judged, Subject, Trials};
+use crate::graph::NeuronGraph;
+use crate::library::set_platform;
+use crate::lower::{self, Lowered, Lowering, Target};
+use crate::sample;
+use crate::session::{Compilation, CompileSettings, Model};
+
+/// Written at once, between two looks at cancellation.
+const CHUNK: usize = 8 << 20;
+
+/// Bytes of constants up to which an entry is compiled again for each flag.
+const LARGEST_PROBE: u64 = 4 << 20;
+
+/// Shares of the whole that the host is told of.
+const COMPILED: u32 = 900;
+
+/// Compiles an order and streams the artefact.
+///
+/// # Errors
+///
+/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are known; cancellation.
+pub(crate) fn compile(
+    driver: &Driver,
+    target: &Target<'_>,
+    lowering: Lowering,
+    order: WorkOrderView<'_>,
+    trials: &mut Trials,
+    output: &mut CompileOutput<'_>,
+) -> Result<()> {
+    order.options().only(&[])?;
+    let count = order.entries().len();
+    if count == 0 {
+        let reason = "the order has no entry points".to_owned();
+        return Err(ShimError::InvalidGraph { entry: order.name().to_owned(), reason }.into());
+    }
+    if count > MAX_ENTRIES {
+        return Err(
+            ShimError::Limit { limit: "entries", value: count as u64, max: MAX_ENTRIES as u64 }.into()
+        );
+    }
+    set_platform(target.soc.name);
+    let version = driver.library().version();
+    let flags = Flags::read(
+        &order.flags(),
+        target.soc.name,
+        Some(Version::new(version.major, version.minor, version.patch)),
+    );
+    let options = flags.option_string(None);
+    let number = |name: &str| flags.value(name).and_then(|value| value.parse().ok());
+    let settings = CompileSettings { l1_kilobytes: number("l1-size-kb"), ..CompileSettings::default() };
+    let is_relaxed = flags.value("relax-fp32") == Some("true");
+    let mut entries = Vec::with_capacity(count);
+    let mut blobs = Vec::with_capacity(count);
+    for (index, entry) in order.entries().enumerate() {
+        let mut step = |stage: &str, half: u32| {
+            let done = COMPILED * (2 * index as u32 + half) / (2 * count as u32);
+            output.progress(done, &format!("{stage} `{}`", entry.name()))
+        };
+        step("lowering", 0)?;
+        let mut lowered = lower::lower(entry, target, lowering)?;
+        lowered.graph.relaxed |= is_relaxed;
+        let absent = lowered.graph.absent();
+        if absent > 0 {
+            let reason = format!("{absent} weights have no bytes");
+            return Err(ShimError::InvalidGraph { entry: entry.name().to_owned(), reason }.into());
+        }
+        let operations = lowered.graph.operations.len() as u64;
+        let constants = lowered.graph.constant_bytes();
+        shardwright_shim_abi::log(
+            SW_LOG_INFO,
+            &format!(
+                "entry `{}`: {operations} operations ({}), {constants} bytes of constants, options `{options}`",
+                entry.name(),
+                lowering.name()
+            ),
+        );
+        for (node, reason) in vanished(entry, &lowered.graph) {
+            output.placement(index as u64, node, "fused", Some(reason));
+        }
+        let mut step = |stage: &str, half: u32| {
+            let done = COMPILED * (2 * index as u32 + half) / (2 * count as u32);
+            output.progress(done, &format!("{stage} `{}`", entry.name()))
+        };
+        step("compiling", 1)?;
+        // One after the other: a model reads its weights until it is gone.
+        let blob = compiled(driver, &lowered.graph, &options, &settings)
+            .map_err(|error| place(error, entry, &lowered))?;
+        entries.push(described(entry, &lowered, operations, constants));
+        blobs.push(blob);
+    }
+    let descriptor = Descriptor {
+        head: Head {
+            format: FORMAT,
+            soc: target.soc.name.to_owned(),
+            made_by: driver.maker().clone(),
+            options: options.clone(),
+            lowering: lowering.name().to_owned(),
+            entries: count as u32,
+            blob_bytes: 0,
+        },
+        entries,
+    };
+    write(descriptor, &blobs, output)?;
+    if flags.asked.is_empty() {
+        return Ok(());
+    }
+    output.progress(1000, "looking what flags did")?;
+    for judged in judge(driver, target, lowering, order, &flags, &settings, blobs.first(), trials) {
+        output.flag(&judged.name, judged.outcome, &judged.evidence);
+    }
+    Ok(())
+}
+
+/// What became of every flag: a small graph, and the order's smallest entry where that is small enough, compiled with and without it.
+#[expect(clippy::too_many_arguments, reason = "all of it decides what is compiled")]
+fn judge(
+    driver: &Driver,
+    target: &Target<'_>,
+    lowering: Lowering,
+    order: WorkOrderView<'_>,
+    flags: &Flags,
+    settings: &CompileSettings,
+    blob: Option<&Vec<u8>>,
+    trials: &mut Trials,
+) -> Vec<Judged> {
+    let echoed = blob.and_then(|blob| {
+        let mut budget = Budget::of(blob.len());
+        blob::read(Bytes::new(blob), &mut budget).ok()?.trailer?.options
+    });
+    let version = driver.library().version();
+    let small = sample::graph();
+    let small_key = format!("sample {} {version}", target.soc.name);
+    let smallest = order
+        .entries()
+        .filter_map(|entry| Some((entry.name(), lower::lower(entry, target, lowering).ok()?.graph)))
+        .filter(|(_, graph)| graph.constant_bytes() <= LARGEST_PROBE)
+        .min_by_key(|(_, graph)| graph.constant_bytes());
+    let smallest_key = smallest
+        .as_ref()
+        .map(|(entry, _)| format!("{} {entry} {} {version}", order.name(), target.soc.name))
+        .unwrap_or_default();
+    let made = |graph: &NeuronGraph<'_>, options: &str| {
+        compiled(driver, graph, options, settings).map_err(|error| error.to_string())
+    };
+    let mut of_sample = |options: &str| made(&small, options);
+    let mut of_smallest = |options: &str| match &smallest {
+        Some((_, graph)) => made(graph, options),
+        None => Err("every entry is too large to be compiled for this alone".to_owned()),
+    };
+    let mut subjects = vec![Subject { what: "a small graph", key: &small_key, compile: &mut of_sample }];
+    if smallest.is_some() {
+        subjects.push(Subject { what: "the smallest entry", key: &smallest_key, compile: &mut of_smallest });
+    }
+    flags.judge(&mut subjects, echoed.as_deref(), trials)
+}
+
+/// The stored network of a graph.
+fn compiled(
+    driver: &Driver,
+    graph: &NeuronGraph<'_>,
+    options: &str,
+    settings: &CompileSettings,
+) -> std::result::Result<Vec<u8>, NeuronError> {
+    let model = Model::build(driver.library(), graph)?;
+    Compilation::finish(model, options, settings)?.store()
+}
+
+fn write(descriptor: Descriptor, blobs: &[Vec<u8>], output: &mut CompileOutput<'_>) -> Result<()> {
+    let written = artefact::write(descriptor, blobs)?;
+    let mut at = written.prefix.len() as u64;
+    output.write(&written.prefix)?;
+    let whole = written.descriptor.head.blob_bytes.max(1);
+    let mut done = 0u64;
+    for (entry, blob) in written.descriptor.entries.iter().zip(blobs) {
+        output.write(&vec![0; (entry.blob_at - at) as usize])?;
+        for chunk in blob.chunks(CHUNK) {
+            let share = u64::from(1000 - COMPILED) * done / whole;
+            output.progress(COMPILED + share as u32, "writing")?;
+            output.write(chunk)?;
+            done += chunk.len() as u64;
+        }
+        at = entry.blob_at + entry.blob_bytes;
+    }
+    output.head(&artefact::head_bytes(&written.descriptor.head)?)
+}
+
+/// An error of the library with the entry, its node and that node's layer.
+fn place(error: NeuronError, entry: EntryView<'_>, lowered: &Lowered<'_>) -> Error {
+    let subject = match &error {
+        NeuronError::Call(failure) => failure.subject.clone(),
+        _ => None,
+    };
+    let named = |name: &str| subject.as_ref().is_some_and(|subject| subject.contains(&format!("`{name}`")));
+    let origin = lowered.graph.operations.iter().find(|operation| named(&operation.name));
+    let mut out = Error::from(error)
+        .detail("entry", entry.name())
+        .detail("operations", lowered.graph.operations.len());
+    if let Some(node) = origin.and_then(|found| entry.nodes().nth(found.origin? as usize)) {
+        out = out.detail("origin", node.name());
+        if let Some(layer) = node.layer() {
+            out = out.detail("layer", layer);
+        }
+    }
+    out
+}
+
+fn described(entry: EntryView<'_>, lowered: &Lowered<'_>, operations: u64, constant_bytes: u64) -> Entry {
+    let port = |port: &lower::LoweredPort| Port {
+        name: port.name.clone(),
+        kind: match (port.is_output, port.role) {
+            (true, _) => PortKind::Output,
+            (false, SW_ROLE_STATE) => PortKind::State,
+            (false, _) => PortKind::Input,
+        },
+        role: port.role,
+        index: port.index,
+        dtype: port.dtype,
+        shape: port.shape.clone(),
+        held: port.held.clone(),
+        scale_bits: port.scale.to_bits(),
+    };
+    Entry {
+        name: entry.name().to_owned(),
+        rows: entry.rows(),
+        context: entry.context(),
+        operations,
+        constant_bytes,
+        blob_at: 0,
+        blob_bytes: 0,
+        blob_sha256: String::new(),
+        ports: lowered.ports.iter().map(port).collect(),
+    }
+}
+
+/// Nodes of the entry that no operation comes from.
+fn vanished(entry: EntryView<'_>, graph: &NeuronGraph<'_>) -> Vec<(u64, &'static str)> {
+    let mut is_there = vec![false; entry.nodes().len()];
+    for origin in graph.operations.iter().filter_map(|operation| operation.origin) {
+        if let Some(place) = is_there.get_mut(origin as usize) {
+            *place = true;
+        }
+    }
+    let reason = "it is part of another operation, or moves nothing";
+    is_there.iter().enumerate().filter(|(_, there)| !**there).map(|(node, _)| (node as u64, reason)).collect()
+}

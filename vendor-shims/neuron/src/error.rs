@@ -1,0 +1,190 @@
+//! What this shim itself refuses or fails at. What the vendor's library says is `session`'s to tell.
+
+use shardwright_shim_abi::{Error, ErrorClass};
+
+/// Why the shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner can act on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShimError {
+    /// A chip that no code can be made for.
+    #[error("chip `{soc}` is not supported: {reason}")]
+    UnsupportedSoc {
+        /// Name or number.
+        soc: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A device this shim does not have.
+    #[error("no device `{name}`")]
+    UnknownDevice {
+        /// The name.
+        name: String,
+    },
+    /// A device that nothing can run on here.
+    #[error("device `{device}` only compiles on this machine")]
+    CompilesOnly {
+        /// The device.
+        device: String,
+    },
+    /// An option outside its range.
+    #[error("`{name}` is `{value}`, expected {expected}")]
+    InvalidValue {
+        /// The option.
+        name: String,
+        /// The value given.
+        value: String,
+        /// Legal values.
+        expected: String,
+    },
+    /// Entries that contradict each other.
+    #[error("entry `{entry}`: {reason}")]
+    InvalidGraph {
+        /// The entry.
+        entry: String,
+        /// The contradiction.
+        reason: String,
+    },
+    /// More than this shim takes.
+    #[error("{limit} is {value}, at most {max} are taken")]
+    Limit {
+        /// What is limited.
+        limit: &'static str,
+        /// What was asked.
+        value: u64,
+        /// The most.
+        max: u64,
+    },
+    /// Damaged bytes.
+    #[error("artefact at byte {offset}: {reason}")]
+    CorruptArtefact {
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An undamaged artefact that cannot be used here.
+    #[error("{reason}")]
+    IncompatibleArtefact {
+        /// What it was made for, and what is here.
+        reason: String,
+        /// What would help.
+        help: String,
+    },
+    /// A run that asks for something impossible.
+    #[error("{reason}")]
+    InvalidRun {
+        /// What.
+        reason: String,
+    },
+    /// Memory that cannot be made visible to the device.
+    #[error("{what}: {reason}")]
+    UnsupportedMemory {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl ShimError {
+    /// Class of the contract.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ShimError::UnsupportedSoc { .. }
+            | ShimError::UnknownDevice { .. }
+            | ShimError::CompilesOnly { .. }
+            | ShimError::InvalidValue { .. }
+            | ShimError::InvalidGraph { .. }
+            | ShimError::InvalidRun { .. }
+            | ShimError::UnsupportedMemory { .. } => ErrorClass::InvalidArgument,
+            ShimError::Limit { .. } => ErrorClass::ResourceLimit,
+            ShimError::CorruptArtefact { .. } => ErrorClass::CorruptArtefact,
+            ShimError::IncompatibleArtefact { .. } => ErrorClass::IncompatibleArtefact,
+        }
+    }
+
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            ShimError::UnsupportedSoc { .. } => {
+                "chips are named as MediaTek prints them, `mt6989`; aliases and suffixes are understood".to_owned()
+            }
+            ShimError::UnknownDevice { .. } => {
+                "devices are named by chip: `mt6989` with MediaTek's library, `mt6989.simulated` with a simulator of it".to_owned()
+            }
+            ShimError::CompilesOnly { device } => {
+                format!("carry the artefact to a phone with {device}, or open a simulator of the library and use `{device}.simulated`")
+            }
+            ShimError::Limit { .. } => "cut the model into smaller shards or use fewer entry points".to_owned(),
+            ShimError::CorruptArtefact { .. } => "compile the work order again".to_owned(),
+            ShimError::IncompatibleArtefact { help, .. } => help.clone(),
+            ShimError::UnsupportedMemory { .. } => "bind memory of the process instead".to_owned(),
+            ShimError::InvalidValue { .. } | ShimError::InvalidGraph { .. } | ShimError::InvalidRun { .. } => {
+                return None;
+            }
+        })
+    }
+}
+
+impl From<ShimError> for Error {
+    fn from(error: ShimError) -> Error {
+        let mut out = Error::new(error.class(), error.to_string());
+        match &error {
+            ShimError::UnsupportedSoc { soc, .. } => out = out.detail("soc", soc),
+            ShimError::UnknownDevice { name } => out = out.detail("device", name),
+            ShimError::CompilesOnly { device } => out = out.detail("device", device),
+            ShimError::InvalidValue { name, .. } => out = out.detail("option", name),
+            ShimError::InvalidGraph { entry, .. } => out = out.detail("entry", entry),
+            ShimError::Limit { limit, value, max } => {
+                out = out.detail("limit", limit).detail("value", value).detail("max", max);
+            }
+            ShimError::CorruptArtefact { offset, .. } => out = out.detail("offset", offset),
+            ShimError::UnsupportedMemory { what, .. } => out = out.detail("memory", what),
+            ShimError::IncompatibleArtefact { .. } | ShimError::InvalidRun { .. } => {}
+        }
+        if let Some(help) = error.help() {
+            out = out.detail("help", help);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_its_class_and_says_what_helps() {
+        let text = || "x".to_owned();
+        let invalid = ErrorClass::InvalidArgument;
+        let cases = [
+            (ShimError::UnsupportedSoc { soc: text(), reason: text() }, invalid, &["soc", "help"][..]),
+            (ShimError::UnknownDevice { name: text() }, invalid, &["device", "help"]),
+            (ShimError::CompilesOnly { device: text() }, invalid, &["device", "help"]),
+            (ShimError::InvalidValue { name: text(), value: text(), expected: text() }, invalid, &["option"]),
+            (ShimError::InvalidGraph { entry: text(), reason: text() }, invalid, &["entry"]),
+            (
+                ShimError::Limit { limit: "entries", value: 2, max: 1 },
+                ErrorClass::ResourceLimit,
+                &["limit", "value", "max", "help"],
+            ),
+            (
+                ShimError::CorruptArtefact { offset: 7, reason: text() },
+                ErrorClass::CorruptArtefact,
+                &["offset", "help"],
+            ),
+            (
+                ShimError::IncompatibleArtefact { reason: text(), help: text() },
+                ErrorClass::IncompatibleArtefact,
+                &["help"],
+            ),
+            (ShimError::InvalidRun { reason: text() }, invalid, &[]),
+            (ShimError::UnsupportedMemory { what: "dma-buf", reason: text() }, invalid, &["memory", "help"]),
+        ];
+        for (error, class, keys) in cases {
+            let converted = Error::from(error.clone());
+            assert_eq!(converted.class, class, "{error}");
+            let told: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
+            assert_eq!(told, keys, "{error}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! What opening the vendor's library and calling it fails with, and what that means to a planner.
+
+use std::path::PathBuf;
+
+use shardwright_neuron_adapter::{RuntimeVersion, result};
+use shardwright_shim_abi as abi;
+
+/// What functions of this crate that call the library return.
+pub type Result<T> = std::result::Result<T, NeuronError>;
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NeuronError {
+    /// No library where the rule looks.
+    #[error("no Neuron adapter was found; looked at {}; set the option `library` or the variable SHARDWRIGHT_NEURON_LIB to one",
+        tried.join(", "))]
+    LibraryNotFound {
+        /// Every place, with what was said there.
+        tried: Vec<String>,
+    },
+    /// The file is there, and the loader does not take it.
+    #[error("{} is there and cannot be loaded: {reason}", path.display())]
+    NotLoadable {
+        /// Which file.
+        path: PathBuf,
+        /// What the loader said.
+        reason: String,
+    },
+    /// A library, and not this kind of library.
+    #[error("{} is no Neuron adapter: it has no symbol `{symbol}`", path.display())]
+    NotAnAdapter {
+        /// Which file.
+        path: PathBuf,
+        /// What every such library exports.
+        symbol: &'static str,
+    },
+    /// A function that is needed is not there.
+    #[error("{} (version {version}) has no function `{function}`", path.display())]
+    FunctionMissing {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        version: RuntimeVersion,
+        /// The symbol.
+        function: &'static str,
+    },
+    /// A function that came with a later version: a library that has the symbol all the same is not trusted to mean the same.
+    #[error("`{function}` came with version {since}, {} is {version}", path.display())]
+    FunctionTooNew {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        version: RuntimeVersion,
+        /// The symbol.
+        function: &'static str,
+        /// The first version that has it.
+        since: RuntimeVersion,
+    },
+    /// A function failed.
+    #[error(transparent)]
+    Call(Box<CallFailure>),
+    /// The compiler says that it is done and gives nothing.
+    #[error("version {version} finished `{graph}` and gives a compiled network of {bytes} bytes")]
+    EmptyNetwork {
+        /// Of the adapter.
+        version: RuntimeVersion,
+        /// What was compiled.
+        graph: String,
+        /// None.
+        bytes: u64,
+    },
+    /// Memory for hardware that begins where hardware cannot read.
+    #[error("{what} begins at {at}, which is no multiple of {alignment}")]
+    Misaligned {
+        /// `address` or `offset`, of what.
+        what: String,
+        /// Where.
+        at: u64,
+        /// What it must be a multiple of.
+        alignment: u64,
+    },
+    /// A text with a zero byte, a size beyond the interface's.
+    #[error("{what} cannot be handed over: {reason}")]
+    Impossible {
+        /// What.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A function of the library failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{function} failed with {code} ({}), adapter version {version}{}{}",
+    result::name(*code).unwrap_or("a code nobody has described"), about(subject), said(message))]
+pub struct CallFailure {
+    /// What it means.
+    pub kind: FailureKind,
+    /// Which function.
+    pub function: &'static str,
+    /// What it returned.
+    pub code: i32,
+    /// Of the library.
+    pub version: RuntimeVersion,
+    /// Operand, operation or graph it was about.
+    pub subject: Option<String>,
+    /// What the library said, where it says anything.
+    pub message: String,
+    /// The last calls and their answers.
+    pub log: String,
+    /// What a planner may read: keys and values.
+    pub details: Vec<(String, String)>,
+}
+
+fn about(subject: &Option<String>) -> String {
+    subject.as_ref().map(|subject| format!(", {subject}")).unwrap_or_default()
+}
+
+fn said(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}
+
+/// What a failure means to a planner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// An operation, type or encoding that is not taken.
+    UnsupportedOp,
+    /// Each operation is known; together they found no plan.
+    Unmappable,
+    /// Memory ran out.
+    ResourceLimit,
+    /// A blob of another version or chip.
+    Incompatible,
+    /// The driver or the device went away.
+    DeviceLost,
+    /// Time ran out.
+    Deadline,
+    /// The caller's mistake.
+    InvalidArgument,
+    /// Not known, or this shim's mistake.
+    Internal,
+}
+
+impl FailureKind {
+    /// What a code of a function means.
+    pub fn of(function: &str, code: i32) -> FailureKind {
+        let is_restore = function.starts_with("NeuronModel_restore");
+        let is_model = function.starts_with("NeuronModel_");
+        match code {
+            result::UNMAPPABLE => FailureKind::Unmappable,
+            result::OUT_OF_MEMORY
+            | result::RESOURCE_EXHAUSTED_TRANSIENT
+            | result::RESOURCE_EXHAUSTED_PERSISTENT => FailureKind::ResourceLimit,
+            result::UNAVAILABLE_DEVICE | result::DEAD_OBJECT => FailureKind::DeviceLost,
+            result::MISSED_DEADLINE_TRANSIENT | result::MISSED_DEADLINE_PERSISTENT => FailureKind::Deadline,
+            result::BAD_VERSION => FailureKind::Incompatible,
+            result::BAD_DATA if is_restore => FailureKind::Incompatible,
+            result::BAD_DATA if is_model => FailureKind::UnsupportedOp,
+            result::OP_FAILED if !function.starts_with("NeuronExecution_") => FailureKind::UnsupportedOp,
+            result::OUTPUT_INSUFFICIENT_SIZE => FailureKind::InvalidArgument,
+            _ => FailureKind::Internal,
+        }
+    }
+
+    /// The class it has at the contract.
+    pub const fn class(self) -> abi::ErrorClass {
+        match self {
+            FailureKind::UnsupportedOp => abi::ErrorClass::UnsupportedOp,
+            FailureKind::Unmappable => abi::ErrorClass::Unmappable,
+            FailureKind::ResourceLimit => abi::ErrorClass::ResourceLimit,
+            FailureKind::Incompatible => abi::ErrorClass::IncompatibleArtefact,
+            FailureKind::DeviceLost => abi::ErrorClass::DeviceLost,
+            FailureKind::Deadline => abi::ErrorClass::Deadline,
+            FailureKind::InvalidArgument => abi::ErrorClass::InvalidArgument,
+            FailureKind::Internal => abi::ErrorClass::Internal,
+        }
+    }
+}
+
+impl NeuronError {
+    /// What it means to a planner.
+    pub fn kind(&self) -> FailureKind {
+        match self {
+            NeuronError::Call(failure) => failure.kind,
+            // Nothing comes of the graph as a whole, whatever the library says.
+            NeuronError::EmptyNetwork { .. } => FailureKind::Unmappable,
+            NeuronError::LibraryNotFound { .. }
+            | NeuronError::NotLoadable { .. }
+            | NeuronError::NotAnAdapter { .. }
+            | NeuronError::FunctionMissing { .. }
+            | NeuronError::FunctionTooNew { .. }
+            | NeuronError::Misaligned { .. }
+            | NeuronError::Impossible { .. } => FailureKind::InvalidArgument,
+        }
+    }
+
+    /// What would help.
+    pub fn help(&self) -> Option<&'static str> {
+        Some(match self {
+            NeuronError::LibraryNotFound { .. }
+            | NeuronError::NotLoadable { .. }
+            | NeuronError::NotAnAdapter { .. } => {
+                "`cargo xtask build` builds a simulator of the library; a phone has the vendor's own"
+            }
+            NeuronError::FunctionMissing { .. } | NeuronError::FunctionTooNew { .. } => {
+                "another version of the adapter has it: the option `library` names one"
+            }
+            NeuronError::EmptyNetwork { .. } => "cut the shard smaller, or try another version of the adapter",
+            NeuronError::Misaligned { .. } => "let the shim allocate the memory, or align it to 64 bytes",
+            NeuronError::Call(failure) => match failure.kind {
+                FailureKind::Unmappable => "cut the shard smaller: operations count, not bytes of weights",
+                FailureKind::Incompatible => "compile the work order again with the adapter that is here",
+                _ => return None,
+            },
+            NeuronError::Impossible { .. } => return None,
+        })
+    }
+}
+
+impl From<NeuronError> for abi::Error {
+    fn from(error: NeuronError) -> abi::Error {
+        let mut answer = abi::Error::new(error.kind().class(), error.to_string());
+        if let Some(help) = error.help() {
+            answer = answer.detail("help", help);
+        }
+        match error {
+            NeuronError::Call(failure) => {
+                answer = answer
+                    .vendor_code(failure.code.into())
+                    .detail("function", failure.function)
+                    .detail("code", result::name(failure.code).unwrap_or("unknown"))
+                    .detail("adapter-version", failure.version);
+                for (key, value) in failure.details {
+                    answer = answer.detail(key, value);
+                }
+                let log = match failure.message.is_empty() {
+                    true => failure.log,
+                    false => format!("{}\n{}", failure.log, failure.message),
+                };
+                if log.is_empty() { answer } else { answer.log_tail(log) }
+            }
+            NeuronError::FunctionMissing { function, version, .. }
+            | NeuronError::FunctionTooNew { function, version, .. } => {
+                answer.detail("function", function).detail("adapter-version", version)
+            }
+            NeuronError::EmptyNetwork { version, .. } => answer.detail("adapter-version", version),
+            _ => answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_mean_what_was_reported_of_them() {
+        for (function, code, expected) in [
+            ("NeuronCompilation_finish", 6, FailureKind::Unmappable),
+            ("NeuronCompilation_finish", 1, FailureKind::ResourceLimit),
+            ("NeuronCompilation_finish", 5, FailureKind::UnsupportedOp),
+            ("NeuronExecution_compute", 5, FailureKind::Internal),
+            ("NeuronExecution_compute", 10, FailureKind::DeviceLost),
+            ("NeuronExecution_compute", 15, FailureKind::DeviceLost),
+            ("NeuronExecution_compute", 11, FailureKind::Deadline),
+            ("NeuronExecution_setOutput", 9, FailureKind::InvalidArgument),
+            ("NeuronModel_restoreFromCompiledNetwork", 4, FailureKind::Incompatible),
+            ("NeuronModel_restoreFromCompiledNetwork", 8, FailureKind::Incompatible),
+            ("NeuronModel_setOperandSymmPerChannelQuantParams", 4, FailureKind::UnsupportedOp),
+            ("NeuronCompilation_setPriority", 4, FailureKind::Internal),
+            ("NeuronModel_create", 77, FailureKind::Internal),
+        ] {
+            assert_eq!(FailureKind::of(function, code), expected, "{function} {code}");
+        }
+    }
+
+    #[test]
+    fn every_failure_says_what_failed_in_which_version() {
+        let version = RuntimeVersion::new(8, 2, 28);
+        let path = || PathBuf::from("/x/libneuron_adapter.so");
+        let failure = |kind, code| {
+            NeuronError::Call(Box::new(CallFailure {
+                kind,
+                function: "NeuronCompilation_finish",
+                code,
+                version,
+                subject: Some("graph `g`".to_owned()),
+                message: "no plan".to_owned(),
+                log: "NeuronModel_finish: 0".to_owned(),
+                details: vec![("limit".to_owned(), "ops".to_owned())],
+            }))
+        };
+        let invalid = abi::ErrorClass::InvalidArgument;
+        let cases = [
+            (NeuronError::LibraryNotFound { tried: vec!["a".to_owned()] }, invalid, &["SHARDWRIGHT_NEURON_LIB"][..]),
+            (NeuronError::NotLoadable { path: path(), reason: "bad".to_owned() }, invalid, &["libneuron", "bad"]),
+            (NeuronError::NotAnAdapter { path: path(), symbol: "Neuron_getVersion" }, invalid, &["getVersion"]),
+            (
+                NeuronError::FunctionMissing { path: path(), version, function: "NeuronModel_finish" },
+                invalid,
+                &["NeuronModel_finish", "8.2.28"],
+            ),
+            (
+                NeuronError::FunctionTooNew { path: path(), version, function: "f", since: RuntimeVersion::new(9, 0, 0) },
+                invalid,
+                &["9.0.0", "8.2.28"],
+            ),
+            (failure(FailureKind::Unmappable, 6), abi::ErrorClass::Unmappable, &["NEURON_UNMAPPABLE", "8.2.28", "`g`", "no plan"]),
+            (failure(FailureKind::Internal, 99), abi::ErrorClass::Internal, &["99", "nobody"]),
+            (
+                NeuronError::EmptyNetwork { version, graph: "g".to_owned(), bytes: 0 },
+                abi::ErrorClass::Unmappable,
+                &["0 bytes", "8.2.28"],
+            ),
+            (NeuronError::Misaligned { what: "offset of x".to_owned(), at: 3, alignment: 64 }, invalid, &["3", "64"]),
+            (NeuronError::Impossible { what: "x".to_owned(), reason: "long".to_owned() }, invalid, &["long"]),
+        ];
+        for (error, class, parts) in cases {
+            let told = abi::Error::from(error);
+            assert_eq!(told.class, class, "{told}");
+            for part in parts {
+                assert!(told.message.contains(part), "`{part}` not in `{told}`");
+            }
+        }
+        let told = abi::Error::from(failure(FailureKind::Unmappable, 6));
+        assert_eq!(told.vendor_code, 6);
+        let log = told.log_tail.expect("a log");
+        assert!(log.contains("NeuronModel_finish: 0") && log.contains("no plan"), "{log}");
+        for key in ["function", "code", "adapter-version", "limit", "help"] {
+            assert!(told.details.iter().any(|(held, _)| held == key), "{key}");
+        }
+    }
+}

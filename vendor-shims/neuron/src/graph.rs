@@ -1,0 +1,179 @@
+//! A graph as the adapter takes it, before any library is called: operands by number, operations over them, constants with where their bytes are.
+
+use shardwright_neuron_adapter::operand;
+
+/// Index of an operand within its [`NeuronGraph`].
+pub type OperandIndex = u32;
+
+/// Operands and operations, in the order in which they are handed over.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NeuronGraph<'w> {
+    /// For logs.
+    pub name: String,
+    /// By index.
+    pub operands: Vec<Operand<'w>>,
+    /// In an order in which they can run. What a ceiling of operations counts.
+    pub operations: Vec<Operation>,
+    /// Bound before a run, in order.
+    pub inputs: Vec<OperandIndex>,
+    /// Written by a run, in order.
+    pub outputs: Vec<OperandIndex>,
+    /// Whether 32-bit floats may be computed in 16 bits.
+    pub relaxed: bool,
+}
+
+/// A tensor or scalar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operand<'w> {
+    /// For errors.
+    pub name: String,
+    /// Type.
+    pub kind: OperandKind,
+    /// Empty for scalars.
+    pub dims: Vec<u32>,
+    /// Of types quantised per tensor; 0 for others. Zero points are 0 throughout.
+    pub scale: f32,
+    /// Of types quantised per channel.
+    pub channels: Option<Channels>,
+    /// Of constants.
+    pub value: Option<Value<'w>>,
+}
+
+/// Type of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OperandKind {
+    /// A number of the interface.
+    Numbered(i32),
+    /// The string operand of the extension of operations without a number.
+    ExtensionName,
+}
+
+/// Scales per channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Channels {
+    /// Which dimension has the channels.
+    pub dimension: u32,
+    /// One each.
+    pub scales: Vec<f32>,
+}
+
+/// Bytes of a constant.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value<'w> {
+    /// Where they lie in the work order.
+    Borrowed(&'w [u8]),
+    /// Made by the lowering.
+    Owned(Vec<u8>),
+    /// Integers of 4 bits, low ones first, rows padded to bytes; handed over as one byte each.
+    Packed {
+        /// As stored.
+        bytes: &'w [u8],
+        /// Values of a row.
+        columns: usize,
+    },
+    /// Not at hand: such a graph can be counted and not compiled.
+    Absent {
+        /// Bytes there would be.
+        length: u64,
+    },
+}
+
+impl Value<'_> {
+    /// Bytes the library is handed.
+    pub fn length(&self) -> u64 {
+        match self {
+            Value::Borrowed(bytes) => bytes.len() as u64,
+            Value::Owned(bytes) => bytes.len() as u64,
+            Value::Packed { bytes, columns } => {
+                let stride = columns.div_ceil(2).max(1);
+                (bytes.len() / stride * columns) as u64
+            }
+            Value::Absent { length } => *length,
+        }
+    }
+
+    /// Integers of 4 bits with a byte each.
+    pub fn unpacked(bytes: &[u8], columns: usize) -> Vec<u8> {
+        let stride = columns.div_ceil(2).max(1);
+        let mut out = Vec::with_capacity(bytes.len() / stride * columns);
+        for row in bytes.chunks_exact(stride) {
+            let values = row.iter().flat_map(|byte| [(byte << 4) as i8 >> 4, *byte as i8 >> 4]);
+            out.extend(values.take(columns).map(|value| value as u8));
+        }
+        out
+    }
+}
+
+/// An operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    /// For errors.
+    pub name: String,
+    /// Which one.
+    pub kind: OperationKind,
+    /// Operands, arguments included.
+    pub inputs: Vec<OperandIndex>,
+    /// Results.
+    pub outputs: Vec<OperandIndex>,
+    /// The entry's node it comes from.
+    pub origin: Option<u32>,
+}
+
+/// Which operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OperationKind {
+    /// A number of the interface.
+    Numbered(i32),
+    /// Named by its last operand.
+    Extension,
+}
+
+impl Operand<'_> {
+    /// Elements; 1 of scalars.
+    pub fn elements(&self) -> u64 {
+        self.dims.iter().fold(1, |product, extent| product.saturating_mul(u64::from(*extent)))
+    }
+
+    /// Bytes of its values; none for types of the extension.
+    pub fn bytes(&self) -> Option<u64> {
+        let OperandKind::Numbered(kind) = self.kind else { return None };
+        self.elements().checked_mul(operand::element_bytes(kind)? as u64)
+    }
+}
+
+impl NeuronGraph<'_> {
+    /// Bytes of constants handed to the library, scales included.
+    pub fn constant_bytes(&self) -> u64 {
+        let of = |operand: &Operand<'_>| {
+            let scales = operand.channels.as_ref().map_or(0, |channels| 4 * channels.scales.len() as u64);
+            operand.value.as_ref().map_or(0, Value::length).saturating_add(scales)
+        };
+        self.operands.iter().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of inputs and outputs.
+    pub fn bound_bytes(&self) -> u64 {
+        let bound = self.inputs.iter().chain(&self.outputs);
+        let bytes = bound.filter_map(|index| self.operands.get(*index as usize)?.bytes());
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Constants that are not at hand.
+    pub fn absent(&self) -> usize {
+        self.operands.iter().filter(|operand| matches!(operand.value, Some(Value::Absent { .. }))).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_bits_become_bytes_row_by_row() {
+        // Two rows of three: the second half of each row's last byte is padding.
+        let bytes = [0x21, 0xf8, 0x7f, 0x03];
+        let expected = [1i8, 2, -8, -1, 7, 3].map(|value| value as u8);
+        assert_eq!(Value::unpacked(&bytes, 3), expected);
+        assert_eq!(Value::Packed { bytes: &bytes, columns: 3 }.length(), 6);
+    }
+}

@@ -1,0 +1,61 @@
+//! What a file is: an artefact of this shim, or one of the containers in which code for these chips travels.
+
+use serde::Serialize;
+use shardwright_neuron_containers::blob::{self, BlobDocument, Compilation};
+use shardwright_neuron_containers::budget::Budget;
+use shardwright_neuron_containers::bytes::Bytes;
+use shardwright_neuron_containers::{ContainerError, inspect as containers};
+use shardwright_shim_abi::{Error, ErrorClass, Inspection, Result};
+
+use crate::artefact::{Artefact, Entry, Head};
+use crate::error::ShimError;
+
+/// What is told of an artefact.
+#[derive(Serialize)]
+struct Inspected<'a> {
+    head: &'a Head,
+    entries: &'a [Entry],
+    blobs: Vec<BlobDocument>,
+    compilations: Vec<Compilation>,
+    warnings: Vec<String>,
+}
+
+/// What the bytes are; none when they are nothing of this vendor's.
+///
+/// # Errors
+///
+/// What is damaged, or of a version that is not known.
+pub(crate) fn inspect(bytes: &[u8]) -> Result<Option<Inspection>> {
+    if !Artefact::is_ours(bytes) {
+        let found = containers::inspect(bytes).map_err(unreadable)?;
+        let told = |found: containers::Inspected| Inspection {
+            format: found.format.to_owned(),
+            document: found.document.to_string(),
+        };
+        return Ok(found.map(told));
+    }
+    let artefact = Artefact::read(bytes)?;
+    let head = &artefact.descriptor.head;
+    let (mut blobs, mut compilations, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut budget = Budget::of(bytes.len());
+    for entry in &artefact.descriptor.entries {
+        let read = blob::read(Bytes::new(artefact.blob(entry)?), &mut budget).map_err(unreadable)?;
+        blobs.push(read.document());
+        compilations.push(read.compilation(&entry.name, Some(&head.soc)));
+        warnings.extend(read.warnings(&entry.name));
+    }
+    let entries = &artefact.descriptor.entries;
+    let inspected = Inspected { head, entries, blobs, compilations, warnings };
+    let document = serde_json::to_string(&inspected).map_err(|error| Error::internal(error.to_string()))?;
+    Ok(Some(Inspection { format: "neuron-artefact".to_owned(), document }))
+}
+
+fn unreadable(error: ContainerError) -> Error {
+    let help = error.help();
+    match error {
+        ContainerError::UnknownVersion { .. } => {
+            Error::from(ShimError::IncompatibleArtefact { reason: error.to_string(), help: help.to_owned() })
+        }
+        error => Error::new(ErrorClass::CorruptArtefact, error.to_string()).detail("help", help),
+    }
+}

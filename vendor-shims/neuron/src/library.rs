@@ -1,0 +1,440 @@
+//! Which library is opened: one rule, every step of it logged, and the first one wins.
+//!
+//! 1. The option `library`, if given: that file, or `libneuron_adapter.so` in that folder. Nothing else is tried.
+//! 2. The variable `SHARDWRIGHT_NEURON_LIB`, if set: the same.
+//! 3. `libneuron_adapter.so` beside the shim's own file, if it is there.
+//! 4. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that opens is taken and no other is tried.
+//!
+//! Other clients open every name they know and keep the last one; that is how an application's own copy loses to an older one of the system. A library once
+//! opened stays: its threads outlive its handles.
+//!
+//! Functions are bound one by one. One that is missing is an error with its name when it is needed ([`NeuronError::FunctionMissing`]), and one that came with a
+//! later version than the library says it is counts as missing.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libloading::os::unix::{Library as Dynamic, RTLD_LOCAL, RTLD_NOW};
+use serde::{Deserialize, Serialize};
+use shardwright_neuron_adapter::{FUNCTIONS, Functions, RuntimeVersion, result, setting};
+
+use crate::failure::{CallFailure, FailureKind, NeuronError, Result};
+use crate::trail;
+
+/// Names the library for a user: a file or a folder.
+pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_LIB";
+/// File looked for in folders and beside the shim.
+pub const FILE: &str = "libneuron_adapter.so";
+/// Names on phones: what an application bundles or the system offers under the newer name goes before the older ones.
+pub const PLATFORM_NAMES: [&str; 6] = [
+    "libneuronusdk_adapter.mtk.so",
+    "libneuronusdk_adapter.10.mtk.so",
+    "libneuronusdk_adapter.9.mtk.so",
+    "libneuronusdk_adapter.so",
+    "libneuron_adapter_mgvi.so",
+    FILE,
+];
+
+/// By this symbol a library says that it is a simulator, in JSON.
+const SIMULATOR_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_describe";
+/// What the simulator said last on this thread.
+const MESSAGE_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_lastMessage";
+
+/// Where to look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LibraryChoice {
+    /// The option `library`.
+    pub option: Option<PathBuf>,
+    /// The variable's value.
+    pub variable: Option<PathBuf>,
+    /// The folder of the shim.
+    pub beside: Option<PathBuf>,
+    /// Names for the loader's path.
+    pub names: Vec<String>,
+}
+
+impl LibraryChoice {
+    /// With what is set in this process.
+    pub fn here(option: Option<PathBuf>) -> LibraryChoice {
+        LibraryChoice {
+            option,
+            variable: std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from),
+            beside: own_folder(),
+            names: PLATFORM_NAMES.map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+/// The folder of the file this code was loaded from.
+fn own_folder() -> Option<PathBuf> {
+    // SAFETY: all zeros is a valid value of a struct of pointers.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for; the struct outlives the call.
+    let found = unsafe { libc::dladdr(own_folder as *const c_void, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is while this runs.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(Path::new(OsStr::from_bytes(name.to_bytes())).parent()?.to_owned())
+}
+
+/// What a simulator says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SimulatorDescription {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// The adapter version it plays.
+    #[serde(default)]
+    pub version: String,
+    /// The chip it plays.
+    #[serde(default)]
+    pub soc: String,
+}
+
+type TextFunction = unsafe extern "C" fn() -> *const c_char;
+
+/// An opened library. It is never closed.
+#[derive(Debug)]
+pub struct Library {
+    path: PathBuf,
+    steps: Vec<String>,
+    functions: Functions,
+    version: RuntimeVersion,
+    magic: Option<i32>,
+    simulator: Option<SimulatorDescription>,
+    message: Option<TextFunction>,
+}
+
+/// Collects what is said while looking.
+struct Steps(Vec<String>);
+
+impl Steps {
+    fn say(&mut self, text: String) {
+        shardwright_shim_abi::log(
+            shardwright_shim_abi::raw::SW_LOG_INFO,
+            &format!("neuron library: {text}"),
+        );
+        self.0.push(text);
+    }
+}
+
+impl Library {
+    /// Opens the library by the rule of [this module](self).
+    ///
+    /// # Errors
+    /// [`NeuronError::LibraryNotFound`] with every place tried, or what was wrong with the one found.
+    pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
+        let mut steps = Steps(Vec::new());
+        let (path, dynamic) = find(choice, &mut steps)?;
+        let symbol = |name: &CStr| -> *mut c_void {
+            // SAFETY: the pointer is only looked at here; null is an answer.
+            unsafe { dynamic.get::<*mut c_void>(name.to_bytes_with_nul()) }
+                .map_or(std::ptr::null_mut(), |found| *found)
+        };
+        // SAFETY: a library that exports these names means these functions, by the interface's tables; it stays loaded, see below.
+        let functions = unsafe { Functions::bind(symbol) };
+        let Some(get_version) = functions.get_version else {
+            return Err(NeuronError::NotAnAdapter { path, symbol: "Neuron_getVersion" });
+        };
+        let mut version = RuntimeVersion::default();
+        // SAFETY: the struct outlives the call.
+        let code = unsafe { get_version(&mut version) };
+        if code != result::NO_ERROR {
+            return Err(NeuronError::Call(Box::new(CallFailure {
+                kind: FailureKind::Internal,
+                function: "Neuron_getVersion",
+                code,
+                version,
+                subject: Some(path.display().to_string()),
+                message: String::new(),
+                log: String::new(),
+                details: Vec::new(),
+            })));
+        }
+        let magic = functions.get_magic_number.and_then(|function| {
+            let mut number = 0;
+            // SAFETY: the number outlives the call.
+            (unsafe { function(&mut number) } == result::NO_ERROR).then_some(number)
+        });
+        let text_function = |name: &CStr| -> Option<TextFunction> {
+            let found = symbol(name);
+            // SAFETY: the simulator's own symbols are functions of this type; no other library has them.
+            (!found.is_null())
+                .then(|| unsafe { std::mem::transmute::<*mut c_void, TextFunction>(found) })
+        };
+        let simulator = text_function(SIMULATOR_SYMBOL).map(|function| {
+            // SAFETY: without arguments.
+            let told = unsafe { text(function()) };
+            // That it is one is what the symbol says; a text that cannot be read does not make it another.
+            serde_json::from_str(&told).unwrap_or(SimulatorDescription {
+                name: told,
+                version: version.to_string(),
+                soc: String::new(),
+            })
+        });
+        let message = text_function(MESSAGE_SYMBOL);
+        steps.say(format!(
+            "{} is version {version}, magic number {}{}",
+            path.display(),
+            magic.map_or("not told".to_owned(), |magic| magic.to_string()),
+            if simulator.is_some() { ", a simulator" } else { "" }
+        ));
+        std::mem::forget(dynamic);
+        Ok(Arc::new(Library { path, steps: steps.0, functions, version, magic, simulator, message }))
+    }
+
+    /// The file it was loaded from, or the name given to the loader.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How it was found, step by step.
+    pub fn steps(&self) -> &[String] {
+        &self.steps
+    }
+
+    /// What it says its version is.
+    pub fn version(&self) -> RuntimeVersion {
+        self.version
+    }
+
+    /// The firmware's magic number, where it is told.
+    pub fn magic(&self) -> Option<i32> {
+        self.magic
+    }
+
+    /// Set where it is a simulator and not the vendor's.
+    pub fn simulator(&self) -> Option<&SimulatorDescription> {
+        self.simulator.as_ref()
+    }
+
+    /// For people: version, magic number, and whether it is a simulator.
+    pub fn describe(&self) -> String {
+        let magic = self.magic.map_or(String::new(), |magic| format!(" (magic number {magic})"));
+        match &self.simulator {
+            Some(simulator) => {
+                format!("{}, a simulator of adapter {}{magic}, not MediaTek's", named(&simulator.name), self.version)
+            }
+            None => format!("Neuron adapter {}{magic}", self.version),
+        }
+    }
+
+    /// Its functions.
+    pub(crate) fn functions(&self) -> &Functions {
+        &self.functions
+    }
+
+    /// A function is needed: it is there and this version is known to have it.
+    pub(crate) fn need<F>(&self, bound: Option<F>, function: &'static str) -> Result<F> {
+        let since = FUNCTIONS.iter().find(|known| known.name == function).and_then(|known| known.since);
+        match (bound, since) {
+            (None, _) => Err(NeuronError::FunctionMissing {
+                path: self.path.clone(),
+                version: self.version,
+                function,
+            }),
+            (Some(_), Some(since)) if self.version < since => Err(NeuronError::FunctionTooNew {
+                path: self.path.clone(),
+                version: self.version,
+                function,
+                since,
+            }),
+            (Some(bound), _) => Ok(bound),
+        }
+    }
+
+    /// Whether a function may be called that is done without where it is missing.
+    pub(crate) fn offers<F>(&self, bound: Option<F>, function: &'static str) -> Option<F> {
+        self.need(bound, function).ok()
+    }
+
+    /// What a function answered.
+    pub(crate) fn answered(
+        &self,
+        function: &'static str,
+        code: c_int,
+        subject: impl FnOnce() -> Option<String>,
+    ) -> Result<()> {
+        trail::note(function, code);
+        if code == result::NO_ERROR {
+            return Ok(());
+        }
+        Err(NeuronError::Call(Box::new(CallFailure {
+            kind: FailureKind::of(function, code),
+            function,
+            code,
+            version: self.version,
+            subject: subject(),
+            message: self.last_message(),
+            log: trail::tail(),
+            details: Vec::new(),
+        })))
+    }
+
+    /// A function said that it did what it was asked and gave a null pointer.
+    pub(crate) fn gave_null(&self, function: &'static str) -> NeuronError {
+        NeuronError::Call(Box::new(CallFailure {
+            kind: FailureKind::Internal,
+            function,
+            code: result::NO_ERROR,
+            version: self.version,
+            subject: Some("which gave a null pointer".to_owned()),
+            message: self.last_message(),
+            log: trail::tail(),
+            details: Vec::new(),
+        }))
+    }
+
+    /// What a simulator said last on this thread; the vendor's library says nothing.
+    fn last_message(&self) -> String {
+        // SAFETY: without arguments; the text is copied before the next call.
+        self.message.map(|function| unsafe { text(function()) }).unwrap_or_default()
+    }
+
+    /// Kilobytes of the memory nearest to the multipliers, where the library tells.
+    pub fn l1_kilobytes(&self) -> Option<u32> {
+        let function = self.offers(self.functions.get_l1_memory_size_kb, "Neuron_getL1MemorySizeKb")?;
+        let mut kilobytes = 0;
+        // SAFETY: the number outlives the call.
+        let code = unsafe { function(&mut kilobytes) };
+        trail::note("Neuron_getL1MemorySizeKb", code);
+        (code == result::NO_ERROR && kilobytes > 0).then_some(kilobytes)
+    }
+}
+
+fn named(name: &str) -> &str {
+    if name.is_empty() { "a library without a name" } else { name }
+}
+
+/// # Safety
+/// `pointer` is null or text ended by a null.
+unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, and the caller promises the rest.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+/// Tells the library the chip to compile for, by the variable it reads. Set again only where it differs.
+pub(crate) fn set_platform(soc: &str) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if std::env::var_os(setting::PLATFORM_VARIABLE).is_some_and(|held| held == soc) {
+        return;
+    }
+    // SAFETY: only the library reads this variable, inside calls this shim makes; the host makes one call at a time per instance, and compilations run in a
+    // process of their own.
+    unsafe { std::env::set_var(setting::PLATFORM_VARIABLE, soc) };
+}
+
+/// Carries out the rule.
+fn find(choice: &LibraryChoice, steps: &mut Steps) -> Result<(PathBuf, Dynamic)> {
+    for (place, given) in [("option `library`", &choice.option), (VARIABLE, &choice.variable)] {
+        let Some(given) = given else {
+            steps.say(format!("{place}: not given"));
+            continue;
+        };
+        let path = if given.is_dir() { given.join(FILE) } else { given.clone() };
+        if !path.is_file() {
+            steps.say(format!("{place}: {} is no file", path.display()));
+            return Err(NeuronError::LibraryNotFound { tried: steps.0.clone() });
+        }
+        steps.say(format!("{place}: {}", path.display()));
+        return load(path);
+    }
+    match choice.beside.as_ref().map(|folder| folder.join(FILE)) {
+        Some(path) if path.is_file() => {
+            steps.say(format!("beside the shim: {}", path.display()));
+            return load(path);
+        }
+        Some(path) => steps.say(format!("beside the shim: {} is no file", path.display())),
+        None => steps.say("beside the shim: the loader does not tell where the shim is".to_owned()),
+    }
+    for name in &choice.names {
+        match load(PathBuf::from(name)) {
+            Ok(opened) => {
+                steps.say(format!("the loader's path: {name} opens, later names are not tried"));
+                return Ok(opened);
+            }
+            Err(error) => steps.say(format!("the loader's path: {error}")),
+        }
+    }
+    Err(NeuronError::LibraryNotFound { tried: steps.0.clone() })
+}
+
+fn load(path: PathBuf) -> Result<(PathBuf, Dynamic)> {
+    // SAFETY: the file is the vendor's library that the user named or installed; its initialisers run.
+    match unsafe { Dynamic::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
+        Ok(dynamic) => Ok((path, dynamic)),
+        Err(error) => {
+            // What the loader said is the error's source.
+            let reason =
+                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            Err(NeuronError::NotLoadable { path, reason })
+        }
+    }
+}
+
+/// Calls a function of the library by its field and symbol: missing is an error, and so is any code but 0. The calling code says why it is sound.
+macro_rules! call {
+    ($library:expr, $field:ident = $symbol:literal, ($($argument:expr),* $(,)?), $subject:expr) => {{
+        let library: &$crate::library::Library = &$library;
+        let function = library.need(library.functions().$field, $symbol)?;
+        let code = function($($argument),*);
+        library.answered($symbol, code, || $subject)
+    }};
+}
+pub(crate) use call;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(version: RuntimeVersion, functions: Functions) -> Library {
+        Library {
+            path: PathBuf::from("/x/libneuron_adapter.so"),
+            steps: Vec::new(),
+            functions,
+            version,
+            magic: Some(300),
+            simulator: None,
+            message: None,
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_too_new_is_named_when_it_is_needed() {
+        let library = made(RuntimeVersion::new(5, 0, 0), Functions::default());
+        let missing = library.need(library.functions().model_finish, "NeuronModel_finish");
+        assert!(matches!(missing, Err(NeuronError::FunctionMissing { function: "NeuronModel_finish", .. })));
+        let name = "NeuronModel_setOperandPerChannelQuantParams";
+        assert!(matches!(library.need(Some(()), name), Err(NeuronError::FunctionTooNew { .. })));
+        let newer = made(RuntimeVersion::new(6, 0, 0), Functions::default());
+        assert_eq!(newer.need(Some(7), name), Ok(7));
+        assert_eq!(newer.offers(None::<()>, name), None);
+        assert_eq!(newer.l1_kilobytes(), None);
+        assert!(newer.describe().contains("6.0.0") && newer.describe().contains("300"));
+    }
+
+    #[test]
+    fn a_name_nobody_has_ends_with_every_place() {
+        let nowhere = LibraryChoice { names: vec!["libneuron-nowhere.so".to_owned()], ..LibraryChoice::default() };
+        match Library::open(&nowhere) {
+            Err(NeuronError::LibraryNotFound { tried }) => {
+                assert_eq!(tried.len(), 4, "{tried:?}");
+                assert!(tried[3].contains("libneuron-nowhere.so"));
+            }
+            other => panic!("{:?}", other.map(|library| library.path().to_owned())),
+        }
+        let given = LibraryChoice { option: Some(PathBuf::from("/nowhere/at/all.so")), ..nowhere };
+        match Library::open(&given) {
+            Err(NeuronError::LibraryNotFound { tried }) => assert_eq!(tried.len(), 1, "{tried:?}"),
+            other => panic!("{:?}", other.map(|library| library.path().to_owned())),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A compiled artefact made ready to run.
+
+use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
+use shardwright_shim_abi::raw::{
+    SW_DTYPE_F16, SW_DTYPE_F32, SW_ROLE_STATE_ROWS, SW_UPDATE_BY_RUNTIME, SW_UPDATE_NONE,
+};
+use shardwright_shim_abi::{
+    Binding, Bound, Buffer, Compatibility, Control, Direction, Error, HostBuffer, LoadedEntry, LoadedShard, Result,
+    Run,
+};
+
+use crate::artefact::{Artefact, Entry, Port, PortKind, ReadHead, element_bytes};
+use crate::compatibility::{self, Place};
+use crate::driver::Driver;
+use crate::error::ShimError;
+use crate::memory::{SharedBuffer, memory_kinds};
+use crate::session::{Execution, Network, PaddedSide};
+
+/// Restored networks, one for each entry point.
+pub(crate) struct Shard {
+    entries: Vec<Loaded>,
+}
+
+/// An entry ready to run.
+struct Loaded {
+    entry: Entry,
+    execution: Execution,
+    /// Number of ports that are inputs; the others follow.
+    inputs: usize,
+    /// Per port how it is bound.
+    ways: Vec<Way>,
+}
+
+/// How a port is bound.
+struct Way {
+    /// Bytes in the hardware's layout.
+    bytes: usize,
+    /// Extents of the hardware's layout, where they are not the port's.
+    padded: Option<Vec<u64>>,
+    /// A copy of an input of floats whose rows beyond the valid ones are zero: whatever lies there may be no number, and that would reach valid rows even
+    /// through a mask. Stored integers are always numbers.
+    rows: Option<HostBuffer>,
+    /// The hardware's layout, where it is not the port's.
+    staged: Option<HostBuffer>,
+}
+
+impl Shard {
+    /// Looks at the artefact, and only then lets the library restore it. What that answers is told; there is no second way behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library answers, with both versions.
+    pub fn load(driver: &Driver, soc: &str, bytes: &[u8]) -> Result<Shard> {
+        let artefact = Artefact::read(bytes)?;
+        let head = &artefact.descriptor.head;
+        let place = Place { soc, library: driver.maker() };
+        match compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place) {
+            Compatibility::Optimal | Compatibility::Recompile(_) => {}
+            Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
+                let (made, here) = (head.made_by.version(), driver.library().version());
+                let help = format!("compile the work order for {soc} with the library that is here");
+                let error = Error::from(ShimError::IncompatibleArtefact { reason, help });
+                return Err(error.detail("made-by-version", made).detail("adapter-version", here));
+            }
+        }
+        let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
+        for entry in &artefact.descriptor.entries {
+            let blob = artefact.blob(entry)?;
+            let restored = Network::restore(driver.library(), blob);
+            let network = restored.map_err(|error| {
+                // The bytes are those that were written, for this chip and this major: the reason is the library's.
+                Error::from(error)
+                    .detail("entry", &entry.name)
+                    .detail("made-by-version", head.made_by.version())
+                    .detail("made-for", &head.soc)
+            })?;
+            entries.push(Loaded::new(entry.clone(), network)?);
+        }
+        Ok(Shard { entries })
+    }
+}
+
+fn invalid(reason: String) -> Error {
+    ShimError::InvalidRun { reason }.into()
+}
+
+impl Loaded {
+    fn new(entry: Entry, network: Network) -> Result<Loaded> {
+        let inputs = entry.ports.iter().filter(|port| port.kind != PortKind::Output).count();
+        let mut ways = Vec::with_capacity(entry.ports.len());
+        for (index, port) in entry.ports.iter().enumerate() {
+            let (side, place) = match index < inputs {
+                true => (PaddedSide::Input, index),
+                false => (PaddedSide::Output, index - inputs),
+            };
+            let (bytes, dimensions) = network.padded(side, place, port.held.len())?;
+            ways.push(Way::new(port, entry.rows, bytes, dimensions)?);
+        }
+        let execution = Execution::new(network, inputs, entry.ports.len() - inputs)?;
+        Ok(Loaded { entry, execution, inputs, ways })
+    }
+
+    fn run(&mut self, rows: usize, bound: &mut [Bound<'_>], control: Control<'_>) -> Result<()> {
+        if bound.len() != self.entry.ports.len() {
+            let (given, own) = (bound.len(), self.entry.ports.len());
+            return Err(invalid(format!("{given} bindings, `{}` has {own}", self.entry.name)));
+        }
+        if rows == 0 || rows as u64 > self.entry.rows {
+            return Err(invalid(format!("{rows} rows of {}", self.entry.rows)));
+        }
+        // The library cannot be stopped once it runs, so this is the last look.
+        control.proceed()?;
+        for (index, ((port, way), bound)) in
+            self.entry.ports.iter().zip(&self.ways).zip(bound.iter_mut()).enumerate()
+        {
+            let bytes = port.bytes().unwrap_or(0) as usize;
+            let shared = bound.buffer().and_then(|(buffer, offset)| {
+                Some((buffer.as_any().downcast_ref::<SharedBuffer>()?, offset))
+            });
+            let unmapped = || invalid(format!("what is bound to `{}` cannot be mapped", port.name));
+            let is_partial = (rows as u64) < self.entry.rows;
+            let is_direct = way.staged.is_none() && !(is_partial && way.rows.is_some());
+            if let (Some((shared, offset)), true) = (shared, is_direct) {
+                match port.kind {
+                    PortKind::Output => {
+                        let place = index - self.inputs;
+                        self.execution.output_from(place, shared.handle(), offset, bytes)?;
+                    }
+                    _ => self.execution.input_from(index, shared.handle(), offset, bytes)?,
+                }
+                continue;
+            }
+            if port.kind == PortKind::Output {
+                let pointer = match &way.staged {
+                    Some(staged) => staged.pointer(),
+                    None => {
+                        let memory = bound.bytes_mut()?;
+                        if memory.len() != bytes {
+                            return Err(unmapped());
+                        }
+                        memory.as_mut_ptr()
+                    }
+                };
+                // SAFETY: memory of the binding or of this entry, which both stay until the run is over; nobody else writes there.
+                unsafe { self.execution.output(index - self.inputs, pointer, way.bytes) }?;
+                continue;
+            }
+            let memory = bound.bytes();
+            if memory.len() != bytes {
+                return Err(unmapped());
+            }
+            let pointer = way.input(port, self.entry.rows, rows as u64, memory);
+            // SAFETY: memory of the binding or of this entry, which both stay until the run is over.
+            unsafe { self.execution.input(index, pointer, way.bytes) }?;
+        }
+        // SAFETY: every input and output was bound above.
+        unsafe { self.execution.compute() }?;
+        let outputs = self.entry.ports.iter().zip(&self.ways).zip(bound.iter_mut()).skip(self.inputs);
+        for ((port, way), bound) in outputs {
+            if let (Some(staged), Some(padded)) = (&way.staged, &way.padded) {
+                let element = element_bytes(port.dtype).unwrap_or(1) as usize;
+                // SAFETY: as many bytes as the buffer has, written by the run that is over.
+                let from = unsafe { std::slice::from_raw_parts(staged.pointer(), staged.length()) };
+                copy_padded(&port.held, padded, element, |dense, at, length| {
+                    if let (Ok(to), Some(from)) = (bound.bytes_mut(), from.get(at..at + length)) {
+                        to[dense..dense + length].copy_from_slice(from);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Way {
+    fn new(port: &Port, rows: u64, bytes: usize, dimensions: Option<[u32; 4]>) -> Result<Way> {
+        let dense = port.bytes().unwrap_or(0);
+        let is_float = matches!(port.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
+        let has_rows = port.kind == PortKind::Input && is_float && rows > 1 && row_axis(port, rows).is_some();
+        let buffer = |length: usize| HostBuffer::new(length, MEMORY_ALIGNMENT);
+        let copy = if has_rows { Some(buffer(dense as usize)?) } else { None };
+        if bytes as u64 == dense {
+            return Ok(Way { bytes, padded: None, rows: copy, staged: None });
+        }
+        let told: Option<Vec<u64>> = dimensions.and_then(|dimensions| {
+            let own: Vec<u64> = dimensions.iter().take(port.held.len()).map(|extent| u64::from(*extent)).collect();
+            let element = element_bytes(port.dtype)?;
+            let whole = own.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent))?;
+            let holds = own.iter().zip(&port.held).all(|(padded, extent)| padded >= extent);
+            (holds && whole == bytes as u64).then_some(own)
+        });
+        let Some(padded) = told else {
+            return Err(ShimError::IncompatibleArtefact {
+                reason: format!(
+                    "the library wants {bytes} bytes for `{}` of {:?}, which are {dense}, and tells the dimensions {dimensions:?}, which do not give them",
+                    port.name, port.held
+                ),
+                help: "this layout is not known; another version of the adapter may pad otherwise".to_owned(),
+            }
+            .into());
+        };
+        Ok(Way { bytes, padded: Some(padded), rows: copy, staged: Some(buffer(bytes)?) })
+    }
+
+    /// What an input is bound to: its own memory where nothing is in the way.
+    fn input(&self, port: &Port, rows: u64, valid: u64, memory: &[u8]) -> *const u8 {
+        let mut from = memory;
+        if let (Some(copy), true) = (&self.rows, valid < rows) {
+            // SAFETY: as many bytes as the buffer has, this entry's own, which runs one call at a time.
+            let to = unsafe { std::slice::from_raw_parts_mut(copy.pointer(), copy.length()) };
+            copy_rows(port, rows, valid, memory, to);
+            from = to;
+        }
+        if let (Some(staged), Some(padded)) = (&self.staged, &self.padded) {
+            let element = element_bytes(port.dtype).unwrap_or(1) as usize;
+            // SAFETY: as above; not the buffer that is read.
+            let to = unsafe { std::slice::from_raw_parts_mut(staged.pointer(), staged.length()) };
+            copy_padded(&port.held, padded, element, |dense, at, length| {
+                if let (Some(to), Some(from)) = (to.get_mut(at..at + length), from.get(dense..dense + length)) {
+                    to.copy_from_slice(from);
+                }
+            });
+            return staged.pointer();
+        }
+        from.as_ptr()
+    }
+}
+
+/// Extents before the rows, bytes of a row; none where no axis is the rows.
+fn row_axis(port: &Port, rows: u64) -> Option<(u64, u64)> {
+    let axis = port.shape.iter().take(2).position(|extent| *extent == rows)?;
+    let before = port.shape[..axis].iter().product();
+    Some((before, port.bytes()? / before / rows))
+}
+
+/// Copies the valid rows; the others become zero.
+fn copy_rows(port: &Port, rows: u64, valid: u64, from: &[u8], to: &mut [u8]) {
+    let Some((before, row)) = row_axis(port, rows) else { return };
+    let (block, kept) = ((rows * row) as usize, (valid * row) as usize);
+    for (from, to) in from.chunks_exact(block).zip(to.chunks_exact_mut(block)).take(before as usize) {
+        to[..kept].copy_from_slice(&from[..kept]);
+        to[kept..].fill(0);
+    }
+}
+
+/// Calls with every run of values along the last axis: where it begins in the dense layout and in the padded one, and its bytes.
+fn copy_padded(dense: &[u64], padded: &[u64], element: usize, mut each: impl FnMut(usize, usize, usize)) {
+    let Some((last, outer)) = dense.split_last() else { return };
+    let length = *last as usize * element;
+    let count: u64 = outer.iter().product();
+    for number in 0..count {
+        let (mut rest, mut at, mut stride) = (number, 0u64, padded.last().copied().unwrap_or(1));
+        for (extent, padded) in outer.iter().zip(padded).rev() {
+            at += rest % extent * stride;
+            rest /= extent;
+            stride *= padded;
+        }
+        each(number as usize * length, at as usize * element, length);
+    }
+}
+
+impl LoadedShard for Shard {
+    fn entries(&self) -> Result<Vec<LoadedEntry>> {
+        Ok(self.entries.iter().map(|loaded| told(&loaded.entry)).collect())
+    }
+
+    fn run(&mut self, run: Run<'_>) -> Result<()> {
+        let Run { entry, rows, mut bound, control } = run;
+        let count = self.entries.len();
+        let Some(loaded) = self.entries.get_mut(entry) else {
+            return Err(invalid(format!("entry {entry} of {count}")));
+        };
+        loaded.run(rows, &mut bound, control)
+    }
+}
+
+/// What a run binds.
+fn told(entry: &Entry) -> LoadedEntry {
+    let is_given = |port: &Port| {
+        entry.ports.iter().any(|other| other.role == SW_ROLE_STATE_ROWS && other.index == port.index)
+    };
+    let bindings = entry.ports.iter().map(|port| Binding {
+        name: port.name.clone(),
+        direction: match port.kind {
+            PortKind::Input => Direction::Input,
+            PortKind::State => Direction::StateRead,
+            PortKind::Output => Direction::Output,
+        },
+        role: port.role,
+        dtype: port.dtype,
+        update: match port.kind == PortKind::State && is_given(port) {
+            true => SW_UPDATE_BY_RUNTIME,
+            false => SW_UPDATE_NONE,
+        },
+        shape: port.shape.clone(),
+        strides: None,
+        bytes: port.bytes().unwrap_or(0),
+        alignment: MEMORY_ALIGNMENT as u64,
+        memory_kinds: memory_kinds(),
+        scale: port.scale(),
+        zero_point: 0,
+    });
+    LoadedEntry {
+        name: entry.name.clone(),
+        rows: entry.rows,
+        context: entry.context,
+        bindings: bindings.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padded_runs_stand_where_the_outer_extents_put_them() {
+        let mut seen = Vec::new();
+        copy_padded(&[2, 3, 5], &[2, 4, 8], 2, |dense, at, length| seen.push((dense, at, length)));
+        assert_eq!(seen, [(0, 0, 10), (10, 16, 10), (20, 32, 10), (30, 64, 10), (40, 80, 10), (50, 96, 10)]);
+    }
+
+    fn port() -> Port {
+        Port {
+            name: "hidden".to_owned(),
+            kind: PortKind::Input,
+            role: 0,
+            index: 0,
+            dtype: SW_DTYPE_F32,
+            shape: vec![3, 2],
+            held: vec![3, 2],
+            scale_bits: 1.0f64.to_bits(),
+        }
+    }
+
+    #[test]
+    fn rows_beyond_the_valid_ones_are_zero_for_the_library() {
+        let way = Way::new(&port(), 3, 24, Some([3, 2, 1, 1])).expect("dense");
+        let memory = [f32::NAN.to_le_bytes(), 1f32.to_le_bytes()].concat().repeat(3);
+        let pointer = way.input(&port(), 3, 1, &memory);
+        // SAFETY: the copy has that many bytes.
+        let seen = unsafe { std::slice::from_raw_parts(pointer, 24) };
+        assert_eq!((&seen[..8], &seen[8..]), (&memory[..8], &[0u8; 16][..]));
+        assert_eq!(way.input(&port(), 3, 3, &memory), memory.as_ptr(), "all rows are bound where they lie");
+    }
+
+    #[test]
+    fn padding_that_is_not_understood_is_refused_with_both_sizes() {
+        let way = Way::new(&port(), 3, 48, Some([3, 4, 0, 0])).expect("padded");
+        assert_eq!((way.bytes, way.padded), (48, Some(vec![3, 4])));
+        for (bytes, dimensions) in [(48, Some([3, 3, 0, 0])), (16, Some([2, 2, 0, 0])), (48, None)] {
+            match Way::new(&port(), 3, bytes, dimensions) {
+                Err(error) => assert!(error.message.contains("24"), "{error}"),
+                Ok(_) => panic!("{bytes} {dimensions:?}"),
+            }
+        }
+    }
+}

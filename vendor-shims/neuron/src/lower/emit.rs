@@ -1,0 +1,246 @@
+//! The draft as operands and operations: scalars and shapes become constants, names become unique.
+
+use std::collections::HashMap;
+
+use shardwright_neuron_adapter::{extension, operand, operation, setting::fuse};
+
+use super::draft::{Act, ActKind, Draft, ValueId, ValueKind};
+use super::encoding::Encoding;
+use super::error::LowerError;
+use super::source::Source;
+use super::{Lowered, LoweredPort};
+use crate::graph::{
+    NeuronGraph, Operand, OperandIndex, OperandKind, Operation, OperationKind, Value as Bytes,
+};
+
+struct Emitter<'d, 'w> {
+    draft: &'d Draft<'w>,
+    graph: NeuronGraph<'w>,
+    /// Per value its operand.
+    operands: Vec<Option<OperandIndex>>,
+    /// Arguments by type, dimensions and bytes: equal ones are one operand.
+    arguments: HashMap<(OperandKind, Vec<u32>, Vec<u8>), OperandIndex>,
+    /// Zero biases by length and scale.
+    biases: HashMap<(i32, u32, u32), OperandIndex>,
+}
+
+/// The graph of a draft of `source`.
+pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<'w>, LowerError> {
+    let graph = NeuronGraph { name: source.entry.name().to_owned(), ..NeuronGraph::default() };
+    let operands = vec![None; draft.values.len()];
+    let mut emitter =
+        Emitter { draft: &draft, graph, operands, arguments: HashMap::new(), biases: HashMap::new() };
+    let mut ports = Vec::new();
+    // As Google's client orders them: inputs, outputs, then whatever operations need.
+    for (port, value) in source.entry.inputs().zip(&draft.inputs) {
+        let index = emitter.operand(*value)?;
+        emitter.graph.inputs.push(index);
+        let shape = source.tensor(port.tensor()).shape;
+        ports.push(LoweredPort::new(&port, false, shape, draft.shape(*value), encoding(&draft, *value)));
+    }
+    for (port, value) in source.entry.outputs().zip(&draft.outputs) {
+        let index = emitter.operand(*value)?;
+        emitter.graph.outputs.push(index);
+        let shape = source.tensor(port.tensor()).shape;
+        ports.push(LoweredPort::new(&port, true, shape, draft.shape(*value), encoding(&draft, *value)));
+    }
+    for act in &draft.nodes {
+        emitter.act(act)?;
+    }
+    let kinds = emitter.graph.operands.iter().map(|operand| operand.kind);
+    let is_single = |kind| kind == OperandKind::Numbered(operand::TENSOR_FLOAT32);
+    emitter.graph.relaxed = kinds.into_iter().any(is_single);
+    Ok(Lowered { graph: emitter.graph, ports })
+}
+
+fn encoding(draft: &Draft<'_>, value: ValueId) -> Encoding {
+    draft.encoding(value).unwrap_or(Encoding::Half)
+}
+
+fn dimensions(extents: &[u64]) -> Result<Vec<u32>, LowerError> {
+    let of = |extent: &u64| {
+        u32::try_from(*extent).ok().filter(|extent| *extent != u32::MAX).ok_or(LowerError::TooLarge {
+            limit: "tensor-extent",
+            value: *extent,
+            max: u64::from(u32::MAX) - 1,
+        })
+    };
+    extents.iter().map(of).collect()
+}
+
+impl<'w> Emitter<'_, 'w> {
+    fn push(&mut self, operand: Operand<'w>) -> OperandIndex {
+        self.graph.operands.push(operand);
+        self.graph.operands.len() as OperandIndex - 1
+    }
+
+    fn operand(&mut self, value: ValueId) -> Result<OperandIndex, LowerError> {
+        if let Some(known) = self.operands[value.0] {
+            return Ok(known);
+        }
+        let held = &self.draft.values[value.0];
+        let dims = dimensions(&held.shape)?;
+        let operand = match &held.kind {
+            ValueKind::Input(encoding) | ValueKind::Computed(encoding) => Operand {
+                name: held.name.clone(),
+                kind: OperandKind::Numbered(encoding.kind()),
+                dims,
+                scale: encoding.scale().unwrap_or(0.0),
+                channels: None,
+                value: None,
+            },
+            ValueKind::Constant(constant) => Operand {
+                name: constant.name.clone(),
+                kind: OperandKind::Numbered(constant.kind),
+                dims,
+                scale: constant.scale,
+                channels: constant.channels.clone(),
+                value: Some(constant.value.clone()),
+            },
+        };
+        let index = self.push(operand);
+        self.operands[value.0] = Some(index);
+        Ok(index)
+    }
+
+    /// A scalar or small tensor that is an argument.
+    fn argument(&mut self, kind: OperandKind, dims: Vec<u32>, bytes: Vec<u8>) -> OperandIndex {
+        let key = (kind, dims, bytes);
+        if let Some(known) = self.arguments.get(&key) {
+            return *known;
+        }
+        let index = self.push(Operand {
+            name: "argument".to_owned(),
+            kind,
+            dims: key.1.clone(),
+            scale: 0.0,
+            channels: None,
+            value: Some(Bytes::Owned(key.2.clone())),
+        });
+        self.arguments.insert(key, index);
+        index
+    }
+
+    fn scalar_i32(&mut self, value: i32) -> OperandIndex {
+        self.argument(OperandKind::Numbered(operand::INT32), Vec::new(), value.to_le_bytes().to_vec())
+    }
+
+    fn scalar_bool(&mut self, value: bool) -> OperandIndex {
+        self.argument(OperandKind::Numbered(operand::BOOL), Vec::new(), vec![u8::from(value)])
+    }
+
+    fn scalar_f32(&mut self, value: f32) -> OperandIndex {
+        self.argument(OperandKind::Numbered(operand::FLOAT32), Vec::new(), value.to_le_bytes().to_vec())
+    }
+
+    fn list(&mut self, values: &[i32]) -> OperandIndex {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.argument(OperandKind::Numbered(operand::TENSOR_INT32), vec![values.len() as u32], bytes)
+    }
+
+    /// Zeros for a product: of 32-bit integers at the scale the interface wants, or floats.
+    fn bias(&mut self, x: OperandIndex, matrix: OperandIndex) -> OperandIndex {
+        let (x, matrix) = (&self.graph.operands[x as usize], &self.graph.operands[matrix as usize]);
+        let outputs = matrix.dims[0];
+        let (kind, width, scale) = match x.kind {
+            OperandKind::Numbered(operand::TENSOR_FLOAT32) => (operand::TENSOR_FLOAT32, 4, 0.0),
+            OperandKind::Numbered(operand::TENSOR_FLOAT16) => (operand::TENSOR_FLOAT16, 2, 0.0),
+            // Per channel the scale is none, and the bias's own follow from both operands.
+            _ if matrix.channels.is_some() => (operand::TENSOR_INT32, 4, 0.0),
+            _ => (operand::TENSOR_INT32, 4, x.scale * matrix.scale),
+        };
+        let key = (kind, outputs, scale.to_bits());
+        if let Some(known) = self.biases.get(&key) {
+            return *known;
+        }
+        let index = self.push(Operand {
+            name: format!("zeros.{outputs}"),
+            kind: OperandKind::Numbered(kind),
+            dims: vec![outputs],
+            scale,
+            channels: None,
+            value: Some(Bytes::Owned(vec![0; width * outputs as usize])),
+        });
+        self.biases.insert(key, index);
+        index
+    }
+
+    fn act(&mut self, act: &Act) -> Result<(), LowerError> {
+        let mut inputs = act.inputs.iter().map(|input| self.operand(*input)).collect::<Result<Vec<_>, _>>()?;
+        let shape = self.draft.shape(act.inputs[0]);
+        let last = shape.len() as i32 - 1;
+        let signed = |extents: &[u64]| extents.iter().map(|extent| *extent as i32).collect::<Vec<_>>();
+        let numbered = OperationKind::Numbered;
+        let kind = match &act.kind {
+            ActKind::FullyConnected => {
+                let bias = self.bias(inputs[0], inputs[1]);
+                inputs.extend([bias, self.scalar_i32(fuse::NONE)]);
+                numbered(operation::FULLY_CONNECTED)
+            }
+            ActKind::BatchMatMul { transpose_second } => {
+                inputs.extend([self.scalar_bool(false), self.scalar_bool(*transpose_second)]);
+                numbered(operation::BATCH_MATMUL)
+            }
+            ActKind::Fused(kind) => {
+                inputs.push(self.scalar_i32(fuse::NONE));
+                numbered(*kind)
+            }
+            ActKind::Binary(kind) | ActKind::Unary(kind) => numbered(*kind),
+            ActKind::Gelu => {
+                // Approximate: what the only client that is known sends always, and what is meant here.
+                let approximate = 1u32.to_le_bytes().to_vec();
+                inputs.push(self.argument(OperandKind::Numbered(operand::UINT32), Vec::new(), approximate));
+                numbered(operation::GELU_V2)
+            }
+            ActKind::Softmax => {
+                inputs.push(self.scalar_f32(1.0));
+                numbered(operation::SOFTMAX)
+            }
+            ActKind::RmsNorm(epsilon) => {
+                let width = *shape.last().unwrap_or(&1);
+                let axis = self.list(&[last]);
+                let zeros = vec![0; 4 * width as usize];
+                let width = dimensions(&[width])?;
+                let beta = self.argument(OperandKind::Numbered(operand::TENSOR_FLOAT32), width, zeros);
+                let epsilon = self.scalar_f32(f32::from_bits(*epsilon));
+                let name = extension::string_operand(extension::RMS_NORMALIZATION).unwrap_or_default();
+                let length = name.len() as u32;
+                let name = self.argument(OperandKind::ExtensionName, vec![length], name);
+                inputs = vec![inputs[0], axis, inputs[1], beta, epsilon, name];
+                OperationKind::Extension
+            }
+            ActKind::Reduce(kind) => {
+                let axis = self.list(&[last]);
+                // The one wants a number and the others a boolean.
+                let keep = match *kind {
+                    operation::MEAN => self.scalar_i32(1),
+                    _ => self.scalar_bool(true),
+                };
+                inputs.extend([axis, keep]);
+                numbered(*kind)
+            }
+            ActKind::Reshape => {
+                inputs.push(self.list(&signed(self.draft.shape(act.output))));
+                numbered(operation::RESHAPE)
+            }
+            ActKind::Transpose(perm) => {
+                let perm: Vec<i32> = perm.iter().map(|axis| *axis as i32).collect();
+                inputs.push(self.list(&perm));
+                numbered(operation::TRANSPOSE)
+            }
+            ActKind::Slice { axis, start, .. } => {
+                let begin: Vec<i32> = (0..shape.len()).map(|at| if at == *axis { *start as i32 } else { 0 }).collect();
+                let size = signed(self.draft.shape(act.output));
+                inputs.extend([self.list(&begin), self.list(&size)]);
+                numbered(operation::SLICE)
+            }
+            ActKind::Concat(axis) => {
+                inputs.push(self.scalar_i32(*axis as i32));
+                numbered(operation::CONCATENATION)
+            }
+        };
+        let outputs = vec![self.operand(act.output)?];
+        self.graph.operations.push(Operation { name: act.name.clone(), kind, inputs, outputs, origin: act.origin });
+        Ok(())
+    }
+}

@@ -1,0 +1,35 @@
+//! The hyperbolic form of GELU without its operation: `x · (1 + tanh(x · (a + b·x²))) / 2`.
+//!
+//! In integers each step has the range that matters and no more. Beyond 6 the result is `x` or 0 to the last step whatever the inner values are, so squares stop
+//! at 36 and the hyperbolic tangent's argument at 8.
+
+use shardwright_neuron_adapter::operation;
+
+use super::draft::ValueId;
+use super::encoding::{Encoding, Family};
+use super::import::Importer;
+
+/// `√(2/π)`.
+const A: f32 = 0.797_884_6;
+/// `A · 0.044715`.
+const B: f32 = 0.035_677_407;
+/// Where squares stop.
+const MOST_SQUARE: f32 = 36.0;
+/// Where the argument of the hyperbolic tangent stops.
+const MOST_INNER: f32 = 8.0;
+
+/// Eight operations.
+pub(super) fn spelled_out(importer: &mut Importer<'_, '_>, x: ValueId, target: Encoding) -> ValueId {
+    let family = target.family().unwrap_or(Family::Half);
+    let reaching = |most| if family == Family::Fixed { Encoding::reaching(most) } else { target };
+    let [a, b, one] = [A, B, 1.0].map(|value| importer.number(value, family));
+    let square = importer.binary(operation::MUL, x, x, reaching(MOST_SQUARE));
+    let cubic = importer.binary(operation::MUL, square, b, reaching(MOST_SQUARE * B));
+    let factor = importer.binary(operation::ADD, cubic, a, reaching(MOST_SQUARE * B + A));
+    let inner = importer.binary(operation::MUL, x, factor, reaching(MOST_INNER));
+    let fraction = if family == Family::Fixed { Encoding::FRACTION } else { target };
+    let bounded = importer.unary(operation::TANH, inner, fraction);
+    let gate = importer.binary(operation::ADD, bounded, one, reaching(2.0));
+    let half = importer.scaled(x, 0.5);
+    importer.binary(operation::MUL, half, gate, target)
+}

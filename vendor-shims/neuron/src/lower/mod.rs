@@ -1,0 +1,192 @@
+//! Entries of a work order as graphs of the adapter.
+//!
+//! **Job.** Says of every node whether it is taken and why not ([`check`]), and writes an entry in the adapter's operations ([`lower`]), in one of two ways
+//! ([`Lowering`]). Weights are borrowed. How many operations an entry becomes follows from its nodes and shapes alone, never from ranges or weights, and those
+//! of the layers of a shard add up: a planner is told the number before anything is quantised.
+//!
+//! Embedding, the update of states, and sines and cosines stay outside, as other clients leave them: states are read together with the new rows, which come out,
+//! and tables and masks are bound.
+//!
+//! **Not its job.** It calls no library.
+//!
+//! Reading order: [`check`], then the way of an entry: `source` (read), `import`, `attention`, `island` and `gelu` (written in the adapter's operations), `draft`
+//! (rewritten), `emit` (made operands and operations).
+
+mod attention;
+mod check;
+mod draft;
+mod emit;
+mod encoding;
+mod error;
+mod gelu;
+mod import;
+mod island;
+mod source;
+mod weights;
+
+use shardwright_neuron_adapter::RuntimeVersion;
+use shardwright_neuron_adapter::version::FOUR_BITS_PER_CHANNEL;
+use shardwright_shim_abi::{EntryView, PortView, Verdict};
+
+use self::encoding::Encoding;
+pub use self::error::LowerError;
+use crate::graph::NeuronGraph;
+use crate::soc::{FourBits, Soc};
+
+/// How an entry is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Lowering {
+    /// As few operations as there are for it: norms by the extension's operation, GELU as one, attention with its heads in one product.
+    #[default]
+    Lean,
+    /// No fused operations and none of the extension: norms, GELU and rotary embedding spelled out, attention as it falls apart. Reported refusals counted
+    /// graphs of this kind.
+    Plain,
+}
+
+impl Lowering {
+    /// Its word in options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lowering::Lean => "lean",
+            Lowering::Plain => "plain",
+        }
+    }
+
+    /// By its word.
+    pub fn by_name(name: &str) -> Option<Lowering> {
+        [Lowering::Lean, Lowering::Plain].into_iter().find(|lowering| lowering.name() == name)
+    }
+}
+
+/// What an entry is written for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The chip.
+    pub soc: &'a Soc,
+    /// The adapter's version.
+    pub version: RuntimeVersion,
+}
+
+/// Whether weights of 4 bits per channel may be sent.
+enum FourBitsRule {
+    Taken,
+    Refused(String),
+}
+
+impl Target<'_> {
+    fn four_bits_per_channel(&self) -> FourBitsRule {
+        match self.soc.four_bits_per_channel {
+            FourBits::Refused => FourBitsRule::Refused(format!(
+                "{} refuses it at any size (reported: Genio community 2379, about {})",
+                self.soc.name, self.soc.title
+            )),
+            FourBits::ByVersion if self.version < FOUR_BITS_PER_CHANNEL => FourBitsRule::Refused(format!(
+                "adapter {} has no type for it, its scales would be lost; from {FOUR_BITS_PER_CHANNEL} on it is sent (observed of Google's client)",
+                self.version
+            )),
+            FourBits::ByVersion => FourBitsRule::Taken,
+        }
+    }
+}
+
+/// An entry as the library is given it.
+#[derive(Clone, Debug)]
+pub struct Lowered<'w> {
+    /// The graph.
+    pub graph: NeuronGraph<'w>,
+    /// Its inputs, then its outputs, in the entry's order, which is the graph's.
+    pub ports: Vec<LoweredPort>,
+}
+
+/// What a run binds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoweredPort {
+    /// Of the entry's port; the two sides of a state share one.
+    pub name: String,
+    /// `SW_ROLE_…`
+    pub role: u32,
+    /// Detail of the role.
+    pub index: u64,
+    /// Whether a run writes it.
+    pub is_output: bool,
+    /// Extents in the entry.
+    pub shape: Vec<u64>,
+    /// Extents in the graph: the same values in the same order.
+    pub held: Vec<u64>,
+    /// `SW_DTYPE_…`
+    pub dtype: u32,
+    /// 1 for floats.
+    pub scale: f64,
+}
+
+impl LoweredPort {
+    fn new(port: &PortView<'_>, is_output: bool, shape: &[u64], held: &[u64], encoding: Encoding) -> Self {
+        LoweredPort {
+            name: port.name().to_owned(),
+            role: port.role(),
+            index: port.index(),
+            is_output,
+            shape: shape.to_vec(),
+            held: held.to_vec(),
+            dtype: port.dtype(),
+            scale: encoding.scale().map_or(1.0, f64::from),
+        }
+    }
+}
+
+/// One verdict per node, in the entry's order. Weights may have no bytes and no scales: then their kinds and extents decide.
+pub fn check(entry: EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
+    check::verdicts(entry, target)
+}
+
+/// The graph of an entry. Weights that are not at hand are [absent](crate::graph::Value::Absent) in it: good for counting.
+///
+/// # Errors
+///
+/// [`LowerError`], for an entry that [`check`] does not take whole, and for weights that do not hold what their type promises.
+pub fn lower<'w>(
+    entry: EntryView<'w>,
+    target: &Target<'_>,
+    lowering: Lowering,
+) -> Result<Lowered<'w>, LowerError> {
+    let source = source::Source::read(entry)?;
+    check::check_all(&source, target)?;
+    let mut draft = import::import(&source, target, lowering)?;
+    draft.tidy();
+    emit::emit(&source, draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_bits_per_channel_are_refused_with_where_that_is_known_from() {
+        let soc = |name| Soc::by_name(name).expect("known").expect("listed");
+        let reason = |name, version| {
+            let target = Target { soc: soc(name), version };
+            match target.four_bits_per_channel() {
+                FourBitsRule::Taken => None,
+                FourBitsRule::Refused(reason) => Some(reason),
+            }
+        };
+        let (old, new) = (RuntimeVersion::new(8, 2, 27), RuntimeVersion::new(9, 0, 3));
+        for version in [old, new] {
+            let reason = reason("mt6989", version).expect("refused");
+            assert!(reason.contains("mt6989") && reason.contains("reported"), "{reason}");
+        }
+        let reason_old = reason("mt6991", old).expect("refused");
+        assert!(reason_old.contains("8.2.27") && reason_old.contains("8.2.28"), "{reason_old}");
+        assert_eq!(reason("mt6991", RuntimeVersion::new(8, 2, 28)), None);
+        assert_eq!(reason("mt6993", new), None);
+    }
+
+    #[test]
+    fn lowerings_have_words() {
+        for lowering in [Lowering::Lean, Lowering::Plain] {
+            assert_eq!(Lowering::by_name(lowering.name()), Some(lowering));
+        }
+        assert_eq!(Lowering::by_name("fast"), None);
+    }
+}

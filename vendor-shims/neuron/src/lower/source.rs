@@ -1,0 +1,171 @@
+//! An entry as it comes, with what every later step needs to know of it.
+
+use shardwright_shim_abi::{EntryView, NodeView, WeightView};
+
+use super::encoding::Encoding;
+use super::error::LowerError;
+
+/// Nodes of one entry: ten times those of the largest decoder known.
+pub(super) const MAX_NODES: u64 = 1 << 16;
+/// Inputs and outputs of one entry.
+pub(super) const MAX_PORTS: u64 = 4096;
+/// Values of one tensor: more are no embedding table that anybody has.
+pub(super) const MAX_VALUES: u64 = 1 << 32;
+/// Axes of one tensor: public guidelines give 4, and padding is told for 4.
+pub(super) const MAX_RANK: usize = 4;
+
+/// An entry of which every tensor is defined exactly once, before its first use.
+pub(super) struct Source<'a> {
+    /// The contract's view.
+    pub entry: EntryView<'a>,
+    /// Nodes by index.
+    pub nodes: Vec<NodeView<'a>>,
+    /// Tensors by index.
+    pub tensors: Vec<SourceTensor<'a>>,
+}
+
+/// A tensor of an entry and where it comes from.
+pub(super) struct SourceTensor<'a> {
+    /// Name in the entry.
+    pub name: &'a str,
+    /// Extents, none of them 0; their product is at most [`MAX_VALUES`].
+    pub shape: &'a [u64],
+    /// Of an activation.
+    pub encoding: Result<Encoding, String>,
+    /// Origin.
+    pub origin: Origin<'a>,
+    /// Nodes that read it, in order.
+    pub readers: Vec<usize>,
+    /// Whether it leaves the entry.
+    pub is_output: bool,
+}
+
+/// Where a tensor comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    /// Nobody mentions it.
+    Unused,
+    /// Bound before a run.
+    Input,
+    /// A weight.
+    Constant(WeightView<'a>),
+    /// Result of a node.
+    Node(usize),
+}
+
+impl SourceTensor<'_> {
+    /// Extent of the last axis; 1 of a tensor without axes.
+    pub fn last(&self) -> u64 {
+        self.shape.last().copied().unwrap_or(1)
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Checks an entry as a whole. Single nodes may still be refused.
+    pub fn read(entry: EntryView<'a>) -> Result<Source<'a>, LowerError> {
+        let invalid = |reason: String| LowerError::InvalidGraph { entry: entry.name().to_owned(), reason };
+        let limit = |limit, value: u64, max| match value > max {
+            true => Err(LowerError::TooLarge { limit, value, max }),
+            false => Ok(()),
+        };
+        limit("ops", entry.nodes().len() as u64, MAX_NODES)?;
+        limit("tensors", entry.tensors().len() as u64, 4 * MAX_NODES)?;
+        limit("ports", entry.inputs().len().saturating_add(entry.outputs().len()) as u64, MAX_PORTS)?;
+        let mut tensors = Vec::with_capacity(entry.tensors().len());
+        for tensor in entry.tensors() {
+            let name = tensor.name();
+            limit("tensor-values", tensor.elements(), MAX_VALUES)?;
+            if tensor.elements() == 0 {
+                return Err(invalid(format!("tensor `{name}` has no values: {:?}", tensor.shape())));
+            }
+            tensors.push(SourceTensor {
+                name,
+                shape: tensor.shape(),
+                encoding: Encoding::of(&tensor),
+                origin: Origin::Unused,
+                readers: Vec::new(),
+                is_output: false,
+            });
+        }
+        let define = |tensors: &mut Vec<SourceTensor<'a>>, index: u32, origin: Origin<'a>| {
+            let Some(tensor) = tensors.get_mut(index as usize) else {
+                return Err(invalid(format!("there is no tensor {index}")));
+            };
+            if !matches!(tensor.origin, Origin::Unused) {
+                return Err(invalid(format!("tensor `{}` is defined twice", tensor.name)));
+            }
+            tensor.origin = origin;
+            Ok(())
+        };
+        for port in entry.inputs() {
+            define(&mut tensors, port.tensor(), Origin::Input)?;
+        }
+        for (index, weight) in entry.constants() {
+            define(&mut tensors, index, Origin::Constant(weight))?;
+            let (tensor, dtype) = (&tensors[index as usize], entry.tensor(index).dtype());
+            if weight.shape() != tensor.shape || weight.dtype() != dtype {
+                return Err(invalid(format!(
+                    "tensor `{}` {:?} of type {dtype} is weight `{}` {:?} of type {}",
+                    tensor.name,
+                    tensor.shape,
+                    weight.name(),
+                    weight.shape(),
+                    weight.dtype()
+                )));
+            }
+        }
+        let nodes: Vec<NodeView<'a>> = entry.nodes().collect();
+        for (index, node) in nodes.iter().enumerate() {
+            for input in node.inputs().flatten() {
+                match tensors.get_mut(input as usize) {
+                    None => return Err(invalid(format!("there is no tensor {input}"))),
+                    Some(SourceTensor { origin: Origin::Unused, name, .. }) => {
+                        return Err(invalid(format!("`{}` reads `{name}` before it is there", node.name())));
+                    }
+                    Some(tensor) => {
+                        if tensor.readers.last() != Some(&index) {
+                            tensor.readers.push(index);
+                        }
+                    }
+                }
+            }
+            for &output in node.outputs() {
+                define(&mut tensors, output, Origin::Node(index))?;
+            }
+        }
+        for port in entry.outputs() {
+            match tensors.get_mut(port.tensor() as usize) {
+                None => return Err(invalid(format!("there is no tensor {}", port.tensor()))),
+                Some(SourceTensor { origin: Origin::Unused, name, .. }) => {
+                    return Err(invalid(format!(
+                        "output `{}` is `{name}`, which nothing computes",
+                        port.name()
+                    )));
+                }
+                Some(tensor) => tensor.is_output = true,
+            }
+        }
+        Ok(Source { entry, nodes, tensors })
+    }
+
+    /// The tensor of an index that was taken from this entry.
+    pub fn tensor(&self, index: u32) -> &SourceTensor<'a> {
+        &self.tensors[index as usize]
+    }
+
+    /// The weight, when the tensor is one.
+    pub fn weight(&self, index: u32) -> Option<WeightView<'a>> {
+        match self.tensor(index).origin {
+            Origin::Constant(weight) => Some(weight),
+            _ => None,
+        }
+    }
+
+    /// The node that makes a tensor.
+    pub fn producer(&self, index: u32) -> Option<usize> {
+        match self.tensor(index).origin {
+            Origin::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+}

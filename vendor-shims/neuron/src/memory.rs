@@ -1,0 +1,139 @@
+//! Memory of others that application and device see alike: a file descriptor of a dma-buf heap or of plain memory.
+//!
+//! The descriptor is made known to the library once, when it is imported, and mapped where the system allows that; a heap that refuses to be mapped is bound all
+//! the same, without a view for the host. Addresses and offsets are multiples of 64, or the import is refused by that name.
+
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
+use shardwright_shim_abi::{Buffer, HostBuffer, MemoryKinds};
+
+use crate::error::ShimError;
+use crate::failure::NeuronError;
+use crate::library::Library;
+use crate::session::SharedHandle;
+
+/// What runs take.
+pub(crate) fn memory_kinds() -> MemoryKinds {
+    MemoryKinds::HOST.and(MemoryKinds::SHIM).and(MemoryKinds::DMA_BUF)
+}
+
+/// A mapping of a descriptor's pages.
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+    /// Where the buffer begins in it.
+    skip: usize,
+}
+
+// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for overlap.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Pages that hold `length` bytes from `offset` on; none where the system does not map the descriptor.
+    fn of(fd: RawFd, offset: u64, length: usize) -> Option<Mapping> {
+        // SAFETY: asks for a number.
+        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
+        let skip = offset % page;
+        let whole = usize::try_from(skip).ok()?.checked_add(length)?;
+        let from = libc::off_t::try_from(offset - skip).ok()?;
+        // SAFETY: a fresh mapping at an address of the system's choice.
+        let base = unsafe {
+            let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            libc::mmap(std::ptr::null_mut(), whole, access, shared, fd, from)
+        };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        Some(Mapping { base: NonNull::new(base.cast())?, length: whole, skip: skip as usize })
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: less than the mapping's length.
+        unsafe { self.base.as_ptr().add(self.skip) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with that length, unmapped once.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.length);
+        }
+    }
+}
+
+/// Imported memory.
+pub struct SharedBuffer {
+    mapping: Option<Mapping>,
+    handle: Arc<SharedHandle>,
+}
+
+impl SharedBuffer {
+    /// Makes a descriptor's memory visible to library and host. The descriptor stays the host's and open as long as the buffer.
+    ///
+    /// # Errors
+    /// [`NeuronError::Misaligned`] for an offset or address that is no multiple of 64; what the library answers; [`ShimError::UnsupportedMemory`] for
+    /// a length that is none or beyond the file's end.
+    pub fn import(
+        library: &Arc<Library>,
+        fd: RawFd,
+        offset: u64,
+        length: u64,
+    ) -> shardwright_shim_abi::Result<SharedBuffer> {
+        let refuse = |reason: String| ShimError::UnsupportedMemory { what: "a descriptor's memory", reason };
+        let whole = usize::try_from(length).ok().filter(|length| (1..=isize::MAX as usize).contains(length));
+        let whole = whole.ok_or_else(|| refuse(format!("{length} bytes are impossible")))?;
+        // SAFETY: all zeros is a valid value of a struct of numbers.
+        let mut told: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: any number may be asked about; the struct outlives the call.
+        if unsafe { libc::fstat(fd, &mut told) } != 0 {
+            return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())).into());
+        }
+        // A touch behind the end of a file kills the process. Heaps of dma-bufs say 0 or their size.
+        let end = offset.checked_add(length).ok_or_else(|| refuse("its end is impossible".to_owned()))?;
+        let is_file = told.st_mode & libc::S_IFMT == libc::S_IFREG;
+        if is_file && u64::try_from(told.st_size).unwrap_or(0) < end {
+            return Err(refuse(format!("{} bytes, {end} are needed", told.st_size)).into());
+        }
+        let handle = Arc::new(SharedHandle::from_fd(library, fd, offset, whole)?);
+        let mapping = Mapping::of(fd, offset, whole);
+        if let Some(mapping) = &mapping {
+            let at = mapping.pointer() as u64;
+            if !at.is_multiple_of(MEMORY_ALIGNMENT as u64) {
+                let what = "the address of imported memory".to_owned();
+                return Err(NeuronError::Misaligned { what, at, alignment: MEMORY_ALIGNMENT as u64 }.into());
+            }
+        }
+        Ok(SharedBuffer { mapping, handle })
+    }
+
+    /// As the library knows it.
+    pub(crate) fn handle(&self) -> &Arc<SharedHandle> {
+        &self.handle
+    }
+}
+
+// SAFETY: the mapping lives as long as the value, does not move and has that many bytes.
+unsafe impl Buffer for SharedBuffer {
+    fn pointer(&self) -> *mut u8 {
+        self.mapping.as_ref().map_or(std::ptr::null_mut(), Mapping::pointer)
+    }
+
+    fn length(&self) -> usize {
+        self.handle.length()
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// Zeroed memory of the process that hardware may read.
+pub(crate) fn allocate(length: usize, alignment: usize) -> shardwright_shim_abi::Result<Box<dyn Buffer>> {
+    Ok(Box::new(HostBuffer::new(length, alignment.max(MEMORY_ALIGNMENT))?))
+}

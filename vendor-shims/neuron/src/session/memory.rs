@@ -1,0 +1,79 @@
+//! Memory behind a file descriptor, as the library knows it.
+
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use shardwright_neuron_adapter::operand::Memory as RawMemory;
+use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
+
+use crate::failure::{NeuronError, Result};
+use crate::library::{Library, call};
+
+/// A descriptor's memory, made known to the library.
+#[derive(Debug)]
+pub struct SharedHandle {
+    library: Arc<Library>,
+    raw: NonNull<RawMemory>,
+    length: usize,
+}
+
+// SAFETY: the handle is only read, by calls of executions, until it is freed once.
+unsafe impl Send for SharedHandle {}
+// SAFETY: as above.
+unsafe impl Sync for SharedHandle {}
+
+impl Drop for SharedHandle {
+    fn drop(&mut self) {
+        if let Some(free) = self.library.functions().memory_free {
+            // SAFETY: made by this library, freed once; executions keep the handles they use.
+            unsafe { free(self.raw.as_ptr()) }
+        }
+    }
+}
+
+impl SharedHandle {
+    /// Makes `length` bytes from `offset` of a descriptor known. The descriptor stays the caller's and open as long as this value.
+    ///
+    /// # Errors
+    /// [`NeuronError::Misaligned`] for an offset that hardware cannot read from; what the library answers.
+    pub fn from_fd(library: &Arc<Library>, fd: i32, offset: u64, length: usize) -> Result<SharedHandle> {
+        aligned("the offset of imported memory", offset)?;
+        let offset = usize::try_from(offset).map_err(|_| NeuronError::Impossible {
+            what: "imported memory".to_owned(),
+            reason: format!("its offset is {offset}"),
+        })?;
+        library.need(library.functions().memory_free, "NeuronMemory_free")?;
+        let mut raw = null_mut();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: plain numbers, a descriptor that the caller keeps open, a place that outlives the call.
+        unsafe {
+            call!(
+                library,
+                memory_create_from_fd = "NeuronMemory_createFromFd",
+                (length, access, fd, offset, &mut raw),
+                Some(format!("{length} bytes of descriptor {fd} from {offset} on"))
+            )
+        }?;
+        let raw = NonNull::new(raw).ok_or_else(|| library.gave_null("NeuronMemory_createFromFd"))?;
+        Ok(SharedHandle { library: library.clone(), raw, length })
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn raw(&self) -> *const RawMemory {
+        self.raw.as_ptr()
+    }
+}
+
+/// Refuses what hardware cannot read from.
+pub(crate) fn aligned(what: &str, at: u64) -> Result<()> {
+    match at.is_multiple_of(MEMORY_ALIGNMENT as u64) {
+        true => Ok(()),
+        false => {
+            Err(NeuronError::Misaligned { what: what.to_owned(), at, alignment: MEMORY_ALIGNMENT as u64 })
+        }
+    }
+}

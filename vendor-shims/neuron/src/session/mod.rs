@@ -1,0 +1,18 @@
+//! The adapter's objects with their rules built in: what is freed too early or used too late cannot be written.
+//!
+//! **Lifetimes.** A [`Compilation`] owns its [`Model`], an [`Execution`] its [`Network`], and each frees itself before what it stands on. Constants of more than
+//! 128 bytes are read until a compilation is finished, so a model keeps them as long as it lives. Memory bound to an execution is kept by it.
+//!
+//! **Order of calls.** That of the clients known to work: operands, inputs and outputs, operations, finish, relax; options, priority, preference, L1, hint, finish.
+//!
+//! **Not its job.** It knows no entries and no ports.
+
+mod compilation;
+mod execution;
+mod memory;
+mod model;
+
+pub use compilation::{Compilation, CompileSettings, Network, PaddedSide};
+pub use execution::Execution;
+pub use memory::SharedHandle;
+pub use model::Model;

@@ -1,0 +1,261 @@
+//! The vendor's library behind the contract.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardwright_neuron_containers::Version;
+use shardwright_shim_abi::{
+    Artefact, Buffer, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Estimate,
+    Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict, WorkOrderView,
+};
+
+use crate::artefact;
+use crate::compatibility::{self, Place};
+use crate::compile;
+use crate::driver::{Driver, Settings};
+use crate::error::ShimError;
+use crate::flags::{self, Trials};
+use crate::inspect;
+use crate::loaded::Shard;
+use crate::lower::{self, Lowering, Target};
+use crate::memory::{self, SharedBuffer, memory_kinds};
+use crate::soc::Soc;
+
+const LIBRARY: &str = "library";
+const LOWERING: &str = "lowering";
+/// Says how entries are written where the option does not.
+const LOWERING_VARIABLE: &str = "SHARDWRIGHT_NEURON_LOWERING";
+
+/// Ends the name of a device that a simulator of the library plays.
+const SIMULATED: &str = ".simulated";
+
+/// One instance.
+///
+/// Options: `library`, the adapter's file or its folder; `lowering` (`lean`, `plain`), how entries are written, else by the variable
+/// `SHARDWRIGHT_NEURON_LOWERING`.
+pub struct NeuronShim {
+    settings: Settings,
+    driver: Mutex<Option<Arc<Driver>>>,
+    /// What was compiled to find out about flags.
+    trials: Mutex<Trials>,
+}
+
+/// A device by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Named {
+    soc: &'static Soc,
+    is_simulated: bool,
+}
+
+impl Named {
+    fn read(name: &str) -> std::result::Result<Named, ShimError> {
+        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
+            Some(soc) => (soc, true),
+            None => (name, false),
+        };
+        match Soc::by_name(soc)? {
+            Some(found) if found.name == soc => Ok(Named { soc: found, is_simulated }),
+            _ => Err(ShimError::UnknownDevice { name: name.to_owned() }),
+        }
+    }
+}
+
+fn lowering(place: &str, value: &str) -> std::result::Result<Lowering, ShimError> {
+    Lowering::by_name(value).ok_or_else(|| ShimError::InvalidValue {
+        name: place.to_owned(),
+        value: value.to_owned(),
+        expected: "lean, plain".to_owned(),
+    })
+}
+
+impl NeuronShim {
+    fn driver(&self) -> Result<Arc<Driver>> {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = &*driver {
+            return Ok(open.clone());
+        }
+        let opened = Driver::open(&self.settings)?;
+        *driver = Some(opened.clone());
+        Ok(opened)
+    }
+
+    /// The device and the library that plays it: a simulator plays no chip itself, and MediaTek's library no simulated one.
+    fn device(&self, name: &str) -> Result<(Named, Arc<Driver>)> {
+        let named = Named::read(name)?;
+        let driver = self.driver()?;
+        match named.is_simulated == driver.library().simulator().is_some() {
+            true => Ok((named, driver)),
+            false => Err(ShimError::UnknownDevice { name: name.to_owned() }.into()),
+        }
+    }
+
+    fn detail(&self, soc: &Soc, driver: &Driver, kind: DeviceKind) -> String {
+        let place = match kind {
+            DeviceKind::Present => "this phone's",
+            DeviceKind::Offline => "compiles only",
+            DeviceKind::Simulated => "integers as TFLite defines them; says nothing of a chip's time or compiler",
+        };
+        format!(
+            "{}, {}, {} lowering; {place}",
+            soc.title,
+            driver.library().describe(),
+            self.settings.lowering.name()
+        )
+    }
+}
+
+fn target<'a>(named: Named, driver: &Driver) -> Target<'a> {
+    Target { soc: named.soc, version: driver.library().version() }
+}
+
+impl Shim for NeuronShim {
+    fn describe() -> Description {
+        Description {
+            name: "neuron".to_owned(),
+            vendor: "MediaTek".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            // Finding out would open the library, whose initialisers may crash; devices name it.
+            vendor_library: None,
+            instance_limit: 0,
+        }
+    }
+
+    fn open(options: &Options<'_>) -> Result<Self> {
+        options.only(&[LIBRARY, LOWERING])?;
+        let variable = std::env::var(LOWERING_VARIABLE).ok().filter(|value| !value.is_empty());
+        let lowering = match (options.get(LOWERING), &variable) {
+            (Some(value), _) => lowering(LOWERING, value)?,
+            (None, Some(value)) => lowering(LOWERING_VARIABLE, value)?,
+            (None, None) => Lowering::default(),
+        };
+        let settings = Settings { library: options.get(LIBRARY).map(PathBuf::from), lowering };
+        Ok(NeuronShim { settings, driver: Mutex::default(), trials: Mutex::default() })
+    }
+
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
+        let named = soc.map(Soc::by_name).transpose()?;
+        if let Some(None) = named {
+            // Another vendor's.
+            return Ok(Vec::new());
+        }
+        // Without a library there is nothing to offer, and why is said.
+        let driver = self.driver()?;
+        let own = Soc::of_this_machine();
+        let Some(soc) = named.flatten().or(own) else { return Ok(Vec::new()) };
+        let (name, kind) = match driver.library().simulator() {
+            Some(_) => (format!("{}{SIMULATED}", soc.name), DeviceKind::Simulated),
+            None if own == Some(soc) => (soc.name.to_owned(), DeviceKind::Present),
+            None => (soc.name.to_owned(), DeviceKind::Offline),
+        };
+        Ok(vec![Device {
+            name,
+            soc: Some(soc.name.to_owned()),
+            detail: Some(self.detail(soc, &driver, kind)),
+            kind,
+            memory_kinds: memory_kinds(),
+            memory_bytes: 0,
+        }])
+    }
+
+    fn limits(&self, device: &str) -> Result<Vec<Limit>> {
+        let (_, driver) = self.device(device)?;
+        let limit = |name: &str, value: u64, note: &str| Limit {
+            name: name.to_owned(),
+            value,
+            provenance: Provenance::Declared,
+            note: Some(note.to_owned()),
+        };
+        let mut limits = vec![
+            limit("entries", artefact::MAX_ENTRIES as u64, "entry points of one artefact"),
+            limit("ports", artefact::MAX_PORTS as u64, "inputs and outputs of one entry point"),
+        ];
+        if let Some(kilobytes) = driver.library().l1_kilobytes() {
+            limits.push(limit(
+                "l1-kilobytes",
+                kilobytes.into(),
+                "what the library says of the memory nearest to the multipliers",
+            ));
+        }
+        Ok(limits)
+    }
+
+    fn flags(&self, device: &str) -> Result<Vec<Flag>> {
+        let (named, driver) = self.device(device)?;
+        let version = driver.library().version();
+        let version = Version::new(version.major, version.minor, version.patch);
+        Ok(flags::schema(named.soc.name, Some(version)))
+    }
+
+    fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
+        let (named, driver) = self.device(device)?;
+        Ok(lower::check(entry, &target(named, &driver)))
+    }
+
+    /// Operations and bytes. No public source tells a chip's times, so every node is left out of the time.
+    fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
+        let (named, driver) = self.device(device)?;
+        let lowered = lower::lower(entry, &target(named, &driver), self.settings.lowering)?;
+        let bytes = lowered.graph.constant_bytes().saturating_add(lowered.graph.bound_bytes());
+        Ok(Some(Estimate {
+            time_microseconds: 0,
+            provenance: Provenance::Modelled,
+            bytes_moved: bytes,
+            uncosted: (0..entry.nodes().len() as u64).collect(),
+            operations: lowered.graph.operations.len() as u64,
+        }))
+    }
+
+    fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
+        let (named, driver) = self.device(device)?;
+        let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = target(named, &driver);
+        compile::compile(&driver, &target, self.settings.lowering, order, &mut trials, output)
+    }
+
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
+        let (named, driver) = self.device(device)?;
+        let head = artefact::read_head(head)?;
+        Ok(compatibility::judge(&head, Place { soc: named.soc.name, library: driver.maker() }))
+    }
+
+    fn load<'m>(
+        &'m self,
+        device: &str,
+        artefact: Artefact<'m>,
+        options: &Options<'_>,
+    ) -> Result<Box<dyn LoadedShard + 'm>> {
+        options.only(&[])?;
+        let (named, driver) = self.device(device)?;
+        if !named.is_simulated && Soc::of_this_machine() != Some(named.soc) {
+            return Err(ShimError::CompilesOnly { device: named.soc.name.to_owned() }.into());
+        }
+        Ok(Box::new(Shard::load(&driver, named.soc.name, artefact.bytes())?))
+    }
+
+    fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
+        Named::read(device)?;
+        memory::allocate(length, alignment)
+    }
+
+    fn import(&self, device: &str, import: Import) -> Result<Box<dyn Buffer>> {
+        let (_, driver) = self.device(device)?;
+        match import {
+            Import::DmaBuf { fd, offset, length } => {
+                Ok(Box::new(SharedBuffer::import(driver.library(), fd, offset, length)?))
+            }
+            Import::HardwareBuffer { .. } => {
+                let reason = "it exists on Android alone, and was tried nowhere".to_owned();
+                Err(ShimError::UnsupportedMemory { what: "an AHardwareBuffer", reason }.into())
+            }
+        }
+    }
+
+    fn inspect(&self, bytes: &[u8]) -> Result<Option<Inspection>> {
+        inspect::inspect(bytes)
+    }
+
+    /// There is nothing to make anew: handles of a lost device are gone with their shards, and the library opens the device with the next one.
+    fn recover(&self, device: &str) -> Result<()> {
+        self.device(device).map(drop)
+    }
+}
