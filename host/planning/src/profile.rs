@@ -18,7 +18,13 @@ pub const GENERIC: &str = "generic";
 
 const BUILTIN: &[(&str, &str)] = &[
     ("generic.json", include_str!("../../../plugins/profiles/generic.json")),
+    ("mt6877.json", include_str!("../../../plugins/profiles/mt6877.json")),
+    ("mt6878.json", include_str!("../../../plugins/profiles/mt6878.json")),
+    ("mt6897.json", include_str!("../../../plugins/profiles/mt6897.json")),
+    ("mt6985.json", include_str!("../../../plugins/profiles/mt6985.json")),
     ("mt6989.json", include_str!("../../../plugins/profiles/mt6989.json")),
+    ("mt6991.json", include_str!("../../../plugins/profiles/mt6991.json")),
+    ("mt6993.json", include_str!("../../../plugins/profiles/mt6993.json")),
     ("sc8380xp.json", include_str!("../../../plugins/profiles/sc8380xp.json")),
     ("sm8550.json", include_str!("../../../plugins/profiles/sm8550.json")),
     ("sm8650.json", include_str!("../../../plugins/profiles/sm8650.json")),
@@ -26,6 +32,12 @@ const BUILTIN: &[(&str, &str)] = &[
     ("sm8850.json", include_str!("../../../plugins/profiles/sm8850.json")),
     ("soc-72.json", include_str!("../../../plugins/profiles/soc-72.json")),
 ];
+
+/// Names of facts that reports show where they matter.
+pub mod fact_names {
+    /// What compiling without the flags worth setting cost others.
+    pub const COST_OF_MISSING_FLAGS: &str = "cost-of-missing-flags";
+}
 
 /// Caps on a profile file; ours have a few kilobytes and a handful of entries.
 mod caps {
@@ -129,6 +141,11 @@ impl Profile {
     /// The formats it is known to take, best first.
     pub fn legal_formats(&self) -> impl Iterator<Item = &FormatTuple> {
         self.formats.iter().filter(|entry| entry.legal).map(|entry| &entry.formats)
+    }
+
+    /// The fact of a name.
+    pub fn fact(&self, name: &str) -> Option<&Fact> {
+        self.facts.iter().find(|fact| fact.name == name)
     }
 
     /// The limits with those a user set in their place: one of the same name replaces, another is added.

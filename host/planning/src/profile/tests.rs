@@ -1,3 +1,5 @@
+use shardwright_graph::target::Relief;
+
 use super::*;
 
 const MINIMAL: &str =
@@ -21,6 +23,12 @@ fn built_in_profiles_are_found_by_every_name() {
         ("Dimensity 9300", "mt6989"),
         ("dimensity-9300", "mt6989"),
         ("dimensity_9300+", "mt6989"),
+        ("MT8792", "mt6897"),
+        ("Dimensity 9500", "mt6993"),
+        ("d9400", "mt6991"),
+        ("dimensity 7300", "mt6878"),
+        ("Dimensity 1080", "mt6877"),
+        ("mt6985w", "mt6985"),
         ("sm8850", "sm8850"),
         ("Snapdragon 8 Gen 2", "sm8550"),
         ("SM8650-AC", "sm8650"),
@@ -40,7 +48,7 @@ fn built_in_profiles_say_what_was_reported() {
     let ops = mt6989.limits.iter().find(|limit| limit.name == "ops").unwrap();
     assert_eq!((ops.value, ops.provenance), (2600, Provenance::Reported));
     assert!(ops.note.contains("18 layers were accepted and 35 refused"));
-    assert!(mt6989.legal_formats().all(|formats| !formats.to_string().contains("w4")));
+    assert!(mt6989.legal_formats().all(|formats| !formats.to_string().contains("w4-per-channel")));
     let sm8850 = registry.find("sm8850").unwrap().profile;
     assert!(sm8850.limits.iter().any(|limit| limit.name == "context-bytes"));
     assert!(sm8850.facts.iter().any(|fact| fact.value == "v81"));
@@ -94,6 +102,110 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             assert_eq!(entry.provenance, provenance, "{name}: {}", entry.formats);
         }
     }
+}
+
+/// What is known of a MediaTek chip: name, cores, KiB of fast memory, architecture, major of the adapter, flags and who tells of them, formats beyond those
+/// that all have, and whether its 4-bit weights by channel are refused.
+type MediatekChip = (
+    &'static str,
+    Option<&'static str>,
+    Option<&'static str>,
+    Option<&'static str>,
+    &'static str,
+    usize,
+    FourBits,
+);
+
+/// What is known of weights of 4 bits with scales by channel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum FourBits {
+    Unknown,
+    Refused,
+    FromAdapter,
+}
+
+#[test]
+fn mediatek_profiles_hold_to_the_table_of_chips() {
+    use FourBits::{FromAdapter, Refused, Unknown};
+    let registry = ProfileRegistry::new();
+    let (two, four) = ((Some("2"), Some("3072")), (Some("4"), Some("7168")));
+    let chips: [MediatekChip; 7] = [
+        ("mt6877", None, None, None, "unknown", 3, Unknown),
+        ("mt6878", None, None, None, "unknown", 3, Unknown),
+        ("mt6897", two.0, two.1, Some("5.0"), "8", 13, Unknown),
+        ("mt6985", None, None, None, "8", 3, Unknown),
+        ("mt6989", four.0, four.1, Some("5.1"), "8", 13, Refused),
+        ("mt6991", four.0, four.1, Some("5.5"), "8", 13, FromAdapter),
+        ("mt6993", four.0, four.1, Some("6.0"), "9", 20, FromAdapter),
+    ];
+    let served = registry.list().unwrap().into_iter().filter(|found| found.profile.shim == "neuron").count();
+    assert_eq!(served, chips.len(), "each profile of this shim is in the table above");
+    for (name, cores, memory, arch, major, flags, four_bits) in chips {
+        let found = registry.find(name).unwrap();
+        assert_eq!(found.source.to_string(), format!("built-in {name}.json"));
+        let profile = found.profile;
+        let fact = |wanted: &str| profile.fact(wanted).map(|fact| fact.value.as_str());
+        let flag = |wanted: &str| {
+            profile.flags.iter().find(|flag| flag.name == wanted).map(|flag| flag.value.as_str())
+        };
+        assert_eq!(
+            (fact("mdla-cores"), fact("l1-kilobytes"), fact("mdla-arch")),
+            (cores, memory, arch),
+            "{name}"
+        );
+        assert_eq!(fact("neuropilot-major"), Some(major), "{name}");
+        // Flags say what facts say, and nothing where those say nothing.
+        assert_eq!((flag("num-mdla"), flag("l1-size-kb")), (cores, memory), "{name}");
+        assert_eq!((flag("opt"), flag("relax-fp32")), (Some("3"), Some("true")), "{name}");
+        assert_eq!(profile.flags.len(), flags, "{name}");
+        assert!(profile.fact(fact_names::COST_OF_MISSING_FLAGS).unwrap().note.contains("2900 ms a token"));
+        // Nothing was measured here, and the maker says nothing in public.
+        let known = profile.facts.iter().map(|fact| fact.provenance);
+        let known = known.chain(profile.flags.iter().map(|flag| flag.provenance));
+        assert!(known.into_iter().all(|provenance| provenance == Provenance::Reported), "{name}");
+        // One limit was reported of one chip.
+        assert_eq!(!profile.limits.is_empty(), name == "mt6989", "{name}");
+
+        let legality = |wanted: &str| {
+            let entry = profile.formats.iter().find(|entry| entry.formats.to_string() == wanted);
+            entry.map(|entry| (entry.legal, entry.provenance))
+        };
+        let own = matches!(name, "mt6989" | "mt6991" | "mt6993");
+        let eight_bits = if own { Provenance::Reported } else { Provenance::Modelled };
+        assert_eq!(
+            profile.legal_formats().next().unwrap().to_string(),
+            "w8-per-channel/a16-symmetric/a16",
+            "{name}"
+        );
+        assert_eq!(legality("w8-per-channel/a16-symmetric/a16"), Some((true, eight_bits)), "{name}");
+        assert_eq!(legality("f16/f16/f16"), Some((true, Provenance::Reported)), "{name}");
+        let by_channel = legality("w4-per-channel/a16-symmetric/a16").map(|(legal, _)| legal);
+        let expected = match four_bits {
+            Unknown => None,
+            Refused => Some(false),
+            FromAdapter => Some(true),
+        };
+        assert_eq!(by_channel, expected, "{name}");
+        for formats in
+            ["w8-per-channel/a16/a16", "w4-block32/a16-symmetric/a16", "w8-per-channel/a8-dynamic/a8"]
+        {
+            assert_eq!(legality(formats).map(|(legal, _)| legal), Some(false), "{name}: {formats}");
+        }
+        for entry in &profile.formats {
+            assert!(!entry.note.is_empty(), "{name}: {} has no reason", entry.formats);
+            let is_by_channel = entry.formats.weights.name() == "w4-per-channel";
+            assert_eq!(
+                is_by_channel && entry.legal,
+                entry.note.contains("8.2.28"),
+                "{name}: {}",
+                entry.formats
+            );
+        }
+    }
+    // The published bundle has twenty options, and the public tools pass one of them.
+    let published = registry.find("mt6993").unwrap().profile;
+    assert_eq!(published.flags.iter().filter(|flag| flag.name != "relax-fp32").count(), 19);
+    assert_eq!(published.flags.iter().find(|flag| flag.name == "mem-opt").unwrap().value, "3");
 }
 
 #[test]
@@ -205,7 +317,8 @@ fn the_examples_of_the_how_to_page_are_read() {
     for snippet in snippets {
         let limit = serde_json::from_str::<Limit>(snippet).is_ok();
         let format = serde_json::from_str::<ProfileFormat>(snippet).is_ok();
-        assert!(limit || format, "{snippet}");
+        let relief = serde_json::from_str::<Relief>(snippet).is_ok();
+        assert!(limit || format || relief, "{snippet}");
         read += 1;
     }
     assert!(read >= 2);
