@@ -21,10 +21,18 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     if filters.is_empty() {
         eprintln!("left out, since they take an hour: `cargo xtask bench qnn`");
     }
-    setup::prepare(workspace)?;
-    build::build(workspace, Profile::Release, Scope::Workspace)?;
-    for bench in workspace.packages.iter().flat_map(|package| &package.benches).filter(|bench| wanted(bench))
-    {
+    let wanted: Vec<&String> = workspace
+        .packages
+        .iter()
+        .flat_map(|package| &package.benches)
+        .filter(|bench| wanted(bench.as_str()))
+        .collect();
+    // Layers beside the peer need nothing of the workspace but their own package.
+    if wanted.iter().any(|bench| *bench != qnn::OURS) {
+        setup::prepare(workspace)?;
+        build::build(workspace, Profile::Release, Scope::Workspace)?;
+    }
+    for bench in wanted {
         match bench.as_str() {
             qnn::OURS => qnn::compare(workspace)?,
             _ => process::run(&mut target(workspace, bench))?,

@@ -78,13 +78,13 @@ const WAYS: &[Way] = &[
     Way {
         flag: "heads",
         field: "heads",
-        values: Values::Words(&["before-norm", "after-norm", "after-rotary", "never", "grouped", "by-width"]),
+        values: Values::Words(&["before-norm", "after-norm", "after-rotary", "never", "grouped"]),
         description: "where queries go from rows to heads",
     },
     Way {
         flag: "mask",
         field: "mask",
-        values: Values::Words(&["broadcast", "repeated", "by-width"]),
+        values: Values::Words(&["broadcast", "repeated"]),
         description: "how a mask that heads share meets their scores",
     },
     Way {
@@ -92,6 +92,12 @@ const WAYS: &[Way] = &[
         field: "product",
         values: Values::Words(&["fully-connected", "convolution", "mat-mul"]),
         description: "how a product with weights is written",
+    },
+    Way {
+        flag: "leaving",
+        field: "leaving",
+        values: Values::Words(&["whole", "rows", "columns"]),
+        description: "blocks of the last operation of a result that leaves, which are written at once",
     },
     Way {
         flag: "widest",

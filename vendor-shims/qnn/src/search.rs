@@ -17,6 +17,7 @@ use crate::estimate::{Within, costs_within, part, shape_of, spelled_out};
 use crate::flags::{self, Flags, Search};
 use crate::graph::{QnnGraph, QnnNode};
 use crate::lower::{self, Rotary, Variants};
+use crate::rules;
 use crate::session::GraphOptions;
 use crate::soc::Soc;
 
@@ -135,7 +136,7 @@ pub fn search<E>(
     mut proceed: impl FnMut() -> Result<(), E>,
 ) -> Result<Choice, E> {
     let options = flags.graph_options(soc, None);
-    let rule = flags.apply(Variants::rules(entry));
+    let rule = flags.apply(rules::of(entry, &options));
     if flags.search == Search::Off {
         return match choose(&[rule], options.finalize_mode, &[], flags.search_time(), |_| Ok(Trial::Refused))
         {
@@ -249,7 +250,7 @@ mod tests {
 
     fn candidates() -> [Variants; 3] {
         let rule = Variants::default();
-        [rule, Variants { heads: Heads::Never, ..rule }, Variants { turned: false, ..rule }]
+        [rule, Variants { heads: Heads::Grouped, ..rule }, Variants { turned: false, ..rule }]
     }
 
     fn chosen(trial: impl Fn(Way) -> Trial) -> Choice {
@@ -258,9 +259,9 @@ mod tests {
 
     #[test]
     fn the_fewest_cycles_are_chosen_and_the_rules_among_equals() {
-        let [rule, never, turned] = candidates();
-        let best = chosen(|way| Trial::Cycles(if way.variants == never { 9 } else { 10 }));
-        assert_eq!((best.variants, best.finalize_mode, best.cycles), (never, Some(3), Some((9, 10))));
+        let [rule, grouped, turned] = candidates();
+        let best = chosen(|way| Trial::Cycles(if way.variants == grouped { 9 } else { 10 }));
+        assert_eq!((best.variants, best.finalize_mode, best.cycles), (grouped, Some(3), Some((9, 10))));
         // Three in the default mode, the best two in the library's own.
         assert_eq!((best.candidates, best.abandoned.len()), (5, 0));
         let best =
@@ -276,12 +277,12 @@ mod tests {
 
     #[test]
     fn what_was_abandoned_is_said_and_not_chosen() {
-        let [rule, never, _] = candidates();
-        let best = chosen(|way| if way.variants == never { Trial::Abandoned } else { Trial::Cycles(10) });
+        let [rule, grouped, _] = candidates();
+        let best = chosen(|way| if way.variants == grouped { Trial::Abandoned } else { Trial::Cycles(10) });
         assert_eq!((best.variants, best.candidates), (rule, 4));
-        assert_eq!(best.abandoned, [Way { variants: never, mode: Some(3) }]);
+        assert_eq!(best.abandoned, [Way { variants: grouped, mode: Some(3) }]);
         let said = best.to_string();
-        assert!(said.contains("1 abandoned after 7 s each: heads never, finalize mode 3"), "{said}");
+        assert!(said.contains("1 abandoned after 7 s each: heads grouped, finalize mode 3"), "{said}");
         // Nothing to compare with: the rules decide, and nothing else is tried.
         let best = chosen(|way| if way.variants == rule { Trial::Abandoned } else { Trial::Cycles(1) });
         assert_eq!((best.variants, best.cycles, best.abandoned.len()), (rule, None, 1));

@@ -8,13 +8,14 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::target;
 use crate::error::Error;
 use crate::workspace::{self, Workspace};
 use crate::{process, vendor};
 
 /// The bench target with our side of the comparison.
 pub const OURS: &str = "qnn_layers";
+/// The package it belongs to.
+const PACKAGE: &str = "shardwright-shim-qnn";
 
 /// Runs both sides and writes their figures and the table to `tests/benches/results`.
 pub fn compare(workspace: &Workspace) -> Result<(), Error> {
@@ -33,7 +34,9 @@ pub fn compare(workspace: &Workspace) -> Result<(), Error> {
     let (peer, ours) = (results.join("qnn_peer.json"), results.join("qnn_layers.json"));
     process::run(&mut script(&["--out".as_ref(), &peer]))?;
 
-    let mut command = target(workspace, OURS);
+    let mut command = workspace.cargo();
+    command.args(["bench", "--quiet", "--package", PACKAGE, "--bench", OURS]);
+    vendor::offer(&mut command);
     process::announce(&command);
     let answer = process::output(&mut command)?;
     let figures: Value = serde_json::from_str(&answer)

@@ -236,10 +236,10 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, attention: &Attention) -> R
     let keys = parts.iter().map(|(keys, _)| importer.second(*keys)).collect::<Result<Vec<_>, _>>()?;
     let values = parts.iter().map(|(_, values)| importer.second(*values)).collect::<Result<Vec<_>, _>>()?;
     let mut writer = Writer { importer, attention, mask };
-    match writer.importer.variants.heads.of(attention.width) {
+    match writer.importer.variants.heads {
         Heads::Never => writer.in_rows(query, &keys, &values),
         Heads::Grouped => writer.in_heads(query, &keys, &values, true),
-        Heads::BeforeNorm | Heads::AfterNorm | Heads::AfterRotary | Heads::ByWidth => {
+        Heads::BeforeNorm | Heads::AfterNorm | Heads::AfterRotary => {
             writer.in_heads(query, &keys, &values, false)
         }
     }
@@ -363,7 +363,7 @@ impl Writer<'_, '_, '_> {
         let is_shared = |axis: &usize| mask[*axis] == 1 && shape[*axis] > 1;
         let axes: Vec<usize> = (0..mask.len()).filter(is_shared).collect();
         let count: u64 = axes.iter().map(|axis| shape[*axis]).product();
-        let form = self.importer.variants.mask.of(self.attention.width);
+        let form = self.importer.variants.mask;
         if form == SharedMask::Repeated && self.attention.rows > 1 && count <= MOST_REPEATED {
             for axis in axes {
                 value = self.importer.concat(&vec![value; shape[axis] as usize], axis);

@@ -35,7 +35,7 @@ pub(super) struct Value<'w> {
 }
 
 /// Where a value comes from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum ValueKind<'w> {
     /// Bound before a run.
     Input(Encoding),

@@ -20,8 +20,8 @@ pub(super) enum Layout {
 }
 
 impl Variants {
-    fn norm_layout(&self, heads: u64, width: u64) -> Layout {
-        match self.heads.of(width) {
+    fn norm_layout(&self, heads: u64) -> Layout {
+        match self.heads {
             // One head stands before its rows without moving.
             _ if heads == 1 => Layout::Heads,
             Heads::BeforeNorm => Layout::Heads,
@@ -30,7 +30,7 @@ impl Variants {
     }
 
     fn rotary_layout(&self, heads: u64, width: u64) -> Layout {
-        match (self.rotary.of(width), self.heads.of(width)) {
+        match (self.rotary.of(width), self.heads) {
             _ if heads == 1 => Layout::Heads,
             // The library's own operation has rows inside heads.
             (Rotary::Fused, _) | (_, Heads::BeforeNorm | Heads::AfterNorm) => Layout::Heads,
@@ -498,7 +498,7 @@ impl<'w> Importer<'_, 'w> {
             return Ok(self.act(kind, &[value, gamma], whole, target));
         }
         if whole.len() == 2 {
-            let layout = self.variants.norm_layout(whole[1] / width, width);
+            let layout = self.variants.norm_layout(whole[1] / width);
             let heads = self.apart(value, width, layout);
             let shape = self.draft.shape(heads).to_vec();
             let normed = self.act(kind, &[heads, gamma], shape, target);
@@ -541,20 +541,26 @@ impl<'w> Importer<'_, 'w> {
                 let second = self.binary("ElementWiseAdd", second_cos, first_sin, target);
                 self.concat(&[first, second], 3)
             }
-            Rotary::Exchanged | Rotary::ByWidth => {
+            Rotary::Exchanged | Rotary::Negated | Rotary::ByWidth => {
                 let (first, second) = (self.slice(heads, 3, 0, half), self.slice(heads, 3, half, head));
-                let exchanged = self.concat(&[second, first], 3);
-                let opposite = self.encoding_of(sin).turned();
-                let (minus, plus) =
-                    (self.unary("ElementWiseNeg", sin, opposite), self.convert(sin, opposite));
-                let sin = self.concat(&[minus, plus], 3);
                 let cos = self.concat(&[cos, cos], 3);
+                let (exchanged, sin) = match form {
+                    Rotary::Exchanged => (self.concat(&[second, first], 3), self.opposite(sin, sin)),
+                    _ => (self.opposite(second, first), self.concat(&[sin, sin], 3)),
+                };
                 let straight = self.binary("ElementWiseMultiply", heads, cos, product);
                 let crossed = self.binary("ElementWiseMultiply", exchanged, sin, product);
                 self.binary("ElementWiseAdd", straight, crossed, target)
             }
         };
         Ok(self.together(turned, layout))
+    }
+
+    /// The first operand negated, then the second, which is stored like it.
+    fn opposite(&mut self, negated: ValueId, plain: ValueId) -> ValueId {
+        let encoding = self.encoding_of(negated).turned();
+        let (minus, plus) = (self.unary("ElementWiseNeg", negated, encoding), self.convert(plain, encoding));
+        self.concat(&[minus, plus], 3)
     }
 
     fn attention(&mut self, found: &Attention) -> Result<(), LowerError> {

@@ -6,7 +6,8 @@
 //! **Not its job.** It calls no library. What the library refuses of a graph made here is a mistake of this module.
 //!
 //! Reading order: [`check`], [`Variants`], then the way of an entry: `source` (read), `import` and `attention` (written in the processor's
-//! operations), `tidy` (rewritten), `emit` (made the compiler's).
+//! operations), `tidy` (rewritten), `leaving` (its results cut),
+//! `emit` (made the compiler's).
 
 mod attention;
 mod check;
@@ -15,6 +16,7 @@ mod emit;
 mod encoding;
 mod error;
 mod import;
+mod leaving;
 mod source;
 mod tidy;
 mod variants;
@@ -24,7 +26,7 @@ use shardwright_shim_abi::{EntryView, PortView, Verdict};
 
 use self::encoding::Encoding;
 pub use self::error::LowerError;
-pub use self::variants::{Heads, KeyRows, Product, Rotary, SharedMask, Variants, WIDEST};
+pub use self::variants::{Heads, KeyRows, Leaving, Product, Rotary, SharedMask, Variants, WIDEST};
 use crate::graph::{QnnGraph, TensorIndex};
 use crate::soc::Soc;
 
@@ -114,5 +116,6 @@ pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result
     check::check_all(&source)?;
     let mut draft = import::import(&source, variants)?;
     tidy::tidy(&mut draft);
+    leaving::leave(&mut draft, variants.leaving);
     emit::emit(&source, draft)
 }

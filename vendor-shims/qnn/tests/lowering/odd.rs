@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use shardwright_shim_abi::Verdict;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_qnn::lower::{Heads, KeyRows, Product, Rotary, SharedMask, Variants, check, lower};
+use shardwright_shim_qnn::lower::{
+    Heads, KeyRows, Leaving, Product, Rotary, SharedMask, Variants, check, lower,
+};
 
 use super::shapes::{soc, sound};
 use super::tables::{Attribute, Random, Store, Tables, Weight};
@@ -173,12 +175,13 @@ proptest! {
         let tables = entry(seed);
         let _ = check(tables.view(), soc(87));
         let variants = Variants {
-            rotary: [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged][form % 3],
+            rotary: [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged, Rotary::Negated][form % 4],
             heads: [Heads::BeforeNorm, Heads::AfterNorm, Heads::AfterRotary, Heads::Never, Heads::Grouped][form % 5],
             product: [Product::FullyConnected, Product::Convolution, Product::MatMul][form / 3 % 3],
             keys: [KeyRows::Joined, KeyRows::Split][form % 2],
             mask: [SharedMask::Broadcast, SharedMask::Repeated][form / 5 % 2],
-            turned: form % 4 < 2,
+            leaving: [Leaving::Whole, Leaving::Rows, Leaving::Columns][form / 4 % 3],
+            turned: form / 4 % 4 < 2,
             widest: [3, 1 << 15][form / 2 % 2],
         };
         let _ = lower(tables.view(), soc(69), &variants);

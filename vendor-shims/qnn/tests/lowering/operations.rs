@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_qnn::lower::{Product, Rotary, Variants};
+use shardwright_shim_qnn::lower::{Leaving, Product, Rotary, Variants};
 
 use super::shapes::lowered;
 use super::tables::{Attribute, Random, Scales, Store, Tables, Weight};
@@ -283,7 +283,7 @@ fn norms() -> Vec<Trial> {
 fn rotations() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (family, half) in FAMILIES {
-        for rotary in [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged] {
+        for rotary in [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged, Rotary::Negated] {
             for (rows, heads, eight) in [(1usize, 4usize, false), (7, 1, false), (7, 4, false), (7, 1, true)]
             {
                 if half && eight {
@@ -716,6 +716,35 @@ fn conversions() -> Vec<Trial> {
     trials
 }
 
+/// Sums and products that leave, in every form of leaving: operands of the result's extents, of one row, of one value.
+fn results_in_blocks() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (family, half) in FAMILIES {
+        for leaving in [Leaving::Whole, Leaving::Rows, Leaving::Columns] {
+            for (what, second) in [("whole", &[9u64, 600][..]), ("one row", &[1, 600]), ("one value", &[1])] {
+                let from = store(half, -3.0, 4.0);
+                let mut tables = Tables::new("trial", 9);
+                let a = tables.input("a", SW_ROLE_HIDDEN, &[9, 600], from);
+                let b = tables.input("b", SW_ROLE_HIDDEN, second, from);
+                let y = tables.binary("y", SW_OP_ADD, a, b, store(half, -6.0, 8.0));
+                tables.output("y", SW_ROLE_HIDDEN, y);
+                trials.push(Trial {
+                    name: format!("leaving {family} {leaving:?} with {what}"),
+                    tables,
+                    variants: Variants { leaving, ..Variants::default() },
+                    ranges: vec![(-3.0, 4.0); 2],
+                    meaning: Box::new(|given| {
+                        let [a, b] = given else { panic!("two inputs") };
+                        vec![a.iter().enumerate().map(|(at, value)| value + b[at % b.len()]).collect()]
+                    }),
+                    steps: 3.0,
+                });
+            }
+        }
+    }
+    trials
+}
+
 /// Runs trials and says at once what is wrong with all of them.
 fn examine(test: &str, soc: u32, trials: Vec<Trial>) {
     let mut wrong = Vec::new();
@@ -770,6 +799,11 @@ fn products_of_two_activations() {
 #[test]
 fn sums_and_products_value_by_value() {
     examine("sums_and_products_value_by_value", 69, binaries());
+}
+
+#[test]
+fn results_that_leave_in_blocks() {
+    examine("results_that_leave_in_blocks", 69, results_in_blocks());
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use shardwright_shim_abi::Verdict;
 use shardwright_shim_qnn::graph::{DataType, QnnGraph, QnnTensor, StaticData, TensorKind};
-use shardwright_shim_qnn::lower::{Heads, KeyRows, Lowered, Product, Rotary, Variants, check, lower};
+use shardwright_shim_qnn::lower::{
+    Heads, KeyRows, Leaving, Lowered, Product, Rotary, Variants, check, lower,
+};
 use shardwright_shim_qnn::soc::{Soc, SocId};
 
 use super::layers::Layer;
@@ -72,7 +74,7 @@ fn a_layer_of_one_row_moves_nothing() {
 fn every_variant_of_a_layer_is_sound() {
     for (rows, kv_heads) in [(1, 1), (5, 1), (1, 2), (5, 2), (5, 4)] {
         let tables = Layer::small(rows, kv_heads).tables(false);
-        for rotary in [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged] {
+        for rotary in [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged, Rotary::Negated] {
             let all = Variants::all(tables.view());
             let split = all.iter().map(|variants| Variants { keys: KeyRows::Split, ..*variants });
             for variants in all.iter().copied().chain(split) {
@@ -80,11 +82,7 @@ fn every_variant_of_a_layer_is_sound() {
                 sound(&lowered.graph);
                 assert_eq!(lowered.stand_ins, 0);
                 let products = if variants.keys == KeyRows::Split { 4 } else { 2 };
-                let per_key = if matches!(variants.heads, Heads::Never | Heads::ByWidth) {
-                    kv_heads as usize
-                } else {
-                    1
-                };
+                let per_key = if variants.heads == Heads::Never { kv_heads as usize } else { 1 };
                 assert_eq!(count(&lowered.graph, "MatMul"), products * per_key, "{variants:?}");
             }
         }
@@ -157,16 +155,34 @@ fn wide_products_are_cut_and_joined() {
 }
 
 #[test]
-fn the_rules_move_no_queries_of_narrow_heads() {
-    let tables = Layer::sliding(64, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
-    let graph = lowered(&tables, &Variants::rules(tables.view())).graph;
-    // The keys alone are turned.
-    assert_eq!(count(&graph, "Transpose"), 1);
-    assert_eq!(count(&graph, "Concat"), 2 + 2);
-    let tables = Layer::full(64, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
-    let graph = lowered(&tables, &Variants::rules(tables.view())).graph;
-    assert_eq!(count(&graph, "Transpose"), 3);
-    assert_eq!(count(&graph, "ElementWiseNeg"), 1);
-    // Halves exchanged, cosines and sines twice, the mask for every head.
-    assert_eq!(count(&graph, "Concat"), 4);
+fn the_rules_move_no_queries() {
+    for (layer, rotations, joined) in [
+        // Halves of queries and keys, keys and values beside their states, the mask for every head, blocks that leave.
+        (Layer::sliding as fn(u64, u32) -> Layer, 0, 2 + 2 + 1 + 1),
+        // Halves exchanged, cosines and sines twice, the mask, blocks that leave.
+        (Layer::full, 1, 3 + 1 + 1),
+    ] {
+        let tables = layer(64, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
+        let graph = lowered(&tables, &Variants::rules(tables.view())).graph;
+        // The keys alone are turned.
+        assert_eq!(count(&graph, "Transpose"), 1);
+        assert_eq!(count(&graph, "ElementWiseNeg"), rotations);
+        assert_eq!(count(&graph, "Concat"), joined);
+        // The scalar of the layer in blocks of 256 of 1536 values.
+        let scaled = graph
+            .nodes
+            .iter()
+            .filter(|node| node.name.starts_with("hidden.out") || node.name.starts_with("layer-scale"));
+        assert!(scaled.count() >= 6);
+    }
+}
+
+#[test]
+fn one_row_leaves_whole() {
+    let tables = Layer::sliding(1, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
+    let whole = lowered(&tables, &Variants { leaving: Leaving::Whole, ..Variants::default() });
+    for leaving in [Leaving::Rows, Leaving::Columns] {
+        let lowered = lowered(&tables, &Variants { leaving, ..Variants::default() });
+        assert_eq!(lowered.graph.nodes.len(), whole.graph.nodes.len(), "{leaving:?}");
+    }
 }

@@ -1,0 +1,175 @@
+//! The last operation before a result leaves, in blocks.
+//!
+//! The compiler writes a result from the layout it computed it in by one or two threads, while everything else waits for them: 50 thousand
+//! cycles for 64 rows of 1536 values. Blocks of it are written by as many threads as there are blocks, each as soon as it is there.
+
+use super::draft::{Act, ActKind, Draft, ValueId, ValueKind};
+use super::variants::Leaving;
+
+/// Values of a row in one block.
+const BLOCK_COLUMNS: u64 = 256;
+
+/// Cuts the last operation of every result that leaves where it works value by value. The result is the same.
+pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
+    let back = match form {
+        Leaving::Whole => return,
+        Leaving::Rows => 2,
+        Leaving::Columns => 1,
+    };
+    let mut leaving = draft.outputs.clone();
+    leaving.sort_unstable();
+    leaving.dedup();
+    for act in std::mem::take(&mut draft.nodes) {
+        let blocks = leaving.binary_search(&act.output).ok().and_then(|_| blocks(draft, &act, back));
+        match blocks {
+            Some(blocks) => cut(draft, &act, blocks),
+            None => draft.nodes.push(act),
+        }
+    }
+}
+
+/// Where an operation is cut.
+struct Blocks {
+    /// Of the result.
+    axis: usize,
+    /// Values along it in all blocks but the last.
+    step: u64,
+    /// Per operand the axis it is cut along; none for one that all blocks read whole.
+    operands: Vec<Option<usize>>,
+}
+
+/// How an operation is cut, `back` axes before the end; none where that is not possible or of no use.
+fn blocks(draft: &Draft<'_>, act: &Act, back: usize) -> Option<Blocks> {
+    if !matches!(act.kind, ActKind::Unary(_) | ActKind::Binary(_)) {
+        return None;
+    }
+    let shape = draft.shape(act.output);
+    // One row is written at once.
+    let rows = *shape.get(shape.len().checked_sub(2)?)?;
+    let axis = shape.len() - back;
+    let step = match back {
+        1 => BLOCK_COLUMNS,
+        _ => shape[axis].div_ceil(2),
+    };
+    (rows > 1 && step < shape[axis]).then_some(())?;
+    let operand = |input: &ValueId| -> Option<Option<usize>> {
+        let own = draft.shape(*input);
+        match own.len().checked_sub(back) {
+            Some(place) if own[place] == shape[axis] => {
+                let is_constant = matches!(draft.values[input.0].kind, ValueKind::Constant(_));
+                (!is_constant).then_some(Some(place))
+            }
+            // Broadcast.
+            _ => Some(None),
+        }
+    };
+    let operands = act.inputs.iter().map(operand).collect::<Option<Vec<_>>>()?;
+    Some(Blocks { axis, step, operands })
+}
+
+fn cut(draft: &mut Draft<'_>, act: &Act, blocks: Blocks) {
+    let whole = draft.shape(act.output).to_vec();
+    let mut parts = Vec::new();
+    let mut start = 0;
+    while start < whole[blocks.axis] {
+        let end = whole[blocks.axis].min(start + blocks.step);
+        let inputs: Vec<ValueId> = act
+            .inputs
+            .iter()
+            .zip(&blocks.operands)
+            .map(|(input, axis)| match axis {
+                Some(axis) => block_of(draft, act, *input, (*axis, start, end)),
+                None => *input,
+            })
+            .collect();
+        let mut shape = whole.clone();
+        shape[blocks.axis] = end - start;
+        let name = format!("{}.{start}-{end}", draft.values[act.output.0].name);
+        let kind = draft.values[act.output.0].kind.clone();
+        let output = draft.value(name.clone(), shape, kind);
+        draft.nodes.push(Act { inputs, output, name, ..act.clone() });
+        parts.push(output);
+        start = end;
+    }
+    draft.nodes.push(Act { kind: ActKind::Concat(blocks.axis), inputs: parts, ..act.clone() });
+}
+
+/// Some of an operand.
+fn block_of(
+    draft: &mut Draft<'_>,
+    act: &Act,
+    value: ValueId,
+    (axis, start, end): (usize, u64, u64),
+) -> ValueId {
+    let Some(encoding) = draft.encoding(value) else { return value };
+    let mut shape = draft.shape(value).to_vec();
+    shape[axis] = end - start;
+    let name = format!("{}.{start}-{end}", draft.values[value.0].name);
+    draft.act(ActKind::Slice { axis, start, end }, &[value], (shape, encoding), &name, act.origin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encoding::Encoding;
+    use super::*;
+
+    fn draft(kind: ActKind, shapes: &[&[u64]]) -> Draft<'static> {
+        let mut draft = Draft::default();
+        let inputs: Vec<ValueId> = shapes
+            .iter()
+            .map(|shape| draft.value("in", shape.to_vec(), ValueKind::Input(Encoding::Half)))
+            .collect();
+        draft.inputs = inputs.clone();
+        let out = draft.act(kind, &inputs, (shapes[0].to_vec(), Encoding::Half), "out", None);
+        draft.outputs = vec![out, out];
+        draft
+    }
+
+    fn kinds(draft: &Draft<'_>) -> Vec<ActKind> {
+        draft.nodes.iter().map(|act| act.kind.clone()).collect()
+    }
+
+    #[test]
+    fn a_sum_leaves_in_two_blocks_of_rows_or_in_blocks_of_columns() {
+        let add = ActKind::Binary("ElementWiseAdd");
+        let slice = |axis, start, end| ActKind::Slice { axis, start, end };
+        let mut rows = draft(add.clone(), &[&[5, 600], &[1, 600]]);
+        let out = rows.outputs[0];
+        leave(&mut rows, Leaving::Rows);
+        let wanted = [slice(0, 0, 3), add.clone(), slice(0, 3, 5), add.clone(), ActKind::Concat(0)];
+        assert_eq!(kinds(&rows), wanted);
+        assert_eq!(rows.nodes[4].output, out);
+        assert_eq!(rows.shape(rows.nodes[3].output), [2, 600]);
+        let mut columns = draft(add, &[&[5, 600], &[5, 600]]);
+        leave(&mut columns, Leaving::Columns);
+        assert_eq!(columns.nodes.len(), 3 * 3 + 1);
+        let widths: Vec<u64> = columns.nodes[9].inputs.iter().map(|part| columns.shape(*part)[1]).collect();
+        assert_eq!(widths, [256, 256, 88]);
+    }
+
+    #[test]
+    fn what_is_not_value_by_value_or_fits_one_block_leaves_whole() {
+        for (kind, shape) in [
+            (ActKind::Softmax, &[5u64, 600][..]),
+            (ActKind::Unary("Gelu"), &[1, 600]),
+            (ActKind::Unary("Gelu"), &[600]),
+            (ActKind::Unary("Gelu"), &[5, 256]),
+        ] {
+            let mut draft = draft(kind.clone(), &[shape]);
+            leave(&mut draft, Leaving::Columns);
+            assert_eq!(kinds(&draft), [kind], "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn a_constant_that_would_be_cut_keeps_its_operation_whole() {
+        let mut draft = draft(ActKind::Binary("ElementWiseMultiply"), &[&[5, 600]]);
+        let number = super::super::weights::scalar(2.0, 600, Encoding::Half);
+        let constant = draft.constant(number);
+        draft.nodes[0].inputs.push(constant);
+        leave(&mut draft, Leaving::Columns);
+        assert_eq!(draft.nodes.len(), 1);
+        leave(&mut draft, Leaving::Rows);
+        assert_eq!(draft.nodes.len(), 5);
+    }
+}
