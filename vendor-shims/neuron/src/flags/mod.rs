@@ -11,9 +11,9 @@ use shardwright_neuron_containers::options::{CompilerOption, OptionString};
 use shardwright_shim_abi::Options;
 
 pub use probe::{Judged, Subject, Trials};
-pub use schema::{FORCED, schema};
+pub use schema::schema;
 
-use schema::Known;
+use schema::{FORCED, Known};
 
 /// A flag of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Flags {
             Reach::Compiler(options) => Some(options),
             Reach::Refused(_) => None,
         });
-        options.flatten().filter(|option| option.name == name).last().map(|option| option.value.as_str())
+        options.flatten().rfind(|option| option.name == name).map(|option| option.value.as_str())
     }
 
     /// What is to be said of the flag at `index` beside its verdict.
