@@ -9,8 +9,9 @@ use crate::error::ShimError;
 use crate::failure::QnnError;
 use crate::flags::{Flags, Reach};
 use crate::graph::{QnnGraph, TensorKind};
-use crate::lower::{self, Lowered, PortDirection, Variants};
+use crate::lower::{self, Lowered, PortDirection};
 use crate::probe::{self, FlagVerdict};
+use crate::rules;
 use crate::search::{self, Choice};
 use crate::session::{
     BinaryDescription, Context, ContextBinary, ContextOptions, GraphDescription, GraphOptions,
@@ -310,8 +311,8 @@ fn constants(graph: &QnnGraph<'_>) -> u64 {
 /// Whether entries come out otherwise without a flag of the lowering.
 fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'_>]) -> FlagVerdict {
     let mut changed = Vec::new();
-    for Compiling { entry, lowered, choice, .. } in entries {
-        let Some(variants) = flags.without(index, choice.variants, Variants::rules(*entry)) else {
+    for Compiling { entry, lowered, choice, options } in entries {
+        let Some(variants) = flags.without(index, choice.variants, rules::of(*entry, options)) else {
             return told(FlagOutcome::Inert, "it asks for what is done without it".to_owned());
         };
         match lower::lower(*entry, soc, &variants) {

@@ -17,6 +17,7 @@ use crate::failure::{QnnError, Result};
 use crate::graph::{DataType, QnnEncoding, QnnGraph, QnnNode, TensorIndex, TensorKind};
 use crate::log;
 use crate::lower::{self, LowerError, Rotary, Variants};
+use crate::rules;
 use crate::session::child::{Bounds, Ended, in_child};
 use crate::session::{Context, ContextOptions, Device, GraphOptions, Preparation, Profile};
 use crate::soc::{Soc, SocId};
@@ -290,7 +291,7 @@ pub fn estimate(
     entry: EntryView<'_>,
     options: &GraphOptions,
 ) -> std::result::Result<Option<Estimate>, EstimateError> {
-    let variants = spelled_out(Variants::rules(entry));
+    let variants = spelled_out(rules::of(entry, options));
     let (stand_in, is_same_architecture) = soc.stand_in();
     let target = Soc::by_id(stand_in).unwrap_or(soc);
     let lowered = lower::lower(entry, target, &variants)?;

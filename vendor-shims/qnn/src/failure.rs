@@ -167,7 +167,7 @@ pub struct CallFailure {
 /// What a failure means to a planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// An operation, type or encoding that the processor has not.
+    /// An operation, type or encoding that the processor has not, or one that by itself finds no place.
     UnsupportedOp,
     /// Each operation is known; together they found no place.
     Unmappable,

@@ -7,7 +7,7 @@
 //! **Not its job.** It plans nothing, knows no model family and no file of the host, and opens no library but the one its rule names.
 //!
 //! Reading order: [`QnnShim`]; on the way to an artefact [`soc`], [`lower`], [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`;
-//! beside it `flags` and `probe`, `estimate` and `search`.
+//! beside it `rules`, `flags` and `probe`, `estimate` and `search`.
 
 pub mod artefact;
 mod compatibility;
@@ -26,6 +26,7 @@ pub mod log;
 pub mod lower;
 mod memory;
 mod probe;
+pub mod rules;
 mod search;
 pub mod session;
 mod shim;

@@ -141,8 +141,8 @@ impl Soc {
     /// The mode of finalize that is compiled, and estimated, unless a flag says otherwise; none for the library's own choice.
     ///
     /// In the decoder layers of Gemma 4 E2B, sliding and full, 1, 64 and 128 rows, 8 and 4 bits, as the rules write them, mode 3 takes these simulated
-    /// cycles beside the library's own choice: on v81 (id 72) 0.5 to 2.3 % fewer at one row and up to 9 % fewer at more, in one of twelve cells 2.5 %
-    /// more; on v85 (id 114) the same at one row and 3 to 47 % fewer at more; on v73 (id 77) 0.3 to 5.2 % **more** at one row. Of the others nothing is known.
+    /// cycles beside the library's own choice: on v81 (id 72) 0.6 to 2.3 % fewer at one row and up to 9 % fewer at more, in one of twelve cells 2.5 %
+    /// more; on v85 (id 114) the same at one row and 2 to 47 % fewer at more; on v73 (id 77) 0.3 to 5.2 % **more** at one row. Of the others nothing is known.
     pub fn finalize_mode(&self) -> Option<u32> {
         (self.arch >= 81).then_some(3)
     }

@@ -4,13 +4,16 @@ use super::data::materialise;
 use super::node::{NodeParts, blame};
 use super::tensor::TensorParts;
 use super::{ContextHandle, GraphOptions, Memory, Preparation, Profile, TensorDescription, checked};
-use crate::failure::{QnnError, Result};
+use crate::failure::{FailureKind, QnnError, Result};
 use crate::ffi::{self, Handle, number};
 use crate::graph::{QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorKind};
 use crate::log;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
+
+/// What finalize logs, beside the node, when it cannot cut an operation into parts that fit the fast memory.
+const NO_PLACE: &str = "Fatal Optimize";
 
 /// A graph that the library has, from composed to executed.
 #[derive(Debug)]
@@ -59,6 +62,10 @@ impl ComposedGraph {
         });
         if let Some((name, op)) = named {
             failure.node = Some(name.clone());
+            // One operation that the optimiser finds no place for has none in a smaller graph either.
+            if failure.kind == FailureKind::Unmappable && failure.reason.contains(NO_PLACE) {
+                failure.kind = FailureKind::UnsupportedOp;
+            }
             failure.op = Some((*op).to_owned());
         }
         QnnError::Call(failure)
