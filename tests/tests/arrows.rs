@@ -84,6 +84,7 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-runtime", "shardwright-reference", "the oracle of a chain of shards"),
     ("shardwright-runtime", "shardwright-models", "chains of real architectures"),
     ("shardwright-shim-cpu", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),
+    ("shardwright-shim-qnn", "shardwright-shim-testing", "tables and the host's side of the door"),
 ];
 
 /// May look into any room; no room may use it.

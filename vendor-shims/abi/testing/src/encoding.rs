@@ -24,7 +24,7 @@ pub fn range(dtype: u32) -> Option<(i32, i32)> {
 }
 
 /// Bits of a stored type.
-pub fn bits_of(dtype: u32) -> u32 {
+pub const fn bits_of(dtype: u32) -> u32 {
     match dtype {
         SW_DTYPE_I2 => 2,
         SW_DTYPE_I4 => 4,
@@ -67,7 +67,7 @@ impl Encoding {
     }
 
     /// Unsigned integers over ±`reach`, zero in the middle.
-    pub fn centred(dtype: u32, reach: f32) -> Encoding {
+    pub const fn centred(dtype: u32, reach: f32) -> Encoding {
         let middle = 1 << (bits_of(dtype) - 1);
         Encoding::integers(dtype, reach / middle as f32, middle)
     }
@@ -119,6 +119,16 @@ impl Encoding {
             SW_DTYPE_U8 | SW_DTYPE_I8 => each.map(|value| self.raw(value) as u8).collect(),
             other => panic!("a value of type {other}"),
         }
+    }
+
+    /// The same of f32.
+    pub fn encode_f32(self, values: &[f32]) -> Vec<u8> {
+        self.encode(&values.iter().map(|value| f64::from(*value)).collect::<Vec<f64>>())
+    }
+
+    /// The values of stored bytes, rounded to f32.
+    pub fn decode_f32(self, bytes: &[u8]) -> Vec<f32> {
+        self.decode(bytes).into_iter().map(|value| value as f32).collect()
     }
 
     /// The values of stored bytes.

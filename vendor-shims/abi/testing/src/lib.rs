@@ -17,4 +17,4 @@ pub use evaluate::{Tensor, evaluate, evaluate_all};
 pub use host::{Compiled, Failure, Host, Loaded, refused};
 pub use memory::{Bound, Memory, Region};
 pub use numbers::{Random, bits, cosine, values};
-pub use tables::{Attribute, Builder, Declared, Node, Port, TensorId, Weight, integers, weight};
+pub use tables::{Attribute, Builder, Declared, Node, Port, Scales, TensorId, Weight, integers, weight};

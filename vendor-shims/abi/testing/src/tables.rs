@@ -41,7 +41,91 @@ unsafe impl Send for Weight {}
 // SAFETY: as above.
 unsafe impl Sync for Weight {}
 
+/// How the stored integers of a weight are scaled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scales {
+    /// `SW_QUANTISATION_…`
+    pub kind: u32,
+    /// Along which scales differ.
+    pub axis: u32,
+    /// Values of a block; 0 without blocks.
+    pub block: u64,
+    /// Row-major.
+    pub values: Vec<f32>,
+    /// One for all.
+    pub zero_point: i32,
+    /// Whether scales are stored in binary16, as those of blocks are, not in f32.
+    pub half: bool,
+}
+
+impl Scales {
+    fn table(self, bits: u32) -> *const SwQuantisation {
+        let each = self.values.iter();
+        let (scale_dtype, bytes): (u32, Vec<u8>) = match self.half {
+            true => (SW_DTYPE_F16, each.flat_map(|scale| f16::from_f32(*scale).to_le_bytes()).collect()),
+            false => (SW_DTYPE_F32, each.flat_map(|scale| scale.to_le_bytes()).collect()),
+        };
+        leak(SwQuantisation {
+            size: size_of_struct::<SwQuantisation>(),
+            kind: self.kind,
+            axis: self.axis,
+            block: self.block,
+            scale_dtype,
+            bits,
+            scales: list(bytes).cast(),
+            scale_count: self.values.len() as u64,
+            zero_points: if self.zero_point == 0 { null() } else { list(vec![self.zero_point]) },
+            zero_point_count: u64::from(self.zero_point != 0),
+        })
+    }
+}
+
 impl Weight {
+    /// Stored bytes with scales; what they stand for is not worked out.
+    pub fn raw(name: &str, shape: &[u64], dtype: u32, bytes: Vec<u8>, scales: Option<Scales>) -> Weight {
+        let raw = leak(SwWeight {
+            size: size_of_struct::<SwWeight>(),
+            name: text(name),
+            part: text("part"),
+            length: bytes.len() as u64,
+            data: list(bytes).cast(),
+            dtype,
+            rank: shape.len() as u32,
+            shape: list(shape.to_vec()),
+            quantisation: scales.map_or(null(), |scales| scales.table(bits_of(dtype))),
+        });
+        Weight { raw, values: Vec::new(), stored: Vec::new() }
+    }
+
+    /// A matrix [N, K] near `values` with one scale per row, in 8, 4 or 2 bits.
+    pub fn matrix(name: &str, shape: [u64; 2], values: &[f32], bits: u32) -> Weight {
+        let (high, dtype) = match bits {
+            8 => (127.0, SW_DTYPE_I8),
+            4 => (7.0, SW_DTYPE_I4),
+            _ => (1.0, SW_DTYPE_I2),
+        };
+        let (mut stored, mut scales) = (Vec::with_capacity(values.len()), Vec::new());
+        for row in values.chunks(shape[1] as usize) {
+            let scale = row.iter().fold(1e-6f32, |most, value| most.max(value.abs())) / high;
+            stored
+                .extend(row.iter().map(|value| (value / scale).round_ties_even().clamp(-high, high) as i32));
+            scales.push(scale);
+        }
+        integers(name, &shape, &stored, dtype, (SW_QUANTISATION_PER_CHANNEL, 0), &scales, 0)
+    }
+
+    /// A vector near `values` in 16 bits with one scale and zero point.
+    pub fn vector(name: &str, values: &[f32]) -> Weight {
+        let reach = values.iter().fold(1e-6f32, |most, value| most.max(value.abs())) * 1.001;
+        let (scale, zero_point) = (reach / 32_768.0, 32_768);
+        let near =
+            |value: &f32| ((value / scale).round_ties_even() + zero_point as f32).clamp(0.0, 65_535.0) as i32;
+        let stored: Vec<i32> = values.iter().map(near).collect();
+        let shape = [values.len() as u64];
+        let kind = (SW_QUANTISATION_PER_TENSOR, 0);
+        integers(name, &shape, &stored, SW_DTYPE_U16, kind, &[scale], zero_point)
+    }
+
     /// Extents.
     pub fn shape(&self) -> &'static [u64] {
         match self.raw.rank {
@@ -49,6 +133,12 @@ impl Weight {
             // SAFETY: `weight` and `integers` made the struct, its shape has `rank` numbers and lives for ever.
             rank => unsafe { std::slice::from_raw_parts(self.raw.shape, rank as usize) },
         }
+    }
+
+    /// One of so many bytes, none of which are made, and neither are its scales: as `check` and `estimate` may see it.
+    pub fn planned(name: &str, shape: &[u64], dtype: u32, length: u64, scales: Option<Scales>) -> Weight {
+        let weight = Weight::raw(name, shape, dtype, Vec::new(), scales).without_bytes();
+        Weight { raw: leak(SwWeight { length, ..*weight.raw }), ..weight }
     }
 
     /// As `check` and `estimate` may see it, before anything is quantised: neither bytes nor scales are at hand.
@@ -175,19 +265,7 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
         }
         _ => (values.iter().flat_map(|v| v.to_le_bytes()).collect(), values.to_vec()),
     };
-    let length = bytes.len() as u64;
-    let raw = leak(SwWeight {
-        size: size_of_struct::<SwWeight>(),
-        name: text(name),
-        part: text("part"),
-        data: list(bytes).cast(),
-        length,
-        dtype,
-        rank: shape.len() as u32,
-        shape: list(shape.to_vec()),
-        quantisation: null(),
-    });
-    Weight { raw, values, stored: Vec::new() }
+    Weight { values, ..Weight::raw(name, shape, dtype, bytes, None) }
 }
 
 /// A quantised weight: stored integers row by row, `kind` and `block` as the contract has them, scales of f32, or of binary16 for blocks
@@ -222,38 +300,17 @@ pub fn integers(
     };
     let pairs: Vec<(i32, f32)> =
         stored.iter().enumerate().map(|(at, raw)| (raw - zero_point, scale_of(at))).collect();
-    let (scale_dtype, scale_bytes): (u32, Vec<u8>) = if kind == SW_QUANTISATION_PER_BLOCK {
-        let narrow = |scale: &f32| f16::from_f32(*scale).to_le_bytes();
-        (SW_DTYPE_F16, scales.iter().flat_map(narrow).collect())
-    } else {
-        (SW_DTYPE_F32, scales.iter().flat_map(|scale| scale.to_le_bytes()).collect())
-    };
-    let quantisation = leak(SwQuantisation {
-        size: size_of_struct::<SwQuantisation>(),
+    let in_blocks = kind == SW_QUANTISATION_PER_BLOCK;
+    let held = Scales {
         kind,
-        axis: if kind == SW_QUANTISATION_PER_BLOCK { shape.len() as u32 - 1 } else { 0 },
+        axis: if in_blocks { shape.len() as u32 - 1 } else { 0 },
         block,
-        scale_dtype,
-        bits: bits_of(dtype),
-        scales: list(scale_bytes).cast(),
-        scale_count: scales.len() as u64,
-        zero_points: if zero_point == 0 { null() } else { list(vec![zero_point]) },
-        zero_point_count: u64::from(zero_point != 0),
-    });
-    let length = bytes.len() as u64;
-    let raw = leak(SwWeight {
-        size: size_of_struct::<SwWeight>(),
-        name: text(name),
-        part: text("part"),
-        data: list(bytes).cast(),
-        length,
-        dtype,
-        rank: shape.len() as u32,
-        shape: list(shape.to_vec()),
-        quantisation,
-    });
+        values: scales.to_vec(),
+        zero_point,
+        half: in_blocks,
+    };
     let values = pairs.iter().map(|(raw, scale)| *raw as f32 * scale).collect();
-    Weight { raw, values, stored: pairs }
+    Weight { values, stored: pairs, ..Weight::raw(name, shape, dtype, bytes, Some(held)) }
 }
 
 impl Builder {
@@ -332,6 +389,15 @@ impl Builder {
         output
     }
 
+    /// What only moves values stores them as its operand does, unless that is a weight.
+    fn moved(&mut self, op: u32, inputs: &[TensorId], shape: &[u64], attributes: Vec<Attribute>) -> TensorId {
+        let output = self.node(op, inputs, shape, attributes);
+        match self.constants.iter().any(|(held, _)| *held == inputs[0]) {
+            true => output,
+            false => self.encode(output, self.encoding_of(inputs[0])),
+        }
+    }
+
     /// `x · wᵀ`
     pub fn linear(&mut self, x: TensorId, w: &Weight) -> TensorId {
         let w = self.constant(w);
@@ -372,7 +438,7 @@ impl Builder {
     /// The same values in another shape.
     pub fn reshape(&mut self, x: TensorId, shape: &[u64]) -> TensorId {
         let list = shape.iter().map(|extent| *extent as i64).collect();
-        self.node(SW_OP_RESHAPE, &[x], shape, vec![Attribute::Integers("shape", list)])
+        self.moved(SW_OP_RESHAPE, &[x], shape, vec![Attribute::Integers("shape", list)])
     }
 
     /// Axis `i` of the result is axis `perm[i]` of the operand.
@@ -380,7 +446,7 @@ impl Builder {
         let from = self.shape(x);
         let shape: Vec<u64> = perm.iter().map(|axis| from[*axis]).collect();
         let list = perm.iter().map(|axis| *axis as i64).collect();
-        self.node(SW_OP_TRANSPOSE, &[x], &shape, vec![Attribute::Integers("perm", list)])
+        self.moved(SW_OP_TRANSPOSE, &[x], &shape, vec![Attribute::Integers("perm", list)])
     }
 
     /// From `start` up to `end` of one axis.
@@ -392,14 +458,14 @@ impl Builder {
             Attribute::Integer("start", start as i64),
             Attribute::Integer("end", end as i64),
         ];
-        self.node(SW_OP_SLICE, &[x], &shape, attributes)
+        self.moved(SW_OP_SLICE, &[x], &shape, attributes)
     }
 
     /// One behind the other along an axis.
     pub fn concat(&mut self, parts: &[TensorId], axis: usize) -> TensorId {
         let mut shape = self.shape(parts[0]);
         shape[axis] = parts.iter().map(|part| self.shape(*part)[axis]).sum();
-        self.node(SW_OP_CONCAT, parts, &shape, vec![Attribute::Integer("axis", axis as i64)])
+        self.moved(SW_OP_CONCAT, parts, &shape, vec![Attribute::Integer("axis", axis as i64)])
     }
 
     /// A product over the last two axes; leading axes are broadcast.

@@ -1,10 +1,11 @@
-//! Contract tables of entries in the making, leaked: a test process is short.
-
-use std::ffi::{CString, c_char};
-use std::ptr::null;
+//! Entries of named nodes with an encoding for each result, on the tables that tests of shims share.
 
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_testing::{self as testing, Encoding};
+
+pub use shardwright_shim_testing::encoding::bits_of;
+pub use shardwright_shim_testing::{Attribute, Random};
 
 /// How an activation is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,43 +60,15 @@ impl Store {
     }
 
     pub fn encode(self, values: &[f64]) -> Vec<u8> {
-        let stored = |value: &f64, low: f64, high: f64| {
-            let (scale, zero) = self.affine().expect("integers");
-            ((value / f64::from(scale)).round_ties_even() + f64::from(zero)).clamp(low, high)
-        };
-        let each = values.iter();
-        match self {
-            Store::F32 => each.flat_map(|value| (*value as f32).to_le_bytes()).collect(),
-            Store::F16 => each.flat_map(|value| half::f16::from_f64(*value).to_le_bytes()).collect(),
-            Store::U16(..) => {
-                each.flat_map(|value| (stored(value, 0.0, 65_535.0) as u16).to_le_bytes()).collect()
-            }
-            Store::I16(_) => {
-                each.flat_map(|value| (stored(value, -32_768.0, 32_767.0) as i16).to_le_bytes()).collect()
-            }
-            Store::U8(..) => each.map(|value| stored(value, 0.0, 255.0) as u8).collect(),
-            Store::I32 => each.flat_map(|value| (*value as i32).to_le_bytes()).collect(),
-        }
+        self.encoding().encode(values)
     }
 
     pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
-        let real = |stored: f64| {
-            let (scale, zero) = self.affine().expect("integers");
-            (stored - f64::from(zero)) * f64::from(scale)
-        };
-        let pairs = || bytes.as_chunks::<2>().0.iter().copied();
-        match self {
-            Store::F32 => {
-                bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four).into()).collect()
-            }
-            Store::F16 => pairs().map(|two| half::f16::from_le_bytes(two).to_f64()).collect(),
-            Store::U16(..) => pairs().map(|two| real(u16::from_le_bytes(two).into())).collect(),
-            Store::I16(_) => pairs().map(|two| real(i16::from_le_bytes(two).into())).collect(),
-            Store::U8(..) => bytes.iter().map(|one| real((*one).into())).collect(),
-            Store::I32 => {
-                bytes.as_chunks::<4>().0.iter().map(|four| i32::from_le_bytes(*four).into()).collect()
-            }
-        }
+        self.encoding().decode(bytes)
+    }
+
+    fn encoding(self) -> Encoding {
+        Encoding { dtype: self.dtype(), affine: self.affine() }
     }
 }
 
@@ -103,14 +76,6 @@ fn affine(low: f32, high: f32, steps: f32) -> (f32, i32) {
     let (low, high) = (low.min(0.0), high.max(0.0));
     let scale = ((high - low) / steps).max(f32::MIN_POSITIVE);
     (scale, (-low / scale).round() as i32)
-}
-
-/// Name and value.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Attribute {
-    Integer(&'static str, i64),
-    Float(&'static str, f64),
-    Integers(&'static str, Vec<i64>),
 }
 
 /// How the integers of a weight are scaled.
@@ -137,17 +102,6 @@ pub struct Weight {
     pub values: Vec<f64>,
     /// Neither bytes nor scales are at hand.
     pub planned: bool,
-}
-
-pub fn bits_of(dtype: u32) -> u32 {
-    match dtype {
-        SW_DTYPE_I2 => 2,
-        SW_DTYPE_I4 => 4,
-        SW_DTYPE_I8 | SW_DTYPE_U8 => 8,
-        SW_DTYPE_F32 | SW_DTYPE_I32 => 32,
-        SW_DTYPE_I64 => 64,
-        _ => 16,
-    }
 }
 
 impl Weight {
@@ -233,31 +187,6 @@ impl Scales {
 
     pub fn blocks(block: u64, values: Vec<f32>) -> Scales {
         Scales { kind: SW_QUANTISATION_PER_BLOCK, axis: 1, block, values, zero: 0, half: true }
-    }
-}
-
-/// splitmix64: the same numbers on every machine.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    pub fn integer(&mut self, low: i32, high: i32) -> i32 {
-        low + (self.next() % (high - low + 1) as u64) as i32
-    }
-
-    pub fn values(&mut self, count: u64, low: f64, high: f64) -> Vec<f64> {
-        (0..count).map(|_| self.between(low, high)).collect()
     }
 }
 
@@ -434,186 +363,54 @@ impl Tables {
 
     /// The view, or what the contract says against the tables.
     pub fn try_view(&self) -> shardwright_shim_abi::Result<EntryView<'static>> {
-        // SAFETY: the tables are whole and live for ever.
-        unsafe { EntryView::new(self.build()) }
-    }
-
-    fn build(&self) -> &'static SwEntry {
-        let tensors: Vec<&SwTensor> =
-            self.tensors.iter().enumerate().map(|(index, held)| self.table(index, held)).collect();
-        let nodes: Vec<&SwNode> = self.nodes.iter().map(node_table).collect();
-        let port = |port: &Port| -> &'static SwPort {
-            let store = self.tensors[port.tensor as usize].2;
-            let (scale, zero_point) = store.and_then(Store::affine).unwrap_or((1.0, 0));
-            leak(SwPort {
-                size: size_of::<SwPort>() as u64,
-                tensor: port.tensor,
-                role: port.role,
-                name: text(&port.name),
-                index: 0,
-                dtype: store.map_or(SW_DTYPE_F32, Store::dtype),
-                reserved: 0,
-                scale: scale.into(),
-                zero_point: zero_point.into(),
-            })
+        let mut builder = testing::Builder::new(&self.name, SW_ENTRY_DECODE, self.rows, 512);
+        for (name, shape, store) in &self.tensors {
+            builder.tensor(name, store.map_or(Encoding::F32, Store::encoding), shape);
+        }
+        let port = |port: &Port| testing::Port {
+            name: port.name.clone(),
+            role: port.role,
+            tensor: port.tensor,
+            index: 0,
+            dtype: None,
         };
-        let inputs: Vec<&SwPort> = self.inputs.iter().map(port).collect();
-        let outputs: Vec<&SwPort> = self.outputs.iter().map(port).collect();
-        let constants: Vec<&SwConstant> = self
-            .constants
+        builder.inputs = self.inputs.iter().map(port).collect();
+        builder.outputs = self.outputs.iter().map(port).collect();
+        builder.nodes = self
+            .nodes
             .iter()
-            .map(|(tensor, weight)| {
-                leak(SwConstant {
-                    size: size_of::<SwConstant>() as u64,
-                    tensor: *tensor,
-                    reserved: 0,
-                    weight: weight_table(weight),
-                })
+            .map(|node| testing::Node {
+                name: Some(node.name.clone()),
+                op: node.op,
+                version: node.version,
+                layer: node.layer,
+                inputs: node.inputs.clone(),
+                outputs: node.outputs.clone(),
+                attributes: node.attributes.clone(),
             })
             .collect();
-        leak(SwEntry {
-            size: size_of::<SwEntry>() as u64,
-            name: text(&self.name),
-            kind: SW_ENTRY_DECODE,
-            reserved: 0,
-            rows: self.rows,
-            context: 512,
-            tensor_count: tensors.len() as u64,
-            tensors: list(tensors).cast(),
-            node_count: nodes.len() as u64,
-            nodes: list(nodes).cast(),
-            input_count: inputs.len() as u64,
-            inputs: list(inputs).cast(),
-            output_count: outputs.len() as u64,
-            outputs: list(outputs).cast(),
-            constant_count: constants.len() as u64,
-            constants: list(constants).cast(),
-        })
-    }
-
-    fn table(
-        &self,
-        index: usize,
-        (name, shape, store): &(String, Vec<u64>, Option<Store>),
-    ) -> &'static SwTensor {
-        let weight =
-            self.constants.iter().find(|(tensor, _)| *tensor == index as u32).map(|(_, weight)| weight);
-        let (dtype, quantisation) = match (store, weight) {
-            (Some(store), _) => {
-                let scales = store.affine().map(|(scale, zero)| Scales { zero, ..Scales::per_tensor(scale) });
-                (
-                    store.dtype(),
-                    scales.map_or(null(), |scales| quantisation(&scales, bits_of(store.dtype()), false)),
-                )
-            }
-            (None, Some(weight)) => (weight.dtype, weight_table(weight).quantisation),
-            (None, None) => (SW_DTYPE_F32, null()),
-        };
-        leak(SwTensor {
-            size: size_of::<SwTensor>() as u64,
-            name: text(name),
-            dtype,
-            rank: shape.len() as u32,
-            shape: list(shape.clone()),
-            quantisation,
-        })
+        for (tensor, weight) in &self.constants {
+            builder.tensors[*tensor as usize].encoding = Encoding::plain(weight.dtype);
+            builder.constants.push((*tensor, weight.table()));
+        }
+        builder.view()
     }
 }
 
-fn text(text: &str) -> *const c_char {
-    CString::new(text).expect("no NUL in a test's text").into_raw()
-}
-
-fn leak<T>(value: T) -> &'static T {
-    Box::leak(Box::new(value))
-}
-
-fn list<T: 'static>(items: Vec<T>) -> *const T {
-    if items.is_empty() {
-        return null();
-    }
-    Box::leak(items.into_boxed_slice()).as_ptr()
-}
-
-fn quantisation(scales: &Scales, bits: u32, planned: bool) -> *const SwQuantisation {
-    let (scale_dtype, bytes): (u32, Vec<u8>) = match scales.half {
-        true => {
-            let halves = scales.values.iter().flat_map(|scale| half::f16::from_f32(*scale).to_le_bytes());
-            (SW_DTYPE_F16, halves.collect())
-        }
-        false => (SW_DTYPE_F32, scales.values.iter().flat_map(|scale| scale.to_le_bytes()).collect()),
-    };
-    leak(SwQuantisation {
-        size: size_of::<SwQuantisation>() as u64,
-        kind: scales.kind,
-        axis: scales.axis,
-        block: scales.block,
-        scale_dtype,
-        bits,
-        scales: if planned { null() } else { list(bytes).cast() },
-        scale_count: scales.values.len() as u64,
-        zero_points: if scales.zero == 0 { null() } else { list(vec![scales.zero]) },
-        zero_point_count: u64::from(scales.zero != 0),
-    })
-}
-
-fn weight_table(weight: &Weight) -> &'static SwWeight {
-    leak(SwWeight {
-        size: size_of::<SwWeight>() as u64,
-        name: text(&weight.name),
-        part: text("part"),
-        data: if weight.planned { null() } else { list(weight.bytes.clone()).cast() },
-        length: weight.bytes.len() as u64,
-        dtype: weight.dtype,
-        rank: weight.shape.len() as u32,
-        shape: list(weight.shape.clone()),
-        quantisation: weight
-            .scales
-            .as_ref()
-            .map_or(null(), |scales| quantisation(scales, bits_of(weight.dtype), weight.planned)),
-    })
-}
-
-fn node_table(node: &Node) -> &'static SwNode {
-    let attributes: Vec<&SwAttribute> = node.attributes.iter().map(attribute).collect();
-    leak(SwNode {
-        size: size_of::<SwNode>() as u64,
-        op: node.op,
-        op_version: node.version,
-        name: text(&node.name),
-        layer: node.layer,
-        inputs: list(node.inputs.clone()),
-        input_count: node.inputs.len() as u64,
-        outputs: list(node.outputs.clone()),
-        output_count: node.outputs.len() as u64,
-        attribute_count: attributes.len() as u64,
-        attributes: list(attributes).cast(),
-    })
-}
-
-fn attribute(attribute: &Attribute) -> &'static SwAttribute {
-    let mut raw = SwAttribute {
-        size: size_of::<SwAttribute>() as u64,
-        name: null(),
-        kind: 0,
-        reserved: 0,
-        integer: 0,
-        number: 0.0,
-        integers: null(),
-        integer_count: 0,
-        text: null(),
-    };
-    match attribute {
-        Attribute::Integer(name, value) => {
-            (raw.name, raw.kind, raw.integer) = (text(name), SW_ATTRIBUTE_INTEGER, *value)
-        }
-        Attribute::Float(name, value) => {
-            (raw.name, raw.kind, raw.number) = (text(name), SW_ATTRIBUTE_FLOAT, *value)
-        }
-        Attribute::Integers(name, values) => {
-            (raw.name, raw.kind) = (text(name), SW_ATTRIBUTE_INTEGERS);
-            (raw.integers, raw.integer_count) = (list(values.clone()), values.len() as u64);
+impl Weight {
+    fn table(&self) -> testing::Weight {
+        let scales = self.scales.as_ref().map(|held| testing::Scales {
+            kind: held.kind,
+            axis: held.axis,
+            block: held.block,
+            values: held.values.clone(),
+            zero_point: held.zero,
+            half: held.half,
+        });
+        let (name, shape) = (&self.name, &self.shape);
+        match self.planned {
+            true => testing::Weight::planned(name, shape, self.dtype, self.bytes.len() as u64, scales),
+            false => testing::Weight::raw(name, shape, self.dtype, self.bytes.clone(), scales),
         }
     }
-    leak(raw)
 }

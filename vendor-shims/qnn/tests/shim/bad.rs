@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_qnn::artefact::{self, Artefact};
 
-use crate::host::Compiled;
+use crate::Compiled;
 use crate::layer::HIDDEN;
-use crate::{Host, Layer, Region, library, refused, values};
+use crate::{Host, Layer, Region, inspected, library, on, open, refused, values};
 
 fn compiled(host: &Host) -> Compiled {
     host.compile(&[Layer::new(64, 128, 8).entry("decode_1@8", 1).build()], &[]).expect("compiled")
@@ -15,15 +15,15 @@ fn compiled(host: &Host) -> Compiled {
 
 #[test]
 fn options_are_known_or_refused() {
-    refused(Host::open(&[("librari", "x")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "librari");
-    refused(Host::open(&[("log-level", "loud")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "warning");
-    refused(Host::open(&[("skel", "/")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "phone");
-    Host::open(&[("log-level", "error")]).expect("opened");
+    refused(open(&[("librari", "x")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "librari");
+    refused(open(&[("log-level", "loud")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "warning");
+    refused(open(&[("skel", "/")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "phone");
+    open(&[("log-level", "error")]).expect("opened");
 }
 
 #[test]
 fn a_missing_library_says_where_it_was_looked_for() {
-    let host = Host::open(&[("library", "/nowhere/libQnnHtp.so")]).expect("opened");
+    let host = open(&[("library", "/nowhere/libQnnHtp.so")]).expect("opened");
     let failure = refused(host.devices(Some("sm8850")), SW_ERROR_INVALID_ARGUMENT, "/nowhere/libQnnHtp.so");
     assert!(failure.message.contains("SHARDWRIGHT_QNN_LIB"), "{failure:?}");
     refused(host.devices(None), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
@@ -31,7 +31,7 @@ fn a_missing_library_says_where_it_was_looked_for() {
     refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
     refused(host.estimate(entry), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
     // What needs no library is answered without one.
-    assert_eq!(host.check(entry).expect("checked"), []);
+    assert_eq!(host.refusals(entry).expect("checked"), []);
     assert!(host.told().is_ok());
     assert_eq!(host.devices(Some("mt6989")).expect("no error"), []);
     assert_eq!(host.compatibility(b"another vendor's").expect("told").0, SW_COMPATIBILITY_NOT_MINE);
@@ -41,8 +41,7 @@ fn a_missing_library_says_where_it_was_looked_for() {
 fn a_wrong_library_is_told_from_a_missing_one() {
     let text = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(text.path(), "no library").expect("written");
-    let open =
-        |path: &std::path::Path| Host::open(&[("library", path.to_str().expect("text"))]).expect("opened");
+    let open = |path: &std::path::Path| open(&[("library", path.to_str().expect("text"))]).expect("opened");
     let devices = |path: &std::path::Path| open(path).devices(Some("sm8850"));
     refused(devices(text.path()), SW_ERROR_INVALID_ARGUMENT, "cannot be loaded");
     let Some(library) = library("a_wrong_library_is_told_from_a_missing_one") else { return };
@@ -53,7 +52,7 @@ fn a_wrong_library_is_told_from_a_missing_one() {
 #[test]
 fn devices_are_those_of_known_chips() {
     let Some(library) = library("devices_are_those_of_known_chips") else { return };
-    let host = Host::with(&library, "sm8850");
+    let host = on(&library, "sm8850");
     let told = |soc| {
         let devices = host.devices(Some(soc)).expect("told");
         devices.into_iter().map(|device| (device.name, device.soc, device.kind)).collect::<Vec<_>>()
@@ -76,18 +75,18 @@ fn devices_are_those_of_known_chips() {
     }
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     for device in ["gpu", "sm8850.emulated", "x-elite", ""] {
-        let host = Host::with(&library, device);
+        let host = on(&library, device);
         refused(host.check(entry), SW_ERROR_INVALID_ARGUMENT, &format!("no device `{device}`"));
         refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no device");
         refused(host.told(), SW_ERROR_INVALID_ARGUMENT, "no device");
     }
-    refused(Host::with(&library, "soc-122").check(entry), SW_ERROR_INVALID_ARGUMENT, "v89");
+    refused(on(&library, "soc-122").check(entry), SW_ERROR_INVALID_ARGUMENT, "v89");
 }
 
 #[test]
 fn damage_is_found_before_the_library_sees_it() {
     let Some(library) = library("damage_is_found_before_the_library_sees_it") else { return };
-    let host = Host::with(&library, "sm8850.simulated");
+    let host = on(&library, "sm8850.simulated");
     let bytes = compiled(&host).artefact.bytes().to_vec();
     let load = |bytes: &[u8]| {
         let region = Region::new(bytes);
@@ -119,8 +118,8 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
     let Some(library) = library("other_chips_binaries_are_refused_though_the_library_would_load_them") else {
         return;
     };
-    let older = Host::with(&library, "sm8550.simulated");
-    let newer = Host::with(&library, "sm8750.simulated");
+    let older = on(&library, "sm8550.simulated");
+    let newer = on(&library, "sm8750.simulated");
     let made = compiled(&older);
     let (answer, reason) = newer.compatibility(&made.head).expect("told");
     assert_eq!(answer, SW_COMPATIBILITY_UNSUPPORTED);
@@ -128,7 +127,7 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
     let failure = refused(newer.load(&made.artefact, &[]).map(|_| ()), SW_ERROR_INCOMPATIBLE_ARTEFACT, "v73");
     assert!(failure.detail("help").is_some_and(|help| help.contains("sm8750.simulated")), "{failure:?}");
     // Of the same architecture: it runs, and compiling again would be better.
-    let sibling = Host::with(&library, "sc8380xp.simulated");
+    let sibling = on(&library, "sc8380xp.simulated");
     assert_eq!(sibling.compatibility(&made.head).expect("told").0, SW_COMPATIBILITY_RECOMPILE);
     sibling.load(&made.artefact, &[]).expect("loaded");
     let head = String::from_utf8(made.head.clone()).expect("text");
@@ -147,7 +146,7 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
 #[test]
 fn a_binary_under_another_description_is_refused() {
     let Some(library) = library("a_binary_under_another_description_is_refused") else { return };
-    let host = Host::with(&library, "sm8850.simulated");
+    let host = on(&library, "sm8850.simulated");
     let layer = Layer::new(64, 128, 8);
     let made = |rows| host.compile(&[layer.entry("decode@8", rows).build()], &[]).expect("compiled").artefact;
     let (small, large) = (made(1), made(32));
@@ -163,7 +162,7 @@ fn a_binary_under_another_description_is_refused() {
     let region = Region::new(&bytes);
     refused(host.load(&region, &[]).map(|_| ()), SW_ERROR_CORRUPT_ARTEFACT, "is not the binary's");
 
-    let (format, told) = host.inspect(binary).expect("told").expect("a context binary");
+    let (format, told) = inspected(&host, binary).expect("told").expect("a context binary");
     assert_eq!(
         (format.as_str(), &told["soc_model"], &told["arch"]),
         ("qnn-context-binary", &87.into(), &81.into())
@@ -176,9 +175,9 @@ fn a_binary_under_another_description_is_refused() {
 #[test]
 fn runs_end_at_their_deadline_and_a_device_can_be_made_again() {
     let Some(library) = library("runs_end_at_their_deadline_and_a_device_can_be_made_again") else { return };
-    let host = Host::with(&library, "sm8850.simulated");
+    let host = on(&library, "sm8850.simulated");
     let made = compiled(&host);
-    let mut bound = HashMap::from([("hidden".to_owned(), HIDDEN.encode(&values(64, 1, 2.0)))]);
+    let mut bound = HashMap::from([("hidden".to_owned(), HIDDEN.encode_f32(&values(64, 1, 2.0)))]);
     {
         let mut loaded = host.load(&made.artefact, &[]).expect("loaded");
         refused(loaded.run_until("decode_1@8", 1, &mut bound, 1), SW_ERROR_DEADLINE, "deadline");

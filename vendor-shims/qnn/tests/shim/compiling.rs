@@ -5,7 +5,7 @@ use std::process::Command;
 use shardwright_shim_abi::raw::*;
 
 use crate::layer::{HIDDEN, Layer, run};
-use crate::{Builder, Encoding, Host, Weight, cosine, library, refused, values};
+use crate::{Builder, Weight, a8, a16, cosine, inspected, library, on, refused, values};
 
 /// Says to this program, started again, that it is to compile once and print the artefact's hash.
 const ALONE: &str = "SHARDWRIGHT_QNN_TEST_ALONE";
@@ -19,7 +19,7 @@ fn the_same_order_gives_the_same_bytes() {
     let Some(library) = library("the_same_order_gives_the_same_bytes") else { return };
     let compile = |device: &str| {
         let layer = Layer::new(64, 256, 4);
-        let host = Host::with(&library, device);
+        let host = on(&library, device);
         host.compile(&two_entries(&layer), &[("search", "layers"), ("finalize-mode", "2")]).expect("compiled")
     };
     if std::env::var_os(ALONE).is_some() {
@@ -64,13 +64,13 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
     let Some(library) = library("shared_and_unshared_twins_differ_in_sharing_alone") else { return };
     let layer = Layer::new(256, 1024, 8);
     let entries = two_entries(&layer);
-    let (phone, simulator) = (Host::with(&library, "sm8850"), Host::with(&library, "sm8850.simulated"));
+    let (phone, simulator) = (on(&library, "sm8850"), on(&library, "sm8850.simulated"));
     let shared = phone.compile(&entries, &[]).expect("compiled");
     let unshared = simulator.compile(&entries, &[]).expect("compiled");
     let (small, large) = (shared.artefact.bytes().len(), unshared.artefact.bytes().len());
     assert!(small < large * 3 / 4, "{small} bytes shared, {large} not");
 
-    let told = |bytes| phone.inspect(bytes).expect("told").expect("an artefact");
+    let told = |bytes| inspected(&phone, bytes).expect("told").expect("an artefact");
     let (format, mut shared_text) = told(shared.artefact.bytes());
     let (_, mut unshared_text) = told(unshared.artefact.bytes());
     assert_eq!(format, "qnn-artefact");
@@ -131,7 +131,7 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
     let mut loaded = simulator.load(&unshared.artefact, &[]).expect("loaded");
     let x = values(64 * 256, 7, 4.0);
     let many = run(&mut loaded, "prefill_64@8", 64, &x);
-    let expected = layer.expected(&HIDDEN.decode(&HIDDEN.encode(&x)));
+    let expected = layer.expected(&HIDDEN.decode_f32(&HIDDEN.encode_f32(&x)));
     assert!(cosine(&many, &expected) > 0.9999, "cosine {}", cosine(&many, &expected));
     // Rows are independent of each other and of how many there are, up to a step of the result.
     let one = run(&mut loaded, "decode_1@8", 1, &x[256..512]);
@@ -144,8 +144,8 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
 fn one_entry_is_the_same_for_phone_and_simulation() {
     let Some(library) = library("one_entry_is_the_same_for_phone_and_simulation") else { return };
     let entry = Layer::new(64, 128, 8).entry("encode_4", 4).build();
-    let compiled = Host::with(&library, "sm8650").compile(&[entry], &[]).expect("compiled");
-    let simulator = Host::with(&library, "sm8650.simulated");
+    let compiled = on(&library, "sm8650").compile(&[entry], &[]).expect("compiled");
+    let simulator = on(&library, "sm8650.simulated");
     assert_eq!(simulator.compatibility(&compiled.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
     assert_eq!(simulator.load(&compiled.artefact, &[]).expect("loaded").entries[0].0, "encode_4");
 }
@@ -153,7 +153,7 @@ fn one_entry_is_the_same_for_phone_and_simulation() {
 #[test]
 fn progress_is_told_and_cancelling_ends_it() {
     let Some(library) = library("progress_is_told_and_cancelling_ends_it") else { return };
-    let host = Host::with(&library, "sm8850");
+    let host = on(&library, "sm8850");
     let entries = two_entries(&Layer::new(64, 128, 8));
     let compiled = host.compile(&entries, &[]).expect("compiled");
     for stage in
@@ -169,14 +169,15 @@ fn progress_is_told_and_cancelling_ends_it() {
 #[test]
 fn what_the_lowering_refuses_names_entry_and_layer() {
     let Some(library) = library("what_the_lowering_refuses_names_entry_and_layer") else { return };
-    let host = Host::with(&library, "sm8850");
+    let host = on(&library, "sm8850");
     let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
     b.layer = 5;
-    let x = b.input("hidden", SW_ROLE_HIDDEN, &[1, 64], Encoding::A16(8.0));
-    let y = b.unary(999, x, Encoding::A16(8.0), vec![]);
+    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[1, 64], a16(8.0));
+    b.encoding = a16(8.0);
+    let y = b.unary(999, x, vec![]);
     b.output("hidden.out", SW_ROLE_HIDDEN, y);
     let entry = b.build();
-    assert_eq!(host.check(entry).expect("checked").len(), 1);
+    assert_eq!(host.refusals(entry).expect("checked").len(), 1);
     let failure = refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_UNSUPPORTED_OP, "node.0");
     assert_eq!(failure.detail("layer"), Some("5"), "{failure:?}");
     refused(host.compile(&[], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no entry points");
@@ -184,7 +185,8 @@ fn what_the_lowering_refuses_names_entry_and_layer() {
     refused(host.compile(&[without], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no bytes");
     // A node nobody needs is no part of the code, and that is said.
     let mut b = Layer::new(64, 128, 8).entry("decode_1@8", 1);
-    b.unary(SW_OP_TANH, 0, Encoding::A16(1.0), vec![]);
+    b.encoding = a16(1.0);
+    b.unary(SW_OP_TANH, 0, vec![]);
     let compiled = host.compile(&[b.build()], &[]).expect("compiled");
     assert_eq!(compiled.placements, [(0, 5, "fused".to_owned())]);
     let many: Vec<_> =
@@ -197,22 +199,25 @@ fn what_the_lowering_refuses_names_entry_and_layer() {
 #[test]
 fn states_are_read_and_new_rows_are_given_back() {
     let Some(library) = library("states_are_read_and_new_rows_are_given_back") else { return };
-    let host = Host::with(&library, "sm8750.simulated");
-    let state = Encoding::A8(2.0);
+    let host = on(&library, "sm8750.simulated");
+    let state = a8(2.0);
     let weight = Weight::matrix("k", [64, 64], &values(64 * 64, 9, 0.1), 8);
     let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
-    let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 64], Encoding::A16(4.0));
-    let held = b.input("layer.0.k", SW_ROLE_STATE, &[8, 64], state);
-    let keys = b.linear(x, &weight, Encoding::A16(4.0));
-    let rows = b.unary(SW_OP_CONVERT, keys, state, vec![]);
-    let all = b.concat(&[held, rows]);
-    let scores = b.product(x, all, Encoding::A16(64.0));
+    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[4, 64], a16(4.0));
+    let held = b.input_as("layer.0.k", SW_ROLE_STATE, &[8, 64], state);
+    b.encoding = a16(4.0);
+    let keys = b.linear(x, &weight);
+    b.encoding = state;
+    let rows = b.unary(SW_OP_CONVERT, keys, vec![]);
+    let all = b.concat(&[held, rows], 0);
+    b.encoding = a16(64.0);
+    let scores = b.mat_mul(x, all, true);
     b.output("layer.0.k.rows", SW_ROLE_STATE_ROWS, rows);
     b.output("tap", SW_ROLE_TAP, scores);
     b.inputs[1].index = 4;
     b.outputs[0].index = 4;
     let entry = b.build();
-    assert_eq!(host.check(entry).expect("checked"), []);
+    assert_eq!(host.refusals(entry).expect("checked"), []);
     let compiled = host.compile(&[entry], &[]).expect("compiled");
     let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
     let bindings = loaded.bindings("decode_4@8").to_vec();
@@ -239,11 +244,11 @@ fn states_are_read_and_new_rows_are_given_back() {
 
     let (x, held) = (values(4 * 64, 1, 3.0), values(8 * 64, 2, 1.5));
     let mut bound = std::collections::HashMap::from([
-        ("hidden".to_owned(), Encoding::A16(4.0).encode(&x)),
-        ("layer.0.k".to_owned(), state.encode(&held)),
+        ("hidden".to_owned(), a16(4.0).encode_f32(&x)),
+        ("layer.0.k".to_owned(), state.encode_f32(&held)),
     ]);
     loaded.run("decode_4@8", 4, &mut bound).expect("run");
-    let rows = state.decode(&bound["layer.0.k.rows"]);
+    let rows = state.decode_f32(&bound["layer.0.k.rows"]);
     let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     for (row, x) in x.chunks(64).enumerate() {
         for (column, weights) in weight.values.chunks(64).enumerate() {
@@ -254,9 +259,9 @@ fn states_are_read_and_new_rows_are_given_back() {
             );
         }
     }
-    let all: Vec<f32> = state.decode(&state.encode(&held)).into_iter().chain(rows).collect();
+    let all: Vec<f32> = state.decode_f32(&state.encode_f32(&held)).into_iter().chain(rows).collect();
     let expected: Vec<f32> =
         x.chunks(64).flat_map(|x| all.chunks(64).map(|key| product(x, key)).collect::<Vec<_>>()).collect();
-    let scores = Encoding::A16(64.0).decode(&bound["tap"]);
+    let scores = a16(64.0).decode_f32(&bound["tap"]);
     assert!(cosine(&scores, &expected) > 0.9999, "cosine {}", cosine(&scores, &expected));
 }

@@ -2,12 +2,12 @@
 
 use shardwright_shim_abi::raw::*;
 
-use crate::{Builder, Encoding, Host, Layer, Weight, library, values};
+use crate::{Builder, Encoding, Host, Layer, Weight, a16, library, on, values};
 
 #[test]
 fn cycles_follow_the_work_and_say_where_they_are_from() {
     let Some(library) = library("cycles_follow_the_work_and_say_where_they_are_from") else { return };
-    let host = Host::with(&library, "sm8850");
+    let host = on(&library, "sm8850");
     let (wide, narrow) = (Layer::new(512, 4096, 8).without_bytes(), Layer::new(512, 4096, 4).without_bytes());
     let told = |host: &Host, layer: &Layer, rows| {
         host.estimate(layer.entry("decode@8", rows).build()).expect("estimated").expect("costed")
@@ -22,21 +22,23 @@ fn cycles_follow_the_work_and_say_where_they_are_from() {
     // Weights that are there cost what those do that are not yet.
     let there = told(&host, &Layer::new(512, 4096, 8), 1);
     assert_eq!(there.microseconds, eight.microseconds);
-    let other = Host::with(&library, "sm8650.simulated");
+    let other = on(&library, "sm8650.simulated");
     assert_eq!(told(&other, &wide, 1).provenance, SW_PROVENANCE_MODELLED);
 }
 
 #[test]
 fn a_conversion_at_the_end_is_left_out_and_said() {
     let Some(library) = library("a_conversion_at_the_end_is_left_out_and_said") else { return };
-    let host = Host::with(&library, "sm8850");
+    let host = on(&library, "sm8850");
     let weight = Weight::matrix("w", [1024, 512], &values(1024 * 512, 1, 0.1), 8).without_bytes();
     let entry = |is_float: bool| {
         let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
-        let x = b.input("hidden", SW_ROLE_HIDDEN, &[1, 512], Encoding::A16(8.0));
-        let mut y = b.linear(x, &weight, Encoding::A16(8.0));
+        let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[1, 512], a16(8.0));
+        b.encoding = a16(8.0);
+        let mut y = b.linear(x, &weight);
         if is_float {
-            y = b.unary(SW_OP_CONVERT, y, Encoding::F32, vec![]);
+            b.encoding = Encoding::F32;
+            y = b.unary(SW_OP_CONVERT, y, vec![]);
         }
         b.output("logits", SW_ROLE_LOGITS, y);
         host.estimate(b.build()).expect("estimated").expect("costed")
@@ -49,15 +51,16 @@ fn a_conversion_at_the_end_is_left_out_and_said() {
 #[test]
 fn what_has_no_cost_is_named() {
     let Some(library) = library("what_has_no_cost_is_named") else { return };
-    let host = Host::with(&library, "sm8850");
+    let host = on(&library, "sm8850");
     let weight = Weight::matrix("w", [1024, 512], &values(1024 * 512, 1, 0.1), 8).without_bytes();
     let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
-    let x = b.input("hidden", SW_ROLE_HIDDEN, &[1, 512], Encoding::F16);
-    let y = b.linear(x, &weight, Encoding::F16);
-    let y = b.unary(SW_OP_GELU, y, Encoding::F16, vec![]);
+    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[1, 512], Encoding::F16);
+    b.encoding = Encoding::F16;
+    let y = b.linear(x, &weight);
+    let y = b.unary(SW_OP_GELU, y, vec![]);
     b.output("tap", SW_ROLE_TAP, y);
     let entry = b.build();
-    assert_eq!(host.check(entry).expect("checked"), []);
+    assert_eq!(host.refusals(entry).expect("checked"), []);
     // Of floats the library knows no cost of activations.
     let told = host.estimate(entry).expect("estimated").expect("costed");
     assert!(told.microseconds > 0 && told.uncosted == [1], "{told:?}");

@@ -2,14 +2,14 @@
 
 use shardwright_shim_abi::raw::*;
 
-use crate::{Host, Layer, library};
+use crate::{Layer, library, on, open};
 
 #[test]
 fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
     let Some(library) = library("flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do") else {
         return;
     };
-    let host = Host::with(&library, "sm8850");
+    let host = on(&library, "sm8850");
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     let cases = [
         ("finalize-mode", "0", SW_FLAG_APPLIED, "bytes of code differ"),
@@ -56,7 +56,7 @@ fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
 #[test]
 fn every_flag_of_an_order_has_its_own_verdict() {
     let Some(library) = library("every_flag_of_an_order_has_its_own_verdict") else { return };
-    let host = Host::with(&library, "sm8650");
+    let host = on(&library, "sm8650");
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     let flags =
         [("finalize-mode", "3"), ("finalize.nothing", "true"), ("vtcm-megabytes", "2"), ("turbo", "1")];
@@ -76,7 +76,7 @@ fn every_flag_of_an_order_has_its_own_verdict() {
 #[test]
 fn the_schema_lists_what_is_read_and_every_device_has_it() {
     for device in ["sm8850", "sm8550.simulated", "soc-72"] {
-        let (flags, limits) = Host::open(&[]).expect("opened").on_device(device).told().expect("told");
+        let (flags, limits) = open(&[]).expect("opened").on_device(device).told().expect("told");
         for name in [
             "vtcm-megabytes",
             "finalize-mode",

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
 
-use crate::{Builder, Encoding, Loaded, Weight, values};
+use crate::{Builder, Encoding, Loaded, Weight, a16, values};
 
-pub const HIDDEN: Encoding = Encoding::A16(8.0);
-pub const INNER: Encoding = Encoding::A16(16.0);
+pub const HIDDEN: Encoding = a16(8.0);
+pub const INNER: Encoding = a16(16.0);
 
 /// Weights, the same whenever they are asked for.
 pub struct Layer {
@@ -39,7 +39,7 @@ impl Layer {
     pub fn entry(&self, name: &str, rows: u64) -> Builder {
         let mut b = Builder::new(name, SW_ENTRY_DECODE, rows, 8);
         b.layer = 3;
-        let x = b.input("hidden", SW_ROLE_HIDDEN, &[rows, self.norm.values.len() as u64], HIDDEN);
+        let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[rows, self.norm.values.len() as u64], HIDDEN);
         let y = self.add_to(&mut b, x);
         b.output("hidden.out", SW_ROLE_HIDDEN, y);
         b
@@ -47,11 +47,13 @@ impl Layer {
 
     /// The nodes of the layer behind a tensor.
     pub fn add_to(&self, b: &mut Builder, x: u32) -> u32 {
-        let a = b.norm(x, &self.norm, HIDDEN);
-        let a = b.linear(a, &self.up, INNER);
-        let a = b.unary(SW_OP_GELU, a, INNER, vec![]);
-        let a = b.linear(a, &self.down, INNER);
-        b.add(x, a, INNER)
+        b.encoding = HIDDEN;
+        let a = b.norm(x, Some(&self.norm), self.norm.values.len() as u64, 0.0);
+        b.encoding = INNER;
+        let a = b.linear(a, &self.up);
+        let a = b.unary(SW_OP_GELU, a, vec![]);
+        let a = b.linear(a, &self.down);
+        b.binary(SW_OP_ADD, x, a)
     }
 
     /// In plain arithmetic.
@@ -78,7 +80,7 @@ impl Layer {
 
 /// Runs the layer's entry.
 pub fn run(loaded: &mut Loaded<'_>, entry: &str, rows: usize, x: &[f32]) -> Vec<f32> {
-    let mut bound = HashMap::from([("hidden".to_owned(), HIDDEN.encode(x))]);
+    let mut bound = HashMap::from([("hidden".to_owned(), HIDDEN.encode_f32(x))]);
     loaded.run(entry, rows, &mut bound).expect("run");
-    INNER.decode(&bound["hidden.out"])
+    INNER.decode_f32(&bound["hidden.out"])
 }

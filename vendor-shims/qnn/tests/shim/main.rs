@@ -4,18 +4,45 @@ mod bad;
 mod compiling;
 mod estimates;
 mod flags;
-mod host;
 mod layer;
 mod platform;
 mod running;
-mod tables;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-pub(crate) use host::{Failure, Host, Loaded, Region};
 pub(crate) use layer::Layer;
-pub(crate) use tables::{Builder, Encoding, Weight};
+use shardwright_shim_abi::raw::{SW_DTYPE_U8, SW_DTYPE_U16};
+pub(crate) use shardwright_shim_testing::{
+    Builder, Compiled, Encoding, Failure, Host, Loaded, Region, Weight, cosine, refused, values,
+};
+
+/// 16 bits over ±`reach`, zero in the middle.
+const fn a16(reach: f32) -> Encoding {
+    Encoding::centred(SW_DTYPE_U16, reach)
+}
+
+/// The same in 8 bits.
+const fn a8(reach: f32) -> Encoding {
+    Encoding::centred(SW_DTYPE_U8, reach)
+}
+
+/// An instance for a chip of the middle.
+fn open(options: &[(&str, &str)]) -> Result<Host, Failure> {
+    Host::open(shardwright_shim_qnn::shim_entry(), "sm8850", options)
+}
+
+/// An instance that drives this library.
+fn on(library: &Path, device: &str) -> Host {
+    let library = library.to_str().expect("a path of text");
+    open(&[("library", library)]).expect("opened").on_device(device)
+}
+
+/// Format and document of what the bytes are.
+fn inspected(host: &Host, bytes: &[u8]) -> Result<Option<(String, serde_json::Value)>, Failure> {
+    let told = host.inspect(bytes)?;
+    Ok(told.map(|(format, document)| (format, serde_json::from_str(&document).expect("JSON"))))
+}
 
 /// The vendor's library, or one loud line that a test was skipped for want of it.
 fn library(test: &str) -> Option<PathBuf> {
@@ -30,33 +57,4 @@ fn library(test: &str) -> Option<PathBuf> {
         );
     }
     found
-}
-
-/// Numbers that look random and are the same every time, within ±`scale`.
-fn values(count: usize, seed: u64, scale: f32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale
-        })
-        .collect()
-}
-
-/// Cosine between two vectors.
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
-}
-
-/// The failure of what must be refused.
-fn refused<T>(result: Result<T, Failure>, class: u32, part: &str) -> Failure {
-    match result {
-        Ok(_) => panic!("taken, although `{part}` was expected"),
-        Err(failure) => {
-            assert_eq!(failure.class, class, "{failure:?}");
-            assert!(failure.message.contains(part), "`{part}` not in {failure:?}");
-            failure
-        }
-    }
 }

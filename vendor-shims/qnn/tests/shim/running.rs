@@ -5,21 +5,21 @@ use std::collections::HashMap;
 use shardwright_shim_abi::raw::*;
 
 use crate::layer::{HIDDEN, Layer, run};
-use crate::{Builder, Encoding, Host, cosine, library, values};
+use crate::{Builder, Encoding, cosine, library, on, values};
 
 #[test]
 fn a_layer_is_compiled_simulated_and_right() {
     let Some(library) = library("a_layer_is_compiled_simulated_and_right") else { return };
-    let host = Host::with(&library, "sm8850.simulated");
+    let host = on(&library, "sm8850.simulated");
     let layer = Layer::new(64, 128, 8);
     let entry = layer.entry("decode_4@8", 4).build();
-    assert_eq!(host.check(entry).expect("checked"), []);
+    assert_eq!(host.refusals(entry).expect("checked"), []);
     let compiled = host.compile(&[entry], &[]).expect("compiled");
     assert_eq!(host.compatibility(&compiled.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
     let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
     let x = values(4 * 64, 5, 4.0);
     let found = run(&mut loaded, "decode_4@8", 4, &x);
-    let expected = layer.expected(&HIDDEN.decode(&HIDDEN.encode(&x)));
+    let expected = layer.expected(&HIDDEN.decode_f32(&HIDDEN.encode_f32(&x)));
     let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
     let cosine = cosine(&found, &expected);
     assert!(cosine > 0.9999 && worst < 0.02, "cosine {cosine}, worst {worst}");
@@ -29,21 +29,22 @@ fn a_layer_is_compiled_simulated_and_right() {
 #[test]
 fn rows_beyond_the_valid_ones_are_not_seen() {
     let Some(library) = library("rows_beyond_the_valid_ones_are_not_seen") else { return };
-    let host = Host::with(&library, "sm8850.simulated");
+    let host = on(&library, "sm8850.simulated");
     let mut b = Builder::new("encode_4", SW_ENTRY_ENCODE, 4, 4);
-    let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 64], Encoding::F16);
-    let scores = b.product(x, x, Encoding::F16);
+    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[4, 64], Encoding::F16);
+    b.encoding = Encoding::F16;
+    let scores = b.mat_mul(x, x, true);
     b.output("tap", SW_ROLE_TAP, scores);
     let entry = b.build();
-    assert_eq!(host.check(entry).expect("checked"), []);
+    assert_eq!(host.refusals(entry).expect("checked"), []);
     let compiled = host.compile(&[entry], &[]).expect("compiled");
     let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
     let mut x = values(4 * 64, 5, 1.0);
     x[2 * 64..].fill(f32::NAN);
-    let mut bound = HashMap::from([("hidden".to_owned(), Encoding::F16.encode(&x))]);
+    let mut bound = HashMap::from([("hidden".to_owned(), Encoding::F16.encode_f32(&x))]);
     for _ in 0..2 {
         loaded.run("encode_4", 2, &mut bound).expect("run");
-        let scores = Encoding::F16.decode(&bound["tap"]);
+        let scores = Encoding::F16.decode_f32(&bound["tap"]);
         let exact: f32 = x[..64].iter().zip(&x[64..128]).map(|(a, b)| a * b).sum();
         assert!(
             (scores[1] - exact).abs() < 0.02 && scores[2] == 0.0 && scores[3] == 0.0,
@@ -51,7 +52,7 @@ fn rows_beyond_the_valid_ones_are_not_seen() {
         );
     }
     // What is bound is left as it was.
-    assert!(Encoding::F16.decode(&bound["hidden"])[3 * 64].is_nan());
+    assert!(Encoding::F16.decode_f32(&bound["hidden"])[3 * 64].is_nan());
 }
 
 /// The simulation has one fast memory, and a graph that had to yield it did not survive.
@@ -62,7 +63,7 @@ fn shards_run_beside_each_other_and_beside_a_compilation() {
     let x = values(32 * 256, 5, 4.0);
     std::thread::scope(|scope| {
         let run_often = || {
-            let host = Host::with(&library, "sm8850.simulated");
+            let host = on(&library, "sm8850.simulated");
             let compiled = host.compile(&[layer.entry("decode_32@32", 32).build()], &[]).expect("compiled");
             let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
             let first = run(&mut loaded, "decode_32@32", 32, &x);
@@ -74,7 +75,7 @@ fn shards_run_beside_each_other_and_beside_a_compilation() {
         let others = [(); 2].map(|()| scope.spawn(run_often));
         // With another size of it, too.
         for (rows, megabytes) in [(1, "8"), (2, "4"), (3, "8"), (4, "2")] {
-            let host = Host::with(&library, "sm8550");
+            let host = on(&library, "sm8550");
             host.compile(&[layer.entry("decode@8", rows).build()], &[("vtcm-megabytes", megabytes)])
                 .expect("compiled");
         }
