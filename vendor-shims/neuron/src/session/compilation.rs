@@ -185,9 +185,9 @@ fn counted(error: NeuronError, operations: u64) -> NeuronError {
     }
 }
 
-/// The ceiling, where the library says one (`max=2600`).
+/// The ceiling, where the library says one (`most=2600`).
 fn told_most(message: &str) -> Option<u64> {
-    let (_, rest) = message.split_once("max=")?;
+    let (_, rest) = message.split_once("most=")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
@@ -314,8 +314,8 @@ mod tests {
 
     #[test]
     fn a_ceiling_is_taken_where_the_library_says_one() {
-        assert_eq!(told_most("4725 operations, max=2600."), Some(2600));
+        assert_eq!(told_most("operations=4725 most=2600"), Some(2600));
         assert_eq!(told_most("no plan"), None);
-        assert_eq!(told_most("max=many"), None);
+        assert_eq!(told_most("most=many"), None);
     }
 }

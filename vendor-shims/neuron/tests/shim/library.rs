@@ -1,0 +1,126 @@
+//! Which library is opened, and what becomes of one that lacks functions.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_neuron::failure::NeuronError;
+use shardwright_shim_neuron::library::{Library, LibraryChoice};
+use shardwright_shim_neuron::shim_entry;
+use shardwright_shim_testing::{Builder, Encoding, Host, refused};
+
+use crate::support::{Simulator, simulator};
+
+/// A library of C source in a folder.
+fn built(folder: &Path, name: &str, source: &str) -> PathBuf {
+    let (code, library) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
+    std::fs::write(&code, source).expect("written");
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&code).status();
+    assert!(made.expect("a C compiler").success());
+    library
+}
+
+fn versioned(minor: u8) -> String {
+    format!("int Neuron_getVersion(unsigned char *v) {{ v[0] = 8; v[1] = {minor}; v[2] = 0; return 0; }}")
+}
+
+#[test]
+fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let beside = folder.path().join("beside");
+    std::fs::create_dir(&beside).expect("made");
+    let [first, second, third] = [1, 2, 3].map(|minor| {
+        built(folder.path(), &format!("v{minor}"), &versioned(minor))
+    });
+    std::fs::rename(built(&beside, "libneuron_adapter", &versioned(4)), beside.join("libneuron_adapter.so"))
+        .expect("in its place");
+    let name = |path: &Path| path.display().to_string();
+    let names = vec!["libneuron-nowhere.so".to_owned(), name(&third), name(&second)];
+    let minor = |choice: &LibraryChoice| Library::open(choice).map(|library| library.version().minor);
+    let all = LibraryChoice {
+        option: Some(first.clone()),
+        variable: Some(second.clone()),
+        beside: Some(beside.clone()),
+        names: names.clone(),
+    };
+    assert_eq!(minor(&all), Ok(1));
+    assert_eq!(minor(&LibraryChoice { option: None, ..all.clone() }), Ok(2));
+    assert_eq!(minor(&LibraryChoice { option: Some(beside.clone()), ..all.clone() }), Ok(4), "a folder");
+    let without = LibraryChoice { option: None, variable: None, ..all };
+    assert_eq!(minor(&without), Ok(4));
+    let by_name = LibraryChoice { names, ..LibraryChoice::default() };
+    let library = Library::open(&by_name).expect("the second name opens");
+    assert_eq!(library.version().minor, 3, "the first that opens, not the last");
+    let steps = library.steps().join("\n");
+    for part in ["option `library`: not given", "libneuron-nowhere.so", "later names are not tried", "8.3.0"] {
+        assert!(steps.contains(part), "`{part}` not in `{steps}`");
+    }
+    assert_eq!(library.simulator(), None);
+}
+
+#[test]
+fn what_is_no_adapter_is_told_from_what_is_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = |path: PathBuf| {
+        Library::open(&LibraryChoice { option: Some(path), ..LibraryChoice::default() }).map(drop)
+    };
+    assert!(matches!(open(built(folder.path(), "other", "int other;")), Err(NeuronError::NotAnAdapter { .. })));
+    let text = folder.path().join("text.so");
+    std::fs::write(&text, "no library").expect("written");
+    assert!(matches!(open(text), Err(NeuronError::NotLoadable { .. })));
+    assert!(matches!(open(folder.path().join("nowhere.so")), Err(NeuronError::LibraryNotFound { .. })));
+    let failing = "int Neuron_getVersion(void *v) { (void)v; return 4; }";
+    match open(built(folder.path(), "failing", failing)) {
+        Err(NeuronError::Call(failure)) => assert_eq!((failure.function, failure.code), ("Neuron_getVersion", 4)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_missing_function_is_named_when_it_is_needed_and_not_called() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let library = built(folder.path(), "bare", &versioned(2)).display().to_string();
+    let host = Host::open(shim_entry(), "mt6991", &[("library", &library)]).expect("opened");
+    let devices = host.devices(Some("mt6991")).expect("told");
+    assert_eq!((devices.len(), devices[0].kind), (1, SW_DEVICE_OFFLINE), "it says nothing of a simulator");
+    let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
+    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    entry.encoding = fixed;
+    let x = entry.input_as("x", SW_ROLE_HIDDEN, &[1, 8], fixed);
+    let y = entry.unary(SW_OP_GELU, x, vec![]);
+    entry.output("y", SW_ROLE_TAP, y);
+    let failure = refused(
+        host.compile(&[entry.build()], &[]),
+        SW_ERROR_INVALID_ARGUMENT,
+        "no function `NeuronModel_free`",
+    );
+    assert_eq!(failure.detail("adapter-version"), Some("8.2.0"));
+}
+
+#[test]
+fn a_simulator_is_told_by_what_it_says_and_plays_no_chip_itself() {
+    let held = Simulator::with(json!({}));
+    let host = held.host("mt6989.simulated", "lean");
+    let devices = host.devices(Some("MT6989W")).expect("told");
+    assert_eq!(devices.len(), 1);
+    assert_eq!((devices[0].name.as_str(), devices[0].kind), ("mt6989.simulated", SW_DEVICE_SIMULATED));
+    assert_eq!(host.devices(Some("sm8850")).expect("told"), []);
+    assert_eq!(host.devices(None).expect("told"), []);
+    let choice = LibraryChoice { option: Some(simulator()), ..LibraryChoice::default() };
+    let library = Library::open(&choice).expect("the simulator");
+    assert!(library.describe().contains("a simulator of adapter 8.2.28"), "{}", library.describe());
+    refused(
+        Host::open(shim_entry(), "mt6989", &[("lowering", "quick")]).map(drop),
+        SW_ERROR_INVALID_ARGUMENT,
+        "lean, plain",
+    );
+    refused(
+        Host::open(shim_entry(), "mt6989", &[("colour", "red")]).map(drop),
+        SW_ERROR_INVALID_ARGUMENT,
+        "colour",
+    );
+    let (flags, limits) = host.told().expect("told");
+    assert!(flags.iter().any(|flag| flag == "opt"), "{flags:?}");
+    assert!(limits.iter().any(|(name, value)| name == "l1-kilobytes" && *value > 0), "{limits:?}");
+}

@@ -1,0 +1,329 @@
+//! Every operation that is taken gives the reference's numbers, in both lowerings.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_testing::ranges::{encode_all, observe};
+use shardwright_shim_testing::{
+    Attribute, Bound, Builder, Encoding, Random, Weight, evaluate_all, refused, values, weight,
+};
+
+use crate::support::{Aligned, DEVICE, Simulator};
+
+const ROWS: u64 = 3;
+
+/// An entry of one operation or more over inputs `a` and `b` of `[3, 16]`.
+type Make = fn(&mut Builder, u32, u32) -> u32;
+
+fn number(name: &'static str, value: f64) -> Vec<Attribute> {
+    vec![Attribute::Float(name, value)]
+}
+
+fn matrix(name: &str, outputs: u64, inputs: u64, bits: u32) -> Weight {
+    Weight::matrix(name, [outputs, inputs], &values((outputs * inputs) as usize, 7, 0.3), bits)
+}
+
+/// Name, what is built, least and largest input.
+const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
+    ("add", |b, x, y| b.binary(SW_OP_ADD, x, y), (-3.0, 3.0)),
+    ("sub", |b, x, y| b.binary(SW_OP_SUB, x, y), (-3.0, 3.0)),
+    ("mul", |b, x, y| b.binary(SW_OP_MUL, x, y), (-3.0, 3.0)),
+    ("div", |b, x, y| b.binary(SW_OP_DIV, x, y), (0.5, 3.0)),
+    ("add-scalar", |b, x, _| b.unary(SW_OP_ADD_SCALAR, x, number("value", 0.7)), (-3.0, 3.0)),
+    ("mul-scalar", |b, x, _| b.unary(SW_OP_MUL_SCALAR, x, number("value", -1.3)), (-3.0, 3.0)),
+    ("max-scalar", |b, x, _| b.unary(SW_OP_MAX_SCALAR, x, number("value", 0.4)), (-3.0, 3.0)),
+    ("gelu", |b, x, _| b.unary(SW_OP_GELU, x, vec![]), (-9.0, 9.0)),
+    ("silu", |b, x, _| b.unary(SW_OP_SILU, x, vec![]), (-9.0, 9.0)),
+    ("tanh", |b, x, _| b.unary(SW_OP_TANH, x, vec![]), (-3.0, 3.0)),
+    ("exp", |b, x, _| b.unary(SW_OP_EXP, x, vec![]), (-3.0, 2.0)),
+    ("neg", |b, x, _| b.unary(SW_OP_NEG, x, vec![]), (-3.0, 3.0)),
+    ("sqrt", |b, x, _| b.unary(SW_OP_SQRT, x, vec![]), (0.5, 4.0)),
+    ("rsqrt", |b, x, _| b.unary(SW_OP_RSQRT, x, vec![]), (0.5, 4.0)),
+    ("reciprocal", |b, x, _| b.unary(SW_OP_RECIPROCAL, x, vec![]), (0.5, 4.0)),
+    ("softcap", |b, x, _| b.unary(SW_OP_SOFTCAP, x, number("cap", 5.0)), (-9.0, 9.0)),
+    ("softmax", |b, x, _| b.unary(SW_OP_SOFTMAX, x, vec![]), (-6.0, 6.0)),
+    ("l2-normalize", |b, x, _| b.unary(SW_OP_L2_NORMALIZE, x, vec![]), (-3.0, 3.0)),
+    ("reduce-sum", |b, x, _| b.node(SW_OP_REDUCE_SUM, &[x], &[ROWS, 1], vec![]), (-3.0, 3.0)),
+    ("reduce-mean", |b, x, _| b.node(SW_OP_REDUCE_MEAN, &[x], &[ROWS, 1], vec![]), (-1.0, 3.0)),
+    ("reduce-max", |b, x, _| b.node(SW_OP_REDUCE_MAX, &[x], &[ROWS, 1], vec![]), (-3.0, 3.0)),
+    ("transpose", |b, x, _| b.transpose(x, &[1, 0]), (-3.0, 3.0)),
+    ("reshape", |b, x, _| b.reshape(x, &[2, ROWS, 8]), (-3.0, 3.0)),
+    ("slice", |b, x, _| b.slice(x, 1, 3, 9), (-3.0, 3.0)),
+    ("concat", |b, x, y| b.concat(&[x, y], 0), (-3.0, 3.0)),
+    ("mat-mul", |b, x, y| b.mat_mul(x, y, true), (-3.0, 3.0)),
+    ("linear, 8 bits a channel", |b, x, _| b.linear(x, &matrix("w8", 5, 16, 8)), (-3.0, 3.0)),
+    (
+        "linear, 8 bits",
+        |b, x, _| {
+            let stored: Vec<i32> = (0..80).map(|at| at * 37 % 255 - 127).collect();
+            let kind = (SW_QUANTISATION_PER_TENSOR, 0);
+            let w = shardwright_shim_testing::integers("w", &[5, 16], &stored, SW_DTYPE_I8, kind, &[0.01], 0);
+            b.linear(x, &w)
+        },
+        (-3.0, 3.0),
+    ),
+    (
+        "linear, 4 bits",
+        |b, x, _| {
+            let stored: Vec<i32> = (0..80).map(|at| at * 5 % 15 - 7).collect();
+            let kind = (SW_QUANTISATION_PER_TENSOR, 0);
+            let w = shardwright_shim_testing::integers("w", &[5, 16], &stored, SW_DTYPE_I4, kind, &[0.1], 0);
+            b.linear(x, &w)
+        },
+        (-3.0, 3.0),
+    ),
+    (
+        "rms-norm with a scale",
+        |b, x, _| {
+            let gamma = weight("gamma", &[16], &values(16, 3, 0.5), SW_DTYPE_F32);
+            b.norm(x, Some(&gamma), 16, 1.0)
+        },
+        (-3.0, 3.0),
+    ),
+    ("rms-norm of groups", |b, x, _| b.norm(x, None, 4, 0.0), (-3.0, 3.0)),
+];
+
+/// Encodes an entry by what it gives for these inputs, runs it, and holds the result against the reference's: the largest error in steps of
+/// the result and as a part of what it reaches.
+fn error_of(
+    simulator: &Simulator,
+    device: &str,
+    lowering: &str,
+    mut entry: Builder,
+    inputs: &[(&str, Vec<f32>)],
+) -> (f64, f64) {
+    let plain: HashMap<String, Bound> =
+        inputs.iter().map(|(name, values)| ((*name).to_owned(), Bound::F32(values.clone()))).collect();
+    let mut seen = HashMap::new();
+    observe(&mut seen, &evaluate_all(&entry, ROWS as usize, &plain));
+    encode_all(&mut entry, (SW_DTYPE_I16, SW_DTYPE_I16), &seen, &HashMap::new());
+    let encoding = |name: &str| {
+        let port = entry.inputs.iter().chain(&entry.outputs).find(|port| port.name == name).expect("a port");
+        entry.encoding_of(port.tensor)
+    };
+    let stored: HashMap<String, Bound> = inputs
+        .iter()
+        .map(|(name, values)| ((*name).to_owned(), Bound::store(encoding(name), values)))
+        .collect();
+    let expected = shardwright_shim_testing::evaluate(&entry, ROWS as usize, &stored);
+    let host = simulator.host(device, lowering);
+    let compiled = host.compile(&[entry.build()], &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
+    let mut loaded = host.load(&compiled.artefact, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
+    let mut bound: HashMap<String, Aligned> = inputs
+        .iter()
+        .map(|(name, values)| ((*name).to_owned(), Aligned::store(encoding(name), values)))
+        .collect();
+    loaded.run(&entry.name, ROWS as usize, &mut bound).unwrap_or_else(|failure| panic!("{failure:?}"));
+    let (mut steps, mut part) = (0.0f64, 0.0f64);
+    for (name, tensor) in expected {
+        let encoding = encoding(&name);
+        let found = bound[&name].read(encoding);
+        assert_eq!(found.len(), tensor.data.len());
+        let step = encoding.step(1.0).abs().max(1e-12);
+        let reach = tensor.data.iter().fold(1e-9f64, |most, value| most.max(value.abs()));
+        for (found, expected) in found.iter().zip(&tensor.data) {
+            let error = (found - expected).abs();
+            steps = steps.max(error / step);
+            part = part.max(error / reach);
+        }
+    }
+    (steps, part)
+}
+
+#[test]
+fn every_operation_gives_the_reference_s_numbers_in_both_lowerings() {
+    let simulator = Simulator::with(json!({"strict": true}));
+    let mut random = Random(5);
+    for (name, make, (low, high)) in OPERATIONS {
+        let mut draw = || -> Vec<f32> {
+            random.values(ROWS * 16, *low, *high).iter().map(|value| *value as f32).collect()
+        };
+        let (a, b) = (draw(), draw());
+        for lowering in ["lean", "plain"] {
+            let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
+            let x = entry.input("a", SW_ROLE_HIDDEN, &[ROWS, 16]);
+            let y = entry.input("b", SW_ROLE_HIDDEN, &[ROWS, 16]);
+            let out = make(&mut entry, x, y);
+            entry.output("out", SW_ROLE_TAP, out);
+            let inputs = [("a", a.clone()), ("b", b.clone())];
+            let (steps, part) = error_of(&simulator, DEVICE, lowering, entry, &inputs);
+            // Steps of 16 bits where it is computed in them, those of 16-bit floats where it is not.
+            assert!(steps <= 3.0 || part <= 2e-3, "{name} {lowering}: {steps} steps, {part} of the reach");
+        }
+    }
+}
+
+/// Attention of grouped heads with a state and new rows, and rotary embedding, as `legalise` leaves them.
+fn attention(rows: u64, kv: u64) -> Builder {
+    let (group, width, slots) = (2u64, 8u64, 5 + rows);
+    let heads = kv * group;
+    let mut b = Builder::new(&format!("decode_{rows}@5"), SW_ENTRY_DECODE, rows, 5);
+    let hidden = b.input("hidden", SW_ROLE_HIDDEN, &[rows, heads * width]);
+    let state = b.input("k", SW_ROLE_STATE, &[5, kv * width]);
+    let cos = b.input("cos", SW_ROLE_ROTARY_COS, &[rows, width / 2]);
+    let sin = b.input("sin", SW_ROLE_ROTARY_SIN, &[rows, width / 2]);
+    let mask = b.input("mask", SW_ROLE_MASK, &[rows, slots]);
+    let rotate = |b: &mut Builder, x: u32| {
+        let shape = b.shape(x);
+        b.node(SW_OP_ROTATE, &[x, cos, sin], &shape, vec![Attribute::Integer("head_dim", width as i64)])
+    };
+    let new = b.linear(hidden, &matrix("k", kv * width, heads * width, 8));
+    let new = rotate(&mut b, new);
+    let joined = b.concat(&[state, new], 0);
+    let query = b.norm(hidden, None, width, 0.0);
+    let query = rotate(&mut b, query);
+    let query = b.reshape(query, &[rows, kv, group, width]);
+    let query = b.transpose(query, &[1, 2, 0, 3]);
+    let apart = |b: &mut Builder| {
+        let keys = b.reshape(joined, &[slots, kv, width]);
+        let keys = b.transpose(keys, &[1, 0, 2]);
+        b.reshape(keys, &[kv, 1, slots, width])
+    };
+    let (keys, held) = (apart(&mut b), apart(&mut b));
+    let scores = b.mat_mul(query, keys, true);
+    let scores = b.unary(SW_OP_MUL_SCALAR, scores, number("value", 0.35));
+    let scores = b.unary(SW_OP_SOFTCAP, scores, number("cap", 20.0));
+    let masked = b.binary(SW_OP_ADD, scores, mask);
+    let weights = b.unary(SW_OP_SOFTMAX, masked, vec![]);
+    let mixed = b.mat_mul(weights, held, false);
+    let mixed = b.transpose(mixed, &[2, 0, 1, 3]);
+    let mixed = b.reshape(mixed, &[rows, heads * width]);
+    b.output("k.rows", SW_ROLE_STATE_ROWS, new);
+    b.output("out", SW_ROLE_TAP, mixed);
+    b
+}
+
+#[test]
+fn attention_with_its_states_gives_the_reference_s_numbers_with_fewer_operations_in_the_lean_lowering() {
+    let simulator = Simulator::with(json!({"strict": true}));
+    for (rows, kv) in [(ROWS, 2u64), (ROWS, 1), (1, 2)] {
+        let mut counts = Vec::new();
+        for lowering in ["lean", "plain"] {
+            let entry = attention(rows, kv);
+            let mut random = Random(9);
+            let mut inputs: Vec<(&str, Vec<f32>)> = Vec::new();
+            for (name, count, reach) in [
+                ("hidden", rows * kv * 16, 2.0),
+                ("k", 5 * kv * 8, 2.0),
+                ("cos", rows * 4, 1.0),
+                ("sin", rows * 4, 1.0),
+            ] {
+                let drawn = random.values(count, -reach, reach);
+                inputs.push((name, drawn.iter().map(|value| *value as f32).collect()));
+            }
+            let slots = 5 + rows;
+            let mask = (0..rows * slots).map(|at| if at % slots > at / slots + 4 { -60.0 } else { 0.0 });
+            inputs.push(("mask", mask.collect()));
+            let operations = {
+                let host = simulator.host(DEVICE, lowering);
+                let compiled = host.compile(&[encoded(&entry, &inputs).build()], &[]).expect("compiled");
+                let (_, document) =
+                    host.inspect(compiled.artefact.bytes()).expect("readable").expect("an artefact");
+                let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+                assert_eq!(document["compilations"][0]["soc"], "mt6989", "{document}");
+                document["entries"][0]["operations"].as_u64().expect("a number")
+            };
+            counts.push(operations);
+            let rows = rows as usize;
+            let part = {
+                let (_, part) = error_of_rows(&simulator, lowering, entry, &inputs, rows);
+                part
+            };
+            assert!(part <= 4e-3, "{rows} rows, {kv} key heads, {lowering}: {part} of the reach");
+        }
+        assert!(counts[0] < counts[1], "{counts:?}");
+    }
+}
+
+fn encoded(entry: &Builder, inputs: &[(&str, Vec<f32>)]) -> Builder {
+    let plain: HashMap<String, Bound> =
+        inputs.iter().map(|(name, values)| ((*name).to_owned(), Bound::F32(values.clone()))).collect();
+    let mut entry = rebuilt(entry);
+    let mut seen = HashMap::new();
+    let tensors = evaluate_all(&entry, entry.rows as usize, &plain);
+    observe(&mut seen, &tensors);
+    // What moves into a state is encoded as the state is, so it covers both.
+    let ends = entry
+        .inputs
+        .iter()
+        .chain(&entry.outputs)
+        .filter(|port| matches!(port.role, SW_ROLE_STATE | SW_ROLE_STATE_ROWS))
+        .map(|port| seen[&port.tensor])
+        .fold((0.0f64, 0.0f64), |ends, held| (ends.0.min(held.0), ends.1.max(held.1)));
+    let states = HashMap::from([("k".to_owned(), ends)]);
+    encode_all(&mut entry, (SW_DTYPE_I16, SW_DTYPE_I16), &seen, &states);
+    entry
+}
+
+fn rebuilt(entry: &Builder) -> Builder {
+    attention(entry.rows, entry.shape(entry.inputs[1].tensor)[1] / 8)
+}
+
+fn error_of_rows(
+    simulator: &Simulator,
+    lowering: &str,
+    entry: Builder,
+    inputs: &[(&str, Vec<f32>)],
+    rows: usize,
+) -> (f64, f64) {
+    let entry = encoded(&entry, inputs);
+    let encoding = |name: &str| {
+        let port = entry.inputs.iter().chain(&entry.outputs).find(|port| port.name == name).expect("a port");
+        entry.encoding_of(port.tensor)
+    };
+    let stored: HashMap<String, Bound> = inputs
+        .iter()
+        .map(|(name, values)| ((*name).to_owned(), Bound::store(encoding(name), values)))
+        .collect();
+    let expected = shardwright_shim_testing::evaluate(&entry, rows, &stored);
+    let host = simulator.host(DEVICE, lowering);
+    let compiled = host.compile(&[entry.build()], &[]).expect("compiled");
+    let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
+    let mut bound: HashMap<String, Aligned> = inputs
+        .iter()
+        .map(|(name, values)| ((*name).to_owned(), Aligned::store(encoding(name), values)))
+        .collect();
+    loaded.run(&entry.name, rows, &mut bound).expect("run");
+    let mut worst = (0.0f64, 0.0f64);
+    for (name, tensor) in expected {
+        let found = bound[&name].read(encoding(&name));
+        let reach = tensor.data.iter().fold(1e-9f64, |most, value| most.max(value.abs()));
+        for (found, expected) in found.iter().zip(&tensor.data) {
+            worst.1 = worst.1.max((found - expected).abs() / reach);
+        }
+    }
+    worst
+}
+
+#[test]
+fn what_is_not_taken_is_refused_with_the_reason() {
+    let simulator = Simulator::with(json!({}));
+    let reason = |device: &str, encoding: Encoding, weights: &Weight| {
+        let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
+        let x = entry.input_as("a", SW_ROLE_HIDDEN, &[ROWS, 16], encoding);
+        entry.encoding = encoding;
+        let out = entry.linear(x, weights);
+        entry.output("out", SW_ROLE_TAP, out);
+        let refusals = simulator.host(device, "lean").refusals(entry.build()).expect("verdicts");
+        refusals.into_iter().map(|(_, reason)| reason).next().unwrap_or_default()
+    };
+    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    let (eight, four) = (matrix("w", 5, 16, 8), matrix("w", 5, 16, 4));
+    assert_eq!(reason(DEVICE, fixed, &eight), "");
+    for (device, encoding, weights, part) in [
+        (DEVICE, Encoding::integers(SW_DTYPE_U16, 0.001, 32_768), &eight, "a16-symmetric"),
+        (DEVICE, Encoding::integers(SW_DTYPE_I16, 0.001, 5), &eight, "zero point is 5"),
+        (DEVICE, Encoding::F32, &eight, "beside f32"),
+        (DEVICE, fixed, &four, "mt6989 refuses it at any size (reported"),
+        (DEVICE, fixed, &matrix("w", 5, 16, 2), "i2"),
+    ] {
+        let found = reason(device, encoding, weights);
+        assert!(found.contains(part), "`{part}` not in `{found}`");
+    }
+    assert_eq!(reason("mt6991.simulated", fixed, &four), "", "adapter 8.2.28 has a type for it");
+    simulator.set(json!({"version": [8, 2, 26]}));
+    let found = reason("mt6991.simulated", fixed, &four);
+    assert!(found.contains("8.2.26") && found.contains("8.2.28"), "{found}");
+    refused(simulator.host("mt6989", "lean").told(), SW_ERROR_INVALID_ARGUMENT, "no device");
+}

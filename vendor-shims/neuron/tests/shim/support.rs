@@ -1,0 +1,94 @@
+//! The simulator, configured for one test at a time, and bindings aligned as hardware wants them.
+
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde_json::Value;
+use shardwright_shim_neuron::shim_entry;
+use shardwright_shim_testing::{Bound, Encoding, Host, Memory, Region};
+
+/// The device most tests use.
+pub const DEVICE: &str = "mt6989.simulated";
+
+/// The simulator's file: where the variable says, or beside this program.
+pub fn simulator() -> PathBuf {
+    if let Some(given) = std::env::var_os("SHARDWRIGHT_NEURON_LIB").filter(|given| !given.is_empty()) {
+        return PathBuf::from(given);
+    }
+    let program = std::env::current_exe().expect("a program");
+    let folders = program.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join("libneuron_adapter.so")).find(|file| file.is_file());
+    found.expect("the simulator: `cargo build -p shardwright-neuron-simulator` builds it")
+}
+
+/// The simulator under one configuration. Its file is one for the whole process, so one test at a time has it.
+pub struct Simulator {
+    _one: MutexGuard<'static, ()>,
+    file: PathBuf,
+}
+
+impl Simulator {
+    /// As it comes, with these members set.
+    pub fn with(members: Value) -> Simulator {
+        static ONE: Mutex<()> = Mutex::new(());
+        static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder"));
+        let simulator = Simulator { _one: one, file: folder.path().join("simulator.json") };
+        simulator.set(members);
+        // SAFETY: tests that read the variable hold the lock above.
+        unsafe { std::env::set_var("SHARDWRIGHT_NEURON_SIMULATOR", &simulator.file) };
+        simulator
+    }
+
+    /// Another configuration from here on.
+    pub fn set(&self, members: Value) {
+        // Renamed in, so that it is seen whole; and each time of another length, since times of files are coarse.
+        static TIMES: AtomicUsize = AtomicUsize::new(0);
+        let blanks = " ".repeat(TIMES.fetch_add(1, Ordering::Relaxed));
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, format!("{members}{blanks}")).expect("written");
+        std::fs::rename(&new, &self.file).expect("in its place");
+    }
+
+    /// An instance of the shim that opens it.
+    pub fn host(&self, device: &str, lowering: &str) -> Host {
+        let library = simulator().display().to_string();
+        let options = [("library", library.as_str()), ("lowering", lowering)];
+        Host::open(shim_entry(), device, &options).expect("an instance")
+    }
+}
+
+/// Bytes on a page of their own.
+pub struct Aligned(pub Region);
+
+impl Aligned {
+    /// Values in an encoding.
+    pub fn store(encoding: Encoding, values: &[f32]) -> Aligned {
+        let bytes = match Bound::store(encoding, values) {
+            Bound::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
+            Bound::I32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Bound::U16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Bound::U8(values) => values,
+        };
+        Aligned(Region::new(&bytes))
+    }
+
+    /// What the bytes stand for.
+    pub fn read(&self, encoding: Encoding) -> Vec<f64> {
+        encoding.decode(self.0.bytes())
+    }
+}
+
+impl Memory for Aligned {
+    fn poison(_: u32, bytes: u64) -> Aligned {
+        Aligned(Region::new(&vec![0x5a; bytes as usize]))
+    }
+
+    fn place(&mut self) -> (*mut c_void, u64) {
+        let bytes = self.0.bytes_mut();
+        (bytes.as_mut_ptr().cast(), bytes.len() as u64)
+    }
+}
