@@ -570,7 +570,7 @@ pub(crate) mod tests {
             ("of element type", |d| d.entries[0].ports[0].held = vec![3, 5]),
             ("of element type", |d| d.entries[0].ports[0].shape = vec![1; 9]),
             ("scale NaN", |d| d.entries[0].ports[0].scale_bits = f64::NAN.to_bits()),
-            ("behind its outputs", |d| d.entries[0].ports[1].kind = PortKind::Output),
+            ("behind its outputs", |d| d.entries[0].ports[0].kind = PortKind::Output),
         ];
         for (part, change) in cases {
             let mut descriptor = sample(1);

@@ -47,9 +47,9 @@ impl Simulator {
     pub fn set(&self, members: Value) {
         // Renamed in, so that it is seen whole; and each time of another length, since times of files are coarse.
         static TIMES: AtomicUsize = AtomicUsize::new(0);
-        let blanks = " ".repeat(TIMES.fetch_add(1, Ordering::Relaxed));
+        let length = 4096 + TIMES.fetch_add(1, Ordering::Relaxed);
         let new = self.file.with_extension("new");
-        std::fs::write(&new, format!("{members}{blanks}")).expect("written");
+        std::fs::write(&new, format!("{:length$}", members.to_string())).expect("written");
         std::fs::rename(&new, &self.file).expect("in its place");
     }
 
