@@ -14,6 +14,7 @@ pub mod checkpoints;
 pub mod chip;
 pub mod formats;
 pub mod measure;
+pub mod neuron;
 pub mod picky;
 pub mod program;
 pub mod qnn;

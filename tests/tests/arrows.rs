@@ -49,6 +49,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-shim-testing", &["shardwright-shim-abi"]),
     ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
     ("shardwright-shim-qnn", &["shardwright-shim-abi"]),
+    (
+        "shardwright-shim-neuron",
+        &["shardwright-shim-abi", "shardwright-neuron-adapter", "shardwright-neuron-containers"],
+    ),
     ("shardwright-shim-template", &["shardwright-shim-abi"]),
     // A shim for tests.
     ("shardwright-shim-picky", &["shardwright-shim-abi"]),
@@ -85,6 +89,8 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-runtime", "shardwright-models", "chains of real architectures"),
     ("shardwright-shim-cpu", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),
     ("shardwright-shim-qnn", "shardwright-shim-testing", "tables and the host's side of the door"),
+    ("shardwright-shim-neuron", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),
+    ("shardwright-shim-neuron", "shardwright-neuron-simulator", "the library it calls in tests, opened by its file"),
 ];
 
 /// May look into any room; no room may use it.

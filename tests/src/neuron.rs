@@ -1,0 +1,109 @@
+//! Checkpoints through the MediaTek shim and the simulator of its library: what comes out beside the reference's numbers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use shardwright::{Executor, FormatChoice, OpenOptions, SearchPath, VerifyOptions, VerifyReport};
+use tempfile::TempDir;
+
+use crate::formats::{Effort, Recorded};
+use crate::qnn::{COSINE, ROW_P95, ROW_WORST};
+use crate::{program, tree};
+
+/// Formats of 16-bit activations without a zero point over weights of 8 bits.
+pub const A16W8: &str = "w8-per-channel/a16-symmetric/a16";
+
+/// The shim beside a manifest that names the simulator and the lowering, gone when dropped.
+#[derive(Debug)]
+pub struct Shim {
+    folder: TempDir,
+}
+
+impl Shim {
+    /// The shim that was built, with these options of its instances.
+    ///
+    /// # Panics
+    /// If it or the simulator was not built.
+    pub fn with(lowering: &str) -> Shim {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let name = |stem: &str| {
+            format!("{}{stem}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX)
+        };
+        let library = name("shardwright_shim_neuron");
+        let built = program::folder().join("shims").join(&library);
+        fs::copy(&built, folder.path().join(&library))
+            .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask build` builds it", built.display()));
+        let simulator = program::folder().join(name("neuron_adapter"));
+        assert!(simulator.is_file(), "{}: `cargo xtask build` builds it", simulator.display());
+        let manifest = json!({
+            "manifest": 1,
+            "name": "neuron",
+            "vendor": "MediaTek",
+            "abi": { "min": "0.1", "max": "0.1" },
+            "library": library,
+            "options": { "library": simulator, "lowering": lowering },
+        });
+        let beside = folder.path().join(name("shardwright_shim_neuron")).with_extension("shim.json");
+        fs::write(beside, manifest.to_string()).expect("written");
+        Shim { folder }
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().to_owned()
+    }
+
+    fn search_path(&self) -> SearchPath {
+        let mut path = program::search_path();
+        path.shims.insert(0, self.folder());
+        path
+    }
+}
+
+/// A checkpoint, its decoder cut into pieces, for a chip.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Folder of the checkpoint, from the root.
+    pub checkpoint: &'static str,
+    /// Decoder shards.
+    pub pieces: u32,
+    /// How entries are written.
+    pub lowering: &'static str,
+    /// The chip.
+    pub soc: &'static str,
+}
+
+impl Case {
+    /// Every shard alone against the reference and the chain as a whole against what was recorded, on the simulator.
+    ///
+    /// # Panics
+    /// If it cannot be run, or another plan than the one asked for is.
+    pub fn verify(&self, recorded: Option<&Recorded>, effort: Effort, cache: &Path) -> VerifyReport {
+        let shim = Shim::with(self.lowering);
+        let choice: FormatChoice = A16W8.parse().expect("formats");
+        let open = OpenOptions::new()
+            .search_path(shim.search_path())
+            .cache_directory(cache)
+            .soc(self.soc)
+            .on(Executor::Simulator)
+            .planner("even")
+            .planner_option("pieces", self.pieces.to_string())
+            .strict(true)
+            .formats(choice);
+        let checkpoint = tree::root().join(self.checkpoint);
+        let goldens = recorded.map_or(checkpoint.clone(), Recorded::folder);
+        let options = VerifyOptions::new()
+            .rows(effort.rows)
+            .steps(effort.steps)
+            .greedy(effort.greedy)
+            .threshold("row-p95", ROW_P95)
+            .threshold("row-worst", ROW_WORST)
+            .threshold("cosine", COSINE);
+        let report = shardwright::verify(&checkpoint, &goldens, &open, &options, &mut ());
+        let report = report.unwrap_or_else(|error| panic!("{self:?}: {error} ({:?})", error.help()));
+        assert_eq!(report.decoder_shards, self.pieces as usize, "{self:?}");
+        assert_eq!(report.emulated_on, None, "{self:?}");
+        report
+    }
+}
