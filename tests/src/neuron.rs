@@ -27,9 +27,8 @@ impl Shim {
     /// If it or the simulator was not built.
     pub fn with(lowering: &str) -> Shim {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let name = |stem: &str| {
-            format!("{}{stem}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX)
-        };
+        let name =
+            |stem: &str| format!("{}{stem}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         let library = name("shardwright_shim_neuron");
         let built = program::folder().join("shims").join(&library);
         fs::copy(&built, folder.path().join(&library))

@@ -89,8 +89,16 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-runtime", "shardwright-models", "chains of real architectures"),
     ("shardwright-shim-cpu", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),
     ("shardwright-shim-qnn", "shardwright-shim-testing", "tables and the host's side of the door"),
-    ("shardwright-shim-neuron", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),
-    ("shardwright-shim-neuron", "shardwright-neuron-simulator", "the library it calls in tests, opened by its file"),
+    (
+        "shardwright-shim-neuron",
+        "shardwright-shim-testing",
+        "tables, the host's side of the door, an evaluator",
+    ),
+    (
+        "shardwright-shim-neuron",
+        "shardwright-neuron-simulator",
+        "the library it calls in tests, opened by its file",
+    ),
 ];
 
 /// May look into any room; no room may use it.

@@ -354,9 +354,8 @@ impl<'m> Artefact<'m> {
         for pair in descriptor.entries.windows(2) {
             gaps.push((pair[0].blob_at + pair[0].blob_bytes, pair[1].blob_at));
         }
-        let is_dirty = |(from, to): &&(u64, u64)| {
-            bytes[*from as usize..*to as usize].iter().any(|byte| *byte != 0)
-        };
+        let is_dirty =
+            |(from, to): &&(u64, u64)| bytes[*from as usize..*to as usize].iter().any(|byte| *byte != 0);
         if let Some((from, _)) = gaps.iter().find(is_dirty) {
             return Err(corrupt(*from, "padding is not zero"));
         }
@@ -522,9 +521,8 @@ pub(crate) mod tests {
         let blobs = [(0..3000u32).map(|index| index as u8).collect(), vec![1; 100]];
         let bytes = whole(sample(2), &blobs);
         let is_sound = |bytes: &[u8]| {
-            Artefact::read(bytes).is_ok_and(|read| {
-                read.descriptor.entries.iter().all(|entry| read.blob(entry).is_ok())
-            })
+            Artefact::read(bytes)
+                .is_ok_and(|read| read.descriptor.entries.iter().all(|entry| read.blob(entry).is_ok()))
         };
         assert!(is_sound(&bytes));
         for at in 0..bytes.len() {

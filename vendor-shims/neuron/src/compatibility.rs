@@ -82,7 +82,9 @@ mod tests {
         ];
         for (change, parts) in recompile {
             match with(change) {
-                Compatibility::Recompile(reason) => assert!(parts.iter().all(|part| reason.contains(part)), "{reason}"),
+                Compatibility::Recompile(reason) => {
+                    assert!(parts.iter().all(|part| reason.contains(part)), "{reason}")
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -94,7 +96,9 @@ mod tests {
         ];
         for (change, parts) in unsupported {
             match with(change) {
-                Compatibility::Unsupported(reason) => assert!(parts.iter().all(|part| reason.contains(part)), "{reason}"),
+                Compatibility::Unsupported(reason) => {
+                    assert!(parts.iter().all(|part| reason.contains(part)), "{reason}")
+                }
                 other => panic!("{other:?}"),
             }
         }

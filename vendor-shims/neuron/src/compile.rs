@@ -204,9 +204,8 @@ fn place(error: NeuronError, entry: EntryView<'_>, lowered: &Lowered<'_>) -> Err
     };
     let named = |name: &str| subject.as_ref().is_some_and(|subject| subject.contains(&format!("`{name}`")));
     let origin = lowered.graph.operations.iter().find(|operation| named(&operation.name));
-    let mut out = Error::from(error)
-        .detail("entry", entry.name())
-        .detail("operations", lowered.graph.operations.len());
+    let mut out =
+        Error::from(error).detail("entry", entry.name()).detail("operations", lowered.graph.operations.len());
     if let Some(node) = origin.and_then(|found| entry.nodes().nth(found.origin? as usize)) {
         out = out.detail("origin", node.name());
         if let Some(layer) = node.layer() {

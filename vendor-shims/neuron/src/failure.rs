@@ -205,7 +205,9 @@ impl NeuronError {
             NeuronError::FunctionMissing { .. } | NeuronError::FunctionTooNew { .. } => {
                 "another version of the adapter has it: the option `library` names one"
             }
-            NeuronError::EmptyNetwork { .. } => "cut the shard smaller, or try another version of the adapter",
+            NeuronError::EmptyNetwork { .. } => {
+                "cut the shard smaller, or try another version of the adapter"
+            }
             NeuronError::Misaligned { .. } => "let the shim allocate the memory, or align it to 64 bytes",
             NeuronError::Call(failure) => match failure.kind {
                 FailureKind::Unmappable => "cut the shard smaller: operations count, not bytes of weights",
@@ -292,27 +294,52 @@ mod tests {
         };
         let invalid = abi::ErrorClass::InvalidArgument;
         let cases = [
-            (NeuronError::LibraryNotFound { tried: vec!["a".to_owned()] }, invalid, &["SHARDWRIGHT_NEURON_LIB"][..]),
-            (NeuronError::NotLoadable { path: path(), reason: "bad".to_owned() }, invalid, &["libneuron", "bad"]),
-            (NeuronError::NotAnAdapter { path: path(), symbol: "Neuron_getVersion" }, invalid, &["getVersion"]),
+            (
+                NeuronError::LibraryNotFound { tried: vec!["a".to_owned()] },
+                invalid,
+                &["SHARDWRIGHT_NEURON_LIB"][..],
+            ),
+            (
+                NeuronError::NotLoadable { path: path(), reason: "bad".to_owned() },
+                invalid,
+                &["libneuron", "bad"],
+            ),
+            (
+                NeuronError::NotAnAdapter { path: path(), symbol: "Neuron_getVersion" },
+                invalid,
+                &["getVersion"],
+            ),
             (
                 NeuronError::FunctionMissing { path: path(), version, function: "NeuronModel_finish" },
                 invalid,
                 &["NeuronModel_finish", "8.2.28"],
             ),
             (
-                NeuronError::FunctionTooNew { path: path(), version, function: "f", since: RuntimeVersion::new(9, 0, 0) },
+                NeuronError::FunctionTooNew {
+                    path: path(),
+                    version,
+                    function: "f",
+                    since: RuntimeVersion::new(9, 0, 0),
+                },
                 invalid,
                 &["9.0.0", "8.2.28"],
             ),
-            (failure(FailureKind::Unmappable, 6), abi::ErrorClass::Unmappable, &["NEURON_UNMAPPABLE", "8.2.28", "`g`", "no plan"]),
+            (
+                failure(FailureKind::Unmappable, 6),
+                abi::ErrorClass::Unmappable,
+                &["NEURON_UNMAPPABLE", "8.2.28", "`g`", "no plan"],
+            ),
             (failure(FailureKind::Internal, 99), abi::ErrorClass::Internal, &["99", "nobody"]),
             (
                 NeuronError::EmptyNetwork { version, graph: "g".to_owned(), bytes: 0 },
                 abi::ErrorClass::Unmappable,
                 &["0 bytes", "8.2.28"],
             ),
-            (NeuronError::Misaligned { what: "offset of x".to_owned(), at: 3, alignment: 64 }, invalid, &["3", "64"]),
+            (
+                NeuronError::Misaligned { what: "offset of x".to_owned(), at: 3, alignment: 64 },
+                invalid,
+                &["3", "64"],
+            ),
             (NeuronError::Impossible { what: "x".to_owned(), reason: "long".to_owned() }, invalid, &["long"]),
         ];
         for (error, class, parts) in cases {

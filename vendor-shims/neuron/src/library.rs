@@ -114,10 +114,7 @@ struct Steps(Vec<String>);
 
 impl Steps {
     fn say(&mut self, text: String) {
-        shardwright_shim_abi::log(
-            shardwright_shim_abi::raw::SW_LOG_INFO,
-            &format!("neuron library: {text}"),
-        );
+        shardwright_shim_abi::log(shardwright_shim_abi::raw::SW_LOG_INFO, &format!("neuron library: {text}"));
         self.0.push(text);
     }
 }
@@ -163,8 +160,7 @@ impl Library {
         let text_function = |name: &CStr| -> Option<TextFunction> {
             let found = symbol(name);
             // SAFETY: the simulator's own symbols are functions of this type; no other library has them.
-            (!found.is_null())
-                .then(|| unsafe { std::mem::transmute::<*mut c_void, TextFunction>(found) })
+            (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, TextFunction>(found) })
         };
         let simulator = text_function(SIMULATOR_SYMBOL).map(|function| {
             // SAFETY: without arguments.
@@ -217,7 +213,11 @@ impl Library {
         let magic = self.magic.map_or(String::new(), |magic| format!(" (magic number {magic})"));
         match &self.simulator {
             Some(simulator) => {
-                format!("{}, a simulator of adapter {}{magic}, not MediaTek's", named(&simulator.name), self.version)
+                format!(
+                    "{}, a simulator of adapter {}{magic}, not MediaTek's",
+                    named(&simulator.name),
+                    self.version
+                )
             }
             None => format!("Neuron adapter {}{magic}", self.version),
         }
@@ -232,11 +232,9 @@ impl Library {
     pub(crate) fn need<F>(&self, bound: Option<F>, function: &'static str) -> Result<F> {
         let since = FUNCTIONS.iter().find(|known| known.name == function).and_then(|known| known.since);
         match (bound, since) {
-            (None, _) => Err(NeuronError::FunctionMissing {
-                path: self.path.clone(),
-                version: self.version,
-                function,
-            }),
+            (None, _) => {
+                Err(NeuronError::FunctionMissing { path: self.path.clone(), version: self.version, function })
+            }
             (Some(_), Some(since)) if self.version < since => Err(NeuronError::FunctionTooNew {
                 path: self.path.clone(),
                 version: self.version,
@@ -423,7 +421,8 @@ mod tests {
 
     #[test]
     fn a_name_nobody_has_ends_with_every_place() {
-        let nowhere = LibraryChoice { names: vec!["libneuron-nowhere.so".to_owned()], ..LibraryChoice::default() };
+        let nowhere =
+            LibraryChoice { names: vec!["libneuron-nowhere.so".to_owned()], ..LibraryChoice::default() };
         match Library::open(&nowhere) {
             Err(NeuronError::LibraryNotFound { tried }) => {
                 assert_eq!(tried.len(), 4, "{tried:?}");

@@ -5,8 +5,8 @@ use shardwright_shim_abi::raw::{
     SW_DTYPE_F16, SW_DTYPE_F32, SW_ROLE_STATE_ROWS, SW_UPDATE_BY_RUNTIME, SW_UPDATE_NONE,
 };
 use shardwright_shim_abi::{
-    Binding, Bound, Buffer, Compatibility, Control, Direction, Error, HostBuffer, LoadedEntry, LoadedShard, Result,
-    Run,
+    Binding, Bound, Buffer, Compatibility, Control, Direction, Error, HostBuffer, LoadedEntry, LoadedShard,
+    Result, Run,
 };
 
 use crate::artefact::{Artefact, Entry, Port, PortKind, ReadHead, element_bytes};
@@ -114,9 +114,9 @@ impl Loaded {
             self.entry.ports.iter().zip(&self.ways).zip(bound.iter_mut()).enumerate()
         {
             let bytes = port.bytes().unwrap_or(0) as usize;
-            let shared = bound.buffer().and_then(|(buffer, offset)| {
-                Some((buffer.as_any().downcast_ref::<SharedBuffer>()?, offset))
-            });
+            let shared = bound
+                .buffer()
+                .and_then(|(buffer, offset)| Some((buffer.as_any().downcast_ref::<SharedBuffer>()?, offset)));
             let unmapped = || invalid(format!("what is bound to `{}` cannot be mapped", port.name));
             let is_partial = (rows as u64) < self.entry.rows;
             let is_direct = way.staged.is_none() && !(is_partial && way.rows.is_some());
@@ -183,7 +183,8 @@ impl Way {
             return Ok(Way { bytes, padded: None, rows: copy, staged: None });
         }
         let told: Option<Vec<u64>> = dimensions.and_then(|dimensions| {
-            let own: Vec<u64> = dimensions.iter().take(port.held.len()).map(|extent| u64::from(*extent)).collect();
+            let own: Vec<u64> =
+                dimensions.iter().take(port.held.len()).map(|extent| u64::from(*extent)).collect();
             let element = element_bytes(port.dtype)?;
             let whole = own.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent))?;
             let holds = own.iter().zip(&port.held).all(|(padded, extent)| padded >= extent);
@@ -216,7 +217,8 @@ impl Way {
             // SAFETY: as above; not the buffer that is read.
             let to = unsafe { std::slice::from_raw_parts_mut(staged.pointer(), staged.length()) };
             copy_padded(&port.held, padded, element, |dense, at, length| {
-                if let (Some(to), Some(from)) = (to.get_mut(at..at + length), from.get(dense..dense + length)) {
+                if let (Some(to), Some(from)) = (to.get_mut(at..at + length), from.get(dense..dense + length))
+                {
                     to.copy_from_slice(from);
                 }
             });

@@ -37,7 +37,8 @@ impl Mapping {
     /// Pages that hold `length` bytes from `offset` on; none where the system does not map the descriptor.
     fn of(fd: RawFd, offset: u64, length: usize) -> Option<Mapping> {
         // SAFETY: asks for a number.
-        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
+        let page =
+            u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
         let skip = offset % page;
         let whole = usize::try_from(skip).ok()?.checked_add(length)?;
         let from = libc::off_t::try_from(offset - skip).ok()?;

@@ -93,7 +93,9 @@ impl NeuronShim {
         let place = match kind {
             DeviceKind::Present => "this phone's",
             DeviceKind::Offline => "compiles only",
-            DeviceKind::Simulated => "integers as TFLite defines them; says nothing of a chip's time or compiler",
+            DeviceKind::Simulated => {
+                "integers as TFLite defines them; says nothing of a chip's time or compiler"
+            }
         };
         format!(
             "{}, {}, {} lowering; {place}",

@@ -54,8 +54,13 @@ socs! {
 const ALIASES: &[(&str, &str)] = &[("mt8792", "mt6897")];
 
 /// Ways a phone tells its chip, the most telling first; any of them may be missing or hold an alias.
-pub const PROPERTIES: [&str; 5] =
-    ["ro.board.platform", "ro.vendor.mediatek.platform", "ro.soc.model", "ro.hardware", "ro.hardware.chipname"];
+pub const PROPERTIES: [&str; 5] = [
+    "ro.board.platform",
+    "ro.vendor.mediatek.platform",
+    "ro.soc.model",
+    "ro.hardware",
+    "ro.hardware.chipname",
+];
 
 impl Soc {
     /// The chip of a name; none for another vendor's.
@@ -64,9 +69,9 @@ impl Soc {
     /// [`ShimError::UnsupportedSoc`] for a name of this vendor that is not known.
     pub fn by_name(name: &str) -> Result<Option<&'static Soc>, ShimError> {
         let lower = name.to_ascii_lowercase();
-        let Some(digits) = lower.strip_prefix("mt").map(|rest| {
-            rest.bytes().take_while(u8::is_ascii_digit).take(4).count()
-        }) else {
+        let Some(digits) =
+            lower.strip_prefix("mt").map(|rest| rest.bytes().take_while(u8::is_ascii_digit).take(4).count())
+        else {
             return Ok(None);
         };
         if digits < 4 {

@@ -207,13 +207,7 @@ impl<'w> Draft<'w> {
 mod tests {
     use super::*;
 
-    fn act(
-        draft: &mut Draft<'_>,
-        kind: ActKind,
-        input: ValueId,
-        shape: &[u64],
-        layer: u32,
-    ) -> ValueId {
+    fn act(draft: &mut Draft<'_>, kind: ActKind, input: ValueId, shape: &[u64], layer: u32) -> ValueId {
         let output = draft.value("x", shape.to_vec(), ValueKind::Computed(Encoding::Half));
         draft.nodes.push(Act {
             kind,

@@ -166,7 +166,8 @@ impl<'w> Emitter<'_, 'w> {
     }
 
     fn act(&mut self, act: &Act) -> Result<(), LowerError> {
-        let mut inputs = act.inputs.iter().map(|input| self.operand(*input)).collect::<Result<Vec<_>, _>>()?;
+        let mut inputs =
+            act.inputs.iter().map(|input| self.operand(*input)).collect::<Result<Vec<_>, _>>()?;
         let shape = self.draft.shape(act.inputs[0]);
         let last = shape.len() as i32 - 1;
         let signed = |extents: &[u64]| extents.iter().map(|extent| *extent as i32).collect::<Vec<_>>();
@@ -229,7 +230,8 @@ impl<'w> Emitter<'_, 'w> {
                 numbered(operation::TRANSPOSE)
             }
             ActKind::Slice { axis, start, .. } => {
-                let begin: Vec<i32> = (0..shape.len()).map(|at| if at == *axis { *start as i32 } else { 0 }).collect();
+                let begin: Vec<i32> =
+                    (0..shape.len()).map(|at| if at == *axis { *start as i32 } else { 0 }).collect();
                 let size = signed(self.draft.shape(act.output));
                 inputs.extend([self.list(&begin), self.list(&size)]);
                 numbered(operation::SLICE)
@@ -240,7 +242,13 @@ impl<'w> Emitter<'_, 'w> {
             }
         };
         let outputs = vec![self.operand(act.output)?];
-        self.graph.operations.push(Operation { name: act.name.clone(), kind, inputs, outputs, origin: act.origin });
+        self.graph.operations.push(Operation {
+            name: act.name.clone(),
+            kind,
+            inputs,
+            outputs,
+            origin: act.origin,
+        });
         Ok(())
     }
 }

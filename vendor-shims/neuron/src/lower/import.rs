@@ -593,7 +593,8 @@ impl<'w> Importer<'_, 'w> {
             }
             let (shape, encoding) = (self.draft.shape(value).to_vec(), self.encoding_of(value));
             // All of it: a copy.
-            let moved = self.act(ActKind::Slice { axis: 0, start: 0, end: shape[0] }, &[value], shape, encoding);
+            let moved =
+                self.act(ActKind::Slice { axis: 0, start: 0, end: shape[0] }, &[value], shape, encoding);
             left.push(moved);
             self.draft.outputs[port] = moved;
         }

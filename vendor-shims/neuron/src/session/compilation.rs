@@ -109,12 +109,7 @@ impl<'w> Compilation<'w> {
             )?;
             // The options went with the creation. Said a second time, as Google's client does, they would be echoed twice, and whether they add up or replace
             // each other is not known.
-            call!(
-                library,
-                compilation_finish = "NeuronCompilation_finish",
-                (raw),
-                Some(subject.clone())
-            )
+            call!(library, compilation_finish = "NeuronCompilation_finish", (raw), Some(subject.clone()))
         }
         .map_err(|error| counted(error, compilation.model.operations))?;
         Ok(compilation)
@@ -215,7 +210,8 @@ unsafe impl Send for Network {}
 impl Drop for Network {
     fn drop(&mut self) {
         let functions = self.library.functions();
-        if let (Some(free_compilation), Some(free_model)) = (functions.compilation_free, functions.model_free) {
+        if let (Some(free_compilation), Some(free_model)) = (functions.compilation_free, functions.model_free)
+        {
             // SAFETY: both made by this library, freed once, the compilation before its model; executions own the network, so none is left.
             unsafe {
                 free_compilation(self.compilation.as_ptr());
@@ -244,9 +240,7 @@ impl Network {
             )
         }?;
         match (NonNull::new(model), NonNull::new(compilation)) {
-            (Some(model), Some(compilation)) => {
-                Ok(Network { library: library.clone(), model, compilation })
-            }
+            (Some(model), Some(compilation)) => Ok(Network { library: library.clone(), model, compilation }),
             _ => Err(library.gave_null("NeuronModel_restoreFromCompiledNetwork")),
         }
     }

@@ -150,12 +150,7 @@ impl<'w> Model<'w> {
         Ok(ExtensionTypes { operand, operation })
     }
 
-    fn operand(
-        &mut self,
-        index: usize,
-        operand: &Operand<'w>,
-        types: Option<&ExtensionTypes>,
-    ) -> Result<()> {
+    fn operand(&mut self, index: usize, operand: &Operand<'w>, types: Option<&ExtensionTypes>) -> Result<()> {
         let library = self.library.clone();
         let raw = self.raw.as_ptr();
         let subject = || Some(format!("operand {index} `{}`", operand.name));

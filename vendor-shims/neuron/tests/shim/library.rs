@@ -30,9 +30,8 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
     let beside = folder.path().join("beside");
     std::fs::create_dir(&beside).expect("made");
-    let [first, second, third] = [1, 2, 3].map(|minor| {
-        built(folder.path(), &format!("v{minor}"), &versioned(minor))
-    });
+    let [first, second, third] =
+        [1, 2, 3].map(|minor| built(folder.path(), &format!("v{minor}"), &versioned(minor)));
     std::fs::rename(built(&beside, "libneuron_adapter", &versioned(4)), beside.join("libneuron_adapter.so"))
         .expect("in its place");
     let name = |path: &Path| path.display().to_string();
@@ -53,7 +52,8 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     let library = Library::open(&by_name).expect("the second name opens");
     assert_eq!(library.version().minor, 3, "the first that opens, not the last");
     let steps = library.steps().join("\n");
-    for part in ["option `library`: not given", "libneuron-nowhere.so", "later names are not tried", "8.3.0"] {
+    for part in ["option `library`: not given", "libneuron-nowhere.so", "later names are not tried", "8.3.0"]
+    {
         assert!(steps.contains(part), "`{part}` not in `{steps}`");
     }
     assert_eq!(library.simulator(), None);
@@ -65,14 +65,19 @@ fn what_is_no_adapter_is_told_from_what_is_not_there() {
     let open = |path: PathBuf| {
         Library::open(&LibraryChoice { option: Some(path), ..LibraryChoice::default() }).map(drop)
     };
-    assert!(matches!(open(built(folder.path(), "other", "int other;")), Err(NeuronError::NotAnAdapter { .. })));
+    assert!(matches!(
+        open(built(folder.path(), "other", "int other;")),
+        Err(NeuronError::NotAnAdapter { .. })
+    ));
     let text = folder.path().join("text.so");
     std::fs::write(&text, "no library").expect("written");
     assert!(matches!(open(text), Err(NeuronError::NotLoadable { .. })));
     assert!(matches!(open(folder.path().join("nowhere.so")), Err(NeuronError::LibraryNotFound { .. })));
     let failing = "int Neuron_getVersion(void *v) { (void)v; return 4; }";
     match open(built(folder.path(), "failing", failing)) {
-        Err(NeuronError::Call(failure)) => assert_eq!((failure.function, failure.code), ("Neuron_getVersion", 4)),
+        Err(NeuronError::Call(failure)) => {
+            assert_eq!((failure.function, failure.code), ("Neuron_getVersion", 4))
+        }
         other => panic!("{other:?}"),
     }
 }
