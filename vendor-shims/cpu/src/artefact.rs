@@ -13,7 +13,7 @@
 //! end checksum of the weights u64, magic `SWCPUEND`
 //! ```
 //!
-//! Little-endian. Nothing in it depends on the instruction set. The program is verified at every load; the weights,
+//! Little-endian. Nothing in it depends on the instruction set: every kernel reads the same tiles and panels as they are. The program is verified at every load; the weights,
 //! which are mapped and may be large, only on request.
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use crate::program::{PackedScales, Program, Step, decode, encode};
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
 /// Version of the layout and of the program's encoding.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
@@ -214,14 +214,17 @@ impl<'m> Artefact<'m> {
 pub fn head(program: &Program) -> Vec<u8> {
     let mut weights = BTreeSet::new();
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {
-        if let Step::Linear { weights: held, .. } | Step::DynamicLinear { weights: held, .. } = step {
-            let scales = match held.scales {
-                PackedScales::None => String::new(),
-                PackedScales::PerOutput { .. } => "-per-output".to_owned(),
-                PackedScales::PerBlock { size, .. } => format!("-block-{size}"),
-            };
-            weights.insert(format!("{}{scales}", held.kind.name()));
-        }
+        let (name, scales, lying) = match step {
+            Step::Linear { weights, .. } => (weights.kind.name(), weights.scales, ""),
+            Step::DynamicLinear { weights, .. } => (weights.kind.name(), weights.scales, "-tiles"),
+            _ => continue,
+        };
+        let scales = match scales {
+            PackedScales::None => String::new(),
+            PackedScales::PerOutput { .. } => "-per-output".to_owned(),
+            PackedScales::PerBlock { size, .. } => format!("-block-{size}"),
+        };
+        weights.insert(format!("{name}{scales}{lying}"));
     }
     let ports = program.entries.iter().flat_map(|entry| &entry.ports);
     let bindings: BTreeSet<&str> = ports.map(|port| port.encoding.element.name()).collect();

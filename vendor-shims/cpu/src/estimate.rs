@@ -7,6 +7,8 @@ use crate::lower::{Graph, Operation, recognise};
 
 /// Multiply-adds per core and microsecond: a core of 3 GHz with two 8-wide units reaches 48 000, half of it in practice.
 const MULTIPLY_ADDS: u64 = 24_000;
+/// The same of bytes: a vector holds four times as many of them as of floats, and is multiplied in one instruction.
+const BYTE_MULTIPLY_ADDS: u64 = 4 * MULTIPLY_ADDS;
 /// Bytes per microsecond from main memory, all cores together: a phone or a small server core gives 10 GB/s or more.
 const BYTES: u64 = 10_000;
 /// Values per core and microsecond of elementwise steps, which are bound by cache.
@@ -34,7 +36,11 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
             graph.input(index, place).and_then(|tensor| tensor.shape.last().copied()).unwrap_or(1) as u64
         };
         let (multiply_adds, values, bytes) = match operation {
-            Operation::Linear { .. } | Operation::MatMul { .. } => {
+            Operation::Linear { dynamic: true } => {
+                let rate = BYTE_MULTIPLY_ADDS / MULTIPLY_ADDS;
+                (outputs.saturating_mul(last(0)).div_ceil(rate), 0, weights)
+            }
+            Operation::Linear { dynamic: false } | Operation::MatMul { .. } => {
                 (outputs.saturating_mul(last(0)), 0, weights)
             }
             Operation::Attention { heads, window, .. } => {

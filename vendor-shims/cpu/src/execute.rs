@@ -9,6 +9,7 @@ use crate::error::CpuError;
 use crate::kernels::attention::{self, Operands, Visible};
 use crate::kernels::elementwise::{binary, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
+use crate::kernels::integer::{self, Tiles, integer_linear};
 use crate::kernels::linear::{self, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
 use crate::kernels::reduce::reduce;
@@ -16,9 +17,11 @@ use crate::kernels::rotary::{rope, rotary_table};
 use crate::kernels::shape::{state_update, strided_copy};
 use crate::pool::Pool;
 use crate::program::{
-    AttentionKeys, Entry, MAX_VALUES, Operand, PackedScales, PackedWeights, Place, Program, Step, VALUE_BYTES,
+    AttentionKeys, Entry, MAX_VALUES, Operand, PackedScales, PackedTiles, PackedWeights, Place, Program,
+    Step, VALUE_BYTES,
 };
 use crate::simd::Level;
+use crate::simd::dot::DotLevel;
 
 /// Zeroed f32 values that start on a cache line. Pages that no step touches stay unbacked.
 struct Values {
@@ -50,6 +53,7 @@ pub struct Engine<'m> {
     scratch: Values,
     pool: Arc<Pool>,
     level: Level,
+    dot: DotLevel,
     visible: Vec<Visible>,
 }
 
@@ -86,6 +90,7 @@ impl<'m> Engine<'m> {
             constants,
             pool,
             level,
+            dot: DotLevel::within(level),
             visible: Vec::new(),
         })
     }
@@ -150,6 +155,7 @@ impl<'m> Engine<'m> {
             scratch,
             pool: &self.pool,
             level: self.level,
+            dot: self.dot,
             visible: &mut self.visible,
             rows,
         };
@@ -183,7 +189,7 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
         }),
         Step::DynamicLinear { weights, rows, .. } => {
             let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
-            linear::dynamic_scratch_values(usize::try_from(weights.inputs).ok()?, rows)
+            integer::scratch_values(weights.geometry(), rows, threads)
         }
         _ => Some(0),
     }
@@ -192,8 +198,7 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
 /// The panels of a checked program, where they are mapped.
 fn packed<'m>(section: &'m [u8], weights: &PackedWeights) -> Result<Panels<'m>, Error> {
     let [panels, scales] = weights.bytes().unwrap_or_default();
-    let part = |offset: u64, bytes: u64| &section[offset as usize..][..bytes as usize];
-    let bytes = part(weights.offset, panels);
+    let bytes = &section[weights.offset as usize..][..panels as usize];
     let data = match weights.kind {
         PanelType::F32 => PanelData::F32(typed(bytes)?.as_chunks().0),
         PanelType::Bf16 => PanelData::Bf16(typed(bytes)?.as_chunks().0),
@@ -202,15 +207,32 @@ fn packed<'m>(section: &'m [u8], weights: &PackedWeights) -> Result<Panels<'m>, 
         PanelType::I4 => PanelData::I4(bytes.as_chunks().0),
         PanelType::I2 => PanelData::I2(bytes.as_chunks().0),
     };
-    let scales = match weights.scales {
+    let scales = packed_scales(section, weights.scales, scales)?;
+    Ok(Panels { data, scales, inputs: weights.inputs as usize, outputs: weights.outputs as usize })
+}
+
+/// As [`packed`], of tiles.
+fn tiles<'m>(section: &'m [u8], weights: &PackedTiles) -> Result<Tiles<'m>, Error> {
+    let [bytes, scales] = weights.bytes();
+    Ok(Tiles {
+        kind: weights.kind,
+        data: &section[weights.offset as usize..][..bytes as usize],
+        scales: packed_scales(section, weights.scales, scales)?,
+        inputs: weights.inputs as usize,
+        outputs: weights.outputs as usize,
+    })
+}
+
+fn packed_scales(section: &[u8], scales: PackedScales, bytes: u64) -> Result<Scales<'_>, Error> {
+    let part = |offset: u64| &section[offset as usize..][..bytes as usize];
+    Ok(match scales {
         PackedScales::None => Scales::None,
-        PackedScales::PerOutput { offset } => Scales::PerOutput(typed(part(offset, scales))?),
+        PackedScales::PerOutput { offset } => Scales::PerOutput(typed(part(offset))?),
         PackedScales::PerBlock { offset, size } => {
-            let values = typed(part(offset, scales))?.as_chunks().0;
+            let values = typed(part(offset))?.as_chunks().0;
             Scales::PerBlock { size: size as usize, values }
         }
-    };
-    Ok(Panels { data, scales, inputs: weights.inputs as usize, outputs: weights.outputs as usize })
+    })
 }
 
 /// Where operands lie during one run.
@@ -294,6 +316,7 @@ struct Stage<'r, 'e> {
     scratch: &'r mut [f32],
     pool: &'e Pool,
     level: Level,
+    dot: DotLevel,
     visible: &'e mut Vec<Visible>,
     rows: usize,
 }
@@ -309,7 +332,7 @@ impl Stage<'_, '_> {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Error> {
-        let Stage { memory, level, pool, rows: valid, .. } = *self;
+        let Stage { memory, level, dot, pool, rows: valid, .. } = *self;
         let read = |operand: &Operand| memory.read(*operand);
         // SAFETY: `Program::check` proved for every step that what it writes is writable and apart from what it reads.
         let write = |operand: &Operand| unsafe { memory.write(*operand) };
@@ -320,9 +343,9 @@ impl Stage<'_, '_> {
                 linear::linear(level, pool, read(x), panels, bias, rows.at(valid), write(out));
             }
             Step::DynamicLinear { x, rows, weights, bias, out } => {
-                let panels = packed(self.weights, weights)?;
+                let tiles = tiles(self.weights, weights)?;
                 let (bias, rows) = (bias.as_ref().map(read), rows.at(valid));
-                linear::dynamic_linear(level, pool, read(x), panels, bias, rows, self.scratch, write(out));
+                integer_linear(level, dot, pool, read(x), tiles, bias, rows, self.scratch, write(out));
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
                 let sizes =

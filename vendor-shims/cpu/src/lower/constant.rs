@@ -7,6 +7,7 @@ use shardwright_shim_abi::raw::{
 };
 
 use crate::error::CpuError;
+use crate::kernels::integer::IntegerType;
 use crate::kernels::linear::PanelType;
 use crate::program::MAX_VALUES;
 use crate::simd::{narrow_f16, widen_bf16, widen_f16};
@@ -171,6 +172,42 @@ impl<'a> Constant<'a> {
         self.scaling
     }
 
+    /// The type of its tiles as a matrix that is stored `[outputs, inputs]`, whose integers are multiplied as they are; the reason when it
+    /// cannot be one.
+    pub fn integers(&self) -> Result<IntegerType, String> {
+        let kind = match self.kind {
+            Kind::I8 => IntegerType::I8,
+            Kind::I4 => IntegerType::I4,
+            Kind::I2 => IntegerType::I2,
+            _ => return Err("signed integers of 8, 4 and 2 bits are multiplied as they are".into()),
+        };
+        if self.zero_point != 0 {
+            return Err(format!(
+                "integers with zero point {} are not multiplied as they are",
+                self.zero_point
+            ));
+        }
+        match self.scaling {
+            None => Err("integers have no scale".into()),
+            Some(Scaling::Tensor | Scaling::Channel { axis: 0 }) if self.scale_dtype != SW_DTYPE_F32 => {
+                Err("scales of a tensor or of channels are f16, f32 are taken".into())
+            }
+            // Tiles and panels hold them as f16. Scales that are not made yet are looked at when they are.
+            Some(Scaling::Block { .. })
+                if self.scale_dtype != SW_DTYPE_F16
+                    && self
+                        .scales()
+                        .is_ok_and(|scales| scales.into_iter().any(|scale| half(scale).is_none())) =>
+            {
+                Err("scales of blocks are f32 that are no f16".into())
+            }
+            Some(Scaling::Channel { axis }) if axis != 0 => {
+                Err(format!("scales per channel of axis {axis}, of axis 0 are taken"))
+            }
+            Some(_) => Ok(kind),
+        }
+    }
+
     /// The type of its panels as a matrix that is stored `[outputs, inputs]` (`by_rows`) or `[inputs, outputs]`; the reason when it
     /// cannot be one.
     pub fn matrix(&self, by_rows: bool) -> Result<PanelType, String> {
@@ -179,30 +216,14 @@ impl<'a> Constant<'a> {
             (Kind::F16, _) => Ok(PanelType::F16),
             (Kind::Bf16, _) => Ok(PanelType::Bf16),
             (Kind::I8 | Kind::I4 | Kind::I2, Some(scaling)) if by_rows && self.zero_point == 0 => {
-                match scaling {
-                    Scaling::Tensor | Scaling::Channel { axis: 0 } if self.scale_dtype != SW_DTYPE_F32 => {
-                        Err("scales of a tensor or of channels are f16, f32 are taken".into())
+                let kind = self.integers()?;
+                match (kind, scaling) {
+                    (IntegerType::I8 | IntegerType::I2, Scaling::Block { .. }) => {
+                        Err(format!("scales per block of {} bits, 4 are taken", kind.bits()))
                     }
-                    // Panels hold them as f16. Scales that are not made yet are looked at when they are.
-                    Scaling::Block { .. }
-                        if self.scale_dtype != SW_DTYPE_F16
-                            && self.scales().is_ok_and(|scales| {
-                                scales.into_iter().any(|scale| half(scale).is_none())
-                            }) =>
-                    {
-                        Err("scales of blocks are f32 that are no f16".into())
-                    }
-                    Scaling::Block { .. } if self.kind != Kind::I4 => {
-                        Err(format!("scales per block of {} bits, 4 are taken", self.kind.bits()))
-                    }
-                    Scaling::Channel { axis } if axis != 0 => {
-                        Err(format!("scales per channel of axis {axis}, of axis 0 are taken"))
-                    }
-                    _ => Ok(match self.kind {
-                        Kind::I4 => PanelType::I4,
-                        Kind::I2 => PanelType::I2,
-                        _ => PanelType::I8,
-                    }),
+                    (IntegerType::I8, _) => Ok(PanelType::I8),
+                    (IntegerType::I4, _) => Ok(PanelType::I4),
+                    (IntegerType::I2, _) => Ok(PanelType::I2),
                 }
             }
             (kind, _) if kind.is_packed() && by_rows => {

@@ -237,10 +237,12 @@ impl Emit<'_, '_> {
                     return Err(self.missing(format!("node `{}` has no weights", node.name())));
                 };
                 let (x, bias) = (self.input(index, 0)?, self.optional(index, 2)?);
-                let (rows, weights) = (self.extent(out_tensor, groups), self.weights.panels(weight, false)?);
+                let rows = self.extent(out_tensor, groups);
                 match dynamic {
-                    true => Step::DynamicLinear { x, rows, weights, bias, out },
-                    false => Step::Linear { x, rows, weights, bias, out },
+                    true => Step::DynamicLinear { x, rows, weights: self.weights.tiles(weight)?, bias, out },
+                    false => {
+                        Step::Linear { x, rows, weights: self.weights.panels(weight, false)?, bias, out }
+                    }
                 }
             }
             Operation::MatMul { transpose_b } => self.mat_mul(index, *transpose_b, out)?,

@@ -200,6 +200,16 @@ impl<'g, 'a> Here<'g, 'a> {
         kind.map(|kind| (tensor, kind)).map_err(|reason| self.refused(place, tensor, &reason))
     }
 
+    /// A constant that this shim packs as the matrix of a product of integers.
+    fn integers(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
+        let tensor = self.any(place)?;
+        let Some(weight) = tensor.weight() else {
+            return unsupported(format!("the weights `{}` are computed", tensor.name));
+        };
+        let kind = Constant::of(weight).and_then(|constant| constant.integers());
+        kind.map(|_| tensor).map_err(|reason| self.refused(place, tensor, &reason))
+    }
+
     fn index_vector(&self, place: usize, length: usize) -> Recognised<()> {
         let tensor = self.any(place)?;
         if !tensor.is_index() || !matches!(tensor.source, Source::Input) {
@@ -371,14 +381,7 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
 fn linear(here: &Here<'_, '_>, dynamic: bool) -> Recognised<Operation> {
     here.operands(2, 3)?;
     let x = here.float(0)?;
-    let (w, kind) = here.weights(1, true)?;
-    if dynamic && !kind.is_integer() {
-        return unsupported(format!(
-            "the weights `{}` are multiplied as {}; integers are, with rows quantised as they come",
-            w.name,
-            kind.name()
-        ));
-    }
+    let w = if dynamic { here.integers(1)? } else { here.weights(1, true)?.0 };
     let [outputs, inputs] = matrix(w, 1)?;
     let Some((&last, leading)) = x.shape.split_last() else { return invalid("input 0 is a scalar") };
     if last != inputs {

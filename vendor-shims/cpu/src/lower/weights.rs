@@ -4,8 +4,9 @@ use shardwright_shim_abi::WeightView;
 
 use super::constant::{Constant, Scaling};
 use crate::error::CpuError;
+use crate::kernels::integer::{Geometry, IntegerType, pack_tiles};
 use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
-use crate::program::{MAX_VALUES, Operand, PackedScales, PackedWeights, Place, VALUE_BYTES};
+use crate::program::{MAX_VALUES, Operand, PackedScales, PackedTiles, PackedWeights, Place, VALUE_BYTES};
 use crate::simd::LANES;
 
 /// Packed matrices start on pages, so that each can be mapped, locked or dropped alone.
@@ -40,12 +41,19 @@ enum Form<'a> {
         outputs: usize,
         by_columns: bool,
     },
+    /// A matrix of integers in tiles.
+    Tiles {
+        constant: Constant<'a>,
+        kind: IntegerType,
+        geometry: Geometry,
+        outputs: usize,
+    },
     /// The scales of a matrix, one per output.
     OutputScales {
         constant: Constant<'a>,
         outputs: usize,
     },
-    /// The scales of a matrix in blocks, as its panels lie.
+    /// The scales of a matrix in blocks, as its panels and tiles lie.
     BlockScales {
         constant: Constant<'a>,
         blocks: usize,
@@ -61,6 +69,7 @@ enum Form<'a> {
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
     Panels { weight: usize, by_columns: bool, kind: PanelType },
+    Tiles { weight: usize },
     Scales { weight: usize },
     Wide { weight: usize },
     Literal(Vec<u32>),
@@ -125,27 +134,64 @@ impl<'a> Weights<'a> {
             outputs: outputs as usize,
             by_columns,
         })?;
-        let scales = match constant.scaling() {
-            _ if !kind.is_integer() => PackedScales::None,
-            Some(Scaling::Block { size }) => {
-                // A block that is longer than a row is the row.
-                let size = size.min(inputs.max(1));
-                let blocks = inputs.div_ceil(size);
-                let length = outputs.div_ceil(LANES as u64) * blocks * LANES as u64 * 2;
-                let offset = self.place(Key::Scales { weight: identity }, length, LINE, || {
-                    Form::BlockScales { constant, blocks: blocks as usize, outputs: outputs as usize }
-                })?;
-                PackedScales::PerBlock { offset, size }
-            }
-            _ => {
-                let length = outputs * VALUE_BYTES;
-                let offset = self.place(Key::Scales { weight: identity }, length, LINE, || {
-                    Form::OutputScales { constant, outputs: outputs as usize }
-                })?;
-                PackedScales::PerOutput { offset }
-            }
+        let scales = match kind.is_integer() {
+            true => self.scales(identity, constant, inputs, outputs)?,
+            false => PackedScales::None,
         };
         Ok(PackedWeights { offset, kind, scales, inputs, outputs })
+    }
+
+    /// A matrix `[outputs, inputs]` of integers in tiles.
+    pub fn tiles(&mut self, weight: WeightView<'a>) -> Result<PackedTiles, CpuError> {
+        let constant = self.complete(weight)?;
+        let invalid = |reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason };
+        let kind = constant.integers().map_err(invalid)?;
+        let &[outputs, inputs] = weight.shape() else {
+            return Err(invalid(format!("{:?} is no matrix", weight.shape())));
+        };
+        let identity = weight.identity();
+        let size = match constant.scaling() {
+            Some(Scaling::Block { size }) => Some(size.min(inputs.max(1)) as usize),
+            _ => None,
+        };
+        let geometry = Geometry::new(inputs as usize, size);
+        // Within bounds: at most sixteen times the rows of the weight, each at most sixteen times as long.
+        let length = outputs.div_ceil(LANES as u64) * geometry.panel_bytes(kind) as u64;
+        let outputs_here = outputs as usize;
+        let offset = self.place(Key::Tiles { weight: identity }, length, PAGE, || Form::Tiles {
+            constant,
+            kind,
+            geometry,
+            outputs: outputs_here,
+        })?;
+        let scales = self.scales(identity, constant, inputs, outputs)?;
+        Ok(PackedTiles { offset, kind, scales, inputs, outputs })
+    }
+
+    /// The scales of integers, per output or per block.
+    fn scales(
+        &mut self,
+        weight: usize,
+        constant: Constant<'a>,
+        inputs: u64,
+        outputs: u64,
+    ) -> Result<PackedScales, CpuError> {
+        if let Some(Scaling::Block { size }) = constant.scaling() {
+            // A block that is longer than a row is the row.
+            let size = size.min(inputs.max(1));
+            let blocks = inputs.div_ceil(size);
+            let length = outputs.div_ceil(LANES as u64) * blocks * LANES as u64 * 2;
+            let offset = self.place(Key::Scales { weight }, length, LINE, || Form::BlockScales {
+                constant,
+                blocks: blocks as usize,
+                outputs: outputs as usize,
+            })?;
+            return Ok(PackedScales::PerBlock { offset, size });
+        }
+        let offset = self.place(Key::Scales { weight }, outputs * VALUE_BYTES, LINE, || {
+            Form::OutputScales { constant, outputs: outputs as usize }
+        })?;
+        Ok(PackedScales::PerOutput { offset })
     }
 
     /// Any weight as dense f32.
@@ -206,6 +252,9 @@ impl<'a> Weights<'a> {
                         give(&panel.flat_map(|(block, lane)| of(block, lane)).collect::<Vec<u8>>())?;
                     }
                 }
+                Form::Tiles { constant, kind, geometry, outputs } => {
+                    tiles(constant, *kind, *geometry, *outputs, &mut give)?;
+                }
                 Form::Panels { constant, kind, inputs, outputs, by_columns } => {
                     panels(constant, *kind, *inputs, *outputs, *by_columns, &mut give)?;
                 }
@@ -219,6 +268,27 @@ impl<'a> Weights<'a> {
 
 fn little_endian(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Writes a matrix of integers in tiles, panel by panel.
+fn tiles<E: From<CpuError>>(
+    constant: &Constant<'_>,
+    kind: IntegerType,
+    geometry: Geometry,
+    outputs: usize,
+    mut give: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut panel = vec![0u8; geometry.panel_bytes(kind)];
+    let mut rows = vec![0i8; LANES * geometry.inputs];
+    for index in 0..outputs.div_ceil(LANES) {
+        let rows = &mut rows[..LANES.min(outputs - index * LANES) * geometry.inputs];
+        for (lane, row) in rows.chunks_exact_mut(geometry.inputs.max(1)).enumerate() {
+            constant.read_integers(index * LANES + lane, row)?;
+        }
+        pack_tiles(kind, geometry, rows, &mut panel);
+        give(&panel)?;
+    }
+    Ok(())
 }
 
 /// Writes a matrix panel by panel.

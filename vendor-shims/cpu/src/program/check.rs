@@ -155,35 +155,64 @@ impl Bounds<'_> {
             }
         };
         ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
-        let [panels, scales] = weights.bytes().ok_or_else(|| format!("{weights:?} are too many"))?;
-        let at = match weights.scales {
+        let bytes = weights.bytes().ok_or_else(|| format!("{weights:?} are too many"))?;
+        self.in_section(weights.offset, weights.scales, bytes)
+            .map_err(|reason| format!("{weights:?} {reason}"))
+    }
+
+    fn tiles(&self, weights: &PackedTiles) -> Checked {
+        let fitting = match weights.scales {
+            PackedScales::None => false,
+            PackedScales::PerOutput { .. } => true,
+            PackedScales::PerBlock { size, .. } => (1..=weights.inputs.max(1)).contains(&size),
+        };
+        ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
+        // Filling up makes a row at most sixteen times as long, so nothing below overflows.
+        product(&[weights.outputs.div_ceil(LANES as u64), LANES as u64, weights.inputs])?;
+        self.in_section(weights.offset, weights.scales, weights.bytes())
+            .map_err(|reason| format!("{weights:?} {reason}"))
+    }
+
+    /// Weights and scales of so many bytes lie within the weight section.
+    fn in_section(&self, weights: u64, scales: PackedScales, bytes: [u64; 2]) -> Checked {
+        let scales = match scales {
             PackedScales::None => 0,
             PackedScales::PerOutput { offset } | PackedScales::PerBlock { offset, .. } => offset,
         };
-        for (offset, bytes) in [(weights.offset, panels), (at, scales)] {
+        for (offset, bytes) in [weights, scales].into_iter().zip(bytes) {
             let end = offset.checked_add(bytes);
             ensure(end.is_some_and(|end| end <= self.constants) && offset % 64 == 0, || {
-                format!("{weights:?} reach beyond {} bytes", self.constants)
+                format!("reach beyond {} bytes", self.constants)
             })?;
         }
         Ok(())
     }
 
+    fn linear(
+        &self,
+        x: Operand,
+        rows: Extent,
+        [inputs, outputs]: [u64; 2],
+        bias: Option<Operand>,
+        out: Operand,
+    ) -> Checked {
+        let rows = self.most(rows)?;
+        self.reads(x, product(&[rows, inputs])?)?;
+        if let Some(bias) = bias {
+            self.reads(bias, outputs)?;
+        }
+        self.writes(out, product(&[rows, outputs])?, &[&[x], bias.as_slice()].concat())
+    }
+
     fn step(&self, step: &Step) -> Checked {
         match step {
-            Step::Linear { x, rows, weights, bias, out }
-            | Step::DynamicLinear { x, rows, weights, bias, out } => {
-                let rows = self.most(*rows)?;
+            Step::Linear { x, rows, weights, bias, out } => {
                 self.packed(weights)?;
-                if let Step::DynamicLinear { .. } = step {
-                    ensure(weights.kind.is_integer(), || format!("{weights:?} are no integers"))?;
-                    product(&[rows, weights.inputs + 1])?;
-                }
-                self.reads(*x, product(&[rows, weights.inputs])?)?;
-                if let Some(bias) = bias {
-                    self.reads(*bias, weights.outputs)?;
-                }
-                self.writes(*out, product(&[rows, weights.outputs])?, &[&[*x], bias.as_slice()].concat())
+                self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)
+            }
+            Step::DynamicLinear { x, rows, weights, bias, out } => {
+                self.tiles(weights)?;
+                self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], batch, .. } => {
                 let (batches, reach_a, reach_b) = self.broadcast(batch)?;

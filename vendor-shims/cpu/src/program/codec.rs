@@ -5,6 +5,7 @@ use crate::error::CpuError;
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Unary};
 use crate::kernels::encoding::{Element, Encoding};
+use crate::kernels::integer::IntegerType;
 use crate::kernels::linear::PanelType;
 use crate::kernels::norm::RmsNorm;
 use crate::kernels::reduce::Reduction;
@@ -189,6 +190,7 @@ macro_rules! coded_struct {
 }
 coded_struct!(Operand { place, offset, elements });
 coded_struct!(PackedWeights { offset, kind, scales, inputs, outputs });
+coded_struct!(PackedTiles { offset, kind, scales, inputs, outputs });
 coded_struct!(RmsNorm { width, eps, offset });
 coded_struct!(Heads { heads, kv_heads, head_dim, scale, softcap });
 coded_struct!(Broadcast { shape, a, b });
@@ -226,6 +228,7 @@ macro_rules! coded_enum {
 coded_enum!(Place { 0 => Arena, 1 => Constant, 2 => Bound(port) });
 coded_enum!(Extent { 0 => Fixed(count), 1 => PerRow(count) });
 coded_enum!(PanelType { 0 => F32, 1 => Bf16, 2 => F16, 3 => I8, 4 => I4, 5 => I2 });
+coded_enum!(IntegerType { 0 => I8, 1 => I4, 2 => I2 });
 coded_enum!(PackedScales { 0 => None, 1 => PerOutput { offset }, 2 => PerBlock { offset, size } });
 coded_enum!(Element { 0 => F32, 1 => F16, 2 => Bf16, 3 => U16, 4 => I16, 5 => U8, 6 => I8, 7 => I32 });
 coded_enum!(PortDirection { 0 => Input, 1 => Output, 2 => State, 3 => StateRead });

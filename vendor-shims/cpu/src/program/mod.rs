@@ -8,7 +8,7 @@ mod codec;
 mod step;
 
 pub use codec::{Reader, decode, encode};
-pub use step::{AttentionKeys, Extent, Operand, PackedScales, PackedWeights, Place, Step};
+pub use step::{AttentionKeys, Extent, Operand, PackedScales, PackedTiles, PackedWeights, Place, Step};
 
 use crate::kernels::encoding::Encoding;
 

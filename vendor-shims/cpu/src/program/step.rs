@@ -1,6 +1,7 @@
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Unary};
 use crate::kernels::encoding::Encoding;
+use crate::kernels::integer::{Geometry, IntegerType};
 use crate::kernels::linear::PanelType;
 use crate::kernels::norm::RmsNorm;
 use crate::kernels::reduce::Reduction;
@@ -107,6 +108,44 @@ impl PackedWeights {
     }
 }
 
+/// Tiles of integers in the weight section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedTiles {
+    /// First byte in the section.
+    pub offset: u64,
+    /// Stored type.
+    pub kind: IntegerType,
+    /// What they are multiplied with.
+    pub scales: PackedScales,
+    /// Inputs.
+    pub inputs: u64,
+    /// Outputs.
+    pub outputs: u64,
+}
+
+impl PackedTiles {
+    /// How the inputs lie; of tiles whose dimensions were checked.
+    pub fn geometry(&self) -> Geometry {
+        let size = match self.scales {
+            PackedScales::PerBlock { size, .. } => Some(size as usize),
+            _ => None,
+        };
+        Geometry::new(self.inputs as usize, size)
+    }
+
+    /// Bytes of the tiles and of the scales; of tiles whose dimensions were checked.
+    pub fn bytes(&self) -> [u64; 2] {
+        let panels = self.outputs.div_ceil(LANES as u64);
+        let geometry = self.geometry();
+        let scales = match self.scales {
+            PackedScales::None => 0,
+            PackedScales::PerOutput { .. } => self.outputs * 4,
+            PackedScales::PerBlock { .. } => panels * geometry.blocks as u64 * 2 * LANES as u64,
+        };
+        [panels * geometry.panel_bytes(self.kind) as u64, scales]
+    }
+}
+
 /// Where the keys of an attention come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionKeys {
@@ -144,8 +183,8 @@ pub enum Step {
         x: Operand,
         /// Rows.
         rows: Extent,
-        /// Packed `[outputs, inputs]`, integers with scales.
-        weights: PackedWeights,
+        /// Packed `[outputs, inputs]`.
+        weights: PackedTiles,
         /// `[outputs]`
         bias: Option<Operand>,
         /// `[rows, outputs]`

@@ -35,6 +35,15 @@ impl IntegerType {
         }
     }
 
+    /// Lower-case name, as in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            IntegerType::I8 => "i8",
+            IntegerType::I4 => "i4",
+            IntegerType::I2 => "i2",
+        }
+    }
+
     /// What is added to a value before it is stored.
     pub const fn offset(self) -> i32 {
         match self {

@@ -124,6 +124,7 @@ unsafe fn tile<
     let (q, block_sums) =
         unsafe { (rows.q.as_ptr().add(row * length), rows.sums.as_ptr().add(row * blocks)) };
     let mut values = [[f.splat(0.0); PANELS]; ROWS];
+    let mut lanes = [[[0i32; LANES]; PANELS]; ROWS];
     let mut totals = [[[0.0f64; LANES]; PANELS]; ROWS];
     let mut place = 0;
     for block in 0..if MODE == WHOLE { 1 } else { blocks } {
@@ -176,14 +177,18 @@ unsafe fn tile<
                 for chain in 1..CHAINS {
                     sum = d.add(sum, sums[r][p][chain]);
                 }
-                match MODE {
-                    SCALED => values[r][p] = f.fma(d.widen(sum), scale, values[r][p]),
-                    WHOLE => finish(d.lanes(sum).map(f64::from), operands, row + r, panel + p, target),
-                    _ => {
-                        for (total, sum) in totals[r][p].iter_mut().zip(d.lanes(sum)) {
-                            *total += f64::from(sum);
-                        }
-                    }
+                if MODE == SCALED {
+                    values[r][p] = f.fma(d.widen(sum), scale, values[r][p]);
+                } else {
+                    // To memory with as little around it as can be: only loops that the compiler unrolls keep sums in registers before.
+                    lanes[r][p] = d.lanes(sum);
+                }
+            }
+        }
+        if MODE == LONG {
+            for (totals, lanes) in totals.as_flattened_mut().iter_mut().zip(lanes.as_flattened()) {
+                for (total, lane) in totals.iter_mut().zip(lanes) {
+                    *total += f64::from(*lane);
                 }
             }
         }
@@ -193,7 +198,7 @@ unsafe fn tile<
             match MODE {
                 SCALED => finish_scaled(f, values[r][p], operands, row + r, panel + p, target),
                 LONG => finish(totals[r][p], operands, row + r, panel + p, target),
-                _ => {}
+                _ => finish(lanes[r][p].map(f64::from), operands, row + r, panel + p, target),
             }
         }
     }
@@ -279,12 +284,21 @@ pub fn stream<D: Dot, W: Stored>(
                     row += $rows;
                 }};
             }
-            match (mode, rows - row, <D::F as Simd>::REGISTERS) {
-                (WHOLE, 4.., Registers::Few | Registers::Many) => cover!(WHOLE, 4, 1),
-                (WHOLE, ..) => cover!(WHOLE, 1, 4),
-                (SCALED, 4.., Registers::Many) => cover!(SCALED, 4, 1),
-                (SCALED, ..) => cover!(SCALED, 1, 2),
-                _ => cover!(LONG, 1, 1),
+            // Conditions that are constant per level leave out the shapes that it does not use.
+            if const { matches!(<D::F as Simd>::REGISTERS, Registers::None) } {
+                match mode {
+                    WHOLE => cover!(WHOLE, 1, 1),
+                    SCALED => cover!(SCALED, 1, 1),
+                    _ => cover!(LONG, 1, 1),
+                }
+            } else {
+                match (mode, rows - row) {
+                    (WHOLE, 4..) => cover!(WHOLE, 4, 1),
+                    (WHOLE, _) => cover!(WHOLE, 1, 4),
+                    (SCALED, 2..) => cover!(SCALED, 2, 1),
+                    (SCALED, _) => cover!(SCALED, 1, 2),
+                    _ => cover!(LONG, 1, 1),
+                }
             }
         }
     }
@@ -355,15 +369,28 @@ pub fn multiply<D: Dot, W: Stored>(
             }};
         }
         // Sums fill the register file without spilling; those of scaled blocks take two registers each.
-        match (mode, <D::F as Simd>::REGISTERS, left) {
-            (WHOLE, Registers::Many, 6..) => cover!(WHOLE, 6, 4),
-            (WHOLE, Registers::Many, 2..) => cover!(WHOLE, 2, 4),
-            (WHOLE, Registers::Few, 4..) => cover!(WHOLE, 4, 1),
-            (WHOLE, ..) => cover!(WHOLE, 1, 1),
-            (SCALED, Registers::Many, 6..) => cover!(SCALED, 6, 2),
-            (SCALED, Registers::Many | Registers::Few, 2..) => cover!(SCALED, 2, 1),
-            (SCALED, ..) => cover!(SCALED, 1, 1),
-            _ => cover!(LONG, 1, 1),
+        if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } {
+            match (mode, left) {
+                (WHOLE, 6..) => cover!(WHOLE, 6, 4),
+                (WHOLE, _) => cover!(WHOLE, 1, 4),
+                (SCALED, 6..) => cover!(SCALED, 6, 2),
+                (SCALED, _) => cover!(SCALED, 1, 2),
+                _ => cover!(LONG, 1, 1),
+            }
+        } else if const { matches!(<D::F as Simd>::REGISTERS, Registers::Few) } {
+            match (mode, left) {
+                (WHOLE, 4..) => cover!(WHOLE, 4, 1),
+                (WHOLE, _) => cover!(WHOLE, 1, 1),
+                (SCALED, 2..) => cover!(SCALED, 2, 1),
+                (SCALED, _) => cover!(SCALED, 1, 1),
+                _ => cover!(LONG, 1, 1),
+            }
+        } else {
+            match mode {
+                WHOLE => cover!(WHOLE, 1, 1),
+                SCALED => cover!(SCALED, 1, 1),
+                _ => cover!(LONG, 1, 1),
+            }
         }
     }
 }

@@ -5,15 +5,11 @@
 //! Blocking over k parks the accumulator in the output, which rounds nothing, so tiles, threads and rows are free to be
 //! chosen for speed. Scales per output multiply the sum at its end, as `sum · scale` or `fma(sum, scale, bias)`; scales per block
 //! multiply the weights, which rounds nothing: four bits times the eleven of a binary16 fit. A bias without scales is added last.
-//!
-//! [`dynamic_linear`] sums integers, exactly.
 
-mod dynamic;
 mod pack;
 mod product;
 mod tile;
 
-pub use dynamic::{dynamic_linear, dynamic_scratch_values, quantise_rows};
 pub use pack::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
 pub use product::{Sizes, mat_mul, scratch_values};
 

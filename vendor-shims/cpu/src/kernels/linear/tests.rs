@@ -192,55 +192,6 @@ proptest! {
         let panels = Panels { data: integers.data(&[]), scales, inputs, outputs };
         same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
     }
-
-    #[test]
-    fn quantised_rows_are_summed_exactly(
-        rows in 1usize..30, inputs in 1usize..2500, outputs in 1usize..150, block in 1usize..70, seed: u64, with_bias: bool,
-    ) {
-        let x = values(rows * inputs, seed);
-        let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
-        let scales: Vec<f32> = values(outputs, seed ^ 7).iter().map(|scale| scale / 100.0).collect();
-        let quantised: Vec<(f32, Vec<i64>)> = x.chunks(inputs).map(|row| {
-            let largest = row.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
-            let scale = largest * (1.0 / 127.0);
-            (scale, row.iter().map(|value| (value / scale).round_ties_even() as i64).collect())
-        }).collect();
-        let add = |output: usize| bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
-        for kind in [PanelType::I8, PanelType::I4, PanelType::I2] {
-            let integers = Integers::new(kind, inputs, outputs, seed ^ 0x55);
-            let bytes = integers.bytes();
-            let mut expected = Vec::new();
-            for (scale, q) in &quantised {
-                for (output, held) in scales.iter().enumerate() {
-                    let w = &integers.raw[output * inputs..][..inputs];
-                    let sum: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
-                    let scale = f64::from(*scale) * f64::from(*held);
-                    expected.push((sum as f64 * scale + add(output)) as f32);
-                }
-            }
-            let panels = Panels { data: integers.data(&bytes), scales: Scales::PerOutput(&scales), inputs, outputs };
-            dynamic_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
-        }
-        let integers = Integers::new(PanelType::I4, inputs, outputs, seed ^ 0x33);
-        let blocks = inputs.div_ceil(block);
-        let scales: Vec<u16> = (0..outputs * blocks).map(|i| (i as u64 * 40503 % 0x4800) as u16).collect();
-        let mut expected = Vec::new();
-        for (scale, q) in &quantised {
-            for output in 0..outputs {
-                let w = &integers.raw[output * inputs..][..inputs];
-                let mut sum = 0.0f64;
-                for (index, (q, w)) in q.chunks(block).zip(w.chunks(block)).enumerate() {
-                    let part: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
-                    sum += part as f64 * f64::from(crate::simd::widen_f16(scales[output * blocks + index]));
-                }
-                expected.push((sum * f64::from(*scale) + add(output)) as f32);
-            }
-        }
-        let scales = block_panels(&scales, blocks, outputs);
-        let scales = Scales::PerBlock { size: block, values: &scales };
-        let panels = Panels { data: integers.data(&[]), scales, inputs, outputs };
-        dynamic_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
-    }
 }
 
 fn same_everywhere(
@@ -258,55 +209,4 @@ fn same_everywhere(
         }
     }
     Ok(())
-}
-
-fn dynamic_everywhere(
-    x: &[f32],
-    panels: Panels<'_>,
-    bias: Option<&[f32]>,
-    rows: usize,
-    expected: &[f32],
-) -> Result<(), TestCaseError> {
-    for level in Level::available() {
-        for threads in [1, 3] {
-            let mut out = vec![f32::NAN; rows * panels.outputs];
-            let mut scratch = vec![f32::NAN; dynamic_scratch_values(panels.inputs, rows).unwrap()];
-            dynamic_linear(level, &Pool::eager(threads), x, panels, bias, rows, &mut scratch, &mut out);
-            prop_assert_eq!(bits(&out), bits(expected), "{} with {} threads", level.name(), threads);
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn the_longest_sums_are_exact() {
-    // The largest products of one sign, more than f32 can count.
-    let (inputs, outputs) = (1 << 16, 17);
-    let raw = vec![-128i8; inputs * outputs];
-    let mut packed = vec![0u8; 2 * LANES * inputs];
-    for (panel, target) in packed.chunks_mut(LANES * inputs).enumerate() {
-        let rows = panel * LANES * inputs..((panel + 1) * LANES).min(outputs) * inputs;
-        pack_integers(PanelType::I8, &raw[rows], inputs, target);
-    }
-    let bytes: Vec<i8> = packed.iter().map(|byte| *byte as i8).collect();
-    let mut x = vec![127.0; inputs];
-    x[inputs - 1] = 126.0;
-    let scales = vec![1.0; outputs];
-    let data = PanelData::I8(bytes.as_chunks().0);
-    let panels = Panels { data, scales: Scales::PerOutput(&scales), inputs, outputs };
-    let row_scale = f64::from(127.0f32 * (1.0 / 127.0));
-    let exact = (-128.0 * (127.0 * inputs as f64 - 1.0) * row_scale) as f32;
-    dynamic_everywhere(&x, panels, None, 1, &vec![exact; outputs]).unwrap();
-}
-
-#[test]
-fn rows_of_zeros_and_of_nothing() {
-    let scales = [0.5; 3];
-    let weights = vec![[7i8; LANES]; 4];
-    let panels =
-        Panels { data: PanelData::I8(&weights), scales: Scales::PerOutput(&scales), inputs: 4, outputs: 3 };
-    dynamic_everywhere(&[0.0; 8], panels, Some(&[1.0, 2.0, 3.0]), 2, &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
-        .unwrap();
-    let none = Panels { data: PanelData::I8(&[]), inputs: 0, ..panels };
-    dynamic_everywhere(&[], none, Some(&[1.0, 2.0, 3.0]), 2, &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]).unwrap();
 }

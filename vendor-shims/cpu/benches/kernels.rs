@@ -1,6 +1,9 @@
 //! Prints what the kernels reach on this machine, after checking that they give the bits of the scalar twin.
 //!
-//! `cargo run --release -p shardwright-shim-cpu --example kernels [THREADS…]`
+//! `cargo bench -p shardwright-shim-cpu [-- [read | integer | linear | attention]… [THREADS…]]`
+//!
+//! `integer` multiplies what the matrices of one token multiply, in the shapes of Gemma 3 270M and 1B and in memory of their size, so that one
+//! row is bound by memory as it is in a model. The same memory is read beside it, before and after.
 //!
 //! Timings of one thread count the time on the core, so they hold on a busy machine; the others are by the clock.
 //!
@@ -12,11 +15,13 @@ use std::time::Instant;
 
 use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
 use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
-use shardwright_shim_cpu::kernels::linear::{
-    PanelData, Panels, Scales, dynamic_linear, dynamic_scratch_values, linear, packed_elements,
+use shardwright_shim_cpu::kernels::integer::{
+    Geometry, IntegerType, Tiles, integer_linear, scratch_values as integer_scratch,
 };
+use shardwright_shim_cpu::kernels::linear::{PanelData, Panels, Scales, linear, packed_elements};
 use shardwright_shim_cpu::pool::Pool;
-use shardwright_shim_cpu::simd::Level;
+use shardwright_shim_cpu::simd::dot::DotLevel;
+use shardwright_shim_cpu::simd::{LANES, Level};
 
 fn values(count: usize) -> Vec<f32> {
     let mut state = count as u64;
@@ -50,11 +55,147 @@ fn best(threads: usize, mut run: impl FnMut()) -> f64 {
             _ => each.0.elapsed().as_secs_f64(),
         };
         best = best.min(seconds / times as f64);
-        if start.elapsed().as_secs_f64() > 2.0 {
+        if start.elapsed().as_secs_f64() > 1.0 {
             break;
         }
     }
     best
+}
+
+/// The matrices of a model: name, layers, inputs and outputs of each matrix of a layer, and of the head.
+type Model = (&'static str, usize, [(usize, usize); 4], (usize, usize));
+
+const MODELS: [Model; 2] = [
+    ("270m", 18, [(640, 1536), (1024, 640), (640, 4096), (2048, 640)], (640, 262_144)),
+    ("1b", 26, [(1152, 1536), (1024, 1152), (1152, 13_824), (6912, 1152)], (1152, 262_144)),
+];
+
+/// A matrix of a model, in memory of its own.
+struct Matrix {
+    inputs: usize,
+    outputs: usize,
+    data: Vec<u8>,
+    per_output: Vec<f32>,
+    per_block: Vec<[u16; LANES]>,
+}
+
+impl Matrix {
+    fn new((inputs, outputs): (usize, usize), kind: IntegerType, block: Option<usize>) -> Matrix {
+        let geometry = Geometry::new(inputs, block);
+        let panels = outputs.div_ceil(LANES);
+        let blocks = if block.is_some() { panels * geometry.blocks } else { 0 };
+        Matrix {
+            inputs,
+            outputs,
+            // As integers any bytes will do.
+            data: (0..panels * geometry.panel_bytes(kind))
+                .map(|at| (at as u32).wrapping_mul(2_654_435_769).to_be_bytes()[0])
+                .collect(),
+            per_output: (0..outputs).map(|output| 1e-3 + output as f32 * 1e-7).collect(),
+            per_block: (0..blocks).map(|at| [0x1400 | (at % 0x3ff) as u16; LANES]).collect(),
+        }
+    }
+
+    fn tiles(&self, kind: IntegerType, block: Option<usize>) -> Tiles<'_> {
+        let scales = match block {
+            Some(size) => Scales::PerBlock { size, values: &self.per_block },
+            None => Scales::PerOutput(&self.per_output),
+        };
+        Tiles { kind, data: &self.data, scales, inputs: self.inputs, outputs: self.outputs }
+    }
+
+    fn bytes(&self) -> usize {
+        self.data.len()
+            + if self.per_block.is_empty() { 4 * self.per_output.len() } else { 32 * self.per_block.len() }
+    }
+}
+
+/// Bandwidth at which the weights are read, in GB/s.
+fn probe(pool: &Pool, matrices: &[Matrix]) -> f64 {
+    const PART: usize = 1 << 20;
+    let parts: Vec<&[u8]> = matrices.iter().flat_map(|matrix| matrix.data.chunks(PART)).collect();
+    let seconds = best(pool.threads(), || {
+        pool.run(parts.len(), &|part| {
+            let mut sums = [0u64; 64];
+            for bytes in parts[part].as_chunks::<512>().0 {
+                for (sum, word) in sums.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                    *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+                }
+            }
+            black_box(sums);
+        });
+    });
+    parts.iter().map(|part| part.len()).sum::<usize>() as f64 / seconds / 1e9
+}
+
+fn integers() {
+    let forms = [
+        ("i8", IntegerType::I8, None),
+        ("i4", IntegerType::I4, None),
+        ("i8/32", IntegerType::I8, Some(32)),
+        ("i4/32", IntegerType::I4, Some(32)),
+    ];
+    let level = Level::detect();
+    for (model, layers, layer, head) in MODELS {
+        for (name, kind, block) in forms {
+            let mut matrices: Vec<Matrix> =
+                (0..layers).flat_map(|_| layer).map(|shape| Matrix::new(shape, kind, block)).collect();
+            matrices.push(Matrix::new(head, kind, block));
+            let bytes: usize = matrices.iter().map(Matrix::bytes).sum();
+            let longest = layer.iter().chain([&head]).map(|(inputs, _)| *inputs).max().unwrap_or(0);
+            let widest = layer.iter().map(|(_, outputs)| *outputs).max().unwrap_or(0);
+            for threads in thread_counts() {
+                let pool = Pool::new(threads);
+                let dot = DotLevel::within(level);
+                for (rows, matrices) in
+                    [(1, &matrices[..]), (128, &matrices[..4 * layers]), (512, &matrices[..4 * layers])]
+                {
+                    let x = values(rows * longest);
+                    let mut out = vec![0.0; rows * if rows == 1 { head.1 } else { widest }];
+                    let needed = matrices.iter().map(|matrix| {
+                        integer_scratch(Geometry::new(matrix.inputs, block), rows, threads).expect("small")
+                    });
+                    let mut scratch = vec![0.0; needed.max().unwrap_or(0)];
+                    let mut run = |matrix: &Matrix| {
+                        let tiles = matrix.tiles(kind, block);
+                        integer_linear(level, dot, &pool, &x, tiles, None, rows, &mut scratch, &mut out);
+                    };
+                    // The scalar twin is slow: a few rows of a few panels stand for all.
+                    let few = Tiles { outputs: 80, ..matrices[0].tiles(kind, block) };
+                    let some = rows.min(9);
+                    let [twin, got] = [DotLevel::Scalar, dot].map(|dot| {
+                        let mut out = vec![0.0; some * 80];
+                        let mut scratch =
+                            vec![0.0; integer_scratch(few.geometry(), some, threads).expect("small")];
+                        integer_linear(level, dot, &pool, &x, few, None, some, &mut scratch, &mut out);
+                        out
+                    });
+                    assert_bits(&got, &twin, name);
+                    if rows == 1 {
+                        let before = probe(&pool, matrices);
+                        let seconds = best(threads, || matrices.iter().for_each(&mut run));
+                        let after = probe(&pool, matrices);
+                        let rate = bytes as f64 / seconds / 1e9;
+                        println!(
+                            "integer {model:5} {name:5} {:11} {threads} threads    1 row   {rate:6.1} GB/s, read {before:5.1} and {after:5.1}: {:3.0} %, {:6.1} tokens/s",
+                            dot.name(),
+                            200.0 * rate / (before + after),
+                            1.0 / seconds,
+                        );
+                        continue;
+                    }
+                    let products: usize = matrices.iter().map(|matrix| matrix.inputs * matrix.outputs).sum();
+                    let seconds = best(threads, || matrices.iter().for_each(&mut run));
+                    println!(
+                        "integer {model:5} {name:5} {:11} {threads} threads  {rows:3} rows  {:6.1} GMAC/s, {:7.1} tokens/s",
+                        dot.name(),
+                        (rows * products) as f64 / seconds / 1e9,
+                        rows as f64 / seconds,
+                    );
+                }
+            }
+        }
+    }
 }
 
 fn assert_bits(got: &[f32], expected: &[f32], what: &str) {
@@ -64,13 +205,26 @@ fn assert_bits(got: &[f32], expected: &[f32], what: &str) {
     );
 }
 
-/// Thread counts to try: those of the command line, or 1, 2 and 4.
+/// Thread counts to try: those of the command line, or 1 and 2.
 fn thread_counts() -> Vec<usize> {
     let asked: Vec<usize> = std::env::args().skip(1).filter_map(|count| count.parse().ok()).collect();
-    if asked.is_empty() { vec![1, 2, 4] } else { asked }
+    if asked.is_empty() { vec![1, 2] } else { asked }
 }
 
 fn main() {
+    let chosen = |name: &str| {
+        let mut words = std::env::args()
+            .skip(1)
+            .filter(|word| !word.starts_with("--") && word.parse::<usize>().is_err())
+            .peekable();
+        words.peek().is_none() || words.any(|word| word == name)
+    };
+    let sections: [(&str, fn()); 4] =
+        [("read", reads), ("integer", integers), ("linear", linears), ("attention", attentions)];
+    sections.into_iter().filter(|(name, _)| chosen(name)).for_each(|(_, section)| section());
+}
+
+fn reads() {
     let wide = values(64 << 20);
     for threads in thread_counts() {
         let pool = Pool::new(threads);
@@ -92,8 +246,9 @@ fn main() {
             256.0 / 1024.0 * 1.073_741_824 / seconds
         );
     }
-    drop(wide);
+}
 
+fn linears() {
     let (inputs, outputs) = (2048, 16384);
     let f32_panels = values(packed_elements(inputs, outputs));
     let bf16_panels: Vec<u16> = f32_panels.iter().map(|v| (v.to_bits() >> 16) as u16).collect();
@@ -145,25 +300,13 @@ fn main() {
                     (inputs * outputs) as f64 * bytes / one / 1e9,
                     (2 * rows * inputs * outputs) as f64 / many / 1e9,
                 );
-                if matches!(scales, Scales::None) {
-                    continue;
-                }
-                let mut scratch = vec![0.0; dynamic_scratch_values(inputs, rows).expect("small")];
-                let mut run = |rows: usize| {
-                    best(threads, || {
-                        dynamic_linear(level, &pool, &x, weights, None, rows, &mut scratch, &mut out)
-                    })
-                };
-                println!(
-                    "dynamic {name:4} {:8} {threads} threads  1 row {:7.1} GB/s  {rows} rows {:7.1} GFLOP/s",
-                    level.name(),
-                    (inputs * outputs) as f64 * bytes / run(1) / 1e9,
-                    (2 * rows * inputs * outputs) as f64 / run(rows) / 1e9,
-                );
             }
         }
     }
+}
 
+fn attentions() {
+    let rows = 128;
     let heads = Heads { heads: 8, kv_heads: 1, head_dim: 256, scale: 1.0, softcap: 0.0 };
     let capacity = 4096;
     let [k, v] = [(); 2].map(|()| &*values(capacity * 256).leak());
