@@ -3,6 +3,7 @@
 //! What MediaTek's own library makes of the same calls only a phone tells.
 
 mod failures;
+mod flags;
 mod library;
 mod memory;
 mod operations;
