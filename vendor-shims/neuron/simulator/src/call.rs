@@ -87,8 +87,13 @@ pub fn call(
         }
         Some(How::Signal(signal)) => {
             finish_line(&configuration, line, &format!("signal {signal}"));
-            // SAFETY: raising a signal in this process has no preconditions.
-            unsafe { libc::raise(signal) };
+            // A handler may return, expecting that a real fault would come again, as the standard library's does for SIGSEGV: the second one finds none.
+            // SAFETY: raising a signal in this process and giving up its handler have no preconditions.
+            unsafe {
+                libc::raise(signal);
+                libc::signal(signal, libc::SIG_DFL);
+                libc::raise(signal);
+            }
             return result::OP_FAILED;
         }
         Some(How::Exit(status)) => {

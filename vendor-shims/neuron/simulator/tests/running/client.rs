@@ -4,7 +4,9 @@ use std::ffi::CString;
 use std::ptr;
 
 use neuron_adapter::*;
-use shardwright_neuron_adapter::operand::{self as raw, OperandType, PerChannelQuantParams, SymmPerChannelQuantParams};
+use shardwright_neuron_adapter::operand::{
+    self as raw, OperandType, PerChannelQuantParams, SymmPerChannelQuantParams,
+};
 use shardwright_neuron_adapter::{extension, operand as kind};
 
 /// What an operand is.
@@ -68,14 +70,22 @@ impl Kind {
             .chunks_exact(width)
             .map(|bytes| {
                 let stored = match (self.of, bytes) {
-                    (kind::TENSOR_FLOAT32 | kind::FLOAT32, _) => f64::from(f32::from_le_bytes(bytes.try_into().expect("four"))),
-                    (kind::TENSOR_FLOAT16, _) => half::f16::from_le_bytes(bytes.try_into().expect("two")).to_f64(),
+                    (kind::TENSOR_FLOAT32 | kind::FLOAT32, _) => {
+                        f64::from(f32::from_le_bytes(bytes.try_into().expect("four")))
+                    }
+                    (kind::TENSOR_FLOAT16, _) => {
+                        half::f16::from_le_bytes(bytes.try_into().expect("two")).to_f64()
+                    }
                     (kind::TENSOR_QUANT8_ASYMM | kind::TENSOR_BOOL8, _) => f64::from(bytes[0]),
                     (_, [a]) => f64::from(*a as i8),
                     (_, [a, b]) => f64::from(i16::from_le_bytes([*a, *b])),
                     _ => f64::from(i32::from_le_bytes(bytes.try_into().expect("four"))),
                 };
-                if self.is_quantised() { (stored - f64::from(self.zero)) * f64::from(self.scale) } else { stored }
+                if self.is_quantised() {
+                    (stored - f64::from(self.zero)) * f64::from(self.scale)
+                } else {
+                    stored
+                }
             })
             .collect()
     }
@@ -98,7 +108,9 @@ pub struct Compiled {
 /// The message of the last refusal on this thread.
 pub fn last_message() -> String {
     // SAFETY: a text that stays until the next refusal on this thread.
-    unsafe { std::ffi::CStr::from_ptr(ShardwrightNeuronSimulator_lastMessage()) }.to_string_lossy().into_owned()
+    unsafe { std::ffi::CStr::from_ptr(ShardwrightNeuronSimulator_lastMessage()) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn fine(code: i32) {
@@ -136,7 +148,9 @@ impl Model {
     pub fn constant(&mut self, kind: &Kind, bytes: Vec<u8>) -> u32 {
         let index = self.operand(kind);
         // SAFETY: the bytes are kept until the compilation is dropped; their place does not move with their owner.
-        fine(unsafe { NeuronModel_setOperandValue(self.handle, index as i32, bytes.as_ptr().cast(), bytes.len()) });
+        fine(unsafe {
+            NeuronModel_setOperandValue(self.handle, index as i32, bytes.as_ptr().cast(), bytes.len())
+        });
         self.kept.push(bytes);
         index
     }
@@ -146,9 +160,15 @@ impl Model {
     }
 
     pub fn symmetric_channels(&mut self, index: u32, axis: u32, scales: &[f32]) -> i32 {
-        let parameters = SymmPerChannelQuantParams { channel_dimension: axis, scale_count: scales.len() as u32, scales: scales.as_ptr() };
+        let parameters = SymmPerChannelQuantParams {
+            channel_dimension: axis,
+            scale_count: scales.len() as u32,
+            scales: scales.as_ptr(),
+        };
         // SAFETY: the scales live for the call.
-        unsafe { NeuronModel_setOperandSymmPerChannelQuantParams(self.handle, index as i32, &raw const parameters) }
+        unsafe {
+            NeuronModel_setOperandSymmPerChannelQuantParams(self.handle, index as i32, &raw const parameters)
+        }
     }
 
     pub fn channels(&mut self, index: u32, axis: u32, scales: &[f32], zeros: &[i32]) -> i32 {
@@ -160,7 +180,9 @@ impl Model {
             zero_points: zeros.as_ptr(),
         };
         // SAFETY: scales and zero points live for the call.
-        unsafe { NeuronModel_setOperandPerChannelQuantParams(self.handle, index as i32, &raw const parameters) }
+        unsafe {
+            NeuronModel_setOperandPerChannelQuantParams(self.handle, index as i32, &raw const parameters)
+        }
     }
 
     pub fn int(&mut self, value: i32) -> u32 {
@@ -186,8 +208,18 @@ impl Model {
         let (mut operand, mut operation) = (0, 0);
         // SAFETY: text and places live for the calls.
         unsafe {
-            fine(NeuronModel_getExtensionOperandType(self.handle, general.as_ptr(), extension::GENERAL_OPERAND_CODE, &raw mut operand));
-            fine(NeuronModel_getExtensionOperationType(self.handle, general.as_ptr(), extension::GENERAL_OPERATION_CODE, &raw mut operation));
+            fine(NeuronModel_getExtensionOperandType(
+                self.handle,
+                general.as_ptr(),
+                extension::GENERAL_OPERAND_CODE,
+                &raw mut operand,
+            ));
+            fine(NeuronModel_getExtensionOperationType(
+                self.handle,
+                general.as_ptr(),
+                extension::GENERAL_OPERATION_CODE,
+                &raw mut operation,
+            ));
         }
         let bytes = extension::string_operand(name).expect("short");
         (self.constant(&tensor(operand, &[bytes.len() as u32], 0.0, 0), bytes), operation)
@@ -196,7 +228,14 @@ impl Model {
     pub fn try_operation(&mut self, code: i32, inputs: &[u32], outputs: &[u32]) -> i32 {
         // SAFETY: the lists live for the call.
         unsafe {
-            NeuronModel_addOperation(self.handle, code, inputs.len() as u32, inputs.as_ptr(), outputs.len() as u32, outputs.as_ptr())
+            NeuronModel_addOperation(
+                self.handle,
+                code,
+                inputs.len() as u32,
+                inputs.as_ptr(),
+                outputs.len() as u32,
+                outputs.as_ptr(),
+            )
         }
     }
 
@@ -284,10 +323,22 @@ pub fn run(compilation: *mut raw::Compilation, inputs: &[Vec<u8>], outputs: &[us
     unsafe {
         fine(NeuronExecution_create(compilation, &raw mut execution));
         for (index, input) in inputs.iter().enumerate() {
-            fine(NeuronExecution_setInput(execution, index as i32, ptr::null(), input.as_ptr().cast(), input.len()));
+            fine(NeuronExecution_setInput(
+                execution,
+                index as i32,
+                ptr::null(),
+                input.as_ptr().cast(),
+                input.len(),
+            ));
         }
         for (index, output) in found.iter_mut().enumerate() {
-            fine(NeuronExecution_setOutput(execution, index as i32, ptr::null(), output.as_mut_ptr().cast(), output.len()));
+            fine(NeuronExecution_setOutput(
+                execution,
+                index as i32,
+                ptr::null(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+            ));
         }
         fine(NeuronExecution_setBoostHint(execution, 100));
         fine(NeuronExecution_compute(execution));
@@ -300,7 +351,14 @@ pub fn run(compilation: *mut raw::Compilation, inputs: &[Vec<u8>], outputs: &[us
 pub fn restore(blob: &[u8]) -> Result<Compiled, (i32, String)> {
     let (mut model, mut handle) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: bytes and places live for the call.
-    let code = unsafe { NeuronModel_restoreFromCompiledNetwork(&raw mut model, &raw mut handle, blob.as_ptr().cast(), blob.len()) };
+    let code = unsafe {
+        NeuronModel_restoreFromCompiledNetwork(
+            &raw mut model,
+            &raw mut handle,
+            blob.as_ptr().cast(),
+            blob.len(),
+        )
+    };
     if code != 0 {
         return Err((code, last_message()));
     }

@@ -1,7 +1,7 @@
 //! Each operation beside a plain formula: inputs decoded, computed in 64 bits, and held to the result within a step of its quantisation.
 
 use shardwright_neuron_adapter::operand::{
-    BOOL, EXT_TENSOR_QUANT4_SYMM, TENSOR_BOOL8, TENSOR_FLOAT16, TENSOR_FLOAT32, TENSOR_INT32, TENSOR_QUANT8_ASYMM,
+    EXT_TENSOR_QUANT4_SYMM, TENSOR_BOOL8, TENSOR_FLOAT16, TENSOR_FLOAT32, TENSOR_INT32, TENSOR_QUANT8_ASYMM,
     TENSOR_QUANT8_ASYMM_SIGNED, TENSOR_QUANT8_SYMM, TENSOR_QUANT8_SYMM_PER_CHANNEL, TENSOR_QUANT16_SYMM,
 };
 use shardwright_neuron_adapter::{extension, operation as op};
@@ -34,7 +34,10 @@ fn close(out: &Kind, found: &[f64], expected: &[f64], steps: f64, what: &str) {
             _ if out.is_quantised() => steps * f64::from(out.scale) * 1.0001,
             _ => 0.0,
         };
-        assert!((found - expected).abs() <= allowed, "{what}: element {at} is {found}, not {expected}, ± {allowed}");
+        assert!(
+            (found - expected).abs() <= allowed,
+            "{what}: element {at} is {found}, not {expected}, ± {allowed}"
+        );
     }
 }
 
@@ -42,7 +45,16 @@ fn close(out: &Kind, found: &[f64], expected: &[f64], steps: f64, what: &str) {
 type Arguments<'a> = &'a dyn Fn(&mut Model) -> Vec<u32>;
 
 /// Runs one operation on generated inputs and holds it to the formula.
-fn check(what: &str, code: i32, inputs: &[Kind], bounds: &[f64], arguments: Arguments<'_>, out: &Kind, steps: f64, formula: &dyn Fn(&[Vec<f64>]) -> Vec<f64>) {
+fn check(
+    what: &str,
+    code: i32,
+    inputs: &[Kind],
+    bounds: &[f64],
+    arguments: Arguments<'_>,
+    out: &Kind,
+    steps: f64,
+    formula: &dyn Fn(&[Vec<f64>]) -> Vec<f64>,
+) {
     let mut model = Model::new();
     let mut operands: Vec<u32> = inputs.iter().map(|kind| model.operand(kind)).collect();
     let outside = operands.clone();
@@ -74,20 +86,42 @@ fn no_fuse(model: &mut Model) -> Vec<u32> {
 }
 
 fn product(x: &[f64], w: &[f64], depth: usize, columns: usize) -> Vec<f64> {
-    x.chunks(depth).flat_map(|x| w.chunks(depth).take(columns).map(move |w| x.iter().zip(w).map(|(x, w)| x * w).sum())).collect()
+    x.chunks(depth)
+        .flat_map(|x| w.chunks(depth).take(columns).map(move |w| x.iter().zip(w).map(|(x, w)| x * w).sum()))
+        .collect()
 }
 
 #[test]
 fn fully_connected_in_integers_is_the_product() {
     let (depth, columns) = (300usize, 24usize);
     for (x, wkind, out, what) in [
-        (i16s(&[1, 3, 300], 4.0), TENSOR_QUANT8_SYMM_PER_CHANNEL, i16s(&[1, 3, 24], 40.0), "A16W8 per channel"),
+        (
+            i16s(&[1, 3, 300], 4.0),
+            TENSOR_QUANT8_SYMM_PER_CHANNEL,
+            i16s(&[1, 3, 24], 40.0),
+            "A16W8 per channel",
+        ),
         (i16s(&[3, 300], 4.0), TENSOR_QUANT8_SYMM, i16s(&[3, 24], 40.0), "A16W8"),
         (i16s(&[3, 300], 4.0), EXT_TENSOR_QUANT4_SYMM, i16s(&[3, 24], 40.0), "A16W4"),
         (i16s(&[3, 300], 4.0), TENSOR_QUANT16_SYMM, i16s(&[3, 24], 40.0), "A16W16"),
-        (i8s(&[3, 300], 4.0, 11), TENSOR_QUANT8_SYMM_PER_CHANNEL, i8s(&[3, 24], 40.0, -9), "A8W8 per channel"),
-        (i8s(&[3, 300], 4.0, 11), TENSOR_QUANT8_ASYMM_SIGNED, i8s(&[3, 24], 40.0, -9), "A8W8 with zero points"),
-        (tensor(TENSOR_QUANT8_ASYMM, &[3, 300], 0.03, 120), TENSOR_QUANT8_ASYMM, tensor(TENSOR_QUANT8_ASYMM, &[3, 24], 0.4, 130), "u8"),
+        (
+            i8s(&[3, 300], 4.0, 11),
+            TENSOR_QUANT8_SYMM_PER_CHANNEL,
+            i8s(&[3, 24], 40.0, -9),
+            "A8W8 per channel",
+        ),
+        (
+            i8s(&[3, 300], 4.0, 11),
+            TENSOR_QUANT8_ASYMM_SIGNED,
+            i8s(&[3, 24], 40.0, -9),
+            "A8W8 with zero points",
+        ),
+        (
+            tensor(TENSOR_QUANT8_ASYMM, &[3, 300], 0.03, 120),
+            TENSOR_QUANT8_ASYMM,
+            tensor(TENSOR_QUANT8_ASYMM, &[3, 24], 0.4, 130),
+            "u8",
+        ),
     ] {
         for fuse in [0, 1] {
             let mut model = Model::new();
@@ -100,12 +134,14 @@ fn fully_connected_in_integers_is_the_product() {
                 _ => 0.004,
             };
             let zero = if matches!(wkind, TENSOR_QUANT8_ASYMM | TENSOR_QUANT8_ASYMM_SIGNED) { 5 } else { 0 };
-            let w = tensor(wkind, &[columns as u32, depth as u32], if per_channel { 0.0 } else { whole }, zero);
+            let w =
+                tensor(wkind, &[columns as u32, depth as u32], if per_channel { 0.0 } else { whole }, zero);
             let reals = numbers(columns * depth, 0.3, 3);
             let mut stored = Vec::new();
             let mut decoded = Vec::new();
             for (column, row) in reals.chunks(depth).enumerate() {
-                let kind = tensor(wkind, &w.dimensions, if per_channel { scales[column] } else { whole }, zero);
+                let kind =
+                    tensor(wkind, &w.dimensions, if per_channel { scales[column] } else { whole }, zero);
                 let bytes = kind.encode(row);
                 decoded.extend(kind.decode(&bytes));
                 stored.extend(bytes);
@@ -133,7 +169,8 @@ fn fully_connected_in_integers_is_the_product() {
                 .enumerate()
                 .map(|(at, sum)| {
                     let column = at % columns;
-                    let scale = f64::from(x.scale) * f64::from(if per_channel { scales[column] } else { whole });
+                    let scale =
+                        f64::from(x.scale) * f64::from(if per_channel { scales[column] } else { whole });
                     let real = (sum + f64::from(biases[column]) * scale).clamp(ends[0], ends[1]);
                     if fuse == 1 { real.max(0.0) } else { real }
                 })
@@ -149,9 +186,22 @@ fn fully_connected_in_real_numbers_is_the_product() {
     for (kind, steps) in [(TENSOR_FLOAT32, 40.0), (TENSOR_FLOAT16, 1.0)] {
         let of = |dimensions: &[u32]| tensor(kind, dimensions, 0.0, 0);
         let formula = |inputs: &[Vec<f64>]| {
-            product(&inputs[0], &inputs[1], 130, 7).iter().enumerate().map(|(at, sum)| sum + inputs[2][at % 7]).collect()
+            product(&inputs[0], &inputs[1], 130, 7)
+                .iter()
+                .enumerate()
+                .map(|(at, sum)| sum + inputs[2][at % 7])
+                .collect()
         };
-        check("FULLY_CONNECTED", op::FULLY_CONNECTED, &[of(&[2, 130]), of(&[7, 130]), of(&[7])], &[1.0, 1.0, 1.0], &no_fuse, &of(&[2, 7]), steps, &formula);
+        check(
+            "FULLY_CONNECTED",
+            op::FULLY_CONNECTED,
+            &[of(&[2, 130]), of(&[7, 130]), of(&[7])],
+            &[1.0, 1.0, 1.0],
+            &no_fuse,
+            &of(&[2, 7]),
+            steps,
+            &formula,
+        );
     }
 }
 
@@ -171,7 +221,9 @@ fn products_of_matrices_follow_their_flags_and_broadcast() {
                 if adjoint_y { [2, 1, 6, 50] } else { [2, 1, 50, 6] },
             );
             let formula = |inputs: &[Vec<f64>]| {
-                let at = |matrix: &[f64], row: usize, column: usize, columns: usize| matrix[row * columns + column];
+                let at = |matrix: &[f64], row: usize, column: usize, columns: usize| {
+                    matrix[row * columns + column]
+                };
                 let mut out = Vec::new();
                 for (batch, head) in (0..2).flat_map(|batch| (0..3).map(move |head| (batch, head))) {
                     let left = &inputs[0][(batch * 3 + head) * 200..][..200];
@@ -180,8 +232,13 @@ fn products_of_matrices_follow_their_flags_and_broadcast() {
                         out.push(
                             (0..50)
                                 .map(|k| {
-                                    let a = if adjoint_x { at(left, k, row, 4) } else { at(left, row, k, 50) };
-                                    let b = if adjoint_y { at(right, column, k, 50) } else { at(right, k, column, 6) };
+                                    let a =
+                                        if adjoint_x { at(left, k, row, 4) } else { at(left, row, k, 50) };
+                                    let b = if adjoint_y {
+                                        at(right, column, k, 50)
+                                    } else {
+                                        at(right, k, column, 6)
+                                    };
                                     a * b
                                 })
                                 .sum(),
@@ -191,7 +248,16 @@ fn products_of_matrices_follow_their_flags_and_broadcast() {
                 out
             };
             let flags = move |model: &mut Model| vec![model.truth(adjoint_x), model.truth(adjoint_y)];
-            check("BATCH_MATMUL", op::BATCH_MATMUL, &[make(&x), make(&y)], &[1.5, 1.5], &flags, &result(&[2, 3, 4, 6]), steps, &formula);
+            check(
+                "BATCH_MATMUL",
+                op::BATCH_MATMUL,
+                &[make(&x), make(&y)],
+                &[1.5, 1.5],
+                &flags,
+                &result(&[2, 3, 4, 6]),
+                steps,
+                &formula,
+            );
         }
     }
 }
@@ -216,29 +282,83 @@ fn pairs_of_elements_are_computed_within_a_step() {
         ];
         for (code, what, bound, one) in operations {
             let bounds = if code == op::DIV { [2.5, 1.9] } else { [2.5, 1.5] };
-            check(what, code, &inputs, &bounds, &no_fuse, &make(&[2, 3, 5], bound), steps, &|inputs| broadcast(inputs, one));
+            check(what, code, &inputs, &bounds, &no_fuse, &make(&[2, 3, 5], bound), steps, &|inputs| {
+                broadcast(inputs, one)
+            });
         }
         let relu = |model: &mut Model| vec![model.int(3)];
-        check("ADD and RELU6", op::ADD, &inputs, &[2.5, 1.5], &relu, &make(&[2, 3, 5], 6.0), steps, &|inputs| {
-            broadcast(inputs, |a, b| (a + b).clamp(0.0, 6.0))
-        });
+        check(
+            "ADD and RELU6",
+            op::ADD,
+            &inputs,
+            &[2.5, 1.5],
+            &relu,
+            &make(&[2, 3, 5], 6.0),
+            steps,
+            &|inputs| broadcast(inputs, |a, b| (a + b).clamp(0.0, 6.0)),
+        );
         let none = |_: &mut Model| Vec::new();
-        check("MAXIMUM", op::MAXIMUM, &inputs, &[2.5, 1.5], &none, &make(&[2, 3, 5], 3.0), steps, &|inputs| broadcast(inputs, f64::max));
-        check("MINIMUM", op::MINIMUM, &inputs, &[2.5, 1.5], &none, &make(&[2, 3, 5], 3.0), steps, &|inputs| broadcast(inputs, f64::min));
+        check(
+            "MAXIMUM",
+            op::MAXIMUM,
+            &inputs,
+            &[2.5, 1.5],
+            &none,
+            &make(&[2, 3, 5], 3.0),
+            steps,
+            &|inputs| broadcast(inputs, f64::max),
+        );
+        check(
+            "MINIMUM",
+            op::MINIMUM,
+            &inputs,
+            &[2.5, 1.5],
+            &none,
+            &make(&[2, 3, 5], 3.0),
+            steps,
+            &|inputs| broadcast(inputs, f64::min),
+        );
         let name = |model: &mut Model| vec![model.extension(extension::SQUARED_DIFFERENCE).0];
-        check("SQUARED_DIFFERENCE", neuron_adapter::target::GENERAL_OPERATION, &inputs, &[2.5, 1.5], &name, &make(&[2, 3, 5], 16.0), steps, &|inputs| {
-            broadcast(inputs, |a, b| (a - b) * (a - b))
-        });
+        check(
+            "SQUARED_DIFFERENCE",
+            neuron_adapter::target::GENERAL_OPERATION,
+            &inputs,
+            &[2.5, 1.5],
+            &name,
+            &make(&[2, 3, 5], 16.0),
+            steps,
+            &|inputs| broadcast(inputs, |a, b| (a - b) * (a - b)),
+        );
         let truth = tensor(TENSOR_BOOL8, &[2, 3, 5], 0.0, 0);
-        check("GREATER", op::GREATER, &inputs, &[2.5, 1.5], &none, &truth, 0.0, &|inputs| broadcast(inputs, |a, b| f64::from(a > b)));
+        check("GREATER", op::GREATER, &inputs, &[2.5, 1.5], &none, &truth, 0.0, &|inputs| {
+            broadcast(inputs, |a, b| f64::from(a > b))
+        });
     }
 }
 
 #[test]
 fn results_beyond_the_range_saturate() {
     let formula = |inputs: &[Vec<f64>]| broadcast(inputs, |a, b| a + b);
-    check("ADD", op::ADD, &[i16s(&[2, 3, 5], 3.0), i16s(&[3, 1], 2.0)], &[3.0, 2.0], &no_fuse, &i16s(&[2, 3, 5], 0.5), 1.0, &formula);
-    check("ADD", op::ADD, &[i8s(&[2, 3, 5], 3.0, 7), i8s(&[3, 1], 2.0, -7)], &[3.0, 2.0], &no_fuse, &i8s(&[2, 3, 5], 0.5, 50), 1.0, &formula);
+    check(
+        "ADD",
+        op::ADD,
+        &[i16s(&[2, 3, 5], 3.0), i16s(&[3, 1], 2.0)],
+        &[3.0, 2.0],
+        &no_fuse,
+        &i16s(&[2, 3, 5], 0.5),
+        1.0,
+        &formula,
+    );
+    check(
+        "ADD",
+        op::ADD,
+        &[i8s(&[2, 3, 5], 3.0, 7), i8s(&[3, 1], 2.0, -7)],
+        &[3.0, 2.0],
+        &no_fuse,
+        &i8s(&[2, 3, 5], 0.5, 50),
+        1.0,
+        &formula,
+    );
 }
 
 fn gelu(x: f64) -> f64 {
@@ -248,9 +368,13 @@ fn gelu(x: f64) -> f64 {
 #[test]
 fn functions_of_one_element_follow_their_formula() {
     let none = |_: &mut Model| Vec::new();
-    let approximate = |model: &mut Model| {
-        vec![model.constant(&tensor(shardwright_neuron_adapter::operand::UINT32, &[], 0.0, 0), vec![1, 0, 0, 0])]
-    };
+    let approximate =
+        |model: &mut Model| {
+            vec![model.constant(
+                &tensor(shardwright_neuron_adapter::operand::UINT32, &[], 0.0, 0),
+                vec![1, 0, 0, 0],
+            )]
+        };
     // A table of 513 points over ±8 errs by (1/32)²/8 of the second derivative, below 1, plus its own rounding; in steps of the output.
     let unit = || tensor(TENSOR_QUANT16_SYMM, &[4, 50], 1.0 / 32768.0, 0);
     let tables: [(i32, &str, Kind, fn(f64) -> f64, Arguments<'_>); 3] = [
@@ -262,7 +386,11 @@ fn functions_of_one_element_follow_their_formula() {
         let formula = |inputs: &[Vec<f64>]| inputs[0].iter().map(|x| one(*x)).collect();
         let steps = (1.0 / 32.0f64).powi(2) / 8.0 / f64::from(out.scale) + 2.0;
         check(what, code, &[i16s(&[4, 50], 8.0)], &[7.9], arguments, &out, steps, &formula);
-        let byte = if what == "GELU" { i8s(&[4, 50], 8.0, 3) } else { tensor(TENSOR_QUANT8_ASYMM_SIGNED, &[4, 50], 1.0 / 128.0, 0) };
+        let byte = if what == "GELU" {
+            i8s(&[4, 50], 8.0, 3)
+        } else {
+            tensor(TENSOR_QUANT8_ASYMM_SIGNED, &[4, 50], 1.0 / 128.0, 0)
+        };
         check(what, code, &[i8s(&[4, 50], 8.0, -5)], &[7.9], arguments, &byte, 0.51, &formula);
         check(what, code, &[f32s(&[4, 50])], &[7.9], arguments, &f32s(&[4, 50]), 1.0, &formula);
         check(what, code, &[f16s(&[4, 50])], &[7.9], arguments, &f16s(&[4, 50]), 1.0, &formula);
@@ -320,9 +448,14 @@ fn softmax_follows_its_formula_down_to_the_end_of_its_tables() {
     // 16 bits end at ten below the maximum: what is masked away still weighs 2/32768 of it.
     let mut model = Model::new();
     let kind = i16s(&[1, 4], 100.0);
-    let (x, one, result) = (model.operand(&kind), model.real(1.0), model.operand(&tensor(TENSOR_QUANT16_SYMM, &[1, 4], 1.0 / 32768.0, 0)));
+    let (x, one, result) = (
+        model.operand(&kind),
+        model.real(1.0),
+        model.operand(&tensor(TENSOR_QUANT16_SYMM, &[1, 4], 1.0 / 32768.0, 0)),
+    );
     model.operation(op::SOFTMAX, &[x, one], &[result]);
-    let found = model.compile(&[x], &[result]).run(&[kind.encode(&[100.0, -100.0, -100.0, -100.0])], &[8]).remove(0);
+    let found =
+        model.compile(&[x], &[result]).run(&[kind.encode(&[100.0, -100.0, -100.0, -100.0])], &[8]).remove(0);
     let found: Vec<i16> = found.chunks(2).map(|two| i16::from_le_bytes([two[0], two[1]])).collect();
     assert!(found[0] > 32_700 && (1..=2).contains(&found[1]), "{found:?}");
 }
@@ -335,19 +468,27 @@ fn elements_are_moved_and_not_changed() {
     let exact = 1e-6;
     let all = |counts: [usize; 3], from: &dyn Fn(usize, usize, usize) -> f64| -> Vec<f64> {
         let mut out = Vec::new();
-        for (a, b, c) in (0..counts[0]).flat_map(|a| (0..counts[1]).flat_map(move |b| (0..counts[2]).map(move |c| (a, b, c)))) {
+        for (a, b, c) in (0..counts[0])
+            .flat_map(|a| (0..counts[1]).flat_map(move |b| (0..counts[2]).map(move |c| (a, b, c))))
+        {
             out.push(from(a, b, c));
         }
         out
     };
     let cases: [(&str, i32, Arguments<'_>, Kind, &dyn Fn(&[Vec<f64>]) -> Vec<f64>); 7] = [
-        ("RESHAPE", op::RESHAPE, &|model| vec![model.ints(&[6, -1])], of(&[6, 4]), &|inputs| inputs[0].clone()),
+        ("RESHAPE", op::RESHAPE, &|model| vec![model.ints(&[6, -1])], of(&[6, 4]), &|inputs| {
+            inputs[0].clone()
+        }),
         ("TRANSPOSE", op::TRANSPOSE, &|model| vec![model.ints(&[2, 0, 1])], of(&[4, 2, 3]), &|inputs| {
             all([4, 2, 3], &|a, b, c| at(inputs, b, c, a))
         }),
-        ("SLICE", op::SLICE, &|model| vec![model.ints(&[1, 0, 1]), model.ints(&[1, -1, 2])], of(&[1, 3, 2]), &|inputs| {
-            all([1, 3, 2], &|_, b, c| at(inputs, 1, b, c + 1))
-        }),
+        (
+            "SLICE",
+            op::SLICE,
+            &|model| vec![model.ints(&[1, 0, 1]), model.ints(&[1, -1, 2])],
+            of(&[1, 3, 2]),
+            &|inputs| all([1, 3, 2], &|_, b, c| at(inputs, 1, b, c + 1)),
+        ),
         (
             "STRIDED_SLICE",
             op::STRIDED_SLICE,
@@ -359,21 +500,43 @@ fn elements_are_moved_and_not_changed() {
             of(&[2, 2]),
             &|inputs| all([1, 2, 2], &|_, b, c| at(inputs, 1, 2 - 2 * b, 3 * c)),
         ),
-        ("PAD", op::PAD, &|model| vec![model.constant(&tensor(TENSOR_INT32, &[3, 2], 0.0, 0), [0i32, 0, 1, 0, 0, 2].iter().flat_map(|x| x.to_le_bytes()).collect())], of(&[2, 4, 6]), &|inputs| {
-            all([2, 4, 6], &|a, b, c| if b == 0 || c > 3 { 0.0 } else { at(inputs, a, b - 1, c) })
-        }),
+        (
+            "PAD",
+            op::PAD,
+            &|model| {
+                vec![model.constant(
+                    &tensor(TENSOR_INT32, &[3, 2], 0.0, 0),
+                    [0i32, 0, 1, 0, 0, 2].iter().flat_map(|x| x.to_le_bytes()).collect(),
+                )]
+            },
+            of(&[2, 4, 6]),
+            &|inputs| all([2, 4, 6], &|a, b, c| if b == 0 || c > 3 { 0.0 } else { at(inputs, a, b - 1, c) }),
+        ),
         ("TILE", op::TILE, &|model| vec![model.ints(&[1, 2, 3])], of(&[2, 6, 12]), &|inputs| {
             all([2, 6, 12], &|a, b, c| at(inputs, a, b % 3, c % 4))
         }),
-        ("EXPAND_DIMS", op::EXPAND_DIMS, &|model| vec![model.ints(&[0])], of(&[1, 2, 3, 4]), &|inputs| inputs[0].clone()),
+        ("EXPAND_DIMS", op::EXPAND_DIMS, &|model| vec![model.ints(&[0])], of(&[1, 2, 3, 4]), &|inputs| {
+            inputs[0].clone()
+        }),
     ];
     for (what, code, arguments, out, formula) in cases {
         check(what, code, std::slice::from_ref(&x), &[0.9], arguments, &out, exact, formula);
     }
     let axis = |model: &mut Model| vec![model.int(-2)];
-    check("CONCATENATION", op::CONCATENATION, &[of(&[2, 3, 4]), of(&[2, 2, 4])], &[0.9, 0.9], &axis, &of(&[2, 5, 4]), exact, &|inputs| {
-        all([2, 5, 4], &|a, b, c| if b < 3 { at(inputs, a, b, c) } else { inputs[1][(a * 2 + b - 3) * 4 + c] })
-    });
+    check(
+        "CONCATENATION",
+        op::CONCATENATION,
+        &[of(&[2, 3, 4]), of(&[2, 2, 4])],
+        &[0.9, 0.9],
+        &axis,
+        &of(&[2, 5, 4]),
+        exact,
+        &|inputs| {
+            all([2, 5, 4], &|a, b, c| {
+                if b < 3 { at(inputs, a, b, c) } else { inputs[1][(a * 2 + b - 3) * 4 + c] }
+            })
+        },
+    );
     let mut model = Model::new();
     let (operand, axis, count) = (model.operand(&x), model.ints(&[2]), model.int(2));
     let parts = [model.operand(&of(&[2, 3, 2])), model.operand(&of(&[2, 3, 2]))];
@@ -389,20 +552,44 @@ fn elements_are_moved_and_not_changed() {
 #[test]
 fn dimensions_are_reduced() {
     type Make = fn(&[u32], f32) -> Kind;
-    let makes: [(Make, f64); 4] = [(|d, b| i16s(d, b), 1.0), (|d, b| i8s(d, b, 4), 1.0), (|d, _| f32s(d), 4.0), (|d, _| f16s(d), 1.0)];
+    let makes: [(Make, f64); 4] =
+        [(|d, b| i16s(d, b), 1.0), (|d, b| i8s(d, b, 4), 1.0), (|d, _| f32s(d), 4.0), (|d, _| f16s(d), 1.0)];
     for (make, steps) in makes {
         let x = make(&[2, 3, 4], 3.0);
         let over = |inputs: &[Vec<f64>], fold: fn(f64, f64) -> f64, start: f64| -> Vec<f64> {
-            (0..2).flat_map(|a| (0..4).map(move |c| (a, c))).map(|(a, c)| (0..3).map(|b| inputs[0][(a * 3 + b) * 4 + c]).fold(start, fold)).collect()
+            (0..2)
+                .flat_map(|a| (0..4).map(move |c| (a, c)))
+                .map(|(a, c)| (0..3).map(|b| inputs[0][(a * 3 + b) * 4 + c]).fold(start, fold))
+                .collect()
         };
         let kept = |model: &mut Model| vec![model.ints(&[1]), model.int(1)];
         let dropped = |model: &mut Model| vec![model.ints(&[-2]), model.truth(false)];
         check("MEAN", op::MEAN, &[x.clone()], &[2.9], &kept, &make(&[2, 1, 4], 3.0), steps, &|inputs| {
             over(inputs, |a, b| a + b, 0.0).iter().map(|sum| sum / 3.0).collect()
         });
-        check("REDUCE_SUM", op::REDUCE_SUM, &[x.clone()], &[2.9], &dropped, &make(&[2, 4], 9.0), steps, &|inputs| over(inputs, |a, b| a + b, 0.0));
-        check("REDUCE_MAX", op::REDUCE_MAX, &[x.clone()], &[2.9], &dropped, &make(&[2, 4], 3.0), steps, &|inputs| over(inputs, f64::max, -1e9));
-        check("REDUCE_MIN", op::REDUCE_MIN, &[x], &[2.9], &dropped, &make(&[2, 4], 3.0), steps, &|inputs| over(inputs, f64::min, 1e9));
+        check(
+            "REDUCE_SUM",
+            op::REDUCE_SUM,
+            &[x.clone()],
+            &[2.9],
+            &dropped,
+            &make(&[2, 4], 9.0),
+            steps,
+            &|inputs| over(inputs, |a, b| a + b, 0.0),
+        );
+        check(
+            "REDUCE_MAX",
+            op::REDUCE_MAX,
+            &[x.clone()],
+            &[2.9],
+            &dropped,
+            &make(&[2, 4], 3.0),
+            steps,
+            &|inputs| over(inputs, f64::max, -1e9),
+        );
+        check("REDUCE_MIN", op::REDUCE_MIN, &[x], &[2.9], &dropped, &make(&[2, 4], 3.0), steps, &|inputs| {
+            over(inputs, f64::min, 1e9)
+        });
     }
 }
 
@@ -421,10 +608,21 @@ fn numbers_change_their_type() {
         (op::CAST, f32s(&[90]), f16s(&[90]), 1.0),
         (op::CAST, f16s(&[90]), f32s(&[90]), 1.0),
     ] {
-        check(&format!("{code} from {} to {}", from.of, to.of), code, &[from], &[2.5], &none, &to, steps, &same);
+        check(
+            &format!("{code} from {} to {}", from.of, to.of),
+            code,
+            &[from],
+            &[2.5],
+            &none,
+            &to,
+            steps,
+            &same,
+        );
     }
     let ints = tensor(TENSOR_INT32, &[90], 0.0, 0);
-    check("CAST", op::CAST, &[f32s(&[90])], &[90.0], &none, &ints, 0.0, &|inputs| inputs[0].iter().map(|x| x.trunc()).collect());
+    check("CAST", op::CAST, &[f32s(&[90])], &[90.0], &none, &ints, 0.0, &|inputs| {
+        inputs[0].iter().map(|x| x.trunc()).collect()
+    });
 }
 
 #[test]
@@ -436,9 +634,16 @@ fn rows_are_normalised() {
         move |inputs: &[Vec<f64>]| -> Vec<f64> {
             let mut out = Vec::new();
             for row in inputs[0].chunks(width) {
-                let mean = if name == extension::RMS_NORMALIZATION { 0.0 } else { row.iter().sum::<f64>() / width as f64 };
-                let divisor = (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64 + epsilon).sqrt();
-                out.extend(row.iter().enumerate().map(|(at, x)| (x - mean) / divisor * gamma_of(inputs, at) + 0.25));
+                let mean = if name == extension::RMS_NORMALIZATION {
+                    0.0
+                } else {
+                    row.iter().sum::<f64>() / width as f64
+                };
+                let divisor =
+                    (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64 + epsilon).sqrt();
+                out.extend(
+                    row.iter().enumerate().map(|(at, x)| (x - mean) / divisor * gamma_of(inputs, at) + 0.25),
+                );
             }
             out
         }
@@ -466,27 +671,60 @@ fn rows_are_normalised() {
     }
     let none = |_: &mut Model| Vec::new();
     let unit = |inputs: &[Vec<f64>]| {
-        inputs[0].chunks(40).flat_map(|row| { let root = row.iter().map(|x| x * x).sum::<f64>().sqrt(); row.iter().map(move |x| x / root).collect::<Vec<_>>() }).collect()
+        inputs[0]
+            .chunks(40)
+            .flat_map(|row| {
+                let root = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+                row.iter().map(move |x| x / root).collect::<Vec<_>>()
+            })
+            .collect()
     };
-    check("L2_NORMALIZATION", op::L2_NORMALIZATION, &[f32s(&[2, 40])], &[3.0], &none, &f32s(&[2, 40]), 1.0, &unit);
-    check("L2_NORMALIZATION", op::L2_NORMALIZATION, &[i16s(&[2, 40], 3.0)], &[3.0], &none, &i16s(&[2, 40], 1.0), 0.51, &unit);
+    check(
+        "L2_NORMALIZATION",
+        op::L2_NORMALIZATION,
+        &[f32s(&[2, 40])],
+        &[3.0],
+        &none,
+        &f32s(&[2, 40]),
+        1.0,
+        &unit,
+    );
+    check(
+        "L2_NORMALIZATION",
+        op::L2_NORMALIZATION,
+        &[i16s(&[2, 40], 3.0)],
+        &[3.0],
+        &none,
+        &i16s(&[2, 40], 1.0),
+        0.51,
+        &unit,
+    );
 }
 
 #[test]
 fn convolutions_sum_their_windows() {
-    for (same, stride, dilation, height, width) in [(true, 1, 1, 6, 5), (true, 2, 1, 3, 3), (false, 1, 1, 4, 3), (false, 1, 2, 2, 1)] {
+    for (same, stride, dilation, height, width) in
+        [(true, 1, 1, 6, 5), (true, 2, 1, 3, 3), (false, 1, 1, 4, 3), (false, 1, 2, 2, 1)]
+    {
         let formula = |inputs: &[Vec<f64>]| {
             let reach = 2 * dilation + 1;
-            let before = |size: usize, out: usize| if same { ((out - 1) * stride + reach).saturating_sub(size) / 2 } else { 0 };
+            let before = |size: usize, out: usize| {
+                if same { ((out - 1) * stride + reach).saturating_sub(size) / 2 } else { 0 }
+            };
             let (top, left) = (before(6, height), before(5, width));
             let mut out = Vec::new();
-            for (y, x, o) in (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |o| (y, x, o)))) {
+            for (y, x, o) in
+                (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |o| (y, x, o))))
+            {
                 let mut sum = 0.0;
-                for (v, h, c) in (0..3usize).flat_map(|v| (0..3usize).flat_map(move |h| (0..2usize).map(move |c| (v, h, c)))) {
+                for (v, h, c) in (0..3usize)
+                    .flat_map(|v| (0..3usize).flat_map(move |h| (0..2usize).map(move |c| (v, h, c))))
+                {
                     let row = (y * stride + v * dilation).wrapping_sub(top);
                     let column = (x * stride + h * dilation).wrapping_sub(left);
                     if row < 6 && column < 5 {
-                        sum += inputs[0][(row * 5 + column) * 2 + c] * inputs[1][((o * 3 + v) * 3 + h) * 2 + c];
+                        sum +=
+                            inputs[0][(row * 5 + column) * 2 + c] * inputs[1][((o * 3 + v) * 3 + h) * 2 + c];
                     }
                 }
                 out.push(sum);
@@ -505,10 +743,23 @@ fn convolutions_sum_their_windows() {
             settings(model, bias)
         };
         let out = [1, height as u32, width as u32, 3];
-        check("CONV_2D", op::CONV_2D, &[f32s(&[1, 6, 5, 2]), f32s(&[3, 3, 3, 2])], &[1.0, 1.0], &real, &f32s(&out), 10.0, &formula);
+        check(
+            "CONV_2D",
+            op::CONV_2D,
+            &[f32s(&[1, 6, 5, 2]), f32s(&[3, 3, 3, 2])],
+            &[1.0, 1.0],
+            &real,
+            &f32s(&out),
+            10.0,
+            &formula,
+        );
         for (x, w, y) in [
             (i16s(&[1, 6, 5, 2], 1.0), tensor(TENSOR_QUANT8_SYMM, &[3, 3, 3, 2], 0.01, 0), i16s(&out, 12.0)),
-            (i8s(&[1, 6, 5, 2], 1.0, 6), tensor(TENSOR_QUANT8_SYMM, &[3, 3, 3, 2], 0.01, 0), i8s(&out, 12.0, 1)),
+            (
+                i8s(&[1, 6, 5, 2], 1.0, 6),
+                tensor(TENSOR_QUANT8_SYMM, &[3, 3, 3, 2], 0.01, 0),
+                i8s(&out, 12.0, 1),
+            ),
         ] {
             let scale = x.scale * w.scale;
             let integer = |model: &mut Model| {
@@ -524,10 +775,20 @@ fn convolutions_sum_their_windows() {
 fn elements_are_selected() {
     let none = |_: &mut Model| Vec::new();
     let condition = tensor(TENSOR_BOOL8, &[2, 3, 5], 0.0, 0);
-    check("SELECT", op::SELECT, &[condition, i16s(&[2, 3, 5], 1.0), i16s(&[3, 1], 2.0)], &[1.0, 1.0, 2.0], &none, &i16s(&[2, 3, 5], 2.0), 0.51, &|inputs| {
-        (0..30).map(|at| if inputs[0][at] != 0.0 { inputs[1][at] } else { inputs[2][at / 5 % 3] }).collect()
-    });
-    let _ = BOOL;
+    check(
+        "SELECT",
+        op::SELECT,
+        &[condition, i16s(&[2, 3, 5], 1.0), i16s(&[3, 1], 2.0)],
+        &[1.0, 1.0, 2.0],
+        &none,
+        &i16s(&[2, 3, 5], 2.0),
+        0.51,
+        &|inputs| {
+            (0..30)
+                .map(|at| if inputs[0][at] != 0.0 { inputs[1][at] } else { inputs[2][at / 5 % 3] })
+                .collect()
+        },
+    );
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! Memory by descriptor, padded ends, runs that are started and waited for.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use neuron_adapter::*;
+use shardwright_neuron_adapter::operand::{self as raw, TENSOR_FLOAT32};
+use shardwright_neuron_adapter::result::{
+    BAD_DATA, BAD_STATE, NO_ERROR, OUT_OF_MEMORY, OUTPUT_INSUFFICIENT_SIZE,
+};
+use shardwright_neuron_adapter::{operation as op, setting};
+
+use crate::child;
+use crate::client::{Compiled, Kind, Model, last_message, run, tensor};
+
+fn f32s(dimensions: &[u32]) -> Kind {
+    tensor(TENSOR_FLOAT32, dimensions, 0.0, 0)
+}
+
+/// x + x over [2, 3].
+fn doubling() -> Compiled {
+    let mut model = Model::new();
+    let (x, none, out) = (model.operand(&f32s(&[2, 3])), model.int(0), model.operand(&f32s(&[2, 3])));
+    model.operation(op::ADD, &[x, x, none], &[out]);
+    model.compile(&[x], &[out])
+}
+
+fn memfd(bytes: usize) -> OwnedFd {
+    // SAFETY: a new descriptor of nobody else's.
+    let file = unsafe {
+        let descriptor = libc::memfd_create(c"buffers".as_ptr(), 0);
+        assert!(descriptor >= 0);
+        OwnedFd::from_raw_fd(descriptor)
+    };
+    // SAFETY: the descriptor lives.
+    assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) }, 0);
+    file
+}
+
+const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+fn memory(
+    file: &OwnedFd,
+    length: usize,
+    protection: i32,
+    offset: usize,
+) -> Result<*mut raw::Memory, (i32, String)> {
+    let mut handle = ptr::null_mut();
+    // SAFETY: a place for the handle; the descriptor lives.
+    match unsafe { NeuronMemory_createFromFd(length, protection, file.as_raw_fd(), offset, &raw mut handle) }
+    {
+        NO_ERROR => Ok(handle),
+        code => Err((code, last_message())),
+    }
+}
+
+#[test]
+fn runs_read_and_write_shared_memory() {
+    use std::os::unix::fs::FileExt;
+    let compiled = doubling();
+    let file = memfd(8192);
+    let shared = memory(&file, 4096, BOTH, 4096).expect("mapped");
+    let file = std::fs::File::from(file);
+    let bytes = f32s(&[6]).encode(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    file.write_all_at(&bytes, 4096 + 64).expect("written");
+    let mut execution = ptr::null_mut();
+    // SAFETY: the memory lives until the execution is freed.
+    unsafe {
+        assert_eq!(NeuronExecution_create(compiled.handle, &raw mut execution), NO_ERROR);
+        assert_eq!(NeuronExecution_setInputFromMemory(execution, 0, ptr::null(), shared, 64, 24), NO_ERROR);
+        assert_eq!(NeuronExecution_setOutputFromMemory(execution, 0, ptr::null(), shared, 128, 24), NO_ERROR);
+        assert_eq!(NeuronExecution_compute(execution), NO_ERROR, "{}", last_message());
+        // In use still.
+        NeuronMemory_free(shared);
+        NeuronExecution_free(execution);
+        NeuronMemory_free(shared);
+    }
+    let mut found = [0; 24];
+    file.read_exact_at(&mut found, 4096 + 128).expect("read");
+    assert_eq!(f32s(&[6]).decode(&found), [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+}
+
+#[test]
+fn memory_that_does_not_fit_is_refused_by_what_is_wrong() {
+    let file = memfd(4096);
+    for (length, protection, offset, problem) in [
+        (64, BOTH, 32, "the offset 32 is not a multiple of 64"),
+        (0, BOTH, 0, "no bytes"),
+        (4096, BOTH, 64, "4096 bytes from 64"),
+        (usize::MAX, BOTH, 64, "which has 4096"),
+        (64, libc::PROT_WRITE, 0, "the protection"),
+    ] {
+        let (code, message) = memory(&file, length, protection, offset).expect_err(problem);
+        assert_eq!(code, BAD_DATA);
+        assert!(message.contains(problem), "{message}");
+    }
+    let mut handle = ptr::null_mut();
+    // SAFETY: a place for the handle; there is no such descriptor.
+    assert_eq!(unsafe { NeuronMemory_createFromFd(64, BOTH, -1, 0, &raw mut handle) }, BAD_DATA);
+    // SAFETY: nothing is read.
+    assert_eq!(unsafe { NeuronMemory_createFromAHardwareBuffer(ptr::null(), &raw mut handle) }, BAD_STATE);
+
+    let compiled = doubling();
+    let shared = memory(&file, 4096, libc::PROT_READ, 0).expect("mapped");
+    let mut execution = ptr::null_mut();
+    let mut small = [0u8; 20];
+    // SAFETY: buffers live until the execution is freed.
+    unsafe {
+        assert_eq!(NeuronExecution_create(compiled.handle, &raw mut execution), NO_ERROR);
+        assert_eq!(NeuronExecution_setInputFromMemory(execution, 0, ptr::null(), shared, 4, 24), BAD_DATA);
+        assert!(last_message().contains("the offset 4 is not a multiple of 64"), "{}", last_message());
+        assert_eq!(NeuronExecution_setInputFromMemory(execution, 0, ptr::null(), shared, 4096, 24), BAD_DATA);
+        assert_eq!(NeuronExecution_setInputFromMemory(execution, 1, ptr::null(), shared, 0, 24), BAD_DATA);
+        assert_eq!(NeuronExecution_setOutputFromMemory(execution, 0, ptr::null(), shared, 0, 24), BAD_DATA);
+        assert!(last_message().contains("cannot be written"), "{}", last_message());
+        assert_eq!(
+            NeuronExecution_setOutput(execution, 0, ptr::null(), small.as_mut_ptr().cast(), 20),
+            OUTPUT_INSUFFICIENT_SIZE
+        );
+        assert_eq!(NeuronExecution_setInput(execution, -1, ptr::null(), small.as_ptr().cast(), 20), BAD_DATA);
+        assert_eq!(NeuronExecution_setBoostHint(execution, setting::LARGEST_BOOST + 1), BAD_DATA);
+        NeuronExecution_free(execution);
+        NeuronMemory_free(shared);
+    }
+}
+
+#[test]
+#[ignore = "a case"]
+fn case_the_address_space_is_full() {
+    if !child::is_case() {
+        return;
+    }
+    let file = memfd(8192);
+    let first = memory(&file, 4096, BOTH, 0).expect("there is room for one");
+    let (code, message) = memory(&file, 4096, BOTH, 4096).expect_err("and not for two");
+    assert_eq!(code, OUT_OF_MEMORY);
+    assert!(message.contains("4096 bytes, 1904 left"), "{message}");
+    // SAFETY: nothing uses it.
+    unsafe { NeuronMemory_free(first) };
+    memory(&file, 4096, BOTH, 4096).expect("it was given back");
+}
+
+#[test]
+#[ignore = "a case"]
+fn case_ends_are_padded() {
+    if !child::is_case() {
+        return;
+    }
+    let compiled = doubling();
+    let (mut bytes, mut dimensions) = (0usize, [0u32; 4]);
+    // SAFETY: four entries are written.
+    unsafe {
+        assert_eq!(NeuronCompilation_getInputPaddedSize(compiled.handle, 0, &raw mut bytes), NO_ERROR);
+        assert_eq!(
+            NeuronCompilation_getOutputPaddedDimensions(compiled.handle, 0, dimensions.as_mut_ptr()),
+            NO_ERROR
+        );
+    }
+    assert_eq!((bytes, dimensions), (64, [2, 8, 1, 1]));
+    let nine = 9.0;
+    let rows = f32s(&[16])
+        .encode(&[1.0, 2.0, 3.0, nine, nine, nine, nine, nine, 4.0, 5.0, 6.0, nine, nine, nine, nine, nine]);
+    let found = f32s(&[16]).decode(&run(compiled.handle, &[rows], &[64])[0]);
+    assert_eq!(found, [2.0, 4.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 10.0, 12.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn space_and_padding_are_configured() {
+    child::succeeds("memories::case_the_address_space_is_full", r#"{"most_device_bytes": 6000}"#);
+    child::succeeds("memories::case_ends_are_padded", r#"{"padded_to": 8}"#);
+}
+
+#[test]
+fn runs_are_started_and_waited_for() {
+    let compiled = doubling();
+    let input = f32s(&[6]).encode(&[1.0; 6]);
+    let mut output = vec![0u8; 24];
+    let (mut execution, mut event, mut next, mut fence) =
+        (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    let (mut rank, mut dimensions, mut descriptor) = (0u32, [0u32; 2], 0);
+    // Readable at once: a pipe whose other end is closed.
+    let mut ends = [0; 2];
+    // SAFETY: buffers live until the execution is freed; descriptors are closed once.
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        libc::close(ends[1]);
+        assert_eq!(NeuronEvent_createFromSyncFenceFd(ends[0], &raw mut fence), NO_ERROR);
+        libc::close(ends[0]);
+        assert_eq!(NeuronExecution_create(compiled.handle, &raw mut execution), NO_ERROR);
+        // Nothing is bound: the run fails, which its event tells.
+        assert_eq!(
+            NeuronExecution_startComputeWithDependencies(execution, ptr::null(), 0, 0, &raw mut event),
+            NO_ERROR
+        );
+        assert_eq!(NeuronEvent_wait(event), BAD_STATE);
+        NeuronEvent_free(event);
+        assert_eq!(NeuronExecution_setInput(execution, 0, ptr::null(), input.as_ptr().cast(), 24), NO_ERROR);
+        assert_eq!(
+            NeuronExecution_setOutput(execution, 0, ptr::null(), output.as_mut_ptr().cast(), 24),
+            NO_ERROR
+        );
+        let before = [fence.cast_const()];
+        assert_eq!(
+            NeuronExecution_startComputeWithDependencies(execution, before.as_ptr(), 1, 0, &raw mut next),
+            NO_ERROR
+        );
+        assert_eq!(NeuronEvent_wait(next), NO_ERROR);
+        assert_eq!(NeuronEvent_getSyncFenceFd(next, &raw mut descriptor), BAD_DATA);
+        assert_eq!(descriptor, -1);
+        assert_eq!(NeuronEvent_getSyncFenceFd(fence, &raw mut descriptor), NO_ERROR);
+        assert_eq!(libc::close(descriptor), 0);
+        assert_eq!(NeuronExecution_getOutputOperandRank(execution, 0, &raw mut rank), NO_ERROR);
+        assert_eq!(
+            NeuronExecution_getOutputOperandDimensions(execution, 0, dimensions.as_mut_ptr()),
+            NO_ERROR
+        );
+        NeuronEvent_free(next);
+        NeuronEvent_free(fence);
+        NeuronExecution_free(execution);
+    }
+    assert_eq!((rank, dimensions), (2, [2, 3]));
+    assert_eq!(f32s(&[6]).decode(&output), [2.0; 6]);
+}
