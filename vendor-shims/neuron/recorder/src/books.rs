@@ -36,11 +36,12 @@ pub struct Io {
 }
 
 impl Io {
-    /// Four dimensions, ones in front of lower ranks.
+    /// Four entries, ones behind those of lower ranks.
     pub fn padded(&self) -> [u32; 4] {
         let mut padded = [1; 4];
-        let rank = self.dimensions.len().min(4);
-        padded[4 - rank..].copy_from_slice(&self.dimensions[self.dimensions.len() - rank..]);
+        for (entry, dimension) in padded.iter_mut().zip(&self.dimensions) {
+            *entry = *dimension;
+        }
         padded
     }
 }
@@ -74,10 +75,13 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    fn io(&self, padding: usize) -> Io {
-        let elements: usize = self.dimensions.iter().map(|dimension| *dimension as usize).product();
-        let bytes = elements * operand::element_bytes(self.kind).unwrap_or(1);
-        Io { bytes: bytes.next_multiple_of(padding.max(1)), dimensions: self.dimensions.clone() }
+    fn io(&self, padding: u32) -> Io {
+        let mut dimensions = self.dimensions.clone();
+        if let Some(last) = dimensions.last_mut() {
+            *last = last.next_multiple_of(padding.max(1));
+        }
+        let elements: usize = dimensions.iter().map(|dimension| *dimension as usize).product();
+        Io { bytes: elements * operand::element_bytes(self.kind).unwrap_or(1), dimensions }
     }
 }
 
@@ -136,8 +140,8 @@ impl Object {
 #[derive(Debug)]
 pub struct Books {
     objects: Vec<(Object, bool)>,
-    /// Bytes that sizes of inputs and outputs are multiples of.
-    padding: usize,
+    /// Elements that the last dimension of inputs and outputs is padded to a multiple of.
+    padding: u32,
 }
 
 macro_rules! looks {
@@ -152,8 +156,8 @@ macro_rules! looks {
 }
 
 impl Books {
-    /// Empty books; sizes of inputs and outputs are multiples of `padding` bytes.
-    pub fn new(padding: usize) -> Books {
+    /// Empty books; the last dimension of inputs and outputs is padded to a multiple of `padding`.
+    pub fn new(padding: u32) -> Books {
         Books { objects: Vec::new(), padding }
     }
 
@@ -510,7 +514,7 @@ mod tests {
         let (mut books, model, compilation) = restored();
         let execution = books.create_execution(compilation).unwrap();
         books.set_boost(execution, 100).unwrap();
-        assert_eq!(books.io(compilation, 0, false).unwrap().padded(), [1, 1, 1, 128]);
+        assert_eq!(books.io(compilation, 0, false).unwrap().padded(), [128, 1, 1, 1]);
         let memory = books.create_memory(4096).unwrap();
         for (index, offset, length, output) in [(0, 0, 128, false), (1, 128, 4, false), (0, 192, 64, true)] {
             books.bind(execution, index, Place::Memory { memory, offset, length }, output).unwrap();
@@ -616,11 +620,12 @@ mod tests {
         assert_eq!(rule(books.set_options(compilation, "")), Rule::CompilationFinished);
         assert_eq!(rule(books.touch_setting_up(compilation)), Rule::CompilationFinished);
         // Sizes are padded.
-        assert_eq!(books.io(compilation, 0, false).unwrap().bytes, 64);
-        assert_eq!(books.io(compilation, 0, true).unwrap().bytes, 128);
+        let [input, output] = [false, true].map(|output| books.io(compilation, 0, output).unwrap());
+        assert_eq!((input.bytes, input.padded()), (128, [1, 64, 1, 1]));
+        assert_eq!((output.bytes, output.padded()), (128, [1, 64, 1, 1]));
         assert_eq!(books.stored(compilation).unwrap().2, "--opt 3");
         let execution = books.create_execution(compilation).unwrap();
-        books.bind(execution, 0, host(64), false).unwrap();
+        books.bind(execution, 0, host(128), false).unwrap();
         books.bind(execution, 0, host(128), true).unwrap();
         books.run(execution).unwrap();
         assert_eq!(rule(books.stored(compilation)), Rule::Stored);

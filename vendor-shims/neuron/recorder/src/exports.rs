@@ -7,6 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use shardwright_neuron_adapter::functions::Bool;
 use shardwright_neuron_adapter::operand::{Compilation, Execution, Memory, Model};
+use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_neuron_adapter::{
     OperandType, PerChannelQuantParams, RuntimeVersion, SymmPerChannelQuantParams, operand, result,
 };
@@ -27,7 +28,9 @@ struct Mapped {
     descriptor: c_int,
     /// Device and inode, to notice that the number stands for something else.
     file: (u64, u64),
-    address: usize,
+    base: usize,
+    /// Where the memory begins in its first page.
+    skip: usize,
     length: usize,
 }
 
@@ -637,16 +640,23 @@ fn map(length: usize, protection: c_int, descriptor: c_int, offset: usize) -> Ke
     if end.is_none_or(|end| end > has) {
         return Err(broken(Rule::Length, format!("{length} bytes from {offset} of a file with {has}")));
     }
-    let start = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
-    // SAFETY: a new mapping at an address of the system's choice touches nothing that is there.
-    let address =
-        unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, start) };
-    if address == libc::MAP_FAILED {
-        let error = std::io::Error::last_os_error();
-        let rule = if offset.is_multiple_of(4096) { Rule::Descriptor } else { Rule::Alignment };
-        return Err(broken(rule, format!("{length} bytes from {offset} cannot be mapped: {error}")));
+    if !offset.is_multiple_of(MEMORY_ALIGNMENT) {
+        let what = format!("offset {offset} is not a multiple of {MEMORY_ALIGNMENT}");
+        return Err(broken(Rule::Alignment, what));
     }
-    Ok(Mapped { descriptor, file, address: address.addr(), length })
+    // Pages are mapped whole.
+    let skip = offset % PIECE;
+    let start = libc::off_t::try_from(offset - skip).unwrap_or(libc::off_t::MAX);
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that is there.
+    let base = unsafe {
+        libc::mmap(std::ptr::null_mut(), skip + length, protection, libc::MAP_SHARED, descriptor, start)
+    };
+    if base == libc::MAP_FAILED {
+        let error = std::io::Error::last_os_error();
+        let what = format!("{length} bytes from {offset} cannot be mapped: {error}");
+        return Err(broken(Rule::Descriptor, what));
+    }
+    Ok(Mapped { descriptor, file, base: base.expose_provenance(), skip, length })
 }
 
 /// Undoes a mapping, if the handle is of memory.
@@ -654,7 +664,7 @@ fn forget(state: &mut State, memory: usize) {
     let Some(position) = state.memories.iter().position(|(held, _)| *held == memory) else { return };
     let (_, mapped) = state.memories.swap_remove(position);
     // SAFETY: mapped by `map`, and unknown to anyone but this library.
-    unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(mapped.address), mapped.length) };
+    unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(mapped.base), mapped.skip + mapped.length) };
 }
 
 /// The address of a place; memory must still be of the descriptor it was made from.
@@ -668,12 +678,12 @@ fn present(state: &State, place: Place) -> Kept<usize> {
                 let what = format!("descriptor {} of memory {memory} was closed", mapped.descriptor);
                 return Err(broken(Rule::Descriptor, what));
             }
-            Ok(mapped.address + offset)
+            Ok(mapped.base + mapped.skip + offset)
         }
     }
 }
 
-/// Bytes moved at once.
+/// Bytes moved at once: a page, and as far as a mapping's start is rounded.
 const PIECE: usize = 4096;
 
 /// Reads memory that may be gone, through the system, which answers with an error where reading it here would be the end.

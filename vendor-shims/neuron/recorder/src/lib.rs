@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `SHARDWRIGHT_NEURON_RECORDER` | the file that lines are appended to; without it nothing is written, rules hold all the same |
 //! | `SHARDWRIGHT_NEURON_RECORDER_VERSION` | the version it says it is, `8.2.28` unless set |
-//! | `SHARDWRIGHT_NEURON_RECORDER_PADDING` | padded sizes are multiples of so many bytes, 1 unless set |
+//! | `SHARDWRIGHT_NEURON_RECORDER_PADDING` | the last dimension of inputs and outputs is padded to a multiple of it, 1 unless set |
 
 mod blob;
 mod books;

@@ -110,7 +110,7 @@ fn act(case: &str) {
                 NeuronExecution_setBoostHint(one.execution, 100);
                 NeuronCompilation_getInputPaddedSize(one.compilation, 0, &mut bytes);
                 NeuronCompilation_getInputPaddedDimensions(one.compilation, 0, dimensions.as_mut_ptr());
-                assert_eq!((bytes, dimensions), (64, [1, 1, 1, 32]));
+                assert_eq!((bytes, dimensions), (64, [1, 32, 1, 1]));
                 let input = memory(4096, &descriptor, 0);
                 NeuronExecution_setInputFromMemory(one.execution, 0, null(), input, 128, 64);
                 runs_into(&one, &mut output);
@@ -219,7 +219,7 @@ fn a_sound_run_is_written_down_call_by_call() {
         "NeuronExecution_create compilation=4 execution=5 -> 0",
         "NeuronExecution_setBoostHint execution=5 boost=100 -> 0",
         "NeuronCompilation_getInputPaddedSize compilation=4 index=0 bytes=64 -> 0",
-        "NeuronCompilation_getInputPaddedDimensions compilation=4 index=0 dimensions=[1, 1, 1, 32] -> 0",
+        "NeuronCompilation_getInputPaddedDimensions compilation=4 index=0 dimensions=[1, 32, 1, 1] -> 0",
         "NeuronMemory_createFromFd length=4096 protection=3 offset=0 memory=6 -> 0",
         "NeuronExecution_setInputFromMemory execution=5 index=0 memory=6 offset=128 length=64 -> 0",
         "NeuronExecution_setOutput execution=5 index=0 length=128 -> 0",
@@ -253,7 +253,7 @@ fn a_broken_rule_is_written_and_ends_the_process() {
         ("unknown-handle", "NeuronModel_finish"),
         ("index", "NeuronExecution_setInput execution=5 index=-1 length=64: input -1 of 1"),
         ("length", "63 bytes for an operand of 64"),
-        ("alignment", "64 bytes from 32 cannot be mapped"),
+        ("alignment", "offset 32 is not a multiple of 64"),
         ("range", "boost 101 of at most 100"),
         ("unbound", "input 0"),
         ("buffer-gone", "cannot be read"),
