@@ -725,7 +725,8 @@ fn prepare_split(case: &Case<'_>) -> Result<Step, Refusal> {
     let given = if case.inputs[1].kind == kind::INT32 { vec![case.integer(1)?] } else { case.integers(1)? };
     let [given] = given[..] else { return invalid("not one dimension to split") };
     let axis = case.axis(given, dimensions.len())?;
-    if usize::try_from(case.integer(2)?) != Ok(parts) || parts == 0 || dimensions[axis] % parts != 0 {
+    if usize::try_from(case.integer(2)?) != Ok(parts) || parts == 0 || !dimensions[axis].is_multiple_of(parts)
+    {
         return invalid(format!("{} outputs of dimension {axis} of {dimensions:?}", parts));
     }
     let mut counts = dimensions.clone();

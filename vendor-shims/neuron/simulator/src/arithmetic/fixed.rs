@@ -108,7 +108,7 @@ mod tests {
         for real in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 5e-324] {
             assert_eq!(Multiplier::new(real).apply(i32::MAX), 0);
         }
-        assert_eq!(Multiplier::new(1e300).apply(1), i32::MAX.min(Multiplier::new(1e300).apply(1)));
+        assert!(Multiplier::new(1e300).apply(1) >= 1 << 30, "as large as one can be");
         assert_eq!(Multiplier::new(1.0).apply(i32::MIN), i32::MIN);
     }
 

@@ -48,10 +48,8 @@ fn what_is_restored_computes_the_same() {
     assert_eq!(restored.run(&[input()], &[40]), expected);
     let mut size = 0usize;
     // SAFETY: the compilation lives.
-    assert_eq!(
-        unsafe { NeuronCompilation_getCompiledNetworkSize(restored.handle, &raw mut size) },
-        BAD_STATE
-    );
+    let again = unsafe { NeuronCompilation_getCompiledNetworkSize(restored.handle, &raw mut size) };
+    assert_eq!(again, BAD_STATE);
     let (mut bytes, mut dimensions) = (0usize, [0u32; 4]);
     // SAFETY: four entries are written.
     unsafe {
@@ -238,11 +236,8 @@ fn a_compiled_network_is_loaded_as_a_model_of_one_operation() {
         assert_eq!(run(loaded.handle, &[input()], &[40]), expected);
         let mut bytes = 0usize;
         // SAFETY: a place for the size.
-        assert_eq!(
-            unsafe { NeuronCompilation_getInputPaddedSize(loaded.handle, 0, &raw mut bytes) },
-            NO_ERROR
-        );
-        assert_eq!(bytes, 160);
+        let code = unsafe { NeuronCompilation_getInputPaddedSize(loaded.handle, 0, &raw mut bytes) };
+        assert_eq!((code, bytes), (NO_ERROR, 160));
     }
 }
 

@@ -7,6 +7,7 @@ use neuron_adapter::*;
 use shardwright_neuron_adapter::operand::{
     self as raw, OperandType, PerChannelQuantParams, SymmPerChannelQuantParams,
 };
+use shardwright_neuron_adapter::setting::COPIED_AT_ONCE;
 use shardwright_neuron_adapter::{extension, operand as kind};
 
 /// What an operand is.
@@ -155,6 +156,14 @@ impl Model {
         index
     }
 
+    /// The code of setting a value that is copied within the call.
+    pub fn short_value(&mut self, index: u32, bytes: &[u8]) -> i32 {
+        assert!(bytes.len() <= COPIED_AT_ONCE);
+        // SAFETY: the bytes live for the call, and values of this length are not kept.
+        unsafe { NeuronModel_setOperandValue(self.handle, index as i32, bytes.as_ptr().cast(), bytes.len()) }
+    }
+
+    /// The values that are lent, in the order they were set.
     pub fn kept(&mut self) -> &mut Vec<Vec<u8>> {
         &mut self.kept
     }

@@ -1,5 +1,12 @@
 //! Each operation beside a plain formula: inputs decoded, computed in 64 bits, and held to the result within a step of its quantisation.
 
+#![expect(
+    clippy::type_complexity,
+    clippy::too_many_arguments,
+    clippy::cloned_ref_to_slice_refs,
+    reason = "tables of cases are read as tables"
+)]
+
 use shardwright_neuron_adapter::operand::{
     EXT_TENSOR_QUANT4_SYMM, TENSOR_BOOL8, TENSOR_FLOAT16, TENSOR_FLOAT32, TENSOR_INT32, TENSOR_QUANT8_ASYMM,
     TENSOR_QUANT8_ASYMM_SIGNED, TENSOR_QUANT8_SYMM, TENSOR_QUANT8_SYMM_PER_CHANNEL, TENSOR_QUANT16_SYMM,

@@ -237,11 +237,7 @@ fn weighted(of: i32, scale: f32, scales: &[f32]) -> (i32, String) {
     if code != NO_ERROR {
         return (code, last_message());
     }
-    // SAFETY: short values are copied.
-    assert_eq!(
-        unsafe { NeuronModel_setOperandValue(model.handle, 1, [1u8; 12].as_ptr().cast(), 12) },
-        NO_ERROR
-    );
+    assert_eq!(model.short_value(1, &[1; 12]), NO_ERROR);
     if !scales.is_empty() {
         assert_eq!(model.symmetric_channels(1, 0, scales), NO_ERROR);
     }
@@ -329,12 +325,8 @@ fn case_changed_constants_are_told() {
     let mut model = Model::new();
     let (x, none, out) = (model.operand(&f32s(&[64])), model.int(0), model.operand(&f32s(&[64])));
     let short = model.operand(&f32s(&[32]));
-    let mut bytes = vec![1u8; 128];
-    // SAFETY: values of up to 128 bytes are copied.
-    assert_eq!(
-        unsafe { NeuronModel_setOperandValue(model.handle, short as i32, bytes.as_ptr().cast(), 128) },
-        NO_ERROR
-    );
+    let mut bytes = [1; 128];
+    assert_eq!(model.short_value(short, &bytes), NO_ERROR);
     bytes.fill(0xFF);
     let long = model.constant(&f32s(&[64]), vec![0; 256]);
     model.operation(op::ADD, &[x, long, none], &[out]);
@@ -356,11 +348,7 @@ fn short_constants_are_copied_at_once() {
     let (x, none, out) = (model.operand(&f32s(&[32])), model.int(0), model.operand(&f32s(&[32])));
     let one = model.operand(&f32s(&[32]));
     let mut bytes: Vec<u8> = [1f32; 32].iter().flat_map(|x| x.to_le_bytes()).collect();
-    // SAFETY: values of up to 128 bytes are copied.
-    assert_eq!(
-        unsafe { NeuronModel_setOperandValue(model.handle, one as i32, bytes.as_ptr().cast(), 128) },
-        NO_ERROR
-    );
+    assert_eq!(model.short_value(one, &bytes), NO_ERROR);
     bytes.fill(0xFF);
     model.operation(op::ADD, &[x, one, none], &[out]);
     let found = model.compile(&[x], &[out]).run(&[vec![0; 128]], &[128]);
