@@ -1,0 +1,260 @@
+//! The run side, call by call. No published client for x86-64 shows it, so it is held against a reading of two that were published for phones, by a library
+//! that computes nothing, writes every call down and ends the process where a rule is broken. What it records is of a process of its own.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use shardwright_shim_abi::Buffer;
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_neuron::artefact::Artefact;
+use shardwright_shim_neuron::library::{Library, LibraryChoice};
+use shardwright_shim_neuron::session::{Execution, Network, SharedHandle};
+use shardwright_shim_neuron::{SharedBuffer, shim_entry};
+use shardwright_shim_testing::{Builder, Encoding, Host, Memory, Region, Weight, values};
+
+const DEVICE: &str = "mt6989.simulated";
+const ENTRIES: [(&str, u64); 2] = [("decode_1@4", 1), ("decode_4@4", 4)];
+/// What a child process is to do.
+const CASE: &str = "SHARDWRIGHT_NEURON_RECORDER_CASE";
+
+/// The recorder's file: where the variable says, or beside this program.
+fn recorder() -> PathBuf {
+    if let Some(given) = std::env::var_os("SHARDWRIGHT_NEURON_RECORDER_LIB").filter(|given| !given.is_empty())
+    {
+        return PathBuf::from(given);
+    }
+    let program = std::env::current_exe().expect("a program");
+    let folders = program.ancestors().skip(1).take(2);
+    let found =
+        folders.map(|folder| folder.join("libshardwright_neuron_recorder.so")).find(|file| file.is_file());
+    found.expect("the recorder: `cargo build -p shardwright-neuron-recorder` builds it")
+}
+
+fn fixed() -> Encoding {
+    Encoding::integers(SW_DTYPE_I16, 0.001, 0)
+}
+
+/// Two entry points of one small graph with two inputs and two outputs.
+fn entries() -> Vec<&'static SwEntry> {
+    let entry = |(name, rows): (&str, u64)| {
+        let mut b = Builder::new(name, SW_ENTRY_DECODE, rows, 4);
+        b.encoding = fixed();
+        let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[rows, 24], fixed());
+        let w = Weight::matrix("w", [24, 24], &values(24 * 24, 3, 0.2), 8);
+        let y = b.linear(x, &w);
+        let z = b.binary(SW_OP_ADD, x, y);
+        b.output("out", SW_ROLE_TAP, y);
+        b.output("sum", SW_ROLE_TAP, z);
+        b.build()
+    };
+    ENTRIES.into_iter().map(entry).collect()
+}
+
+/// Bytes on a page of their own.
+struct Aligned(Region);
+
+impl Memory for Aligned {
+    fn poison(_: u32, bytes: u64) -> Aligned {
+        Aligned(Region::new(&vec![0x5a; bytes as usize]))
+    }
+
+    fn place(&mut self) -> (*mut std::ffi::c_void, u64) {
+        let bytes = self.0.bytes_mut();
+        (bytes.as_mut_ptr().cast(), bytes.len() as u64)
+    }
+}
+
+fn host() -> Host {
+    let library = recorder().display().to_string();
+    Host::open(shim_entry(), DEVICE, &[("library", library.as_str())]).expect("an instance")
+}
+
+/// Compiles, loads, runs each entry twice, and lets go of it.
+fn run_all() {
+    let host = host();
+    let compiled = host.compile(&entries(), &[]).expect("compiled");
+    let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
+    for (name, rows) in ENTRIES {
+        for valid in [rows, 1] {
+            let input = Aligned(Region::new(&vec![1; rows as usize * 24 * 2]));
+            let mut bound = HashMap::from([("hidden".to_owned(), input)]);
+            loaded.run(name, valid as usize, &mut bound).expect("it runs");
+            assert!(
+                bound["out"].0.bytes().iter().all(|byte| *byte == 0),
+                "every byte of an output is written"
+            );
+        }
+    }
+}
+
+/// Imports a memfd, binds an input and an output to it, runs, binds again elsewhere, and lets go in an order of its own.
+fn share_memory() {
+    let compiled = host().compile(&entries()[..1], &[]).expect("compiled");
+    let artefact = Artefact::read(compiled.artefact.bytes()).expect("an artefact");
+    let blob = artefact.blob(&artefact.descriptor.entries[0]).expect("a network");
+    let choice = LibraryChoice { option: Some(recorder()), ..LibraryChoice::default() };
+    let library = Library::open(&choice).expect("the recorder");
+    let network = Network::restore(&library, blob).expect("restored");
+    let mut execution = Execution::new(network, 1, 2).expect("an execution");
+
+    // SAFETY: a name that ends with a zero byte.
+    let fd = unsafe { libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: just made, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: a descriptor of this function's own.
+    assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 8192) }, 0);
+    // A host's import, which is aligned for the hardware, and one by another offset.
+    let buffer = SharedBuffer::import(&library, fd.as_raw_fd(), 0, 4096).expect("imported");
+    assert!((buffer.pointer() as usize).is_multiple_of(64));
+    let (first, second) = (shared(&library, &fd, 64, 4096), shared(&library, &fd, 4160, 1024));
+    execution.input_from(0, &first, 0, 48).expect("bound");
+    execution.output_from(0, &first, 64, 48).expect("bound");
+    execution.output_from(1, &second, 128, 48).expect("bound");
+    // SAFETY: everything is bound to memory that lives.
+    unsafe { execution.compute() }.expect("it runs");
+    // Bound elsewhere, so that the second is used by nobody.
+    execution.output_from(1, &first, 128, 48).expect("bound");
+    drop(second);
+    // SAFETY: as above.
+    unsafe { execution.compute() }.expect("it runs again");
+    assert!(execution.input_from(0, &first, 32, 48).is_err(), "misaligned");
+    assert!(execution.input_from(0, &first, 4096, 48).is_err(), "beyond the end");
+    // Let go of first by this side; the execution still has it.
+    drop(first);
+    // SAFETY: as above.
+    unsafe { execution.compute() }.expect("it runs a third time");
+    drop(execution);
+    drop(buffer);
+}
+
+fn shared(library: &Arc<Library>, fd: &OwnedFd, offset: u64, length: usize) -> Arc<SharedHandle> {
+    Arc::new(SharedHandle::from_fd(library, fd.as_raw_fd(), offset, length).expect("shared"))
+}
+
+/// Not a test: what the others start.
+#[test]
+fn the_child() {
+    match std::env::var(CASE).as_deref() {
+        Ok("run") => run_all(),
+        Ok("memory") => share_memory(),
+        _ => {}
+    }
+}
+
+/// What a child process called.
+fn record(case: &str, padding: u32) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("record");
+    let output = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "the_child", "--nocapture"])
+        .env(CASE, case)
+        .env("SHARDWRIGHT_NEURON_RECORDER", &file)
+        .env("SHARDWRIGHT_NEURON_RECORDER_PADDING", padding.to_string())
+        .output()
+        .expect("it runs");
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !text.contains("VIOLATION"), "{errors}\n{text}");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The call of a line.
+fn call(line: &str) -> &str {
+    line.split(' ').next().unwrap_or_default()
+}
+
+/// The number behind `name=` in a line.
+fn number(line: &str, name: &str) -> u64 {
+    let mut words = line.split(' ').filter_map(|word| word.split_once('='));
+    let found = words.find(|(known, _)| *known == name);
+    found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in `{line}`"))
+}
+
+/// The calls of every restored network, by the number of its compilation.
+fn restored(lines: &[String]) -> BTreeMap<u64, Vec<&str>> {
+    let mut networks: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    let (mut executions, mut models) = (BTreeMap::new(), BTreeMap::new());
+    let run = lines.iter().skip_while(|line| call(line) != "NeuronModel_restoreFromCompiledNetwork");
+    for line in run {
+        let network = match call(line) {
+            "Neuron_getVersion" | "Neuron_getL1MemorySizeKb" => continue,
+            name if name.starts_with("NeuronMemory") => continue,
+            "NeuronModel_restoreFromCompiledNetwork" => {
+                models.insert(number(line, "model"), number(line, "compilation"));
+                number(line, "compilation")
+            }
+            "NeuronExecution_create" => {
+                executions.insert(number(line, "execution"), number(line, "compilation"));
+                number(line, "compilation")
+            }
+            name if name.starts_with("NeuronExecution") => executions[&number(line, "execution")],
+            name if name.starts_with("NeuronCompilation") => number(line, "compilation"),
+            "NeuronModel_free" => models[&number(line, "model")],
+            other => panic!("{other} has no place in a run: {line}"),
+        };
+        networks.entry(network).or_default().push(line);
+    }
+    networks
+}
+
+/// As the dispatcher on phones does it: restored whole, asked for the padded size and dimensions of every input and output, one execution for all runs at
+/// full boost, everything bound before each run, freed in the order execution, compilation, model.
+#[test]
+fn a_network_is_restored_run_and_freed_in_the_order_of_the_known_clients() {
+    for padding in [1, 32] {
+        let lines = record("run", padding);
+        let networks = restored(&lines);
+        assert_eq!(networks.len(), ENTRIES.len(), "{lines:#?}");
+        for calls in networks.values() {
+            let names: Vec<&str> = calls.iter().map(|line| call(line)).collect();
+            let bound =
+                ["NeuronExecution_setInput", "NeuronExecution_setOutput", "NeuronExecution_setOutput"];
+            let run = [&bound[..], &["NeuronExecution_compute"]].concat();
+            let wanted = [
+                &["NeuronModel_restoreFromCompiledNetwork"][..],
+                &["NeuronCompilation_getInputPaddedSize", "NeuronCompilation_getInputPaddedDimensions"],
+                &["NeuronCompilation_getOutputPaddedSize", "NeuronCompilation_getOutputPaddedDimensions"],
+                &["NeuronCompilation_getOutputPaddedSize", "NeuronCompilation_getOutputPaddedDimensions"],
+                &["NeuronExecution_create", "NeuronExecution_setBoostHint"],
+                &run,
+                &run,
+                &["NeuronExecution_free", "NeuronCompilation_free", "NeuronModel_free"],
+            ]
+            .concat();
+            assert_eq!(names, wanted, "{calls:#?}");
+            let boost = calls.iter().find(|line| call(line) == "NeuronExecution_setBoostHint").expect("set");
+            assert_eq!(number(boost, "boost"), 100);
+            // Bound with the padded length, not the plain one.
+            let size = number(calls[1], "bytes");
+            let inputs = calls.iter().filter(|line| call(line) == "NeuronExecution_setInput");
+            assert!(inputs.clone().all(|line| number(line, "length") == size), "{calls:#?}");
+            assert!(size.is_multiple_of(u64::from(padding) * 2), "{calls:#?}");
+        }
+    }
+}
+
+/// Memory that application and hardware share is made known once, bound by an unsigned index and an offset, and freed once when nothing uses it.
+#[test]
+fn shared_memory_is_made_known_bound_and_freed() {
+    let lines = record("memory", 1);
+    let places = |name: &str| -> Vec<usize> {
+        let numbered = lines.iter().enumerate().filter(|(_, line)| call(line) == name);
+        numbered.map(|(place, _)| place).collect()
+    };
+    let (made, freed) = (places("NeuronMemory_createFromFd"), places("NeuronMemory_free"));
+    assert_eq!((made.len(), freed.len()), (3, 3), "{lines:#?}");
+    assert!(made.iter().all(|place| number(&lines[*place], "protection") == 3), "{lines:#?}");
+    let offsets: Vec<u64> = made.iter().map(|place| number(&lines[*place], "offset")).collect();
+    assert_eq!(offsets, [0, 64, 4160]);
+    assert_eq!(places("NeuronExecution_setInputFromMemory").len(), 1);
+    assert_eq!(places("NeuronExecution_setOutputFromMemory").len(), 3);
+    assert_eq!(places("NeuronExecution_compute").len(), 3);
+    // What an execution is bound to outlives it; what it no longer is does not wait.
+    let execution = places("NeuronExecution_free");
+    let before = freed.iter().filter(|place| **place < execution[0]).count();
+    assert_eq!((before, execution.len()), (1, 1), "{lines:#?}");
+}
