@@ -1,8 +1,8 @@
 //! A compiler has limits that nobody wrote down. The C example, built with a limit it does not announce, stands for one:
-//! what it refuses is planned anew from the refusal alone, says so, and then computes what it should.
+//! what it refuses is planned anew from the refusal alone, says so, computes what it should, and is remembered.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -58,6 +58,19 @@ fn runs_on_the_chip(command: &str, checkpoint: &str, chip: &TempDir) -> Run {
         .argument(chip.path())
         .argument("--profiles")
         .argument(chip.path().join("profiles"))
+        // What one chip teaches is nothing to the next test.
+        .environment("XDG_CACHE_HOME", cache(chip))
+}
+
+fn cache(chip: &TempDir) -> PathBuf {
+    chip.path().join("cache")
+}
+
+/// Files of limits that were learned on the chip.
+fn lessons(chip: &TempDir) -> Vec<PathBuf> {
+    let folder = cache(chip).join("shardwright/limits");
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
 fn decoder_shards_on<'plan>(plan: &'plan Value, target: &str) -> Vec<&'plan Value> {
@@ -123,7 +136,61 @@ fn strictly_a_revised_plan_is_fine_and_another_place_is_not() {
     assert!(stderr.contains("decoder"), "{stderr}");
 }
 
-/// What was learned holds for one build; the same limit said beforehand makes the first plan a good one.
+/// What a refusal taught is kept, so that the next plan is right first time, until its file is removed or damaged or the user says otherwise.
+#[test]
+fn what_was_learned_makes_the_next_plan_right_first_time() {
+    const OPS: u32 = 120;
+    let chip = tight_chip(OPS);
+    assert_eq!(lessons(&chip), Vec::<PathBuf>::new());
+    let first = on_the_chip("verify", &chip).json();
+    assert!(revised(&first).is_some(), "{first}");
+    let [kept] = &lessons(&chip)[..] else { panic!("one file: {:?}", lessons(&chip)) };
+
+    let plan = on_the_chip("plan", &chip).json();
+    assert!(decoder_shards_on(&plan, "tightchip").len() >= 3, "{plan}");
+    let limits = plan["limits"].as_array().expect("a list of limits").iter();
+    let learned: Vec<&Value> = limits.filter(|limit| limit["provenance"] == "learned").collect();
+    assert_eq!(learned.len(), 1, "{plan}");
+    assert_eq!((&learned[0]["name"], &learned[0]["target"]), (&"ops".into(), &"tightchip".into()), "{plan}");
+    assert_eq!(learned[0]["value"], OPS, "the shim counts as the table does: {plan}");
+    assert!(learned[0]["note"].to_string().contains("more than the 120"), "{plan}");
+    assert!(plan["shards"].to_string().contains("the limit is 120 (learned)"), "{plan}");
+    assert!(plan["notices"].to_string().contains("to forget it"), "{plan}");
+
+    let second = on_the_chip("verify", &chip).json();
+    assert_eq!((&second["passed"], revised(&second)), (&true.into(), None), "{second}");
+    assert_eq!(second["decoder_shards"], first["decoder_shards"]);
+
+    let doctor =
+        || shardwright(["doctor", "--format", "json"]).environment("XDG_CACHE_HOME", cache(&chip)).outcome();
+    let report: Value = serde_json::from_str(&doctor().stdout).expect("JSON");
+    let file = &report["learned"][0];
+    assert_eq!(file["path"], kept.display().to_string(), "{report}");
+    assert_eq!(
+        (&file["limits"][0]["value"], &file["learned_of"]["shim"]),
+        (&OPS.into(), &"stingy".into()),
+        "{report}"
+    );
+
+    // The user's word holds against it; the refusal comes back, and is taken.
+    let told = on_the_chip("verify", &chip).arguments(["--limit", "ops=100000"]).json();
+    assert!(revised(&told).is_some() && told["notices"].to_string().contains("does not count"), "{told}");
+
+    let whole = fs::read_to_string(kept).expect("read");
+    fs::write(kept, &whole[..whole.len() / 2]).expect("written");
+    let plan = on_the_chip("plan", &chip).json();
+    assert_eq!(decoder_shards_on(&plan, "tightchip").len(), 1, "{plan}");
+    assert!(plan["notices"].to_string().contains("it is ignored"), "{plan}");
+    let report: Value = serde_json::from_str(&doctor().stdout).expect("JSON");
+    assert!(report["problems"].to_string().contains("no file of learned limits"), "{report}");
+
+    fs::remove_file(kept).expect("removed");
+    let plan = on_the_chip("plan", &chip).json();
+    assert_eq!(decoder_shards_on(&plan, "tightchip").len(), 1, "{plan}");
+    assert!(!plan["notices"].to_string().contains("learned"), "{plan}");
+}
+
+/// The same limit said beforehand makes the first plan a good one.
 #[test]
 fn a_limit_told_beforehand_needs_no_refusal() {
     let chip = tight_chip(120);

@@ -1,0 +1,523 @@
+//! Limits that a compiler's refusals taught, kept for the next request.
+//!
+//! One file for each chip and compiler, `CHIP-HASH.json`; removing it forgets them. A limit is kept in the cost table's counting, with the
+//! refusal it was learned from. Another chip, shim, library or setting of a shim has a file of its own: what one compiler refuses says
+//! nothing about another.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use shardwright_bundle::Digest;
+use shardwright_graph::target::{ErrorClass, Flag, Limit, Provenance, Relief, limit_names};
+use shardwright_planning::check::{CheckedPlan, check};
+use shardwright_planning::cost::ShardCost;
+use shardwright_planning::feedback::{Attempt, Feedback};
+use shardwright_planning::request::{Request, TargetSummary};
+use shardwright_shims::{Device, ShimInstance};
+
+/// Version of the files; one of another version is ignored, which is said.
+const VERSION: u32 = 1;
+/// Longest file read; one holds a handful of limits.
+const FILE_BYTES: u64 = 64 << 10;
+/// Longest part of a refusal that is kept.
+const EVIDENCE_BYTES: usize = 512;
+/// Most files listed.
+const FILES: usize = 1024;
+
+/// Who refuses: limits hold for nobody else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compiler {
+    /// Name of the chip: of the profile, and of the target in a plan.
+    pub chip: String,
+    /// Name of the shim.
+    pub shim: String,
+    /// Its version.
+    pub shim_version: String,
+    /// The vendor's library, as the shim describes it.
+    pub library: Option<String>,
+    /// What the shim says of the chip's device: the version of the library that was found, how graphs are lowered.
+    pub device: Option<String>,
+    /// Settings of the shim.
+    pub settings: Vec<(String, String)>,
+}
+
+impl Compiler {
+    /// The compiler behind an open shim and the device it answers for, for that chip.
+    pub fn of(instance: &ShimInstance, device: &Device, chip: &str) -> Compiler {
+        let shim = instance.shim();
+        let description = shim.description();
+        let settings = shim.manifest().map(|manifest| manifest.options.clone().into_iter().collect());
+        Compiler {
+            chip: chip.to_owned(),
+            shim: description.name.clone(),
+            shim_version: description.version.clone(),
+            library: description.vendor_library.clone(),
+            device: device.detail.clone(),
+            settings: settings.unwrap_or_default(),
+        }
+    }
+
+    fn file_name(&self) -> String {
+        let hash = Digest::of(&serde_json::to_vec(&(VERSION, self)).unwrap_or_default()).to_string();
+        let plain = |character: char| character.is_ascii_alphanumeric() || character == '-';
+        let chip: String = self.chip.chars().filter(|character| plain(*character)).take(64).collect();
+        format!("{chip}-{}.json", &hash[..16])
+    }
+}
+
+/// A limit with what taught it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearnedLimit {
+    /// Name, one of those a cost table counts.
+    pub name: String,
+    /// The most that is taken, in the cost table's counting: told by the compiler, or the most that it took when it had refused more
+    /// without saying how much is too much.
+    pub value: u64,
+    /// What was refused, in the same counting.
+    pub refused: u64,
+    /// Whether the compiler told the maximum.
+    pub told: bool,
+    /// Flags of the shard that was refused.
+    pub flags: Vec<Flag>,
+    /// The refusal in the compiler's words.
+    pub evidence: String,
+}
+
+impl LearnedLimit {
+    fn note(&self) -> String {
+        let how = match self.told {
+            true => format!("{} was refused, with this maximum", self.refused),
+            false => format!("{} was refused and this much taken", self.refused),
+        };
+        format!("{how}: {}", self.evidence)
+    }
+}
+
+/// A file's content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    version: u32,
+    learned_of: Compiler,
+    limits: Vec<LearnedLimit>,
+}
+
+/// A file of limits, as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LearnedFile {
+    /// Where it lies: removing it forgets what it holds.
+    pub path: String,
+    /// Whose limits they are; none where the file cannot be read.
+    pub learned_of: Option<Compiler>,
+    /// The limits.
+    pub limits: Vec<LearnedLimit>,
+    /// Why it is ignored, where it is.
+    pub fault: Option<String>,
+}
+
+/// Limits kept in a directory, or nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Learned {
+    directory: Option<PathBuf>,
+}
+
+impl Learned {
+    /// Files in `directory`, which is made when there is something to keep.
+    pub fn kept_in(directory: PathBuf) -> Learned {
+        Learned { directory: Some(directory) }
+    }
+
+    /// Nothing is kept, nothing is known.
+    pub fn unkept() -> Learned {
+        Learned::default()
+    }
+
+    /// Adds what is known of the compiler to a target's limits; gives what is to be said of it, and of a file that cannot be used.
+    ///
+    /// `decided` names limits the user set, which hold against everything learned. A learned limit takes the place of one that somebody
+    /// reported or a formula gave; beside what the vendor declares the tighter of both holds.
+    pub fn offer(&self, compiler: &Compiler, summary: &mut TargetSummary, decided: &[&str]) -> Vec<String> {
+        let Some(path) = self.path(compiler) else { return Vec::new() };
+        let limits = match read(&path) {
+            Ok(None) => return Vec::new(),
+            Ok(Some(kept)) if kept.learned_of == *compiler => kept.limits,
+            Ok(Some(_)) => {
+                return vec![ignored(&path, "it holds what another compiler taught")];
+            }
+            Err(fault) => return vec![ignored(&path, &fault)],
+        };
+        let mut said = Vec::new();
+        for learned in limits {
+            let target = &summary.target.name;
+            if decided.contains(&learned.name.as_str()) {
+                said.push(format!(
+                    "target {target}: the learned limit {} ≤ {} does not count, another was asked for",
+                    learned.name, learned.value
+                ));
+                continue;
+            }
+            let mut limit = Limit::new(&learned.name, learned.value, Provenance::Learned);
+            limit.note = learned.note();
+            let held: Vec<Limit> =
+                summary.limits.iter().filter(|held| held.name == learned.name).cloned().collect();
+            for held in &held {
+                limit.relief.extend(relief_after(held, &learned.flags));
+                if matches!(held.provenance, Provenance::Reported | Provenance::Modelled) {
+                    limit.note = format!("instead of {} ({}): {}", held.value, held.provenance, limit.note);
+                    summary.limits.retain(|other| other != held);
+                }
+            }
+            said.push(format!(
+                "target {target}: {limit} from an earlier refusal; remove {} to forget it",
+                path.display()
+            ));
+            summary.limits.push(limit);
+        }
+        said
+    }
+
+    /// Keeps what a history of refusals taught, now that `accepted` was carried out. `compilers` are those of the request's targets, none
+    /// where another device stood in. Gives what is to be said of it.
+    pub fn keep(
+        &self,
+        request: &Request,
+        history: &[Attempt],
+        accepted: &CheckedPlan,
+        compilers: &[Option<Compiler>],
+    ) -> Vec<String> {
+        let mut said = Vec::new();
+        for (index, (target, compiler)) in request.targets.iter().zip(compilers).enumerate() {
+            let Some(compiler) = compiler else { continue };
+            let lessons = lessons(request, history, accepted, index as u32);
+            let (Some(path), false) = (self.path(compiler), lessons.is_empty()) else { continue };
+            let words: Vec<String> =
+                lessons.iter().map(|limit| format!("{} ≤ {}", limit.name, limit.value)).collect();
+            said.push(match write(&path, compiler.clone(), lessons) {
+                Ok(()) => format!(
+                    "target {}: {} was learned for the next plan; remove {} to forget it",
+                    target.target.name,
+                    words.join(", "),
+                    path.display()
+                ),
+                Err(error) => format!(
+                    "target {}: {} was learned and could not be kept: {}: {error}",
+                    target.target.name,
+                    words.join(", "),
+                    path.display()
+                ),
+            });
+        }
+        said
+    }
+
+    /// Every file there is, by name.
+    pub fn list(&self) -> std::io::Result<Vec<LearnedFile>> {
+        let Some(directory) = &self.directory else { return Ok(Vec::new()) };
+        let entries = match std::fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut paths = Vec::new();
+        for entry in entries.take(FILES) {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        let file = |path: PathBuf| match read(&path) {
+            Ok(Some(kept)) => {
+                let fault = (path.file_name() != Some(kept.learned_of.file_name().as_ref()))
+                    .then(|| "its name is not that of its compiler".to_owned());
+                let path = path.display().to_string();
+                Some(LearnedFile { path, learned_of: Some(kept.learned_of), limits: kept.limits, fault })
+            }
+            Ok(None) => None,
+            Err(fault) => {
+                let path = path.display().to_string();
+                Some(LearnedFile { path, learned_of: None, limits: Vec::new(), fault: Some(fault) })
+            }
+        };
+        Ok(paths.into_iter().filter_map(file).collect())
+    }
+
+    fn path(&self, compiler: &Compiler) -> Option<PathBuf> {
+        Some(self.directory.as_ref()?.join(compiler.file_name()))
+    }
+}
+
+fn ignored(path: &Path, fault: &str) -> String {
+    format!("{}: {fault}; it is ignored, and what is learned next takes its place", path.display())
+}
+
+/// What is known of flags against a limit, once a shard that had `flags` was refused: those did not help.
+fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
+    let after = |relief: &Relief| match flags.contains(&relief.flag) {
+        true => {
+            Relief { value: None, note: "the shard that was refused had it set".to_owned(), ..relief.clone() }
+        }
+        false => relief.clone(),
+    };
+    limit.relief.iter().map(after).collect()
+}
+
+/// The tightest limit of each name that the refusals of shards on that target teach.
+fn lessons(request: &Request, history: &[Attempt], accepted: &CheckedPlan, target: u32) -> Vec<LearnedLimit> {
+    let mut found: Vec<LearnedLimit> = Vec::new();
+    for attempt in history {
+        // A plan of the history was checked before; its costs follow from it and the request.
+        let Ok(refused) = check(attempt.plan.clone(), request) else { continue };
+        for feedback in &attempt.feedback {
+            let Some(lesson) = lesson(&refused, feedback, accepted, target) else { continue };
+            match found.iter_mut().find(|held| held.name == lesson.name) {
+                Some(held) if held.value <= lesson.value => {}
+                Some(held) => *held = lesson,
+                None => found.push(lesson),
+            }
+        }
+    }
+    found
+}
+
+fn lesson(
+    refused: &CheckedPlan,
+    feedback: &Feedback,
+    accepted: &CheckedPlan,
+    target: u32,
+) -> Option<LearnedLimit> {
+    let (shard, cost) = refused.shards().nth(feedback.shard? as usize)?;
+    let detail = |name: &str| {
+        feedback.details.iter().find(|detail| detail.name == name).map(|detail| detail.value.as_str())
+    };
+    let number = |name: &str| detail(name)?.trim().parse::<u64>().ok();
+    let name = match (detail("limit"), feedback.class?) {
+        (Some(name), _) => name,
+        // Refused as a whole: what a planner makes smaller then is the number of operations.
+        (None, ErrorClass::Unmappable) => limit_names::OPS,
+        (None, _) => return None,
+    };
+    if shard.target != target {
+        return None;
+    }
+    // Operations are those of the entry point that was refused, if it was named.
+    let refused_at = cost.entries.iter().find(|known| detail("entry") == Some(&known.entry.to_string()));
+    let planned = match refused_at {
+        Some(entry) if name == limit_names::OPS => entry.ops,
+        _ => counted(name, cost)?,
+    };
+    let told = number("max").and_then(|max| {
+        let scale = u128::from(number("value").unwrap_or(planned).max(1));
+        let scaled = u64::try_from(u128::from(planned) * u128::from(max) / scale).unwrap_or(u64::MAX);
+        Some(scaled.min(planned.checked_sub(1)?))
+    });
+    let taken = || {
+        let here = accepted.shards().filter(|(shard, _)| shard.target == target);
+        let most = here.filter_map(|(_, cost)| counted(name, cost)).max()?;
+        (most < planned).then_some(most)
+    };
+    let value = told.or_else(taken).filter(|value| *value > 0)?;
+    let end = (0..=EVIDENCE_BYTES.min(feedback.message.len()))
+        .rev()
+        .find(|end| feedback.message.is_char_boundary(*end))?;
+    Some(LearnedLimit {
+        name: name.to_owned(),
+        value,
+        refused: planned,
+        told: told.is_some(),
+        flags: shard.flags.clone(),
+        evidence: feedback.message[..end].to_owned(),
+    })
+}
+
+fn counted(name: &str, cost: &ShardCost) -> Option<u64> {
+    match name {
+        limit_names::OPS => Some(cost.ops),
+        limit_names::WEIGHT_BYTES => Some(cost.weight_bytes),
+        limit_names::ARTEFACT_BYTES => Some(cost.artefact_bytes),
+        limit_names::CONTEXT_BYTES => Some(cost.context_bytes()),
+        _ => None,
+    }
+}
+
+/// What a file holds; none if there is none.
+fn read(path: &Path) -> Result<Option<Kept>, String> {
+    let mut bytes = Vec::new();
+    match std::fs::File::open(path) {
+        Ok(file) => file.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    if bytes.len() as u64 > FILE_BYTES {
+        return Err(format!("it has more than {FILE_BYTES} bytes"));
+    }
+    let kept: Kept = serde_json::from_slice(&bytes)
+        .map_err(|error| format!("it is no file of learned limits: {error}"))?;
+    if kept.version != VERSION {
+        return Err(format!("it is of version {}, not {VERSION}", kept.version));
+    }
+    match kept.limits.iter().find(|limit| limit.value == 0 || limit.value >= limit.refused) {
+        Some(limit) => {
+            Err(format!("{} ≤ {} does not follow from {}", limit.name, limit.value, limit.refused))
+        }
+        None => Ok(Some(kept)),
+    }
+}
+
+/// Whole or not at all. New lessons take the place of those of the same name, but never allow what was refused before.
+fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std::io::Result<()> {
+    let before = read(path).ok().flatten().filter(|kept| kept.learned_of == compiler);
+    for held in before.map_or_else(Vec::new, |kept| kept.limits) {
+        match lessons.iter_mut().find(|lesson| lesson.name == held.name) {
+            None => lessons.push(held),
+            Some(lesson) if lesson.value >= held.refused => *lesson = held,
+            Some(_) => {}
+        }
+    }
+    lessons.sort_by(|left, right| left.name.cmp(&right.name));
+    let Some(directory) = path.parent() else { return Ok(()) };
+    std::fs::create_dir_all(directory)?;
+    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    let kept = Kept { version: VERSION, learned_of: compiler, limits: lessons };
+    file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
+    file.persist(path).map_err(|error| error.error).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compiler(library: &str) -> Compiler {
+        Compiler {
+            chip: "mt1".to_owned(),
+            shim: "neuron".to_owned(),
+            shim_version: "0.1.0".to_owned(),
+            library: None,
+            device: Some(library.to_owned()),
+            settings: vec![("lowering".to_owned(), "plain".to_owned())],
+        }
+    }
+
+    fn limit(value: u64, refused: u64) -> LearnedLimit {
+        LearnedLimit {
+            name: "ops".to_owned(),
+            value,
+            refused,
+            told: true,
+            flags: vec![Flag { name: "cores".to_owned(), value: "4".to_owned() }],
+            evidence: "too many".to_owned(),
+        }
+    }
+
+    fn summary(limits: Vec<Limit>) -> TargetSummary {
+        let target = serde_json::json!({"name": "mt1", "shim": "neuron", "device": "mt1", "kind": "npu"});
+        TargetSummary {
+            target: serde_json::from_value(target).unwrap(),
+            limits,
+            schema: vec![],
+            recommended: vec![],
+        }
+    }
+
+    #[test]
+    fn what_is_learned_holds_for_that_compiler_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let learned = Learned::kept_in(folder.path().join("limits"));
+        let mut untouched = summary(vec![]);
+        assert!(learned.offer(&compiler("8.2.28"), &mut untouched, &[]).is_empty());
+        assert!(learned.list().unwrap().is_empty());
+        let path = learned.path(&compiler("8.2.28")).unwrap();
+        write(&path, compiler("8.2.28"), vec![limit(2600, 4800)]).unwrap();
+
+        let reported = Limit {
+            relief: vec![Relief {
+                flag: Flag { name: "cores".to_owned(), value: "4".to_owned() },
+                value: Some(9000),
+                note: String::new(),
+            }],
+            ..Limit::new("ops", 3000, Provenance::Reported)
+        };
+        let declared = Limit::new("ops", 9000, Provenance::Declared);
+        let mut same = summary(vec![reported, declared.clone()]);
+        let said = learned.offer(&compiler("8.2.28"), &mut same, &[]);
+        assert!(said[0].contains("ops ≤ 2600 (learned)") && said[0].contains("remove "), "{said:?}");
+        assert_eq!(same.limits[0], declared);
+        assert_eq!((same.limits[1].value, same.limits[1].provenance), (2600, Provenance::Learned));
+        assert!(same.limits[1].note.contains("instead of 3000 (reported)"), "{:?}", same.limits[1]);
+        assert!(same.limits[1].note.contains("4800 was refused"), "{:?}", same.limits[1]);
+        // The flag was set on what was refused: it does not help.
+        assert_eq!(same.limits[1].relief.len(), 1);
+        assert_eq!(same.limits[1].under(&limit(1, 2).flags), 2600);
+
+        let mut user = summary(vec![Limit::new("ops", 5000, Provenance::User)]);
+        let said = learned.offer(&compiler("8.2.28"), &mut user, &["ops"]);
+        assert!(said[0].contains("does not count"), "{said:?}");
+        assert_eq!(user.limits.len(), 1);
+
+        for other in [
+            compiler("9.2.0"),
+            Compiler { chip: "mt2".to_owned(), ..compiler("8.2.28") },
+            Compiler { shim_version: "0.2.0".to_owned(), ..compiler("8.2.28") },
+            Compiler { settings: vec![], ..compiler("8.2.28") },
+            Compiler { device: None, ..compiler("8.2.28") },
+        ] {
+            assert!(learned.offer(&other, &mut untouched, &[]).is_empty(), "{other:?}");
+        }
+        assert_eq!(untouched, summary(vec![]));
+        let listed = learned.list().unwrap();
+        assert_eq!((listed.len(), listed[0].limits.clone()), (1, vec![limit(2600, 4800)]));
+        assert_eq!((listed[0].learned_of.clone(), &listed[0].fault), (Some(compiler("8.2.28")), &None));
+        // It is forgotten like this.
+        std::fs::remove_file(&listed[0].path).unwrap();
+        assert!(learned.offer(&compiler("8.2.28"), &mut untouched, &[]).is_empty());
+    }
+
+    #[test]
+    fn later_lessons_replace_earlier_ones_unless_they_allow_what_was_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limits.json");
+        let holds = || read(&path).unwrap().unwrap().limits;
+        write(&path, compiler("8"), vec![limit(2000, 4000)]).unwrap();
+        write(&path, compiler("8"), vec![limit(3000, 3500)]).unwrap();
+        assert_eq!(holds(), [limit(3000, 3500)]);
+        write(&path, compiler("8"), vec![limit(3600, 3700)]).unwrap();
+        assert_eq!(holds(), [limit(3000, 3500)]);
+        let bytes = LearnedLimit { name: "weight-bytes".to_owned(), ..limit(1, 2) };
+        write(&path, compiler("8"), vec![bytes.clone()]).unwrap();
+        assert_eq!(holds(), [limit(3000, 3500), bytes]);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_damaged_file_is_said_and_ignored_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let learned = Learned::kept_in(folder.path().to_owned());
+        let path = learned.path(&compiler("8")).unwrap();
+        write(&path, compiler("8"), vec![limit(2600, 4800)]).unwrap();
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let damaged = [
+            whole[..whole.len() / 2].to_owned(),
+            whole.replace("\"version\": 1", "\"version\": 2"),
+            whole.replace("\"value\": 2600", "\"value\": 4800"),
+            whole.replace("\"value\": 2600", "\"value\": 0"),
+            whole.replace("\"told\"", "\"tolt\""),
+            whole.replace("mt1", "mt2"),
+            format!("{whole}{}", " ".repeat(FILE_BYTES as usize)),
+            "\u{0}\u{1}".to_owned(),
+        ];
+        for text in damaged {
+            std::fs::write(&path, &text).unwrap();
+            let mut target = summary(vec![]);
+            let said = learned.offer(&compiler("8"), &mut target, &[]);
+            assert!(said.len() == 1 && said[0].contains("ignored"), "{said:?}");
+            assert_eq!(target, summary(vec![]));
+            assert!(learned.list().unwrap()[0].fault.is_some());
+            write(&path, compiler("8"), vec![limit(2600, 4800)]).unwrap();
+            assert_eq!(learned.offer(&compiler("8"), &mut target, &[]).len(), 1);
+            assert_eq!(target.limits.len(), 1);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! A bundle whose artefacts cannot be used here: compiled anew on this machine where its plan allows that and the checkpoint is at hand, else
+//! the plan's next chain, or an error; whichever it is, it is told with its reason.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright::{BundleOptions, ErrorKind, Model, OpenOptions, PlacementRecord};
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::program::shardwright;
+use shardwright_tests::tree;
+use tempfile::TempDir;
+
+const CHECKPOINT: &str = TEXT_FIXTURES[3];
+
+/// A bundle for a chip, compiled ahead, whose plan allows compiling it anew or does not.
+struct Made {
+    chip: Chip,
+    folder: TempDir,
+}
+
+impl Made {
+    fn with(build: &str) -> Made {
+        let made = Made { chip: Chip::new(), folder: tempfile::tempdir().expect("a temporary folder") };
+        OpenOptions::new()
+            .soc(CHIP)
+            .search_path(made.chip.search_path())
+            .cache_directory(made.cache())
+            .planner_option("build", build)
+            .context(64)
+            .compile(checkpoint(), made.path(), &mut ())
+            .expect("compiled");
+        made
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("bundle")
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    fn options(&self) -> BundleOptions {
+        BundleOptions::new().search_path(self.chip.search_path()).cache_directory(self.cache())
+    }
+
+    /// Changes a byte of the first artefact.
+    fn damage(&self) {
+        let text = fs::read(self.path().join("bundle.json")).expect("a manifest");
+        let whole: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let name = &whole["manifest"]["chains"][0]["shards"][1]["artefact"]["sha256"];
+        let file = self.path().join("files").join(name.as_str().expect("a name"));
+        let mut bytes = fs::read(&file).expect("an artefact");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(file, bytes).expect("written");
+    }
+}
+
+fn checkpoint() -> PathBuf {
+    tree::root().join(CHECKPOINT)
+}
+
+fn reply(model: &Model) -> (String, PlacementRecord) {
+    let mut session = model.session().expect("a session");
+    session.options.max_tokens = Some(8);
+    let reply = session.complete("hello world").expect("a prompt").text().expect("a reply");
+    (reply, session.placement())
+}
+
+fn notices(model: &Model) -> String {
+    model.bundle_notices().iter().map(|notice| format!("{}\n", notice.text)).collect()
+}
+
+#[test]
+fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_told() {
+    let made = Made::with("just-in-time");
+    let (expected, ahead) = reply(&made.options().strict(true).open(made.path()).expect("it loads"));
+    assert!(ahead.beforehand.is_nothing(), "what was compiled ahead is used: {ahead:?}");
+
+    for (what, words) in [("unsupported", "the chip's compiler has moved on"), ("damage", "artefact")] {
+        match what {
+            "damage" => {
+                made.chip.is_to_answer("well");
+                made.damage();
+            }
+            answer => made.chip.is_to_answer(answer),
+        }
+        // It is what the plan says: nothing of it is a fallback.
+        let options = made.options().strict(true).checkpoint(checkpoint());
+        let model = options.open(made.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (text, record) = reply(&model);
+        assert_eq!(text, expected, "{what}");
+        let compiled =
+            record.beforehand.compiled_here.as_ref().unwrap_or_else(|| panic!("{what}: {record:?}"));
+        assert!(compiled.because.contains(words) && compiled.nanoseconds > 0, "{what}: {compiled:?}");
+        assert!(record.shards.iter().all(|shard| shard.place.shim == CHIP), "{what}: {record:?}");
+        let json = serde_json::to_value(&record).expect("JSON");
+        assert!(json["beforehand"]["compiled_here"]["nanoseconds"].is_u64(), "{json}");
+        let said = notices(&model);
+        assert!(said.contains("was compiled on this machine in") && said.contains(words), "{what}: {said}");
+    }
+}
+
+#[test]
+fn without_the_checkpoint_the_next_chain_runs_and_what_would_help_is_told() {
+    let made = Made::with("just-in-time");
+    made.chip.is_to_answer("unsupported");
+    let model = made.options().open(made.path()).expect("the next chain");
+    let (_, record) = reply(&model);
+    let passed = &record.beforehand.passed_over[0];
+    assert_eq!((passed.chain.as_str(), passed.kind.as_str()), ("primary", "incompatible"), "{record:?}");
+    assert!(passed.error.contains("the checkpoint is needed"), "{passed:?}");
+    assert!(record.shards.iter().all(|shard| shard.place.shim == "cpu"), "{record:?}");
+    let error = made.options().strict(true).open(made.path()).err().expect("strict");
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    assert!(error.help().is_some_and(|help| help.contains("--checkpoint")), "{error:?}");
+
+    // Another checkpoint is not taken.
+    let other =
+        made.options().checkpoint(tree::root().join(TEXT_FIXTURES[0])).open(made.path()).expect("the next");
+    assert!(notices(&other).contains("is not the checkpoint the bundle was made of"), "{}", notices(&other));
+
+    // The program says the same.
+    let run = |more: &[&str]| {
+        let path = made.path();
+        let run =
+            shardwright(["run"]).argument(&path).arguments(["--greedy", "-n", "4", "--prompt", "hello"]);
+        made.chip.found_by(run).arguments(more).outcome()
+    };
+    let outcome = run(&[]);
+    assert!(outcome.stderr.contains("fallback: chain `primary` does not run here"), "{}", outcome.stderr);
+    let shown = checkpoint().display().to_string();
+    let outcome = run(&["--checkpoint", &shown, "--strict"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("note: chain `primary` was compiled on this machine"),
+        "{}",
+        outcome.stderr
+    );
+    let (_, stderr) = shardwright(["run", &shown, "--checkpoint", &shown, "--prompt", "x"]).refuses();
+    assert!(stderr.contains("--checkpoint is for bundles"), "{stderr}");
+}
+
+#[test]
+fn where_the_plan_does_not_allow_it_nothing_is_compiled() {
+    let made = Made::with("ahead");
+    made.chip.is_to_answer("unsupported");
+    let with_checkpoint = || made.options().checkpoint(checkpoint());
+    let (_, record) = reply(&with_checkpoint().open(made.path()).expect("the next chain"));
+    assert_eq!(
+        (record.beforehand.passed_over.len(), &record.beforehand.compiled_here),
+        (1, &None),
+        "{record:?}"
+    );
+    assert!(with_checkpoint().strict(true).open(made.path()).is_err());
+
+    made.chip.is_to_answer("well");
+    made.damage();
+    let error = with_checkpoint().open(made.path()).err().expect("damage ends it");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
+}
+
+/// A compiler that refuses here too is no way out; both failures are told.
+#[test]
+fn a_failure_of_compiling_here_is_told_beside_the_first() {
+    let made = Made::with("just-in-time");
+    made.chip.is_to_answer("unsupported");
+    let nowhere = Path::new("nowhere");
+    let model = made.options().checkpoint(nowhere).open(made.path()).expect("the next chain");
+    let said = notices(&model);
+    assert!(said.contains("moved on") && said.contains("compiling it here failed too"), "{said}");
+}
