@@ -9,7 +9,7 @@
 
 use crate::names::Named;
 use crate::solver::{Forbidden, Settings, Solution, solve};
-use crate::table::{CostTable, takes_part, unit_kinds};
+use crate::table::{CostTable, takes_part, unit_kinds, unit_kinds_at};
 use crate::{
     Attempt, Cause, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal, RefusalKind,
     Relief, Request, Shard, Target, TimeCost, WeightFormat, names,
@@ -79,6 +79,7 @@ fn avoid(solution: &Solution, history: &[Attempt], settings: &Settings) -> Optio
             end: shard.end,
             target: shard.target,
             formats: shard.formats,
+            softcap: shard.softcap,
         };
         (refused(&key), shard.end - shard.first, shard.cost.weight_bytes, key)
     });
@@ -92,6 +93,7 @@ fn forbid(shard: &Shard) -> Forbidden {
         end: shard.end,
         target: shard.target,
         formats: shard.formats,
+        softcap: shard.softcap,
     }
 }
 
@@ -189,7 +191,7 @@ impl Lesson {
     }
 
     fn read_limit(&mut self, shard: &Shard, feedback: &Feedback, class: ErrorClass, name: &str) {
-        let planned = self.planned(shard, name);
+        let planned = self.planned(shard, name, detail(feedback, "entry"));
         let value = number(feedback, "value").or(planned);
         let Some(planned) = planned else {
             // A limit this planner cannot compute: smaller shards are all it can offer.
@@ -211,9 +213,10 @@ impl Lesson {
         self.learn_limit(shard, class, name, limit, because);
     }
 
-    /// What the plan's shard had of a limited quantity, in the table's counting.
-    fn planned(&self, shard: &Shard, name: &str) -> Option<u64> {
-        let cost = self.cost(shard)?;
+    /// What the plan's shard had of a limited quantity, in the table's counting; operations at the entry point that was refused, if it was
+    /// named, else at the largest.
+    fn planned(&self, shard: &Shard, name: &str, entry: Option<&str>) -> Option<u64> {
+        let cost = self.cost(shard, entry)?;
         match name {
             "ops" => Some(cost.ops),
             "weight-bytes" => Some(cost.weight_bytes),
@@ -223,19 +226,17 @@ impl Lesson {
         }
     }
 
-    fn cost(&self, shard: &Shard) -> Option<crate::table::RangeCost> {
+    fn cost(&self, shard: &Shard, entry: Option<&str>) -> Option<crate::table::RangeCost> {
         let component = self.request.model.components.get(shard.component as usize)?;
         let table = CostTable::new(&self.request);
         let entries: Vec<_> =
             shard.entries.iter().map(|&shape| names::entry_of(shape, shard.context)).collect();
-        let prefix = crate::table::Prefix::new(
-            &self.request,
-            &table,
-            component,
-            shard.target,
-            shard.formats,
-            &entries,
-        );
+        let named: Vec<_> =
+            entries.iter().copied().filter(|known| Some(names::entry(*known).as_str()) == entry).collect();
+        let entries = if named.is_empty() { entries } else { named };
+        let kinds = unit_kinds_at(component, shard.softcap);
+        let place = (shard.target, shard.formats);
+        let prefix = crate::table::Prefix::of_kinds(&self.request, &table, &kinds, place, &entries);
         let units = self.units(shard)?;
         Some(prefix.sum(units.start, units.end))
     }
@@ -249,13 +250,14 @@ impl Lesson {
     }
 
     fn kinds(&self, shard: &Shard) -> Vec<u32> {
-        let kinds = self.request.model.components.get(shard.component as usize).map(unit_kinds);
+        let component = self.request.model.components.get(shard.component as usize);
+        let kinds = component.map(|component| unit_kinds_at(component, shard.softcap));
         let range = self.units(shard);
         kinds.zip(range).map_or_else(Vec::new, |(kinds, range)| kinds[range].to_vec())
     }
 
     fn halve_operations(&mut self, shard: &Shard, class: ErrorClass) {
-        let ops = self.planned(shard, "ops").unwrap_or(0);
+        let ops = self.planned(shard, "ops", None).unwrap_or(0);
         let because = format!("a shard of {ops} operations was refused as a whole: half of it next");
         self.learn_limit(shard, class, "ops", ops / 2, because);
     }

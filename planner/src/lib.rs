@@ -74,8 +74,8 @@ pub use bindings::exports::shardwright::planner::api::{
     ActivationFormat, Attempt, Body, Boundary, BuildTime, Cause, Component, Cost, Description, ElementType,
     Encoding, Entry, EntryKind, EntryShape, ErrorClass, Feedback, Flag, FlagSchema, FlagType, FormatTuple,
     Goals, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model, OptionDescription, Plan, PrefillPart,
-    Provenance, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat, Sensitivity, Shard, StateFormat,
-    Target, TargetKind, TimeCost, WeightFormat, WeightRole,
+    Provenance, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat, Sensitivity, Shard, Softcap,
+    SoftcapPlace, StateFormat, Target, TargetKind, TimeCost, WeightFormat, WeightRole,
 };
 pub use log::{Level, log};
 

@@ -20,8 +20,10 @@
 //! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels; beyond that the best are kept and
 //! [`Solution::exact`] is false.
 
-use crate::table::{CostTable, Prefix, RangeCost, unit_kinds};
-use crate::{BuildTime, Entry, EntryKind, Flag, PrefillPart, Refusal, RefusalKind, Request, WeightFormat};
+use crate::table::{CostTable, Prefix, RangeCost, unit_kinds, unit_kinds_at};
+use crate::{
+    BuildTime, Entry, EntryKind, Flag, PrefillPart, Refusal, RefusalKind, Request, SoftcapPlace, WeightFormat,
+};
 
 mod bounds;
 mod diagnose;
@@ -76,6 +78,8 @@ pub struct Forbidden {
     pub target: u32,
     /// Format tuple index.
     pub formats: u32,
+    /// Where the soft-cap of the component is computed; none if it has none.
+    pub softcap: Option<SoftcapPlace>,
 }
 
 /// Preferences of a planner; the request itself holds the facts.
@@ -89,12 +93,20 @@ pub struct Settings {
     pub forbidden: Vec<Forbidden>,
     /// When shards are compiled.
     pub build: BuildTime,
+    /// Where soft-caps must be computed. None: in the graph, unless no target takes them there or the runtime takes less time.
+    pub softcap: Option<SoftcapPlace>,
 }
 
 impl Default for Settings {
-    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time.
+    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps wherever is better.
     fn default() -> Self {
-        Self { balance: Balance::Automatic, place: vec![], forbidden: vec![], build: BuildTime::Ahead }
+        Self {
+            balance: Balance::Automatic,
+            place: vec![],
+            forbidden: vec![],
+            build: BuildTime::Ahead,
+            softcap: None,
+        }
     }
 }
 
@@ -111,7 +123,9 @@ pub struct Placement {
     pub target: u32,
     /// Format tuple index.
     pub formats: u32,
-    /// What it costs.
+    /// Where the soft-cap of the component is computed; none if it has none.
+    pub softcap: Option<SoftcapPlace>,
+    /// What it costs, with what it takes the runtime.
     pub cost: RangeCost,
 }
 
@@ -248,10 +262,21 @@ struct Part {
 struct Choice {
     target: u32,
     formats: u32,
+    softcap: Option<SoftcapPlace>,
     prefix: Prefix,
+    /// What the runtime has to do for one row, in microseconds.
+    runtime: u64,
     /// Loss in thousandths up to each unit, and units whose loss nobody measured although it is wanted.
     loss: Vec<u64>,
     unmeasured: Vec<u32>,
+}
+
+impl Choice {
+    /// What units cost, with what they take the runtime; none if the target does not take one of them.
+    fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
+        let cost = self.prefix.range(first, end)?;
+        Some(RangeCost { time: cost.time.map(|time| time.saturating_add(self.runtime)), ..cost })
+    }
 }
 
 struct Problem<'request> {
@@ -275,6 +300,11 @@ impl<'request> Problem<'request> {
         relaxed: Relaxed,
     ) -> Result<Self, Refusal> {
         let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
+        let caps = request.model.components.iter().any(|component| component.softcap.is_some());
+        if settings.softcap == RUNTIME && !caps {
+            let message = "the runtime was asked to compute a soft-cap, and the model has none";
+            return Err(invalid(message.to_owned()));
+        }
         let table = CostTable::new(request);
         let mut parts = Vec::new();
         for (component, index) in request.model.components.iter().zip(0_u32..) {
@@ -307,9 +337,20 @@ impl<'request> Problem<'request> {
                 }
                 for formats in 0..request.formats.len() {
                     let formats = u32::try_from(formats).unwrap_or(u32::MAX);
-                    let prefix = Prefix::new(request, &table, component, target, formats, &entries);
-                    let (loss, unmeasured) = losses(request, index, kinds.len(), formats);
-                    choices.push(Choice { target, formats, prefix, loss, unmeasured });
+                    // In the graph first: of equals the earlier is taken.
+                    for &softcap in &softcap_places(component, settings) {
+                        let kinds = unit_kinds_at(component, softcap);
+                        if kinds.iter().any(|&kind| kind as usize >= request.kinds.len()) {
+                            let message = format!("component `{}` has an unknown kind", component.name);
+                            return Err(invalid(message));
+                        }
+                        let place = (target, formats);
+                        let prefix = Prefix::of_kinds(request, &table, &kinds, place, &entries);
+                        let (loss, unmeasured) = losses(request, index, kinds.len(), formats);
+                        let runtime = component.softcap.as_ref().filter(|_| softcap == RUNTIME);
+                        let runtime = runtime.map_or(0, |softcap| softcap.runtime.microseconds);
+                        choices.push(Choice { target, formats, softcap, prefix, runtime, loss, unmeasured });
+                    }
                 }
             }
             parts.push(Part {
@@ -371,6 +412,7 @@ impl<'request> Problem<'request> {
             end,
             target: choice.target,
             formats: choice.formats,
+            softcap: choice.softcap,
         };
         self.settings.forbidden.contains(&shard)
     }
@@ -383,6 +425,17 @@ impl Part {
             return (0, 0);
         }
         (u32::try_from(first).unwrap_or(u32::MAX), u32::try_from(end).unwrap_or(u32::MAX))
+    }
+}
+
+const RUNTIME: Option<SoftcapPlace> = Some(SoftcapPlace::Runtime);
+
+/// Where the soft-cap of a component may be computed, best first; one place that is none for a component without one.
+fn softcap_places(component: &crate::Component, settings: &Settings) -> Vec<Option<SoftcapPlace>> {
+    match (&component.softcap, settings.softcap) {
+        (None, _) => vec![None],
+        (Some(_), Some(asked)) => vec![Some(asked)],
+        (Some(_), None) => vec![Some(SoftcapPlace::Graph), RUNTIME],
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Body, Component, Cost, Entry, EntryKind, PrefillPart, Request};
+use crate::{Body, Component, Cost, Entry, EntryKind, PrefillPart, Request, SoftcapPlace};
 
 /// The rows of the cost table by key.
 pub struct CostTable<'request> {
@@ -74,6 +74,14 @@ pub fn unit_kinds(component: &Component) -> Vec<u32> {
     }
 }
 
+/// The same with the soft-cap of the component, if it has one, computed at `softcap`.
+pub fn unit_kinds_at(component: &Component, softcap: Option<SoftcapPlace>) -> Vec<u32> {
+    match (&component.softcap, softcap) {
+        (Some(held), Some(SoftcapPlace::Runtime)) => vec![held.kind_without],
+        _ => unit_kinds(component),
+    }
+}
+
 /// Sums over the units of one component on one target in one format tuple, so that any range is added up in constant
 /// time. All sums saturate: a saturated sum is above every limit, and the host refuses costs that overflow.
 pub struct Prefix {
@@ -103,7 +111,17 @@ impl Prefix {
         formats: u32,
         entries: &[Entry],
     ) -> Self {
-        let kinds = unit_kinds(component);
+        Self::of_kinds(request, table, &unit_kinds(component), (target, formats), entries)
+    }
+
+    /// The same for units of these kinds, on a target in a format tuple.
+    pub fn of_kinds(
+        request: &Request,
+        table: &CostTable<'_>,
+        kinds: &[u32],
+        (target, formats): (u32, u32),
+        entries: &[Entry],
+    ) -> Self {
         let sums = || Vec::with_capacity(kinds.len() + 1);
         let mut prefix = Self { entries: Vec::new(), weights: sums(), illegal: Vec::new() };
         let mut unit_weights = vec![0_u64; kinds.len()];

@@ -2,8 +2,8 @@
 
 use crate::{
     ActivationFormat, Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, FormatTuple,
-    Goals, Layer, LayerKind, Limit, Model, PrefillPart, Provenance, Relief, Request, StateFormat, Target,
-    TargetKind, TimeCost, WeightFormat,
+    Goals, Layer, LayerKind, Limit, Model, PrefillPart, Provenance, Relief, Request, Softcap, StateFormat,
+    Target, TargetKind, TimeCost, WeightFormat,
 };
 
 /// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that takes everything as
@@ -24,6 +24,7 @@ impl RequestBuilder {
         let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
             name: name.to_owned(),
             body,
+            softcap: None,
             inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
             outputs: outputs.iter().map(|&name| name.to_owned()).collect(),
         };
@@ -206,6 +207,19 @@ impl RequestBuilder {
         for cost in self.request.costs.iter_mut().filter(|cost| cost.target == target) {
             cost.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
         }
+        self
+    }
+
+    /// Ends the head with a soft-cap of one operation, which takes the runtime `microseconds` for a row.
+    #[must_use]
+    pub fn softcap(mut self, microseconds: u64) -> Self {
+        let kind = u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX);
+        self.request.kinds.push(LayerKind { name: "head without".to_owned(), prefill: PrefillPart::None });
+        let runtime = TimeCost { microseconds, provenance: Provenance::Modelled };
+        self.request.model.components[2].softcap = Some(Softcap { kind_without: kind, runtime });
+        let rows: Vec<Cost> = self.request.costs.iter().filter(|cost| cost.kind == HEAD).cloned().collect();
+        let rows = rows.into_iter().map(|cost| Cost { kind, ops: cost.ops - 1, ..cost });
+        self.request.costs.extend(rows);
         self
     }
 

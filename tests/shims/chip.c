@@ -3,7 +3,7 @@
  * CPU_SHIM is the path of the CPU shim's library and ORDERS that of the file, which is read when an instance is opened: a way to die and the number of
  * the run, counted from there, such as `abort 7`; or what it says of artefacts, such as `recompile 0`; or `slip 0`. Without the file it serves as well as
  * the CPU. `broken 0` is a chip whose library is not here, `offline 0` one that is compiled for and simulated here and not in this machine;
- * `refuses N` a compiler that finds no place for a linear operation of layer N, in whatever shard; `estimates 0` one that estimates, and notes each in a file beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is
+ * `refuses N` a compiler that finds no place for a linear operation of layer N, in whatever shard; `no-tangent 0` one that takes neither a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is
  * NAME. */
 #include "shim.h"
 
@@ -175,9 +175,29 @@ static sw_error *flags(sw_shim *shim, const char *device, const sw_flag_sink *si
     return cpu->flags(shim, "cpu", sink);
 }
 
+struct asked {
+    const sw_entry *entry;
+    const sw_verdict_sink *sink;
+};
+
+/* Hands a verdict on, but for hyperbolic tangents, of which it takes none. */
+static void without_tangents(void *context, const sw_verdict *verdict) {
+    const struct asked *asked = context;
+    const uint32_t op = asked->entry->nodes[verdict->node]->op;
+    sw_verdict told = *verdict;
+    if (op == SW_OP_SOFTCAP || op == SW_OP_TANH) {
+        told.verdict = SW_VERDICT_REFUSED;
+        told.reason = "the chip has no hyperbolic tangent";
+    }
+    asked->sink->item(asked->sink->context, &told);
+}
+
 static sw_error *check(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink) {
     (void)device;
-    return cpu->check(shim, "cpu", entry, sink);
+    if (!is("no-tangent")) return cpu->check(shim, "cpu", entry, sink);
+    struct asked asked = {.entry = entry, .sink = sink};
+    const sw_verdict_sink own = {.size = sizeof own, .context = &asked, .item = without_tangents};
+    return cpu->check(shim, "cpu", entry, &own);
 }
 
 static sw_error *estimate(sw_shim *shim, const char *device, const sw_entry *entry, const sw_estimate_sink *sink) {

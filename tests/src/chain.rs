@@ -299,6 +299,7 @@ impl<'g> Bench<'g> {
             entries: self.request.entries.iter().filter(takes).copied().collect(),
             inputs: plain(&part.inputs),
             outputs: plain(&part.outputs),
+            softcap: None,
             flags: Vec::new(),
             build: BuildTime::Ahead,
         }

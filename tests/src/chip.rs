@@ -80,7 +80,7 @@ impl Chip {
 
     /// Has instances that are opened from now on be of a chip whose library is not here (`broken`), of one that is only compiled for and simulated
     /// here (`offline`), or of one that estimates (`estimates`); or say of every artefact `recompile`, `unsupported` or `not-mine`, or compile with
-    /// a node that slips to the CPU (`slip`).
+    /// a node that slips to the CPU (`slip`); or take no hyperbolic tangent (`no-tangent`).
     ///
     /// # Panics
     /// As [`Chip::is_to_die`].

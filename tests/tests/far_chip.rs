@@ -172,6 +172,33 @@ fn what_a_compiler_refuses_is_planned_anew_around_its_layer() {
 }
 
 #[test]
+fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why() {
+    let chip = Chip::new();
+    let head = || {
+        let report = chip.planned_by(shardwright(["plan", CHECKPOINT])).json();
+        let shards = report["shards"].as_array().expect("shards");
+        let head = shards.last().expect("a head").clone();
+        assert_eq!((&head["component"], &head["target"]), (&"head".into(), &CHIP.into()), "{report}");
+        let reasons = head["reasons"].as_array().expect("reasons").iter();
+        let mut reasons = reasons
+            .filter(|reason| reason["choice"].as_str().is_some_and(|choice| choice.starts_with("soft-cap")));
+        let because = reasons.next().expect("a reason")["because"].as_str().expect("text").to_owned();
+        (head["softcap"].as_str().expect("a place").to_owned(), because)
+    };
+    let (place, because) = head();
+    assert_eq!(place, "graph");
+    assert!(because.contains("the target takes it"), "{because}");
+
+    chip.is_to_answer("no-tangent");
+    let (place, because) = head();
+    assert_eq!(place, "runtime");
+    assert!(because.contains("the chip has no hyperbolic tangent"), "{because}");
+    let text = chip.planned_by(shardwright(["plan", CHECKPOINT])).succeeds();
+    assert!(text.contains("soft-cap of what the head gives: by the runtime"), "{text}");
+    assert_eq!(chip.planned_by(generate(CHECKPOINT)).succeeds(), generate(CHECKPOINT).succeeds());
+}
+
+#[test]
 fn times_are_asked_for_once() {
     let chip = Chip::new();
     chip.is_to_answer("estimates");

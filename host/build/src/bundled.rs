@@ -105,6 +105,7 @@ impl<'w> BundleShelf<'w> {
             work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
             flags: flags.collect(),
             rewritten: rewritten.collect(),
+            logits_softcap: shard.logits_softcap,
             placements,
         })
     }

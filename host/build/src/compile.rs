@@ -1,7 +1,7 @@
 //! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
 
 use shardwright_bundle::{BundleError, Rewrite};
-use shardwright_graph::target::{Encoding, EntryName, ErrorClass};
+use shardwright_graph::target::{Encoding, EntryName, ErrorClass, SoftcapPlace};
 use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
     Role, Weight, legalise_encoded,
@@ -103,6 +103,8 @@ pub struct BuiltShard {
     pub simulated: bool,
     /// Nodes that were decomposed, and states that the runtime updates.
     pub rewritten: Vec<Rewritten>,
+    /// The cap of a soft-cap that the plan leaves to the runtime: what was compiled gives logits before it.
+    pub logits_softcap: Option<f32>,
     /// What was compiled.
     pub compiled: CompiledGraphs,
 }
@@ -244,6 +246,12 @@ pub fn compile_plan(
         }
         let refused = |error: ShimError| refusal(index, &name, error);
 
+        let logits_softcap = match shard.softcap {
+            Some(SoftcapPlace::Runtime) => graph.logits_softcap(),
+            Some(SoftcapPlace::Graph) | None => None,
+        };
+        let uncapped = logits_softcap.map(|_| graph.without_logits_softcap());
+        let graph = uncapped.as_ref().unwrap_or(graph);
         let mut order = WorkOrderBuilder::new(&graph.weights);
         let mut rewritten = Vec::new();
         let mut graphs = Vec::new();
@@ -307,6 +315,7 @@ pub fn compile_plan(
             artefact,
             simulated: executor.simulated,
             rewritten,
+            logits_softcap,
             compiled,
         });
     }

@@ -1,7 +1,7 @@
 //! A checked plan as people and programs read it.
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Encoding, EntryName, Flag, Limit, TimeCost};
+use shardwright_graph::target::{Encoding, EntryName, Flag, Limit, SoftcapPlace, TimeCost};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
@@ -118,6 +118,9 @@ pub struct ShardReport {
     pub inputs: Vec<BoundaryReport>,
     /// What it writes.
     pub outputs: Vec<BoundaryReport>,
+    /// Where the soft-cap of the logits is computed; none where the component has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softcap: Option<SoftcapPlace>,
     /// Compiler flags.
     pub flags: Vec<Flag>,
     /// `ahead` or `just-in-time`.
@@ -216,6 +219,7 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
                 .collect(),
             inputs: boundaries(&shard.inputs),
             outputs: boundaries(&shard.outputs),
+            softcap: shard.softcap,
             flags: shard.flags.clone(),
             build: shard.build.name().to_owned(),
             reasons: reasons_of(Some(index as u32)),

@@ -81,6 +81,7 @@
 //!         work_order,
 //!         flags: Vec::new(),
 //!         rewritten: Vec::new(),
+//!         logits_softcap: None,
 //!         placements: Vec::new(),
 //!     };
 //!     let chain = ChainEntry {

@@ -269,6 +269,10 @@ pub struct ShardEntry {
     pub flags: Vec<FlagEntry>,
     /// Nodes and states that run otherwise than the graph has them.
     pub rewritten: Vec<RewriteEntry>,
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits this shard gives; none where they leave it
+    /// as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logits_softcap: Option<f32>,
     /// Nodes that run elsewhere than on the device itself.
     pub placements: Vec<NodePlacement>,
 }

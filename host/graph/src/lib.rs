@@ -26,6 +26,7 @@ mod legalise;
 mod op;
 mod quantisation;
 mod role;
+mod softcap;
 mod state;
 pub mod target;
 pub mod validate;

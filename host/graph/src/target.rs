@@ -90,7 +90,7 @@ names! {
         Reported = "reported",
         /// The shim was asked by trying.
         Probed = "probed",
-        /// A refusal in this very planning loop taught it.
+        /// A refusal taught it: in this very planning loop, or an earlier one with the same compiler.
         Learned = "learned",
         /// The person at the command line set it.
         User = "user",
@@ -163,12 +163,35 @@ pub struct Limit {
     /// What was observed, in one sentence; empty if the provenance says it all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// Flags that were thought to raise it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relief: Vec<Relief>,
+}
+
+/// What is known of a limit under a compiler flag.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Relief {
+    /// The flag.
+    pub flag: Flag,
+    /// The bound with the flag set; none if the flag does not move it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<u64>,
+    /// What was observed, in one sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
 }
 
 impl Limit {
     /// A limit without a note.
     pub fn new(name: impl Into<String>, value: u64, provenance: Provenance) -> Self {
-        Self { name: name.into(), value, provenance, note: String::new() }
+        Self { name: name.into(), value, provenance, note: String::new(), relief: Vec::new() }
+    }
+
+    /// The bound for a shard compiled with these flags: the largest that one of them gives.
+    pub fn under(&self, flags: &[Flag]) -> u64 {
+        let raised = self.relief.iter().filter(|relief| flags.contains(&relief.flag));
+        raised.filter_map(|relief| relief.value).fold(self.value, u64::max)
     }
 }
 
@@ -448,6 +471,16 @@ impl fmt::Display for FormatTuple {
             write!(formatter, "[{}={}]", entry.role, entry.format)?;
         }
         write!(formatter, "/{}/{}", self.activations, self.states)
+    }
+}
+
+names! {
+    /// Where the soft-cap of the logits is computed.
+    SoftcapPlace, "place of a soft-cap" {
+        /// In the graph of the head, by its target.
+        Graph = "graph",
+        /// By the runtime, in f32, on the logits that the head gives.
+        Runtime = "runtime",
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardwright_graph::target::{EntryKind, EntryName, Limit, WeightFormat, limit_names};
+use shardwright_graph::target::{EntryKind, EntryName, Flag, Limit, WeightFormat, limit_names};
 
 use crate::cost::{CostFault, CostTable, ShardCost};
 use crate::plan::{Plan, Shard};
@@ -86,6 +86,7 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     donors(&plan, request)?;
     entries(&plan, request)?;
     boundaries(&plan, request)?;
+    softcaps(&plan, request)?;
     flags(&plan, request)?;
     fallback(&plan, request)?;
     let costs = costs(&plan, request)?;
@@ -293,7 +294,7 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         }
 
         let kinds = component(request, shard)
-            .and_then(|component| component.kinds(shard.first, shard.end))
+            .and_then(|component| component.shard_kinds(shard.first, shard.end, shard.softcap))
             .unwrap_or_default();
         let prefills = kinds.iter().any(|&kind| {
             request.kinds.get(kind as usize).is_some_and(|kind| kind.prefill != PrefillPart::None)
@@ -379,6 +380,25 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
+/// A place for the soft-cap of every component that has one, and for no other.
+fn softcaps(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+    for (position, shard) in shards(plan) {
+        let Some(component) = component(request, shard) else { continue };
+        match (&component.softcap, shard.softcap) {
+            (None, Some(place)) => {
+                let component = component.name.clone();
+                return Err(PlanFault::NoSoftcap { shard: position, component, place });
+            }
+            (Some(_), None) => {
+                let component = component.name.clone();
+                return Err(PlanFault::SoftcapMissing { shard: position, component });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn flags(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     for (position, shard) in shards(plan) {
         let Some(target) = request.targets.get(shard.target as usize) else { continue };
@@ -420,7 +440,7 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
     let mut costs = Vec::with_capacity(plan.shards.len());
     for (position, shard) in shards(plan) {
         let kinds = component(request, shard)
-            .and_then(|component| component.kinds(shard.first, shard.end))
+            .and_then(|component| component.shard_kinds(shard.first, shard.end, shard.softcap))
             .unwrap_or_default();
         let cost =
             table.shard(&kinds, shard.target, shard.formats, &shard.entries).map_err(
@@ -450,9 +470,11 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
     Ok(costs)
 }
 
-/// The binding limit of this name, if the target has one: the smallest.
-fn limit<'limits>(limits: &'limits [Limit], name: &str) -> Option<&'limits Limit> {
-    limits.iter().filter(|limit| limit.name == name).min_by_key(|limit| limit.value)
+/// The binding limit of this name under these flags, if the target has one: the smallest, its value being what the flags make of it.
+fn limit(limits: &[Limit], name: &str, flags: &[Flag]) -> Option<Limit> {
+    let named = limits.iter().filter(|limit| limit.name == name);
+    let limit = named.min_by_key(|limit| limit.under(flags))?;
+    Some(Limit { value: limit.under(flags), ..limit.clone() })
 }
 
 fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
@@ -467,10 +489,10 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), Pla
             (limit_names::CONTEXT_BYTES, cost.context_bytes()),
         ];
         for (name, value) in values {
-            if let Some(limit) = limit(&target.limits, name)
+            if let Some(limit) = limit(&target.limits, name, &shard.flags)
                 && value > limit.value
             {
-                return Err(PlanFault::OverLimit { shard: position, value, limit: limit.clone() });
+                return Err(PlanFault::OverLimit { shard: position, value, limit });
             }
         }
         let overflow = || PlanFault::CostOverflow { shard: position };
@@ -482,11 +504,11 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), Pla
     for (target, (count, bytes)) in per_target {
         let Some(target) = request.targets.get(target as usize) else { continue };
         for (name, value) in [(limit_names::SHARDS, count), (limit_names::MEMORY_BYTES, bytes)] {
-            if let Some(limit) = limit(&target.limits, name)
+            if let Some(limit) = limit(&target.limits, name, &[])
                 && value > limit.value
             {
                 let target = target.target.name.clone();
-                return Err(PlanFault::OverTargetLimit { target, value, limit: limit.clone() });
+                return Err(PlanFault::OverTargetLimit { target, value, limit });
             }
         }
     }

@@ -41,6 +41,10 @@ same_cases!(guest_provenance, host_provenance, own::Provenance, wit::Provenance 
     Simulated = Simulated,
     Modelled = Modelled,
 });
+same_cases!(guest_softcap_place, host_softcap_place, own::SoftcapPlace, wit::SoftcapPlace {
+    Graph = Graph,
+    Runtime = Runtime,
+});
 same_cases!(guest_target_kind, host_target_kind, own::TargetKind, wit::TargetKind {
     Npu = Npu,
     Gpu = Gpu,
@@ -127,7 +131,12 @@ fn guest_limit(limit: &own::Limit) -> wit::Limit {
         value: limit.value,
         provenance: guest_provenance(limit.provenance),
         note: limit.note.clone(),
+        relief: limit.relief.iter().map(guest_relief).collect(),
     }
+}
+
+fn guest_relief(relief: &own::Relief) -> wit::Relief {
+    wit::Relief { flag: guest_flag(&relief.flag), value: relief.value, note: relief.note.clone() }
 }
 
 fn guest_flag(flag: &own::Flag) -> wit::Flag {
@@ -164,6 +173,10 @@ fn guest_formats(tuple: &own::FormatTuple) -> wit::FormatTuple {
     }
 }
 
+fn guest_time(time: own::TimeCost) -> wit::TimeCost {
+    wit::TimeCost { microseconds: time.microseconds, provenance: guest_provenance(time.provenance) }
+}
+
 fn guest_cost(row: &own::CostRow) -> wit::Cost {
     wit::Cost {
         kind: row.kind,
@@ -178,10 +191,7 @@ fn guest_cost(row: &own::CostRow) -> wit::Cost {
             own::Legality::Legal => None,
             own::Legality::Illegal(why) => Some(why.clone()),
         },
-        time: row.time.map(|time| wit::TimeCost {
-            microseconds: time.microseconds,
-            provenance: guest_provenance(time.provenance),
-        }),
+        time: row.time.map(guest_time),
         uncosted_ops: row.uncosted_ops,
     }
 }
@@ -203,6 +213,10 @@ impl From<&Request> for wit::Request {
                         .collect(),
                 ),
             },
+            softcap: component.softcap.as_ref().map(|softcap| wit::Softcap {
+                kind_without: softcap.kind_without,
+                runtime: guest_time(softcap.runtime),
+            }),
             inputs: component.inputs.clone(),
             outputs: component.outputs.clone(),
         };
@@ -289,6 +303,7 @@ impl From<&Plan> for wit::Plan {
                 .collect(),
             inputs: shard.inputs.iter().map(guest_boundary).collect(),
             outputs: shard.outputs.iter().map(guest_boundary).collect(),
+            softcap: shard.softcap.map(guest_softcap_place),
             flags: shard.flags.iter().map(guest_flag).collect(),
             build: guest_build_time(shard.build),
         };
@@ -355,6 +370,7 @@ impl TryFrom<wit::Plan> for Plan {
                 entries: shard.entries.into_iter().map(entry).collect(),
                 inputs: boundaries(shard.inputs)?,
                 outputs: boundaries(shard.outputs)?,
+                softcap: shard.softcap.map(host_softcap_place),
                 flags: shard
                     .flags
                     .into_iter()

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Encoding, EntryName, Flag};
+use shardwright_graph::target::{Encoding, EntryName, Flag, SoftcapPlace};
 
 /// How one boundary tensor of a shard is written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,9 +21,9 @@ pub struct Boundary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BuildTime {
-    /// Ahead of time.
+    /// Ahead of time alone.
     Ahead,
-    /// When first needed on the device.
+    /// Also on the device, where what was compiled ahead cannot be loaded.
     JustInTime,
 }
 
@@ -65,6 +65,9 @@ pub struct Shard {
     pub inputs: Vec<Boundary>,
     /// Boundary tensors it writes.
     pub outputs: Vec<Boundary>,
+    /// Where the soft-cap of the component is computed; none if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softcap: Option<SoftcapPlace>,
     /// Compiler flags.
     pub flags: Vec<Flag>,
     /// When it is compiled.

@@ -6,7 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::target::{
-    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Target, WeightFormat, WeightRole,
+    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, SoftcapPlace, Target, TimeCost, WeightFormat,
+    WeightRole,
 };
 
 mod validate;
@@ -58,6 +59,16 @@ pub enum Body {
     Layers(Vec<Layer>),
 }
 
+/// The last operation of a component soft-caps what it gives, and the runtime can do that instead.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Softcap {
+    /// Index in [`Request::kinds`] of the component without it.
+    pub kind_without: u32,
+    /// What it takes the runtime for one row.
+    pub runtime: TimeCost,
+}
+
 /// A component of the model, in order of execution.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,6 +77,9 @@ pub struct Component {
     pub name: String,
     /// Its layers, or the kind of the whole.
     pub body: Body,
+    /// That it ends with a soft-cap; only where it is never cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softcap: Option<Softcap>,
     /// Names of the boundary tensors it reads (`hidden`, `per-layer`). A shard reads what the nearest earlier shard
     /// wrote under that name.
     pub inputs: Vec<String>,
@@ -80,6 +94,15 @@ impl Component {
         match &self.body {
             Body::Whole(_) => 0,
             Body::Layers(layers) => u32::try_from(layers.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The same with the soft-cap, if it has one, computed at `softcap`.
+    pub fn shard_kinds(&self, first: u32, end: u32, softcap: Option<SoftcapPlace>) -> Option<Vec<u32>> {
+        let kinds = self.kinds(first, end)?;
+        match (&self.softcap, softcap) {
+            (Some(held), Some(SoftcapPlace::Runtime)) => Some(vec![held.kind_without]),
+            _ => Some(kinds),
         }
     }
 

@@ -1,7 +1,11 @@
 //! Requests that make no sense, each refused in words that name the place.
 
-use shardwright_graph::target::{Flag, FlagSchema, FlagType, WeightFormat, WeightRole};
-use shardwright_planning::request::{Body, PlannerOption, Request, RequestFault, Sensitivity, caps};
+use shardwright_graph::target::{
+    Flag, FlagSchema, FlagType, Provenance, TimeCost, WeightFormat, WeightRole,
+};
+use shardwright_planning::request::{
+    Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps,
+};
 
 mod common;
 
@@ -45,6 +49,9 @@ const CASES: &[(&str, Change)] = &[
         donor(request, 1, 0);
         donor(request, 2, 1);
     }),
+    ("Index", |request| softcap(request, 2, 9)),
+    ("Softcap", |request| softcap(request, 1, 0)),
+    ("Softcap", |request| softcap(request, 2, 1)),
     ("Entries", |request| request.entries.push("encode_8".parse().unwrap())),
     ("Entries", |request| request.model.max_context = 0),
     ("Entries", |request| request.model.max_context = 256),
@@ -69,6 +76,11 @@ fn flag(name: &str, value: &str) -> Flag {
 fn sensitivity(component: u32, layer: u32) -> Sensitivity {
     let (role, format) = (WeightRole::Head, WeightFormat::W8PerTensor);
     Sensitivity { component, layer, role, format, per_mille: 1 }
+}
+
+fn softcap(request: &mut Request, component: usize, kind_without: u32) {
+    let runtime = TimeCost { microseconds: 1, provenance: Provenance::Modelled };
+    request.model.components[component].softcap = Some(Softcap { kind_without, runtime });
 }
 
 fn donor(request: &mut Request, reader: usize, donor: u32) {

@@ -6,7 +6,9 @@
 use shardwright_bundle::{AssetEntry, ChainEntry, Digest, FileReference, Manifest, ShardEntry, Structure};
 use shardwright_graph::target::EntryName;
 
-use crate::description::{AssetDescription, ChainDescription, ShardDescription, TableQuantisation};
+use crate::description::{
+    AssetDescription, Beforehand, ChainDescription, ShardDescription, TableQuantisation,
+};
 use crate::error::ChainError;
 use crate::origin::ShardOrigin;
 
@@ -37,6 +39,7 @@ impl ChainDescription {
             is_named(&shard, entry)?;
             let fallback = shard.origin.fallback.take();
             shard.origin = ShardOrigin { fallback, ..ShardOrigin::from(entry) };
+            shard.logits_softcap = entry.logits_softcap;
             Ok(shard)
         });
         let structure = &manifest.structure;
@@ -51,6 +54,7 @@ impl ChainDescription {
             states: structure.states.clone(),
             assets: manifest.assets.iter().map(AssetDescription::from).collect(),
             shards: shards.collect::<Result<_, ChainError>>()?,
+            beforehand: Beforehand::default(),
         })
     }
 
@@ -110,6 +114,7 @@ impl ShardDescription {
             work_order: files.work_order,
             flags: origin.flags,
             rewritten: origin.rewritten,
+            logits_softcap: self.logits_softcap,
             placements: origin.placements,
         })
     }

@@ -37,6 +37,9 @@ pub struct ShardDescription {
     pub place: Place,
     /// What it can run.
     pub entries: Vec<EntryInterface>,
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that is left to the runtime: the logits this shard gives are not capped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logits_softcap: Option<f32>,
     /// What was asked, and what became of that before it was loaded.
     #[serde(default, skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
@@ -55,6 +58,7 @@ impl ShardDescription {
             layers: first.layers,
             place: Place::of(shard),
             entries,
+            logits_softcap: None,
             origin: ShardOrigin::of(shard),
         })
     }
@@ -159,6 +163,50 @@ pub struct ChainDescription {
     pub assets: Vec<AssetDescription>,
     /// In the order in which a step runs them.
     pub shards: Vec<ShardDescription>,
+    /// What came before it.
+    #[serde(default, skip_serializing_if = "Beforehand::is_nothing")]
+    pub beforehand: Beforehand,
+}
+
+/// What came before a chain: others that could not be used, and compiling that was done for it here and now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beforehand {
+    /// Chains that come first and could not be used, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<PassedOver>,
+    /// That it was compiled on this machine when it was opened, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiled_here: Option<CompiledHere>,
+}
+
+impl Beforehand {
+    /// Whether nothing came before.
+    pub fn is_nothing(&self) -> bool {
+        *self == Beforehand::default()
+    }
+}
+
+/// A chain that could not be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassedOver {
+    /// Its name.
+    pub chain: String,
+    /// The kind of what went wrong, as the one who opens chains calls it.
+    pub kind: String,
+    /// What went wrong.
+    pub error: String,
+}
+
+/// Compiling on the machine that runs, because the plan allows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledHere {
+    /// Why what had been compiled ahead was not used.
+    pub because: String,
+    /// From the checkpoint to artefacts that can be loaded, planning included.
+    pub nanoseconds: u64,
 }
 
 impl ChainDescription {
@@ -175,7 +223,13 @@ impl ChainDescription {
             states: graph.states.clone(),
             assets: graph.assets.iter().map(AssetDescription::of).collect(),
             shards,
+            beforehand: Beforehand::default(),
         }
+    }
+
+    /// The cap of a soft-cap that the runtime applies to logits.
+    pub fn logits_softcap(&self) -> Option<f32> {
+        self.shards.iter().find_map(|shard| shard.logits_softcap)
     }
 
     /// Whether text is generated step by step (there are states), or encoded in one pass.

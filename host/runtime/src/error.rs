@@ -46,6 +46,16 @@ pub enum ChainError {
         /// Where it is.
         given: Box<Place>,
     },
+    /// A soft-cap for logits that a shard does not give, or with a cap that is none.
+    #[error("shard `{shard}` ({component}): no soft-cap of {cap} can be applied to its logits")]
+    Softcap {
+        /// The shard.
+        shard: String,
+        /// Its component.
+        component: ComponentKind,
+        /// The cap.
+        cap: f32,
+    },
     /// A component of the model is on no shard.
     #[error("no shard holds the component `{0}`")]
     ComponentMissing(ComponentKind),
@@ -348,6 +358,7 @@ impl ChainError {
             ChainError::EntryMissing { .. } | ChainError::EntryPoint { .. } => {
                 "every shard needs the same entry points; a prefill may only end where no later shard has states"
             }
+            ChainError::Softcap { .. } => "a soft-cap is a positive number, and only a head gives logits",
             ChainError::Bundled { .. } => {
                 "the artefacts come from another build than the manifest; compile again"
             }

@@ -43,13 +43,17 @@ mod next_chain;
 mod origin;
 mod placement;
 mod session;
+mod softcap;
 mod step;
 mod storage;
 
 pub use bundled::ShardFiles;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
-pub use description::{AssetDescription, ChainDescription, Place, ShardDescription, TableQuantisation};
+pub use description::{
+    AssetDescription, Beforehand, ChainDescription, CompiledHere, PassedOver, Place, ShardDescription,
+    TableQuantisation,
+};
 pub use error::{ChainError, SessionError};
 pub use executor::{Interrupt, ShardExecutor, ShimShard};
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};

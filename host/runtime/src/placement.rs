@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::chain::Chain;
-use crate::description::Place;
+use crate::description::{Beforehand, Place};
 use crate::origin::{ProcessPlacement, ShardOrigin};
 
 /// What became of every shard, boundary and state of a session. Counts are since the session began on this chain.
@@ -14,6 +14,9 @@ pub struct PlacementRecord {
     /// What stands in for the planned targets, if something does: the heading of every report then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
+    /// What came before the chain: others that could not be used, compiling that was done for it here.
+    #[serde(skip_serializing_if = "Beforehand::is_nothing")]
+    pub beforehand: Beforehand,
     /// In the order in which a step runs them.
     pub shards: Vec<ShardPlacement>,
     /// What passes between shards.
@@ -113,6 +116,9 @@ pub struct ShardPlacement {
     /// What was asked, and what became of that before it was loaded.
     #[serde(skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applied in f32 to the logits this shard gave, as planned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logits_softcap: Option<f32>,
     /// Runs of any entry.
     pub runs: u64,
     /// Time spent in runs, in nanoseconds.
@@ -209,6 +215,7 @@ impl Counters {
         PlacementRecord {
             model: description.model.clone(),
             emulated_on: description.emulated_on.clone(),
+            beforehand: description.beforehand.clone(),
             shards: description
                 .shards
                 .iter()
@@ -221,6 +228,7 @@ impl Counters {
                     place: shard.place.clone(),
                     process: chain.process(index),
                     origin: shard.origin.clone(),
+                    logits_softcap: shard.logits_softcap,
                     runs,
                     nanoseconds,
                 })

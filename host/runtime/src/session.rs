@@ -12,6 +12,7 @@ use crate::chain::layout::Located;
 use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
+use crate::softcap::softcap;
 use going_on::Onward;
 
 /// A sequence of tokens with the states of a chain.
@@ -429,6 +430,9 @@ impl Session {
             let width = located.shape.last().copied().unwrap_or(0) as usize;
             let mut logits = std::mem::take(&mut self.logits);
             read(&mut self.engine, schedule, position, located, rows * width, &mut logits)?;
+            if let Some(cap) = chain.description().logits_softcap() {
+                softcap(cap, &mut logits);
+            }
             visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &logits });
             // Only the last row's are kept.
             logits.copy_within((rows - 1) * width.., 0);

@@ -199,6 +199,18 @@ fn components_and_layers_once_and_in_order() {
         with(|parts| parts.description.shards[FIRST].place = place("elsewhere")),
         ChainError::PlaceMismatch { .. }
     );
+    is!(
+        with(|parts| parts.description.shards[FIRST].logits_softcap = Some(30.0)),
+        ChainError::Softcap { component: ComponentKind::Decoder, .. }
+    );
+    for cap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let capped = refused(&graph, &plan(), |parts| {
+            let shards = &mut parts.description.shards;
+            let head = shards.iter_mut().find(|shard| shard.component == ComponentKind::Head);
+            head.unwrap().logits_softcap = Some(cap);
+        });
+        assert!(matches!(capped, ChainError::Softcap { component: ComponentKind::Head, .. }), "{capped}");
+    }
 }
 
 #[test]

@@ -487,6 +487,7 @@ impl Preparation {
             })?;
             let origin = std::mem::take(&mut description.origin);
             description.origin = told_of(origin, shard, &self.request);
+            description.logits_softcap = shard.logits_softcap;
             descriptions.push(description);
             loaded.push(Box::new(ShimShard::new(artefact)));
         }

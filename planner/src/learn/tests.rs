@@ -32,6 +32,13 @@ fn refusals_become_limits() {
         (resource, &[("limit", "ops"), ("value", "1000"), ("max", "400")][..], "ops", 400),
         // The compiler counts twice as many: its maximum is worth half in our counting.
         (resource, &[("limit", "ops"), ("value", "2000"), ("max", "800")], "ops", 400),
+        // It refused an entry point of which the table has 600, at the same rate.
+        (
+            resource,
+            &[("limit", "ops"), ("value", "1200"), ("max", "800"), ("entry", "prefill_128@512")],
+            "ops",
+            400,
+        ),
         (resource, &[("limit", "ops"), ("max", "400")], "ops", 400),
         // A maximum at or above what was refused cannot be believed; below it is all that is known.
         (resource, &[("limit", "ops"), ("value", "1000"), ("max", "5000")], "ops", 999),

@@ -1,7 +1,7 @@
 //! Why a request has no solution: the first constraint without which it would have one.
 
 use super::{Part, Problem, Relaxed, search::search};
-use crate::table::{CostTable, unit_kinds};
+use crate::table::{CostTable, unit_kinds_at};
 use crate::{Refusal, RefusalKind, names};
 
 pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
@@ -87,12 +87,12 @@ fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusa
     if let Some(refusal) = over {
         return Some(refusal);
     }
-    let kind = unit_kinds(component)[unit];
     let table = CostTable::new(request);
     let mut whys: Vec<String> = Vec::new();
     for choice in &part.choices {
         let target = &request.targets[choice.target as usize].name;
         let formats = names::formats(&request.formats[choice.formats as usize]);
+        let kind = unit_kinds_at(component, choice.softcap)[unit];
         if let Some(why) = table.illegal(request, kind, choice.target, choice.formats, &problem.entries) {
             whys.push(format!("`{target}` as {formats}: {why}"));
         }

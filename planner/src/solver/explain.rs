@@ -2,10 +2,11 @@
 
 use super::{Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, search};
 use crate::names::{self, Named};
-use crate::table::{CostTable, Prefix, takes_part, unit_kinds};
+use crate::table::{CostTable, Prefix, takes_part, unit_kinds, unit_kinds_at};
 use crate::{Boundary, Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Shard};
 
 mod ceilings;
+mod softcap;
 
 impl Solution {
     /// The plan: every boundary as its shard holds activations, the flags each target's profile recommends, the other targets that
@@ -30,6 +31,7 @@ impl Solution {
                 entries: self.entries_of(request, placement),
                 inputs: boundaries(&component.inputs),
                 outputs: boundaries(&component.outputs),
+                softcap: placement.softcap,
                 flags: target
                     .recommended
                     .iter()
@@ -197,6 +199,11 @@ impl Solution {
         };
         push(formats, because, cause);
 
+        if let (Some(softcap), Some(place)) = (&component.softcap, placement.softcap) {
+            let (choice, because, cause) = self.explain_softcap(request, placement, (softcap, place));
+            push(choice, because, cause);
+        }
+
         for flag in &target.recommended {
             push(
                 format!("{}={}", flag.name, flag.value),
@@ -222,7 +229,7 @@ impl Solution {
 fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[Entry]) -> Option<String> {
     let component = &request.model.components[placement.component as usize];
     let table = CostTable::new(request);
-    let kinds = unit_kinds(component);
+    let kinds = unit_kinds_at(component, placement.softcap);
     let units = match placement.end {
         0 => 0..kinds.len(),
         end => placement.first as usize..end as usize,
@@ -231,7 +238,7 @@ fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[
     let mut why = None;
     for formats in 0..request.formats.len() {
         let formats = u32::try_from(formats).unwrap_or(u32::MAX);
-        let prefix = Prefix::new(request, &table, component, other, formats, entries);
+        let prefix = Prefix::of_kinds(request, &table, &kinds, (other, formats), entries);
         let mut fits = true;
         for unit in units.clone() {
             let reason = match prefix.range(unit, unit + 1) {

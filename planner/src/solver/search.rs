@@ -126,7 +126,7 @@ fn legal_cost(problem: &Problem<'_>, choice: &Choice, first: usize, end: usize) 
     if !problem.relaxed.quality && choice.unmeasured[end] > choice.unmeasured[first] {
         return None;
     }
-    let cost = choice.prefix.range(first, end)?;
+    let cost = choice.cost(first, end)?;
     problem.limits[choice.target as usize].exceeded(&cost).is_none().then_some(cost)
 }
 
@@ -238,7 +238,7 @@ impl Found {
             .map(|step| {
                 let part = &problem.parts[step.part];
                 let choice = &part.choices[step.choice];
-                let cost = choice.prefix.range(step.first, step.end).unwrap_or_default();
+                let cost = choice.cost(step.first, step.end).unwrap_or_default();
                 time = time.zip(cost.time).map(|(sum, time)| sum.saturating_add(time));
                 let (first, end) = part.layers(step.first, step.end);
                 Placement {
@@ -247,6 +247,7 @@ impl Found {
                     end,
                     target: choice.target,
                     formats: choice.formats,
+                    softcap: choice.softcap,
                     cost,
                 }
             })

@@ -122,6 +122,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
             end: key(end),
             target,
             formats,
+            softcap: None,
         };
         if forbidden.contains(&shard) {
             return None;
@@ -318,6 +319,7 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
         end,
         target: 0,
         formats: 0,
+        softcap: None,
     });
     (request, forbidden.collect())
 }
@@ -460,7 +462,7 @@ fn every_kind_of_refusal_is_found() {
         assert_eq!(refusal.kind, kind, "{}", refusal.message);
         assert!(refusal.message.contains(words), "{}", refusal.message);
     }
-    let forbidden = vec![Forbidden { component: 1, first: 0, end: 1, target: 0, formats: 0 }];
+    let forbidden = vec![Forbidden { component: 1, first: 0, end: 1, target: 0, formats: 0, softcap: None }];
     let settings = Settings { forbidden, ..Settings::default() };
     let refusal = solve(&RequestBuilder::decoder(1).build(), &settings).unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::Exhausted);

@@ -9,6 +9,7 @@
 use shardwright_planner::{
     Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, EntryShape,
     OptionDescription, Plan, Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Shard,
+    SoftcapPlace,
 };
 
 /// Cuts evenly.
@@ -155,6 +156,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
                 entries: entries.map(|entry| EntryShape { kind: entry.kind, rows: entry.rows }).collect(),
                 inputs: boundaries(&component.inputs),
                 outputs: boundaries(&component.outputs),
+                softcap: component.softcap.as_ref().map(|_| SoftcapPlace::Graph),
                 flags: vec![],
                 build: BuildTime::Ahead,
             });

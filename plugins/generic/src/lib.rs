@@ -6,13 +6,13 @@
 //!
 //! **Not its job.** It knows no vendor and no SoC: what is special about a chip stands in that chip's profile.
 //!
-//! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`), and `place.COMPONENT` with
-//! the name of a target.
+//! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`), `softcap` (`automatic`, `graph`,
+//! `runtime`), and `place.COMPONENT` with the name of a target.
 
 use shardwright_planner::solver::{Balance, Settings, solve};
 use shardwright_planner::{
     Attempt, BuildTime, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request,
-    learn, log,
+    SoftcapPlace, learn, log,
 };
 
 /// The built-in planner.
@@ -38,7 +38,16 @@ impl Planner for Generic {
                     "automatic|time|bytes|ops",
                     "what the shards of a component are balanced by",
                 ),
-                option("build", "ahead|just-in-time", "when shards are compiled"),
+                option(
+                    "build",
+                    "ahead|just-in-time",
+                    "whether shards may be compiled anew on the device that cannot load them",
+                ),
+                option(
+                    "softcap",
+                    "automatic|graph|runtime",
+                    "where a soft-cap of the logits is computed: in the graph unless no target takes it or the runtime is faster",
+                ),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
             ],
         }
@@ -76,6 +85,14 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     "ahead" => BuildTime::Ahead,
                     "just-in-time" => BuildTime::JustInTime,
                     _ => return Err(invalid("ahead or just-in-time")),
+                };
+            }
+            "softcap" => {
+                settings.softcap = match value.as_str() {
+                    "automatic" => None,
+                    "graph" => Some(SoftcapPlace::Graph),
+                    "runtime" => Some(SoftcapPlace::Runtime),
+                    _ => return Err(invalid("automatic, graph or runtime")),
                 };
             }
             _ => match name.strip_prefix("place.") {
@@ -180,6 +197,92 @@ mod tests {
         assert_eq!(decoder_shards(&plan), [(0, 2)]);
     }
 
+    fn head(plan: &Plan) -> (Option<SoftcapPlace>, String) {
+        let index = plan.shards.len() - 1;
+        let of_head = |reason: &&shardwright_planner::Reason| {
+            reason.shard.is_some_and(|shard| shard as usize == index) && reason.choice.starts_with("soft-cap")
+        };
+        let because =
+            plan.reasons.iter().find(of_head).map_or(String::new(), |reason| reason.because.clone());
+        (plan.shards[index].softcap, because)
+    }
+
+    #[test]
+    fn a_soft_cap_is_in_the_graph_unless_it_is_refused_there_or_slower() {
+        let (graph, runtime) = (Some(SoftcapPlace::Graph), Some(SoftcapPlace::Runtime));
+        assert_eq!(
+            head(&Generic::make_plan(&RequestBuilder::decoder(2).build()).unwrap()),
+            (None, String::new())
+        );
+        let capped = || RequestBuilder::decoder(2).softcap(7);
+        let (place, because) = head(&Generic::make_plan(&capped().build()).unwrap());
+        assert_eq!(place, graph);
+        assert!(because.contains("times to compare are not known"), "{because}");
+
+        let refused_there = capped().change(|request| {
+            for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
+                cost.illegal = Some("no tanh".to_owned());
+            }
+        });
+        let (place, because) = head(&Generic::make_plan(&refused_there.build()).unwrap());
+        assert_eq!(place, runtime);
+        assert!(because.contains("`npu` does not take it in the graph: no tanh"), "{because}");
+
+        let (place, because) = head(&Generic::make_plan(&capped().times(0, 100).build()).unwrap());
+        assert_eq!(place, graph);
+        assert_eq!(because, "100 µs, by the runtime it would be 107 µs");
+        let slow = capped().times(0, 100).change(|request| {
+            for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
+                cost.time.as_mut().unwrap().microseconds = 108;
+            }
+        });
+        let (place, because) = head(&Generic::make_plan(&slow.build()).unwrap());
+        assert_eq!(place, runtime);
+        assert_eq!(because, "107 µs, of which the runtime takes 7 for a row, instead of 108 µs in the graph");
+
+        let over = capped().change(|request| {
+            for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
+                cost.ops = 500;
+            }
+        });
+        let (place, because) = head(&Generic::make_plan(&over.limit("npu", "ops", 400).build()).unwrap());
+        assert_eq!(place, runtime);
+        assert_eq!(because, "in the graph ops would be 500, the limit is 400");
+    }
+
+    #[test]
+    fn a_compiler_that_refuses_the_head_with_its_soft_cap_is_tried_without() {
+        let request = RequestBuilder::decoder(2).softcap(7).build();
+        let first = Generic::make_plan(&request).unwrap();
+        let feedback = Feedback { class: Some(ErrorClass::UnsupportedOp), ..refused(2, &[]) };
+        let history = [Attempt { plan: first.clone(), feedback: vec![feedback] }];
+        let second = Generic::revise(&request, &first, &history).unwrap();
+        assert_eq!(second.shards.len(), first.shards.len());
+        let (place, because) = head(&second);
+        assert_eq!(place, Some(SoftcapPlace::Runtime));
+        assert!(because.contains("refused before"), "{because}");
+    }
+
+    #[test]
+    fn where_a_soft_cap_is_computed_may_be_asked_for() {
+        for (asked, place) in [("graph", SoftcapPlace::Graph), ("runtime", SoftcapPlace::Runtime)] {
+            let options = vec![("softcap".to_owned(), asked.to_owned())];
+            let capped =
+                RequestBuilder::decoder(2).softcap(7).change(|request| request.options = options.clone());
+            let plan = Generic::make_plan(&capped.build()).unwrap();
+            assert_eq!(head(&plan), (Some(place), "asked for".to_owned()));
+            let bare = RequestBuilder::decoder(2).change(|request| request.options = options).build();
+            match place {
+                SoftcapPlace::Graph => assert!(Generic::make_plan(&bare).is_ok()),
+                SoftcapPlace::Runtime => {
+                    let refusal = Generic::make_plan(&bare).unwrap_err();
+                    assert_eq!(refusal.kind, RefusalKind::InvalidRequest);
+                    assert!(refusal.message.contains("the model has none"), "{}", refusal.message);
+                }
+            }
+        }
+    }
+
     #[test]
     fn options_are_read_or_refused() {
         let with = |name: &str, value: &str| {
@@ -194,9 +297,13 @@ mod tests {
         let plan = Generic::make_plan(&with("build", "just-in-time")).unwrap();
         assert!(plan.shards.iter().all(|shard| shard.build == BuildTime::JustInTime));
         assert!(Generic::make_plan(&with("somebody-elses", "1")).is_ok());
-        for (name, value) in
-            [("balance", "luck"), ("build", "never"), ("place.embed", "gpu"), ("place.tail", "cpu")]
-        {
+        for (name, value) in [
+            ("balance", "luck"),
+            ("build", "never"),
+            ("softcap", "nowhere"),
+            ("place.embed", "gpu"),
+            ("place.tail", "cpu"),
+        ] {
             let refusal = Generic::make_plan(&with(name, value)).unwrap_err();
             assert_eq!(refusal.kind, RefusalKind::InvalidRequest, "{name}={value}");
             assert!(refusal.message.contains(value));

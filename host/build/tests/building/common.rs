@@ -98,6 +98,7 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
         entries: request.entries.iter().filter(takes).copied().collect(),
         inputs: plain(&component.inputs),
         outputs: plain(&component.outputs),
+        softcap: None,
         flags: Vec::new(),
         build: BuildTime::Ahead,
     }

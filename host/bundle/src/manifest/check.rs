@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use shardwright_graph::target::FlagVerdict;
-use shardwright_graph::{DType, scale_count};
+use shardwright_graph::{ComponentKind, DType, scale_count};
 
 use super::{AssetEntry, ChainEntry, FileReference, Manifest, ShardEntry, Structure};
 use crate::{BundleError, Digest};
@@ -309,6 +309,15 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
     for (index, entry) in shard.rewritten.iter().enumerate() {
         name(&format!("{at}.rewritten[{index}].name"), &entry.name)?;
         text(&format!("{at}.rewritten[{index}].reason"), &entry.reason)?;
+    }
+    if let Some(value) = shard.logits_softcap {
+        let field = format!("{at}.logits_softcap");
+        if shard.component != ComponentKind::Head {
+            return Err(invalid(field, format!("`{}` gives no logits", shard.component)));
+        }
+        if !(value.is_finite() && value > 0.0) {
+            return Err(invalid(field, format!("is {value}")));
+        }
     }
     cap(&format!("{at}.placements"), shard.placements.len(), NODES)?;
     for (index, entry) in shard.placements.iter().enumerate() {

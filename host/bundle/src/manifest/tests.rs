@@ -60,6 +60,7 @@ fn sample() -> Manifest {
             rewrite: Rewrite::ByRuntime,
             reason: "no scatter".to_owned(),
         }],
+        logits_softcap: (component == ComponentKind::Head).then_some(30.0),
         placements: vec![NodePlacement {
             entry: "decode_1@64".parse().unwrap(),
             node: "layer.0.norm".to_owned(),
@@ -254,6 +255,9 @@ fn contradictions_are_refused_by_field_whoever_wrote_them() {
         ("chains[0].shards[0].component", |m| shard(m).component = ComponentKind::Pooling),
         ("chains[0].shards[0].layers", |m| shard(m).layers = (0, 3)),
         ("chains[0].shards[0].layers", |m| shard(m).layers = (2, 1)),
+        ("chains[0].shards[0].logits_softcap", |m| shard(m).logits_softcap = Some(30.0)),
+        ("chains[0].shards[1].logits_softcap", |m| m.chains[0].shards[1].logits_softcap = Some(0.0)),
+        ("chains[0].shards[1].logits_softcap", |m| m.chains[0].shards[1].logits_softcap = Some(-1.0)),
         ("chains[0].shards[0].target.name", |m| shard(m).target.name.clear()),
         ("chains[0].shards[0].target.shim", |m| shard(m).target.shim.clear()),
         ("chains[0].shards[0].target.device", |m| shard(m).target.device.clear()),
@@ -563,6 +567,7 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
             work_order: files.2,
             flags: lists.1,
             rewritten: lists.2,
+            logits_softcap: None,
             placements: lists.3,
         },
     )

@@ -221,6 +221,7 @@ fn shard(
             rewrite: Rewrite::Decomposed,
             reason: "unknown operation".to_owned(),
         }],
+        logits_softcap: None,
         placements: vec![NodePlacement {
             entry: "decode_1@64".parse().unwrap(),
             node: "layer.0.softmax".to_owned(),

@@ -141,6 +141,11 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
             ]);
         }
         let _ = writeln!(text, "{shards}");
+        for shard in &chain.shards {
+            if let Some(cap) = shard.logits_softcap {
+                let _ = writeln!(text, "soft-cap {cap} of what {} gives: by the runtime, in f32", shard.name);
+            }
+        }
     }
     for asset in &manifest.assets {
         let _ = writeln!(

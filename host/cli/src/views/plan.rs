@@ -72,6 +72,16 @@ pub fn plan(report: &PlanReport) -> String {
         let _ = writeln!(text, "\n{limits}");
     }
 
+    for shard in report.shards.iter() {
+        if let Some(place) = shard.softcap {
+            let by = match place.name() {
+                "runtime" => "by the runtime, in f32",
+                _ => "in the graph",
+            };
+            let _ = writeln!(text, "\nsoft-cap of what the {} gives: {by}", shard.component);
+        }
+    }
+
     let flags = grouped(
         report
             .shards

@@ -284,3 +284,25 @@ fn a_weight_range_beyond_its_source_is_refused() {
         assert!(error.help().is_some());
     }
 }
+
+#[test]
+fn a_head_without_its_soft_cap_ends_before_it() {
+    let graph = toy(&Recipe::sharing());
+    assert_eq!(graph.logits_softcap(), Some(30.0));
+    let uncapped = graph.without_logits_softcap();
+    assert_eq!(uncapped.logits_softcap(), None);
+    let head = |graph: &Graph| {
+        graph.entry(ComponentKind::Head, 0..0, point(EntryKind::Decode, 2, 32), PLAIN).unwrap().unwrap()
+    };
+    let (with, without) = (head(&graph), head(&uncapped));
+    let ops = |entry: &EntryGraph| entry.nodes.iter().map(|node| node.op.name()).collect::<Vec<_>>();
+    assert_eq!(ops(&with).last(), Some(&"softcap"));
+    assert_eq!(ops(&without), ops(&with)[..with.nodes.len() - 1]);
+    let [(logits, Role::Logits)] = without.outputs[..] else { panic!("{:?}", without.outputs) };
+    assert_eq!(without.tensor(logits).name, with.tensor(with.nodes[with.nodes.len() - 1].inputs[0]).name);
+    // Where there is none nothing changes.
+    assert_eq!(head(&uncapped.without_logits_softcap()), without);
+    let encoder = toy(&Recipe::encoder());
+    assert_eq!(encoder.logits_softcap(), None);
+    assert_eq!(encoder.without_logits_softcap().components.len(), encoder.components.len());
+}

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use shardwright_graph::target::{Encoding, EntryKind, EntryName, Flag, Limit};
+use shardwright_graph::target::{Encoding, EntryKind, EntryName, Flag, Limit, SoftcapPlace};
 
 /// Side of a boundary tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,6 +210,24 @@ pub enum PlanFault {
     CostOverflow {
         /// The shard.
         shard: u32,
+    },
+    /// A place for a soft-cap that the component does not have.
+    #[error("shard {shard}: component `{component}` ends with no soft-cap that could be computed by the {place}")]
+    NoSoftcap {
+        /// The shard.
+        shard: u32,
+        /// The component.
+        component: String,
+        /// Where it would be computed.
+        place: SoftcapPlace,
+    },
+    /// A component with a soft-cap, of which the plan does not say where it is computed.
+    #[error("shard {shard}: where the soft-cap of component `{component}` is computed is not said")]
+    SoftcapMissing {
+        /// The shard.
+        shard: u32,
+        /// The component.
+        component: String,
     },
     /// A flag the target does not know.
     #[error("shard {shard}: `{target}` knows no flag `{flag}`")]

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use shardwright_graph::target::{
     CostRow, ElementType, Encoding, Flag, FlagSchema, FlagType, FormatTuple, Legality, Provenance,
-    RoleFormat, ScaleBits, Target, TargetKind, WeightRole,
+    RoleFormat, ScaleBits, SoftcapPlace, Target, TargetKind, TimeCost, WeightRole,
 };
 
 use super::*;
 use crate::plan::{Boundary, BuildTime, Cause, Reason};
-use crate::request::{Goals, Layer, LayerKind, ModelSummary, Sensitivity, TargetSummary};
+use crate::request::{Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary};
 
 const PREFILL: &str = "prefill_64@512";
 const DECODE: &str = "decode_1@512";
@@ -26,6 +26,7 @@ fn request() -> Request {
     let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
         name: name.to_owned(),
         body,
+        softcap: None,
         inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
         outputs: outputs.iter().map(|&name| name.to_owned()).collect(),
     };
@@ -125,6 +126,15 @@ fn request() -> Request {
     }
 }
 
+/// Ends the head with a soft-cap; the head without it is kind 4, with one operation less.
+fn cap_head(request: &mut Request) {
+    let runtime = TimeCost { microseconds: 7, provenance: Provenance::Modelled };
+    request.model.components[2].softcap = Some(Softcap { kind_without: 4, runtime });
+    request.kinds.push(LayerKind { name: "head without".to_owned(), prefill: PrefillPart::None });
+    let head: Vec<CostRow> = request.costs.iter().filter(|row| row.kind == 1).cloned().collect();
+    request.costs.extend(head.into_iter().map(|row| CostRow { kind: 4, ops: row.ops - 1, ..row }));
+}
+
 fn shard(component: u32, layers: (u32, u32), entries: &[&str], inputs: &[&str], outputs: &[&str]) -> Shard {
     let boundary = |name: &&str| Boundary { name: (*name).to_owned(), encoding: Some(Encoding::F32) };
     Shard {
@@ -137,6 +147,7 @@ fn shard(component: u32, layers: (u32, u32), entries: &[&str], inputs: &[&str], 
         entries: entries.iter().map(|name| entry(name)).collect(),
         inputs: inputs.iter().map(boundary).collect(),
         outputs: outputs.iter().map(boundary).collect(),
+        softcap: None,
         flags: vec![],
         build: BuildTime::Ahead,
     }
@@ -160,6 +171,18 @@ fn plan() -> Plan {
             because: "that many fit".to_owned(),
             cause: Cause::Limit("ops".to_owned()),
         }],
+    }
+}
+
+#[test]
+fn a_shard_whose_soft_cap_the_runtime_computes_costs_what_is_left() {
+    let mut request = request();
+    cap_head(&mut request);
+    request.validate().unwrap();
+    for (place, ops) in [(SoftcapPlace::Graph, 2), (SoftcapPlace::Runtime, 1)] {
+        let mut plan = plan();
+        plan.shards[4].softcap = Some(place);
+        assert_eq!(check(plan, &request).unwrap().cost(4).unwrap().ops, ops, "{place}");
     }
 }
 
@@ -268,6 +291,16 @@ const CASES: &[(&str, Change)] = &[
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.ops = u64::MAX / 2)),
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.state_bytes = u64::MAX / 4)),
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 5)),
+    ("NoSoftcap", |plan, _| plan.shards[4].softcap = Some(SoftcapPlace::Runtime)),
+    ("NoSoftcap", |plan, _| plan.shards[1].softcap = Some(SoftcapPlace::Graph)),
+    ("SoftcapMissing", |_, request| cap_head(request)),
+    ("IllegalFormats", |plan, request| {
+        // Only the kind without the soft-cap is refused, which is what a plan leaves to the runtime.
+        cap_head(request);
+        plan.shards[4].softcap = Some(SoftcapPlace::Runtime);
+        let without = request.costs.iter_mut().filter(|row| row.kind == 4);
+        without.for_each(|row| row.legality = Legality::Illegal("too wide".to_owned()));
+    }),
     ("UnknownFlag", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "fast".to_owned(), value: "true".to_owned() }];
     }),
@@ -417,12 +450,14 @@ prop_compose! {
         entries in prop::collection::vec(any_entry(), 0..4),
         inputs in prop::collection::vec(any_boundary(), 0..3),
         outputs in prop::collection::vec(any_boundary(), 0..3),
+        softcap in proptest::option::of(proptest::sample::select(SoftcapPlace::ALL)),
         flags in prop::collection::vec((prop_oneof!["opt", ".{0,8}"], ".{0,8}"), 0..3),
     ) -> Shard {
         let (component, first, end, target, formats, context) = numbers;
         let flags = flags.into_iter().map(|(name, value)| Flag { name, value }).collect();
         Shard {
-            component, first, end, target, formats, context, entries, inputs, outputs, flags, build: BuildTime::JustInTime,
+            component, first, end, target, formats, context, entries, inputs, outputs, softcap, flags,
+            build: BuildTime::JustInTime,
         }
     }
 }

@@ -77,6 +77,14 @@ pub enum RequestFault {
         /// The supposed writer.
         donor: u32,
     },
+    /// A soft-cap at the end of a component that may be cut, or one that is left out and stays the same.
+    #[error("the soft-cap of `{component}` cannot be left out: {why}")]
+    Softcap {
+        /// The component.
+        component: String,
+        /// Why.
+        why: &'static str,
+    },
     /// A model with states needs decode and prefill entry points, one without needs encode.
     #[error("entry points do not fit the model: {why}")]
     Entries {
@@ -159,6 +167,18 @@ fn model(request: &Request) -> Result<(), RequestFault> {
     for component in &request.model.components {
         unique("input", component.inputs.iter().map(String::as_str))?;
         unique("output", component.outputs.iter().map(String::as_str))?;
+        if let Some(softcap) = &component.softcap {
+            let place = || format!("the soft-cap of `{}`", component.name);
+            index(place, "layer kind", softcap.kind_without, request.kinds.len())?;
+            let fault = |why| RequestFault::Softcap { component: component.name.clone(), why };
+            match component.body {
+                Body::Layers(_) => return Err(fault("the component may be cut")),
+                Body::Whole(kind) if kind == softcap.kind_without => {
+                    return Err(fault("the kind without it is the kind with it"));
+                }
+                Body::Whole(_) => {}
+            }
+        }
         match &component.body {
             Body::Whole(kind) => {
                 index(

@@ -21,6 +21,7 @@ pub fn request(layers: u32) -> Request {
     let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
         name: name.to_owned(),
         body,
+        softcap: None,
         inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
         outputs: outputs.iter().map(|&name| name.to_owned()).collect(),
     };

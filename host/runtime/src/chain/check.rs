@@ -49,6 +49,12 @@ pub(super) fn check(
                 given: Box::new(executor.place().clone()),
             });
         }
+        if let Some(cap) = shard.logits_softcap
+            && (shard.component != ComponentKind::Head || !(cap.is_finite() && cap > 0.0))
+        {
+            let (shard, component) = (shard.name.clone(), shard.component);
+            return Err(ChainError::Softcap { shard, component, cap });
+        }
         let mut entries = HashSet::new();
         for entry in &shard.entries {
             if !entries.insert((entry.point.kind, entry.point.rows)) {

@@ -484,6 +484,7 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
                 layers: (layers.start, layers.end),
                 place: place(instance),
                 entries: entries.iter().map(|entry| entry.interface.clone()).collect(),
+                logits_softcap: None,
                 origin: ShardOrigin::default(),
             });
             let trouble = Arc::new(Trouble::default());

@@ -126,6 +126,7 @@ impl BoundaryCheck<'_> {
                         trace: &trace,
                         chunk: &chunk,
                         twin: twins.get(shard),
+                        uncapped: self.chain.description().logits_softcap().is_some(),
                     };
                     let mut run = Run { check: self, prompt, feed, norms: &mut norms };
                     run.shard(shard, &mut memories[shard], &mut tallies[shard], &singles, progress)?;

@@ -198,9 +198,12 @@ impl Verification<'_> {
         let mut progress = Progress { from: 0.4, to: 1.0, ..progress };
         let prompts: Vec<Prompt<'_>> =
             usable.iter().map(|(name, golden)| Prompt { name: name.clone(), ids: &golden.ids }).collect();
+        // Where the runtime caps the logits, what leaves the head is not capped; the chain as a whole is held against capped ones.
+        let uncapped =
+            self.model.chain().description().logits_softcap().map(|_| graph.without_logits_softcap());
         let boundaries = BoundaryCheck {
             chain: self.model.chain(),
-            graph,
+            graph: uncapped.as_ref().unwrap_or(graph),
             assets: self.model.chain().assets(),
             compiled: self.compiled,
             exact,

@@ -34,7 +34,7 @@ struct StateMemory {
 
 /// One result of a run beside what the reference has for it.
 pub(crate) struct Observed {
-    /// `hidden`, `layer.3`, `per-layer`, `logits`, `embedding`, `state layer.3.k`
+    /// `hidden`, `layer.3`, `per-layer`, `logits`, `logits before their soft-cap`, `embedding`, `state layer.3.k`
     pub(crate) what: String,
     /// The layer it comes from, if from one.
     pub(crate) layer: Option<u32>,
@@ -74,6 +74,8 @@ pub(crate) struct Feed<'a> {
     pub(crate) trace: &'a Trace<'a, 'a>,
     pub(crate) chunk: &'a Chunk,
     pub(crate) twin: Option<&'a Twin>,
+    /// Whether the head gives logits that the runtime has yet to cap; the graph then is one without their soft-cap.
+    pub(crate) uncapped: bool,
 }
 
 /// Which rows a run takes.
@@ -391,7 +393,8 @@ impl Place<'_> {
             }
             Role::Logits => {
                 let wanted = self.feed.chunk.logits_rows(self.rows.offset, valid).to_vec();
-                plain("logits", graph.vocabulary as usize, got(1), wanted)
+                let what = if self.feed.uncapped { "logits before their soft-cap" } else { "logits" };
+                plain(what, graph.vocabulary as usize, got(1), wanted)
             }
             Role::Embedding => {
                 plain("embedding", elements, given.to_vec(), self.feed.chunk.embedding.clone())
