@@ -537,6 +537,46 @@ fn chunks_threads_and_instruction_sets_change_no_bit_of_encoded_graphs() {
 }
 
 #[test]
+fn chunks_threads_and_instruction_sets_change_no_bit_of_products_of_bytes() {
+    let host = open(&[]).expect("opened");
+    let mut encoded = Encoded::new((SW_DTYPE_F32, SW_DTYPE_F16), false);
+    let mut products = 0;
+    for node in encoded.entries.iter_mut().flat_map(|entry| &mut entry.nodes) {
+        if node.op == SW_OP_LINEAR {
+            node.op = SW_OP_DYNAMIC_LINEAR;
+            products += 1;
+        }
+    }
+    assert!(products >= 3 * 20, "{products} products");
+    let artefact = compile(&host, &[encoded.entries[0].clone(), encoded.entries[2].clone()]);
+    let expected = {
+        let mut loaded = host.load(&artefact, &[("threads", "1")]).expect("loaded");
+        encoded.generate(&mut loaded, 8, 40, 48)
+    };
+    assert!(expected.iter().all(|bits| f32::from_bits(*bits).is_finite()));
+    for level in Level::available() {
+        for (threads, chunk) in [("1", 1), ("2", 3), ("4", 8)] {
+            let options = [("threads", threads), ("simd", level.name())];
+            let mut loaded = host.load(&artefact, &options).expect("loaded");
+            let got = encoded.generate(&mut loaded, chunk, 40, 48);
+            assert_eq!(got, expected, "chunks of {chunk}, {threads} threads, {}", level.name());
+        }
+    }
+    // A value that two computations place on two sides of the middle between two steps differs by a step, so the evaluator is only near.
+    let mut loaded = host.load(&artefact, &[]).expect("loaded");
+    let mut bound = encoded.fresh_states();
+    let entry = &encoded.entries[2];
+    encoded.step(&mut bound, entry, 0, 1);
+    let exact = evaluate(entry, 1, &bound);
+    loaded.run(&entry.name, 1, &mut bound).expect("ran");
+    let (got, exact) = (bound["logits"].f32(), &exact["logits"].data);
+    let size = exact.iter().fold(0.0f64, |size, value| size.max(value.abs()));
+    for (got, exact) in got.iter().zip(exact) {
+        assert!((f64::from(*got) - exact).abs() <= 0.02 * size, "{got}, about {exact} of {size}");
+    }
+}
+
+#[test]
 fn states_lie_in_memory_as_they_are_encoded() {
     let host = open(&[]).expect("opened");
     for ((activation, state), bytes) in [

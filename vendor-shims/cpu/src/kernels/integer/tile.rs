@@ -174,8 +174,8 @@ unsafe fn tile<
             };
             for r in 0..ROWS {
                 let mut sum = sums[r][p][0];
-                for chain in 1..CHAINS {
-                    sum = d.add(sum, sums[r][p][chain]);
+                for part in &sums[r][p][1..] {
+                    sum = d.add(sum, *part);
                 }
                 if MODE == SCALED {
                     values[r][p] = f.fma(d.widen(sum), scale, values[r][p]);
