@@ -2,12 +2,19 @@
 //!
 //! A simulator proves what the shim sends and how it reads what comes back, not what a chip makes of it.
 
+use std::ops::Range;
+
 use serde_json::Value;
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_graph::target::{EntryKind, EntryName, FormatTuple};
+use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, legalise_encoded};
+use shardwright_models::Checkpoint;
+use shardwright_shims::ShimRegistry;
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
 use shardwright_tests::program::shardwright;
 use shardwright_tests::qnn::{COSINE, Finding, LOSS, ROW_P95, ROW_WORST, float_nll};
+use shardwright_tests::tree;
 
 const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
 
@@ -75,6 +82,52 @@ fn a_sentence_vector_is_that_of_the_model_in_float() {
     assert_eq!(wanted.len(), found.len());
     println!("cosine {dot}");
     assert!(dot >= 0.999, "cosine {dot}");
+}
+
+/// A planner adds up what single layers cost: whatever is cut, that is what is sent.
+#[test]
+fn the_operations_of_layers_add_up_in_both_lowerings() {
+    let tuple: FormatTuple = A16W8.parse().expect("formats");
+    let mut counted = Vec::new();
+    for lowering in ["lean", "plain"] {
+        let shim = Shim::with(lowering);
+        let registry = ShimRegistry::builder().directory(shim.folder()).build();
+        let instance = registry.open("neuron", "counting", &[]).expect("an instance");
+        let device = instance.devices(Some("mt6989")).expect("told").remove(0);
+        assert!(device.detail.as_ref().is_some_and(|detail| detail.contains(lowering)), "{device:?}");
+        let mut sums = Vec::new();
+        for checkpoint in TEXT_FIXTURES.iter().chain([&DEMO_MODEL]) {
+            let held = Checkpoint::open(&tree::root().join(checkpoint)).expect("a checkpoint");
+            let graph = held.graph().planned(&tuple).expect("planned");
+            let layers = graph.layers();
+            let points = match graph.is_generative() {
+                true => vec![(EntryKind::Prefill, 16), (EntryKind::Decode, 1), (EntryKind::Decode, 4)],
+                false => vec![(EntryKind::Encode, 16)],
+            };
+            for (kind, rows) in points {
+                let context = if kind == EntryKind::Encode { 0 } else { 64 };
+                let name = EntryName { kind, rows, context };
+                let operations = |layers: Range<u32>| -> u64 {
+                    let options = EntryOptions::default();
+                    let entry = graph.entry(ComponentKind::Decoder, layers, name.point(16), options);
+                    let Some(entry) = entry.expect("an entry") else { return 0 };
+                    let check = |shown: &EntryGraph| instance.check(&device.name, shown, &graph.weights);
+                    let legal = legalise_encoded(&entry, &Encodings::counting(&tuple), check);
+                    let legal = legal.unwrap_or_else(|error| panic!("{checkpoint} {name}: {error}"));
+                    let estimate = instance.estimate(&device.name, &legal.graph, &graph.weights);
+                    let estimate = estimate.expect("told").expect("an estimate");
+                    assert_eq!(estimate.uncosted.len(), legal.graph.nodes.len(), "no time is known");
+                    estimate.operations
+                };
+                let sum: u64 = (0..layers).map(|layer| operations(layer..layer + 1)).sum();
+                let halves = operations(0..layers / 2) + operations(layers / 2..layers);
+                assert_eq!((operations(0..layers), halves), (sum, sum), "{checkpoint} {name} {lowering}");
+                sums.push(sum);
+            }
+        }
+        counted.push(sums);
+    }
+    assert!(counted[0].iter().zip(&counted[1]).all(|(lean, plain)| lean < plain), "{counted:?}");
 }
 
 /// The first member of that name, wherever it is.
