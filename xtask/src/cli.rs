@@ -50,6 +50,8 @@ pub enum Command {
         /// Only benches whose name contains one of these
         filters: Vec<String>,
     },
+    /// Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none
+    Aarch64,
     /// Fetch what a vendor publishes into the user's cache folder, and print where it is
     Vendor {
         /// Whose.

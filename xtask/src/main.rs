@@ -8,6 +8,7 @@
 //! they only start `shardwright`. It installs nothing but the WebAssembly target of the pinned toolchain; what it fetches
 //! from vendors goes into the user's cache folder.
 
+mod aarch64;
 mod bench;
 mod build;
 mod cli;
@@ -56,6 +57,7 @@ fn dispatch(arguments: Arguments) -> Result<(), Error> {
         Command::Demo => demo::demo(&workspace),
         Command::Test { ci, filters } => testing::run(&workspace, ci, &filters),
         Command::Bench { filters } => bench::run(&workspace, &filters),
+        Command::Aarch64 => aarch64::test(&workspace),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
     }
 }

@@ -85,6 +85,9 @@ pub fn not_started(command: &Command, source: io::Error) -> Error {
         }
         "cc" => Some("install a C compiler (Debian: `apt-get install gcc libc6-dev`)"),
         "python3" => Some("install Python 3 with pip (Debian: `apt-get install python3-pip python3-venv`)"),
+        "aarch64-linux-gnu-gcc" | "qemu-aarch64" => Some(
+            "install a cross compiler and the emulator (Debian: `apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user`)",
+        ),
         _ => None,
     };
     Error::NotStarted { program, help, source }
