@@ -96,7 +96,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
         let device = instance.devices(Some("mt6989")).expect("told").remove(0);
         assert!(device.detail.as_ref().is_some_and(|detail| detail.contains(lowering)), "{device:?}");
         let mut sums = Vec::new();
-        for checkpoint in TEXT_FIXTURES.iter().chain([&DEMO_MODEL]) {
+        for checkpoint in TEXT_FIXTURES.iter().chain([&DEMO_MODEL, &EMBEDDING_FIXTURE]) {
             let held = Checkpoint::open(&tree::root().join(checkpoint)).expect("a checkpoint");
             let graph = held.graph().planned(&tuple).expect("planned");
             let layers = graph.layers();
