@@ -65,4 +65,6 @@ pub enum Command {
 pub enum Vendor {
     /// Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
     Qnn,
+    /// Google's compiler plugin for MediaTek's chips and the tool that drives it, for x86-64 Linux, with pip, from the wheel ai-edge-litert
+    Litert,
 }

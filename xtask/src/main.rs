@@ -59,5 +59,6 @@ fn dispatch(arguments: Arguments) -> Result<(), Error> {
         Command::Bench { filters } => bench::run(&workspace, &filters),
         Command::Aarch64 => aarch64::test(&workspace),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
+        Command::Vendor { what: Vendor::Litert } => vendor::litert(),
     }
 }

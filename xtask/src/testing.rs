@@ -51,6 +51,13 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         eprintln!("{line}");
         skipped.push(line);
     }
+    if let Err(error) = vendor::litert_for_tests() {
+        let line = format!(
+            "{SKIPPED}no client of others' compiles through the Neuron simulator, for it could not be fetched: {error}"
+        );
+        eprintln!("{line}");
+        skipped.push(line);
+    }
     build::build(workspace, Profile::Dev, Scope::Tests)?;
 
     let mut command = workspace.cargo();

