@@ -172,6 +172,20 @@ fn estimates_grow_with_the_work() {
         "{one}, {many}, {bytes}"
     );
     assert_eq!(of(entry(1, true)).uncosted, [1]);
+    // Bytes are multiplied faster than floats, and what is bound by memory is not.
+    let stored: Vec<i32> = (0..2_000_000).map(|index| index % 255 - 127).collect();
+    let channels = (SW_QUANTISATION_PER_CHANNEL, 0);
+    let w = integers("w", &[2000, 1000], &stored, SW_DTYPE_I8, channels, &[0.01; 2000], 0);
+    let product = |op, rows: u64| {
+        let mut b = Builder::new("decode", SW_ENTRY_DECODE, rows, 8);
+        let x = b.input("hidden", SW_ROLE_HIDDEN, &[rows, 1000]);
+        let w = b.constant(&w);
+        let y = b.node(op, &[x, w], &[rows, 2000], vec![]);
+        b.output("tap", SW_ROLE_TAP, y);
+        of(b.build()).microseconds
+    };
+    assert!(2 * product(SW_OP_DYNAMIC_LINEAR, 500) < product(SW_OP_LINEAR, 500));
+    assert_eq!(product(SW_OP_DYNAMIC_LINEAR, 1), product(SW_OP_LINEAR, 1));
 }
 
 #[test]
