@@ -16,7 +16,7 @@ use crate::compile::Target;
 use crate::driver::Driver;
 use crate::error::ShimError;
 use crate::memory::{SharedBuffer, SharedMemory};
-use crate::session::{Device, GraphDescription, LoadedContext, LoadedGraph, Memory, RegisteredMemory};
+use crate::session::{Device, GraphDescription, LoadedContext, Memory, RegisteredMemory, RunnableGraph};
 
 /// Memory kinds a run takes.
 pub fn memory_kinds() -> MemoryKinds {
@@ -41,7 +41,7 @@ pub struct Shard<'m> {
 /// An entry ready to run.
 struct Loaded {
     entry: Entry,
-    graph: LoadedGraph,
+    graph: RunnableGraph,
     /// Places in `entry.ports` of the graph's inputs and outputs, in the graph's order.
     inputs: Vec<usize>,
     outputs: Vec<usize>,

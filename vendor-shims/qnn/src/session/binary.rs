@@ -1,10 +1,10 @@
 use super::describe::describe_known;
 use super::{
-    BinaryDescription, ContextHandle, Device, GraphDescription, Memory, Preparation, RegisteredMemory,
-    TensorDescription, checked,
+    BinaryDescription, ContextHandle, Device, GraphDescription, Preparation, RegisteredMemory, RunnableGraph,
+    checked,
 };
 use crate::failure::{QnnError, Result};
-use crate::ffi::{Handle, number};
+use crate::ffi::number;
 use crate::graph::DataType;
 use crate::simulation::Confined;
 use std::ffi::{CString, c_void};
@@ -106,7 +106,7 @@ impl LoadedContext {
     ///
     /// # Errors
     /// [`QnnError::GraphMissing`]; without a system library its error.
-    pub fn graph(&self, name: &str) -> Result<LoadedGraph> {
+    pub fn graph(&self, name: &str) -> Result<RunnableGraph> {
         let Some(description) = &self.description else {
             self.handle.library().system()?;
             return Err(QnnError::GraphMissing { name: name.to_owned(), available: Vec::new() });
@@ -137,7 +137,7 @@ impl LoadedContext {
     ///
     /// # Errors
     /// What the library answers.
-    pub fn graph_as(&self, description: &GraphDescription) -> Result<LoadedGraph> {
+    pub fn graph_as(&self, description: &GraphDescription) -> Result<RunnableGraph> {
         let missing = || QnnError::GraphMissing { name: description.name.clone(), available: Vec::new() };
         let name = CString::new(description.name.as_str()).map_err(|_| missing())?;
         let preparation = Preparation::begin();
@@ -147,78 +147,12 @@ impl LoadedContext {
         let code =
             unsafe { (library.functions().graph_retrieve)(self.handle.handle(), name.as_ptr(), &mut handle) };
         checked(library, "graphRetrieve", code, preparation.mark())?;
-        Ok(LoadedGraph {
+        Ok(RunnableGraph {
             context: self.handle.clone(),
             handle,
             name: description.name.clone(),
             inputs: description.inputs.clone(),
             outputs: description.outputs.clone(),
         })
-    }
-}
-
-/// A graph of a loaded binary.
-#[derive(Debug)]
-pub struct LoadedGraph {
-    context: Arc<ContextHandle>,
-    handle: Handle,
-    name: String,
-    inputs: Vec<TensorDescription>,
-    outputs: Vec<TensorDescription>,
-}
-
-// SAFETY: as for `ContextHandle`, which it holds.
-unsafe impl Send for LoadedGraph {}
-// SAFETY: as above.
-unsafe impl Sync for LoadedGraph {}
-
-impl LoadedGraph {
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its inputs, in the binary's order.
-    pub fn inputs(&self) -> &[TensorDescription] {
-        &self.inputs
-    }
-
-    /// Its outputs, in the binary's order.
-    pub fn outputs(&self) -> &[TensorDescription] {
-        &self.outputs
-    }
-
-    /// Runs it once: bytes of the inputs in, bytes of the outputs out, in the order of [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
-    ///
-    /// # Errors
-    /// Memory of a wrong length, and what the library answers.
-    pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
-        super::execute::execute_bytes(
-            &self.context,
-            self.handle,
-            &self.name,
-            (&self.inputs, inputs),
-            (&self.outputs, outputs),
-        )
-    }
-
-    /// Runs it once in given memory.
-    ///
-    /// # Safety
-    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else until this returns.
-    ///
-    /// # Errors
-    /// As for [`execute`](Self::execute).
-    pub unsafe fn execute_in(&self, inputs: &[Memory<'_>], outputs: &[Memory<'_>]) -> Result<()> {
-        // SAFETY: the caller promises the same.
-        unsafe {
-            super::execute::execute(
-                &self.context,
-                self.handle,
-                &self.name,
-                (&self.inputs, inputs),
-                (&self.outputs, outputs),
-            )
-        }
     }
 }

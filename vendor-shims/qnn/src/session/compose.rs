@@ -3,9 +3,9 @@ use super::configs::Configs;
 use super::data::materialise;
 use super::node::{NodeParts, blame};
 use super::tensor::TensorParts;
-use super::{ContextHandle, GraphOptions, Memory, Preparation, Profile, TensorDescription, checked};
+use super::{ContextHandle, GraphOptions, Preparation, Profile, RunnableGraph, TensorDescription, checked};
 use crate::failure::{FailureKind, QnnError, Result};
-use crate::ffi::{self, Handle, number};
+use crate::ffi::{self, number};
 use crate::graph::{QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorKind};
 use crate::log;
 use std::ffi::c_void;
@@ -18,19 +18,19 @@ const NO_PLACE: &str = "Fatal Optimize";
 /// A graph that the library has, from composed to executed.
 #[derive(Debug)]
 pub struct ComposedGraph {
-    context: Arc<ContextHandle>,
-    handle: Handle,
-    name: String,
-    inputs: Vec<TensorDescription>,
-    outputs: Vec<TensorDescription>,
+    /// Runs once it is finalized; its tensors are in the order of the graph's.
+    graph: RunnableGraph,
     /// Node and operation, for finding them in the log.
     nodes: Vec<(String, &'static str)>,
 }
 
-// SAFETY: as for `ContextHandle`, which it holds.
-unsafe impl Send for ComposedGraph {}
-// SAFETY: as above.
-unsafe impl Sync for ComposedGraph {}
+impl std::ops::Deref for ComposedGraph {
+    type Target = RunnableGraph;
+
+    fn deref(&self) -> &RunnableGraph {
+        &self.graph
+    }
+}
 
 impl ComposedGraph {
     /// Compiles the graph. With `profile` the library estimates it meanwhile, where it can for the chip; that costs nothing.
@@ -39,14 +39,16 @@ impl ComposedGraph {
     /// Why it cannot be compiled, with the node at fault where the log names it.
     pub fn finalize(&mut self, profile: bool) -> Result<Option<Profile>> {
         let preparation = Preparation::begin();
-        let library = self.context.library().clone();
+        let library = self.graph.context.library().clone();
         let handle = match profile {
-            true => Some(super::profile::ProfileHandle::new(self.context.device().backend(), &preparation)?),
+            true => {
+                Some(super::profile::ProfileHandle::new(self.graph.context.device().backend(), &preparation)?)
+            }
             false => None,
         };
         let raw = handle.as_ref().map_or(null_mut(), |handle| handle.raw());
         // SAFETY: graph and profile are live; no signal.
-        let code = unsafe { (library.functions().graph_finalize)(self.handle, raw, null_mut()) };
+        let code = unsafe { (library.functions().graph_finalize)(self.graph.handle, raw, null_mut()) };
         let answer = checked(&library, "graphFinalize", code, preparation.mark());
         answer.map_err(|error| self.name_node(error, preparation.mark()))?;
         handle.map(|handle| handle.read(preparation.mark())).transpose()
@@ -69,55 +71,6 @@ impl ComposedGraph {
             failure.op = Some((*op).to_owned());
         }
         QnnError::Call(failure)
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its inputs, in the order of the graph's tensors.
-    pub fn inputs(&self) -> &[TensorDescription] {
-        &self.inputs
-    }
-
-    /// Its outputs, in the order of the graph's tensors.
-    pub fn outputs(&self) -> &[TensorDescription] {
-        &self.outputs
-    }
-
-    /// Runs it once, finalized: bytes of the inputs in, bytes of the outputs out, each in the order of [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
-    ///
-    /// # Errors
-    /// Memory of a wrong length, and what the library answers.
-    pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
-        super::execute::execute_bytes(
-            &self.context,
-            self.handle,
-            &self.name,
-            (&self.inputs, inputs),
-            (&self.outputs, outputs),
-        )
-    }
-
-    /// Runs it once in given memory.
-    ///
-    /// # Safety
-    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else until this returns.
-    ///
-    /// # Errors
-    /// As for [`execute`](Self::execute).
-    pub unsafe fn execute_in(&self, inputs: &[Memory<'_>], outputs: &[Memory<'_>]) -> Result<()> {
-        // SAFETY: the caller promises the same.
-        unsafe {
-            super::execute::execute(
-                &self.context,
-                self.handle,
-                &self.name,
-                (&self.inputs, inputs),
-                (&self.outputs, outputs),
-            )
-        }
     }
 }
 
@@ -246,12 +199,15 @@ pub(crate) fn compose(
             .map(|(tensor, parts)| TensorDescription::of(tensor, parts.tensor.v1.id))
             .collect()
     };
-    Ok(ComposedGraph {
+    let runnable = RunnableGraph {
         context: context.clone(),
         handle,
         name: graph.name.clone(),
         inputs: described(number::APP_WRITE),
         outputs: described(number::APP_READ),
+    };
+    Ok(ComposedGraph {
+        graph: runnable,
         nodes: graph.nodes.iter().map(|node| (node.name.clone(), node.op)).collect(),
     })
 }

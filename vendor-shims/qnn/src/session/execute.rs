@@ -49,55 +49,78 @@ fn bound(
     .collect()
 }
 
-/// Runs a graph once.
-///
-/// # Safety
-/// `handle` is a live graph of the context whose tensors are these. Raw memory is readable (inputs) or writable (outputs) for its length and used by
-/// nobody else until this returns.
-pub(crate) unsafe fn execute(
-    context: &Arc<ContextHandle>,
-    handle: Handle,
-    graph: &str,
-    (inputs, input_memory): (&[TensorDescription], &[Memory<'_>]),
-    (outputs, output_memory): (&[TensorDescription], &[Memory<'_>]),
-) -> Result<()> {
-    let inputs = bound(graph, "inputs", number::APP_WRITE, inputs, input_memory)?;
-    let outputs = bound(graph, "outputs", number::APP_READ, outputs, output_memory)?;
-    let input_tensors: Vec<ffi::Tensor> = inputs.iter().map(|parts| parts.tensor).collect();
-    let mut output_tensors: Vec<ffi::Tensor> = outputs.iter().map(|parts| parts.tensor).collect();
-    let library = context.library();
-    // The simulation has one fast memory for all: a graph that must yield it to another that runs or is compiled meanwhile does not survive.
-    let _alone = cfg!(target_arch = "x86_64").then(Preparation::begin);
-    let mark = log::mark();
-    let _confined = Confined::new();
-    // SAFETY: the graph is live; tensors and all they point to outlive the call; memory as the caller promises; no profile, no signal.
-    let code = unsafe {
-        (library.functions().graph_execute)(
-            handle,
-            input_tensors.as_ptr(),
-            input_tensors.len() as u32,
-            output_tensors.as_mut_ptr(),
-            output_tensors.len() as u32,
-            null_mut(),
-            null_mut(),
-        )
-    };
-    checked(library, "graphExecute", code, mark)
+/// A graph that the library has, composed and finalized or taken from a binary, and can run.
+#[derive(Debug)]
+pub struct RunnableGraph {
+    pub(super) context: Arc<ContextHandle>,
+    pub(super) handle: Handle,
+    pub(super) name: String,
+    pub(super) inputs: Vec<TensorDescription>,
+    pub(super) outputs: Vec<TensorDescription>,
 }
 
-/// Runs a graph once on borrowed bytes.
-pub(crate) fn execute_bytes(
-    context: &Arc<ContextHandle>,
-    handle: Handle,
-    graph: &str,
-    (inputs, input_bytes): (&[TensorDescription], &[&[u8]]),
-    (outputs, output_bytes): (&[TensorDescription], &mut [&mut [u8]]),
-) -> Result<()> {
-    let raw = |data: *mut u8, bytes: usize| Memory::Raw { data, bytes: bytes as u64 };
-    let input_memory: Vec<_> =
-        input_bytes.iter().map(|bytes| raw(bytes.as_ptr().cast_mut(), bytes.len())).collect();
-    let output_memory: Vec<_> =
-        output_bytes.iter_mut().map(|bytes| raw(bytes.as_mut_ptr(), bytes.len())).collect();
-    // SAFETY: inputs are borrowed and only read, outputs are borrowed alone; the lengths are theirs.
-    unsafe { execute(context, handle, graph, (inputs, &input_memory), (outputs, &output_memory)) }
+// SAFETY: as for `ContextHandle`, which it holds.
+unsafe impl Send for RunnableGraph {}
+// SAFETY: as above.
+unsafe impl Sync for RunnableGraph {}
+
+impl RunnableGraph {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its inputs, in the order of the graph or binary.
+    pub fn inputs(&self) -> &[TensorDescription] {
+        &self.inputs
+    }
+
+    /// Its outputs, in the order of the graph or binary.
+    pub fn outputs(&self) -> &[TensorDescription] {
+        &self.outputs
+    }
+
+    /// Runs it once: bytes of the inputs in, bytes of the outputs out, in the order of [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
+    ///
+    /// # Errors
+    /// Memory of a wrong length, and what the library answers.
+    pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
+        let raw = |data: *mut u8, bytes: usize| Memory::Raw { data, bytes: bytes as u64 };
+        let inputs: Vec<_> = inputs.iter().map(|bytes| raw(bytes.as_ptr().cast_mut(), bytes.len())).collect();
+        let outputs: Vec<_> = outputs.iter_mut().map(|bytes| raw(bytes.as_mut_ptr(), bytes.len())).collect();
+        // SAFETY: inputs are borrowed and only read, outputs are borrowed alone; the lengths are theirs.
+        unsafe { self.execute_in(&inputs, &outputs) }
+    }
+
+    /// Runs it once in given memory.
+    ///
+    /// # Safety
+    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else until this returns.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute).
+    pub unsafe fn execute_in(&self, inputs: &[Memory<'_>], outputs: &[Memory<'_>]) -> Result<()> {
+        let inputs = bound(&self.name, "inputs", number::APP_WRITE, &self.inputs, inputs)?;
+        let outputs = bound(&self.name, "outputs", number::APP_READ, &self.outputs, outputs)?;
+        let input_tensors: Vec<ffi::Tensor> = inputs.iter().map(|parts| parts.tensor).collect();
+        let mut output_tensors: Vec<ffi::Tensor> = outputs.iter().map(|parts| parts.tensor).collect();
+        let library = self.context.library();
+        // The simulation has one fast memory for all: a graph that must yield it to another that runs or is compiled meanwhile does not survive.
+        let _alone = cfg!(target_arch = "x86_64").then(Preparation::begin);
+        let mark = log::mark();
+        let _confined = Confined::new();
+        // SAFETY: the graph is live; tensors and all they point to outlive the call; memory as the caller promises; no profile, no signal.
+        let code = unsafe {
+            (library.functions().graph_execute)(
+                self.handle,
+                input_tensors.as_ptr(),
+                input_tensors.len() as u32,
+                output_tensors.as_mut_ptr(),
+                output_tensors.len() as u32,
+                null_mut(),
+                null_mut(),
+            )
+        };
+        checked(library, "graphExecute", code, mark)
+    }
 }

@@ -35,13 +35,14 @@ pub use crate::failure::{CallFailure, FailureKind, QnnError, Result};
 pub use crate::library::{Library, LibraryChoice, System};
 pub use crate::soc::SocId;
 pub use backend::{Backend, Device, RegisteredMemory};
-pub use binary::{ContextBinary, LoadedContext, LoadedGraph};
+pub use binary::{ContextBinary, LoadedContext};
 pub use compose::ComposedGraph;
 pub use context::{Context, ContextHandle};
 pub use describe::{
     BinaryDescription, EncodingDescription, GraphDescription, GraphSizes, TensorDescription, VersionText,
     describe_binary,
 };
+pub use execute::RunnableGraph;
 pub use memory::Memory;
 pub use options::{ContextOptions, FinalizeValue, GraphOptions};
 pub use profile::Profile;
