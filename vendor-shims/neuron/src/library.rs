@@ -3,7 +3,8 @@
 //! 1. The option `library`, if given: that file, or `libneuron_adapter.so` in that folder. Nothing else is tried.
 //! 2. The variable `SHARDWRIGHT_NEURON_LIB`, if set: the same.
 //! 3. `libneuron_adapter.so` beside the shim's own file, if it is there.
-//! 4. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that opens is taken and no other is tried.
+//! 4. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that opens is taken and no other is tried. A simulator that
+//!    happens to lie there is passed over: it is taken only where somebody put or named it.
 //!
 //! Other clients open every name they know and keep the last one; that is how an application's own copy loses to an older one of the system. A library once
 //! opened stays: its threads outlive its handles.
@@ -355,6 +356,14 @@ fn find(choice: &LibraryChoice, steps: &mut Steps) -> Result<(PathBuf, Dynamic)>
     }
     for name in &choice.names {
         match load(PathBuf::from(name)) {
+            // SAFETY: the pointer is only looked at here.
+            Ok((_, found))
+                if unsafe { found.get::<*mut c_void>(SIMULATOR_SYMBOL.to_bytes_with_nul()) }.is_ok() =>
+            {
+                steps.say(format!(
+                    "the loader's path: {name} is a simulator, which is taken only where it is named"
+                ));
+            }
             Ok(opened) => {
                 steps.say(format!("the loader's path: {name} opens, later names are not tried"));
                 return Ok(opened);

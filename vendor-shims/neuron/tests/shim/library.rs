@@ -57,6 +57,15 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
         assert!(steps.contains(part), "`{part}` not in `{steps}`");
     }
     assert_eq!(library.simulator(), None);
+    let played = "const char *ShardwrightNeuronSimulator_describe(void) { return \"{}\"; }";
+    let played = built(folder.path(), "played", &format!("{}\n{played}", versioned(5)));
+    let names = vec![name(&played), name(&third)];
+    let by_name = LibraryChoice { names, ..LibraryChoice::default() };
+    let library = Library::open(&by_name).expect("the second name opens");
+    assert_eq!(library.version().minor, 3, "a simulator is not come across");
+    assert!(library.steps().join("\n").contains("only where it is named"), "{:?}", library.steps());
+    let named = LibraryChoice { variable: Some(played), ..LibraryChoice::default() };
+    assert!(Library::open(&named).expect("named").simulator().is_some());
 }
 
 #[test]
