@@ -41,6 +41,9 @@ pub enum Command {
         /// Prove every byte of a bundle, not the manifest and small files alone.
         #[arg(long)]
         verify: bool,
+        /// The chip whose profile says which flags are worth setting, for files that do not name theirs.
+        #[arg(long)]
+        soc: Option<String>,
         #[command(flatten)]
         places: PlaceArguments,
     },
@@ -93,6 +96,12 @@ pub struct TargetArguments {
     /// Override or add a limit of the chip; its provenance becomes `user`.
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
     pub limits: Vec<(String, u64)>,
+    /// Set a flag of the chip's compiler, beside those of the chip's profile (may be repeated).
+    #[arg(long = "flag", value_name = "NAME=VALUE", value_parser = name_and_text)]
+    pub flags: Vec<(String, String)>,
+    /// Leave a flag of the chip's profile out (may be repeated).
+    #[arg(long = "without-flag", value_name = "NAME")]
+    pub flags_left_out: Vec<String>,
     /// Offer these formats, best first (may be repeated): `stored`, or WEIGHTS/ACTIVATIONS/STATES such as
     /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile, then `stored`;
     /// without a chip `stored` alone.
@@ -218,6 +227,10 @@ pub struct RunArguments {
     /// Do not print statistics to standard error.
     #[arg(long)]
     pub quiet: bool,
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
+    /// just-in-time.
+    #[arg(long = "checkpoint", value_name = "DIR")]
+    pub compiled_from: Option<PathBuf>,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -255,6 +268,10 @@ pub struct EmbedArguments {
     /// Keep only the first values of each vector and renormalise.
     #[arg(long, value_name = "VALUES")]
     pub dimensions: Option<usize>,
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
+    /// just-in-time.
+    #[arg(long = "checkpoint", value_name = "DIR")]
+    pub compiled_from: Option<PathBuf>,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]

@@ -31,7 +31,9 @@ pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments, format),
         Command::Compile(arguments) => bundle::compile(arguments, format),
-        Command::Inspect { path, verify, places } => bundle::inspect(path, *verify, places, format),
+        Command::Inspect { path, verify, soc, places } => {
+            bundle::inspect(path, *verify, soc.as_deref(), places, format)
+        }
         Command::Plan(arguments) => plan(arguments, format),
         Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
         Command::Embed(arguments) => embed::embed(arguments, format),
@@ -93,6 +95,12 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     }
     for (name, value) in &target.limits {
         options = options.limit(name, *value);
+    }
+    for (name, value) in &target.flags {
+        options = options.flag(name, value);
+    }
+    for name in &target.flags_left_out {
+        options = options.without_flag(name);
     }
     for formats in &target.formats {
         options = options.formats(formats.clone());
@@ -180,8 +188,13 @@ fn open(
     target: &TargetArguments,
     execution: &ExecutionArguments,
     checkpoint: &Path,
+    compiled_from: Option<&Path>,
 ) -> Result<Model, Failure> {
     if !shardwright::is_bundle(checkpoint) {
+        if compiled_from.is_some() {
+            let what = format!("--checkpoint is for bundles, and {} is none", checkpoint.display());
+            return Err(Failure::Arguments(what));
+        }
         let mut watch = views::Progress::new();
         return Ok(open_options(target, execution).open_watched(checkpoint, &mut watch)?);
     }
@@ -196,6 +209,9 @@ fn open(
         .isolation(isolation(execution));
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
+    }
+    if let Some(compiled_from) = compiled_from {
+        options = options.checkpoint(compiled_from);
     }
     Ok(options.open(checkpoint)?)
 }

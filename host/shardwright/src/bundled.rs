@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "build")]
+use shardwright_build::NoticeKind;
 use shardwright_runtime::bundle::{Bundle, BundleNotice, BundleNoticeKind, ChainEntry, ShardEntry, Verify};
 use shardwright_runtime::graph::target::TargetKind;
 use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimError, ShimInstance};
 use shardwright_runtime::{
-    Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
-    ShardExecutor, ShimShard,
+    Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
+    SessionError, ShardDescription, ShardExecutor, ShimShard,
 };
 
 use crate::isolation::Shims;
@@ -24,6 +26,10 @@ pub struct BundleOptions {
     isolation: Isolation,
     strict: bool,
     verify: bool,
+    #[cfg(feature = "build")]
+    checkpoint: Option<std::path::PathBuf>,
+    #[cfg(feature = "build")]
+    cache: Option<std::path::PathBuf>,
 }
 
 impl BundleOptions {
@@ -67,6 +73,23 @@ impl BundleOptions {
         self
     }
 
+    /// The checkpoint the bundle was made of. Where a chain cannot be loaded and its plan says `just-in-time` of every shard, it is planned and
+    /// compiled anew on this machine, which the placement record tells with its cost. Default: none, nothing is compiled.
+    #[cfg(feature = "build")]
+    #[must_use]
+    pub fn checkpoint(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
+        self.checkpoint = Some(directory.into());
+        self
+    }
+
+    /// As [`OpenOptions::cache_directory`](crate::OpenOptions::cache_directory), for what is compiled here.
+    #[cfg(feature = "build")]
+    #[must_use]
+    pub fn cache_directory(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
+        self.cache = Some(directory.into());
+        self
+    }
+
     /// Opens a bundle and loads its first chain that can run here.
     pub fn open(&self, directory: impl AsRef<Path>) -> Result<Model> {
         let bundle = Arc::new(Bundle::open(directory)?);
@@ -78,13 +101,23 @@ impl BundleOptions {
             shims: Shims::open(&search, self.isolation)?,
             bundle: Arc::clone(&bundle),
             threads: self.threads,
+            #[cfg(feature = "build")]
+            site: crate::just_in_time::Site {
+                checkpoint: self.checkpoint.clone(),
+                cache: self.cache.clone(),
+                search,
+                threads: self.threads,
+                isolation: self.isolation,
+                strict: self.strict,
+            },
         });
-        let (chain, index, passed) = loader.first_that_loads(self.strict)?;
+        let Found { chain, index, passed, compiled } = loader.first_that_loads(self.strict)?;
         let mut notices = bundle.manifest().notices.clone();
         let say = |kind, text| BundleNotice { kind, text };
         notices.extend(loader.shims.notice.clone().map(|text| say(BundleNoticeKind::Note, text)));
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
         notices.extend(passed.into_iter().chain(stale).map(|text| say(BundleNoticeKind::Fallback, text)));
+        notices.extend(compiled.notices);
         let fallback = notices.iter().find(|notice| notice.kind == BundleNoticeKind::Fallback);
         if let Some(fallback) = fallback.filter(|_| self.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
@@ -92,7 +125,10 @@ impl BundleOptions {
         let text = TextSide::of_bundle(&bundle)?;
         let origin = Origin::Bundle(Arc::new(BundleOrigin {
             #[cfg(feature = "build")]
-            plan: recorded_plan(&bundle, index)?,
+            plan: match compiled.plan {
+                Some(plan) => Some(*plan),
+                None => recorded_plan(&bundle, index)?,
+            },
             bundle,
             chain: index,
             notices,
@@ -113,28 +149,89 @@ struct Loader {
     shims: Shims,
     bundle: Arc<Bundle>,
     threads: Option<u32>,
+    /// With what a chain is compiled here, where its plan allows it.
+    #[cfg(feature = "build")]
+    site: crate::just_in_time::Site,
+}
+
+/// A chain that runs.
+struct Found {
+    chain: Chain,
+    /// Which of the bundle's.
+    index: usize,
+    /// Why those before it do not run.
+    passed: Vec<String>,
+    compiled: Compiled,
+}
+
+/// What is to be said of a chain that was compiled here, if it was.
+#[derive(Default)]
+struct Compiled {
+    notices: Vec<BundleNotice>,
+    #[cfg(feature = "build")]
+    plan: Option<Box<shardwright_build::PlanReport>>,
 }
 
 impl Loader {
-    /// The first chain that loads, its index, and why those before it did not.
-    fn first_that_loads(&self, strict: bool) -> Result<(Chain, usize, Vec<String>)> {
+    /// The first chain that loads, or is compiled here because its plan allows it.
+    fn first_that_loads(&self, strict: bool) -> Result<Found> {
         let mut passed = Vec::new();
+        let mut beforehand = Beforehand::default();
         let mut first_error = None;
         for (index, entry) in self.bundle.manifest().chains.iter().enumerate() {
-            match self.load(entry) {
-                Ok(chain) => return Ok((chain, index, passed)),
-                Err(NotLoaded { error, ends }) if strict || ends => return Err(error),
-                Err(NotLoaded { error, .. }) => {
-                    passed.push(format!("chain `{}` does not run here: {error}", entry.name));
-                    first_error.get_or_insert(error);
-                }
+            let NotLoaded { error, ends, elsewhere } = match self.load(entry, &beforehand) {
+                Ok(chain) => return Ok(Found { chain, index, passed, compiled: Compiled::default() }),
+                Err(not_loaded) => not_loaded,
+            };
+            let error = match elsewhere {
+                // What is only compiled for here is no failure that compiling would mend.
+                true => error,
+                false => match self.compile_here(entry, error, &beforehand) {
+                    Ok((chain, compiled)) => return Ok(Found { chain, index, passed, compiled }),
+                    Err(error) => error,
+                },
+            };
+            if strict || ends {
+                return Err(error);
             }
+            passed.push(format!("chain `{}` does not run here: {error}", entry.name));
+            beforehand.passed_over.push(PassedOver {
+                chain: entry.name.clone(),
+                kind: error.kind().name().to_owned(),
+                error: error.to_string(),
+            });
+            first_error.get_or_insert(error);
         }
         Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the bundle has no chain")))
     }
 
+    /// The chain compiled on this machine, if its plan allows that and the checkpoint is at hand; else `error`, with what would have helped.
+    #[cfg(feature = "build")]
+    fn compile_here(
+        &self,
+        entry: &ChainEntry,
+        error: Error,
+        beforehand: &Beforehand,
+    ) -> Result<(Chain, Compiled)> {
+        let made = self.site.compile(&self.bundle, entry, error, beforehand)?;
+        let notices = made.notices.into_iter().map(|notice| BundleNotice {
+            kind: match notice.kind {
+                NoticeKind::Fallback => BundleNoticeKind::Fallback,
+                NoticeKind::Note => BundleNoticeKind::Note,
+            },
+            text: notice.text,
+        });
+        Ok((made.chain, Compiled { notices: notices.collect(), plan: Some(Box::new(made.plan)) }))
+    }
+
+    /// Without a compiler there is nothing to try.
+    #[cfg(not(feature = "build"))]
+    fn compile_here(&self, _: &ChainEntry, error: Error, _: &Beforehand) -> Result<(Chain, Compiled)> {
+        Err(error)
+    }
+
     /// Loads every artefact of a chain on the shim that compiled it and joins them.
-    fn load(&self, entry: &ChainEntry) -> std::result::Result<Chain, NotLoaded> {
+    fn load(&self, entry: &ChainEntry, beforehand: &Beforehand) -> std::result::Result<Chain, NotLoaded> {
         let mut instances: Vec<(String, ShimInstance)> = Vec::new();
         let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
         let mut shards = Vec::new();
@@ -150,14 +247,16 @@ impl Loader {
                 }
             };
             if let Some(device) = only_compiled_for(&instance, shard, &self.bundle.manifest().soc)? {
-                return Err(NotLoaded { error: only_compiles(shard, &device), ends: true });
+                let error = only_compiles(shard, &device);
+                return Err(NotLoaded { error, ends: true, elsewhere: true });
             }
             let (description, executor) = self.load_shard(shard, &instance)?;
             shards.push(description);
             executors.push(executor);
         }
         let assets = self.bundle.assets(Verify::Small)?;
-        let description = ChainDescription::of_bundle(self.bundle.manifest(), entry, shards)?;
+        let mut description = ChainDescription::of_bundle(self.bundle.manifest(), entry, shards)?;
+        description.beforehand.clone_from(beforehand);
         Ok(Chain::new(description, executors, assets)?)
     }
 
@@ -217,12 +316,14 @@ struct NotLoaded {
     error: Error,
     /// Whether that is no reason to take another way: damage, and a machine that has no such chip and only compiles for it.
     ends: bool,
+    /// Whether it is the latter.
+    elsewhere: bool,
 }
 
 impl<E: Into<Error>> From<E> for NotLoaded {
     fn from(error: E) -> Self {
         let error = error.into();
-        NotLoaded { ends: error.kind() == ErrorKind::Invalid, error }
+        NotLoaded { ends: error.kind() == ErrorKind::Invalid, error, elsewhere: false }
     }
 }
 
@@ -280,7 +381,7 @@ impl NextChain for LaterChains {
     ) -> Option<std::result::Result<Chain, NextChainError>> {
         let entry = self.loader.bundle.manifest().chains.get(self.next)?;
         self.next += 1;
-        Some(self.loader.load(entry).map_err(|NotLoaded { error, .. }| {
+        Some(self.loader.load(entry, &Beforehand::default()).map_err(|NotLoaded { error, .. }| {
             NextChainError::new(format_args!("chain `{}`: {error}", entry.name))
         }))
     }

@@ -116,6 +116,9 @@ fn asked(options: &OpenOptions) -> BTreeMap<String, String> {
     asked.extend(options.context.map(|context| ("context".to_owned(), context.to_string())));
     asked.extend(options.on.map(|on| ("on".to_owned(), on.name().to_owned())));
     asked.extend(options.limits.iter().map(|(name, value)| (format!("limit.{name}"), value.to_string())));
+    asked.extend(options.flags.iter().map(|(name, value)| (format!("flag.{name}"), value.clone())));
+    let left_out = options.flags_left_out.iter();
+    asked.extend(left_out.map(|name| (format!("without-flag.{name}"), "true".to_owned())));
     let planner = options.planner_options.iter();
     asked.extend(planner.map(|(name, value)| (format!("planner.{name}"), value.clone())));
     let tables = [("embedding", options.tables.embedding), ("per-layer", options.tables.per_layer)];

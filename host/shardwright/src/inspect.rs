@@ -12,6 +12,7 @@ use shardwright_build::shims::{
     Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder,
 };
 
+use crate::advised::{Advisers, FlagAdvice};
 use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath, ShowReport};
 
@@ -43,6 +44,18 @@ pub struct BundleReport {
     pub inspection: Inspection,
     /// Of those artefacts whose shim is here and tells.
     pub artefacts: Vec<ShardInspection>,
+    /// Of shards that a compiler of the chip made: their flags beside those worth setting.
+    pub advice: Vec<ShardAdvice>,
+}
+
+/// The flags of a shard beside those worth setting.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardAdvice {
+    /// Name of the chain.
+    pub chain: String,
+    /// What is missing.
+    #[serde(flatten)]
+    pub advice: FlagAdvice,
 }
 
 /// What a shim says of an artefact in a bundle.
@@ -66,6 +79,9 @@ pub struct Told {
     pub format: Option<String>,
     /// In the shim's words.
     pub document: serde_json::Value,
+    /// The flags it was compiled with beside those worth setting, where the document tells of flags.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<FlagAdvice>,
     /// Why it could not tell.
     pub error: Option<String>,
 }
@@ -81,6 +97,9 @@ pub struct ForeignReport {
     pub format: String,
     /// In the shim's words.
     pub document: serde_json::Value,
+    /// The flags it was compiled with beside those worth setting, where the document tells of flags.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<FlagAdvice>,
 }
 
 /// An artefact's own words.
@@ -126,26 +145,32 @@ pub struct WorkOrderEntry {
 /// Looks at a file or directory. With `content`, every byte of a bundle is proved; `progress` hears of each file.
 ///
 /// What is none of ours is shown to the shims of `search`, and so is what they compiled: in a worker process where that program is found, for
-/// the file may be anyone's.
+/// the file may be anyone's. The flags it was compiled with are compared with those that the profile of its chip finds worth setting; `soc` is the
+/// chip where the file names none.
 pub fn inspect(
     path: impl AsRef<Path>,
     content: bool,
+    soc: Option<&str>,
     search: &SearchPath,
     progress: impl FnMut(Progress),
 ) -> Result<Inspected> {
     let path = bundle_folder(path.as_ref());
+    let advisers = Advisers::of(search)?;
     let examine = if content { Examine::Content } else { Examine::Presence };
     match identify(path)? {
         Kind::Bundle => {
             let inspection = inspect_bundle(path, examine, progress)?;
             // What is wrong with a bundle stands in the inspection.
-            let artefacts = Bundle::open(path).map(|bundle| told_of(&bundle, search)).unwrap_or_default();
-            Ok(Inspected::Bundle(BundleReport { inspection, artefacts }))
+            let artefacts = Bundle::open(path)
+                .map(|bundle| told_of(&bundle, &mut Asked::new(search, &advisers, soc)))
+                .unwrap_or_default();
+            let advice = advice_on(&inspection, &advisers);
+            Ok(Inspected::Bundle(BundleReport { inspection, artefacts, advice }))
         }
         Kind::Artefact => {
             let artefact =
                 Artefact::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
-            let told = Asked::new(search).tell(&artefact);
+            let told = Asked::new(search, &advisers, soc).tell(&artefact);
             let (sha256, head) = (artefact.name(), artefact.head().clone());
             Ok(Inspected::Artefact(ArtefactReport { sha256, head, told }))
         }
@@ -176,24 +201,39 @@ pub fn inspect(
             Err(Error::new(ErrorKind::Invalid, format!("{}: a bundle that was not finished", path.display()))
                 .with_help("run the same `shardwright compile` again: it goes on where it stopped"))
         }
-        Kind::Unknown => foreign(path, search).map(Inspected::Foreign),
+        Kind::Unknown => foreign(path, &mut Asked::new(search, &advisers, soc)).map(Inspected::Foreign),
     }
 }
 
+/// The flags of a bundle's shards beside those worth setting.
+fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
+    let manifest = &inspection.manifest;
+    let mut found = Vec::new();
+    for chain in &manifest.chains {
+        let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard, &manifest.soc));
+        found.extend(advice.map(|advice| ShardAdvice { chain: chain.name.clone(), advice }));
+    }
+    found
+}
+
 /// Shims that are asked, each opened once.
-struct Asked {
+struct Asked<'a> {
+    advisers: &'a Advisers,
+    /// The chip where a file names none.
+    soc: Option<&'a str>,
     shims: std::result::Result<Shims, Error>,
     opened: BTreeMap<String, Option<std::result::Result<ShimInstance, String>>>,
 }
 
-impl Asked {
-    fn new(search: &SearchPath) -> Asked {
-        Asked { shims: Shims::open(search, Isolation::Automatic), opened: BTreeMap::new() }
+impl<'a> Asked<'a> {
+    fn new(search: &SearchPath, advisers: &'a Advisers, soc: Option<&'a str>) -> Asked<'a> {
+        let shims = Shims::open(search, Isolation::Automatic);
+        Asked { advisers, soc, shims, opened: BTreeMap::new() }
     }
 
     /// The shim of that name; none where it is not here or tells nothing of any file.
     fn instance(&mut self, name: &str) -> Option<std::result::Result<ShimInstance, String>> {
-        let Asked { shims, opened } = self;
+        let Asked { shims, opened, .. } = self;
         let open = || {
             let shims = shims.as_ref().ok()?;
             shims.registry.get(name).filter(|shim| shim.inspects())?;
@@ -206,7 +246,13 @@ impl Asked {
     fn tell(&mut self, artefact: &Artefact) -> Option<Told> {
         let shim = artefact.head().shim.clone();
         let failed = |shim, error: String| {
-            Some(Told { shim, format: None, document: serde_json::Value::Null, error: Some(error) })
+            Some(Told {
+                shim,
+                format: None,
+                document: serde_json::Value::Null,
+                advice: Vec::new(),
+                error: Some(error),
+            })
         };
         let instance = match self.instance(&shim)? {
             Ok(instance) => instance,
@@ -216,6 +262,7 @@ impl Asked {
             Ok(told) => told.map(|ShimInspection { format, document }| Told {
                 shim,
                 format: Some(format),
+                advice: self.advisers.on_document(&document, self.soc),
                 document,
                 error: None,
             }),
@@ -224,8 +271,7 @@ impl Asked {
     }
 }
 
-fn told_of(bundle: &Bundle, search: &SearchPath) -> Vec<ShardInspection> {
-    let mut asked = Asked::new(search);
+fn told_of(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspection> {
     let mut found = Vec::new();
     for chain in &bundle.manifest().chains {
         for shard in &chain.shards {
@@ -240,14 +286,13 @@ fn told_of(bundle: &Bundle, search: &SearchPath) -> Vec<ShardInspection> {
 }
 
 /// Shows a file to every shim that tells what files are.
-fn foreign(path: &Path, search: &SearchPath) -> Result<ForeignReport> {
+fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
     let unreadable =
         |error: std::io::Error| Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()));
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
     let mut passed = Vec::new();
     if metadata.is_file() {
         let file = std::fs::File::open(path).map_err(unreadable)?;
-        let mut asked = Asked::new(search);
         let names: Vec<String> = match &asked.shims {
             Ok(shims) => shims.registry.shims().iter().map(|shim| shim.name().to_owned()).collect(),
             Err(error) => {
@@ -267,7 +312,8 @@ fn foreign(path: &Path, search: &SearchPath) -> Result<ForeignReport> {
             match instance.inspect(&file, 0..metadata.len()) {
                 Ok(None) => {}
                 Ok(Some(ShimInspection { format, document })) => {
-                    return Ok(ForeignReport { bytes: metadata.len(), shim, format, document });
+                    let advice = asked.advisers.on_document(&document, asked.soc);
+                    return Ok(ForeignReport { bytes: metadata.len(), shim, format, document, advice });
                 }
                 Err(error) => match error.class() {
                     Some(class @ (ErrorClass::CorruptArtefact | ErrorClass::IncompatibleArtefact)) => {

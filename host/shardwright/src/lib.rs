@@ -39,11 +39,15 @@ mod session;
 mod text_side;
 
 #[cfg(feature = "build")]
+mod advised;
+#[cfg(feature = "build")]
 mod compiling;
 #[cfg(feature = "build")]
 mod doctor;
 #[cfg(feature = "build")]
 mod inspect;
+#[cfg(feature = "build")]
+mod just_in_time;
 #[cfg(feature = "build")]
 mod making;
 #[cfg(feature = "build")]
@@ -77,6 +81,7 @@ pub use shardwright_planning as planning;
 
 #[cfg(feature = "build")]
 pub use {
+    advised::{AdvisedFlag, FlagAdvice},
     compiling::CompileReport,
     doctor::{
         BundlePrognosis, CacheReport, ChainPrognosis, DoctorReport, FoundFile, FoundProfileReport, Identity,
@@ -84,15 +89,18 @@ pub use {
         WorkerPresence, doctor,
     },
     inspect::{
-        ArtefactReport, BundleReport, ForeignReport, Inspected, ShardInspection, Told, WorkOrderEntry,
-        WorkOrderReport, inspect, is_bundle,
+        ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, Told,
+        WorkOrderEntry, WorkOrderReport, inspect, is_bundle,
     },
     opening::Planned,
     options::{Executor, FormatChoice, OpenOptions, TableFormats},
     planners::{PlannerReport, check_planner, pack_planner},
     shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat},
     shardwright_build::shims::Watch,
-    shardwright_build::{Notice, NoticeKind, PlanReport, PlannerName, ReasonReport, ShardReport},
+    shardwright_build::{
+        Compiler, LearnedFile, LearnedLimit, Notice, NoticeKind, PlanReport, PlannerName, ReasonReport,
+        ShardReport,
+    },
     shims::{DeviceReport, ShimReport, ShimsReport, SkippedReport, list_shims},
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
     verify::{

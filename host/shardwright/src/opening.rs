@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shardwright_build::bundle::RewriteEntry;
 use shardwright_build::graph::target::{
-    FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
+    Flag, FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
 };
 use shardwright_build::graph::{
     ComponentKind, DType, EntryOptions, Graph, Op, Ranges, ValueSource, WeightData,
@@ -23,13 +23,14 @@ use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, 
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
 use shardwright_build::shims::{Device, DeviceKind, ShimInstance, Watch};
 use shardwright_build::{
-    BuildError, BuildSite, BuiltShard, Costs, EntryMenu, Executor as TargetExecutor, Judge, ModelFormats,
-    ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, PrimitiveCount, Question, Shelf,
-    ShimJudge, TargetOffer, Unkept, compile_plan, make_request, report_plan, shard_name, stored_formats,
+    BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor, Judge,
+    Learned, ModelFormats, ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName,
+    PrimitiveCount, Question, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, make_request, report_plan,
+    shard_name, stored_formats,
 };
 use shardwright_runtime::{
-    Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError, ShardDescription,
-    ShardExecutor, ShardOrigin, ShimShard,
+    Beforehand, Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError,
+    ShardDescription, ShardExecutor, ShardOrigin, ShimShard,
 };
 
 use crate::isolation::Shims;
@@ -41,6 +42,9 @@ use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result
 
 /// Context taken when none is asked for, where the model allows more: long enough for a conversation, small enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
+
+/// Folder in the cache directory of limits that refusals taught.
+pub(crate) const LEARNED: &str = "limits";
 
 /// Name of the shim that stands in for others under [`Executor::Cpu`].
 pub(crate) const CPU_SHIM: &str = "cpu";
@@ -141,6 +145,9 @@ pub(crate) fn settle(
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
     let plan = settled.planned.plan;
     let mut preparation = preparation;
+    let Preparation { learned, request, compilers, .. } = &preparation;
+    let lessons = learned.keep(request, &settled.history, &plan, compilers);
+    preparation.passing.extend(lessons.into_iter().map(Notice::note));
     preparation.let_go();
     let passing = std::mem::take(&mut preparation.passing).into_iter().chain(measured).collect();
     Ok(Settled { preparation, graph, plan, shards: settled.result, report, passing, ranges, broken_layer })
@@ -224,6 +231,9 @@ pub(crate) struct Preparation {
     formats: ModelFormats,
     /// One per target; empty when nothing is to be run.
     executors: Vec<TargetExecutor>,
+    /// What refusals taught, and whose they are: one per target, none where something stands in for it.
+    learned: Learned,
+    compilers: Vec<Option<Compiler>>,
     /// Where shards run, one per target, once everything is compiled.
     places: Vec<RunPlace>,
     pub(crate) request: Request,
@@ -267,6 +277,11 @@ impl Preparation {
             Some(cache) => Costs::kept_in(cache.join("costs")),
             None => Costs::unkept(),
         });
+        let learned = match options.cache_directory_path() {
+            Some(cache) => Learned::kept_in(cache.join(LEARNED)),
+            None => Learned::unkept(),
+        };
+        let mut compilers = Vec::new();
         let mut chip_is_here = true;
         for mut summary in targets {
             let own = OwnShim::of(&shims, &summary.target, options)?;
@@ -278,7 +293,13 @@ impl Preparation {
             if summary.target.kind != TargetKind::Cpu {
                 chip_is_here = judged.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
-            notices.extend(complete(&mut summary, judged, &profile)?);
+            notices.extend(complete(&mut summary, judged, &profile, options)?);
+            let compiler =
+                judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
+            if let Some(compiler) = &compiler {
+                let decided: Vec<&str> = options.limits.iter().map(|(name, _)| name.as_str()).collect();
+                passing.extend(learned.offer(compiler, &mut summary, &decided).into_iter().map(Notice::note));
+            }
             let judge: Box<dyn Judge> = match judged {
                 // What the CPU's own says is a formula, and follows from the threads it has.
                 Some((instance, device)) if summary.target.kind == TargetKind::Cpu => {
@@ -306,6 +327,8 @@ impl Preparation {
                 if !executor.is_target && summary.target.kind != TargetKind::Cpu {
                     emulated_on = Some(Executor::Cpu.name().to_owned());
                 }
+                // What stands in for a chip teaches nothing about it.
+                compilers.push(compiler.filter(|_| executor.is_target));
                 if executor.simulated {
                     let (shim, device) = (&summary.target.shim, &executor.device);
                     let target = &summary.target.name;
@@ -351,6 +374,8 @@ impl Preparation {
             offers,
             formats,
             executors,
+            learned,
+            compilers,
             places: Vec::new(),
             request,
             session: planning_session(options)?,
@@ -464,6 +489,16 @@ impl Preparation {
 
     /// Loads every artefact on the executor of its target and joins them to a chain.
     pub(crate) fn load(&self, graph: &Graph, shards: &[BuiltShard]) -> Result<Chain> {
+        self.load_after(graph, shards, Beforehand::default())
+    }
+
+    /// [`Preparation::load`] after something that must not be kept silent.
+    pub(crate) fn load_after(
+        &self,
+        graph: &Graph,
+        shards: &[BuiltShard],
+        beforehand: Beforehand,
+    ) -> Result<Chain> {
         let mut runners: Vec<Option<ShimInstance>> =
             self.places.iter().map(|place| place.instance.clone()).collect();
         let mut descriptions = Vec::new();
@@ -493,6 +528,7 @@ impl Preparation {
         }
         let mut description = ChainDescription::of(graph, descriptions);
         description.emulated_on.clone_from(&self.emulated_on);
+        description.beforehand = beforehand;
         Ok(Chain::new(description, loaded, graph.assets.clone())?)
     }
 }
@@ -608,11 +644,13 @@ fn targets(profile: &Profile) -> Vec<TargetSummary> {
 }
 
 /// Adds what the target's own shim says: limits the profile does not have, the schema of its flags. Flags of the profile that the
-/// shim does not know are left out, and that is said. Without the shim they are taken at their word: nobody can check them.
+/// shim does not know are left out, and that is said. Without the shim they are taken at their word: nobody can check them. What the user
+/// sets joins the profile's flags, and takes the place of one alone.
 fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,
     profile: &Profile,
+    options: &OpenOptions,
 ) -> Result<Vec<Notice>> {
     let mut notices = Vec::new();
     if let Some((instance, device)) = own {
@@ -624,25 +662,75 @@ fn complete(
         summary.schema = instance.flags(&device.name)?;
         summary.target.device.clone_from(&device.name);
     }
-    if summary.target.shim == profile.shim {
-        for flag in &profile.flags {
-            if own.is_none() {
-                summary.schema.push(FlagSchema {
-                    name: flag.name.clone(),
-                    values: FlagType::Text { max_bytes: 256 },
-                    default: None,
-                    description: flag.note.clone(),
-                });
-            } else if !summary.schema.iter().any(|known| known.name == flag.name) {
+    if summary.target.shim != profile.shim {
+        return Ok(notices);
+    }
+    let word = |name: &str, description: &str| FlagSchema {
+        name: name.to_owned(),
+        values: FlagType::Text { max_bytes: 256 },
+        default: None,
+        description: description.to_owned(),
+    };
+    for flag in &profile.flags {
+        if own.is_none() {
+            summary.schema.push(word(&flag.name, &flag.note));
+        } else if !summary.schema.iter().any(|known| known.name == flag.name) {
+            notices.push(Notice::note(format!(
+                "flag {} of profile {} is left out: shim `{}` does not know it",
+                flag.flag(),
+                profile.name,
+                summary.target.shim
+            )));
+            continue;
+        }
+        if options.flags_left_out.contains(&flag.name) {
+            let (flag, name) = (flag.flag(), &profile.name);
+            notices.push(Notice::note(format!("flag {flag} of profile {name} is left out, as you ask")));
+            continue;
+        }
+        summary.recommended.push(flag.flag());
+    }
+    for name in &options.flags_left_out {
+        if profile.flags.iter().all(|flag| flag.name != *name) {
+            let set: Vec<&str> = profile.flags.iter().map(|flag| flag.name.as_str()).collect();
+            let help = match set.as_slice() {
+                [] => "it sets none".to_owned(),
+                set => format!("it sets {}", set.join(", ")),
+            };
+            let what = format!("flag {name} cannot be left out: profile {} does not set it", profile.name);
+            return Err(Error::new(ErrorKind::Argument, what).with_help(help));
+        }
+    }
+    for (name, value) in &options.flags {
+        let flag = Flag { name: name.clone(), value: value.clone() };
+        let refused = |why: String| Error::new(ErrorKind::Argument, format!("flag {flag}: {why}"));
+        if own.is_none() && summary.schema.iter().all(|known| known.name != *name) {
+            summary.schema.push(word(name, ""));
+        }
+        let Some(known) = summary.schema.iter().find(|known| known.name == *name) else {
+            let known: Vec<&str> = summary.schema.iter().map(|known| known.name.as_str()).collect();
+            let help = match known.as_slice() {
+                [] => "it takes none".to_owned(),
+                known => format!("it knows {}", known.join(", ")),
+            };
+            return Err(
+                refused(format!("shim `{}` knows none of that name", summary.target.shim)).with_help(help)
+            );
+        };
+        let takes = |expected: String| {
+            refused(format!("it takes {expected}")).with_help("`shardwright shim list` tells of every flag")
+        };
+        known.accepts(value).map_err(takes)?;
+        match summary.recommended.iter_mut().find(|held| held.name == *name) {
+            Some(held) if *held == flag => {}
+            Some(held) => {
+                let name = &profile.name;
                 notices.push(Notice::note(format!(
-                    "flag {} of profile {} is left out: shim `{}` does not know it",
-                    flag.flag(),
-                    profile.name,
-                    summary.target.shim
+                    "flag {flag}, as you ask, in place of {held} of profile {name}"
                 )));
-                continue;
+                *held = flag;
             }
-            summary.recommended.push(flag.flag());
+            None => summary.recommended.push(flag),
         }
     }
     Ok(notices)
@@ -786,6 +874,7 @@ fn override_limits(targets: &mut [TargetSummary], limits: &[(String, u64)]) {
             if let Some(position) = target.limits.iter().position(|held| held.name == *name) {
                 let held = target.limits.remove(position);
                 limit.note = format!("instead of {} ({})", held.value, held.provenance);
+                limit.relief = held.relief;
             }
             target.limits.push(limit);
         }

@@ -65,6 +65,8 @@ pub struct OpenOptions {
     pub(crate) soc: Option<String>,
     pub(crate) on: Option<Executor>,
     pub(crate) limits: Vec<(String, u64)>,
+    pub(crate) flags: Vec<(String, String)>,
+    pub(crate) flags_left_out: Vec<String>,
     pub(crate) planner: Option<String>,
     pub(crate) trusted_keys: Vec<String>,
     pub(crate) planner_options: Vec<(String, String)>,
@@ -107,6 +109,21 @@ impl OpenOptions {
     #[must_use]
     pub fn limit(mut self, name: impl Into<String>, value: u64) -> Self {
         self.limits.push((name.into(), value));
+        self
+    }
+
+    /// A flag for the chip's compiler, beside those of its profile; in place of the profile's value where that has the same flag, which is said.
+    /// What the shim does not know, or a value it does not take, is an error.
+    #[must_use]
+    pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.flags.push((name.into(), value.into()));
+        self
+    }
+
+    /// Leaves a flag of the profile out, which is said.
+    #[must_use]
+    pub fn without_flag(mut self, name: impl Into<String>) -> Self {
+        self.flags_left_out.push(name.into());
         self
     }
 

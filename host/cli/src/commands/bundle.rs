@@ -21,11 +21,12 @@ pub fn compile(arguments: &CompileArguments, format: Format) -> Result<Outcome, 
 pub fn inspect(
     path: &PathBuf,
     verify: bool,
+    soc: Option<&str>,
     places: &PlaceArguments,
     format: Format,
 ) -> Result<Outcome, Failure> {
     let busy = views::Busy::new("reading");
-    let inspected = shardwright::inspect(path, verify, &search_path(places), |_| ())?;
+    let inspected = shardwright::inspect(path, verify, soc, &search_path(places), |_| ())?;
     drop(busy);
     let intact = match &inspected {
         shardwright::Inspected::Bundle(report) => report.inspection.intact,

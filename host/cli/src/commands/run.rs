@@ -11,7 +11,12 @@ use crate::outcome::{Failure, Outcome, io};
 
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
-    let model = open(&arguments.target, &arguments.execution, &arguments.checkpoint)?;
+    let model = open(
+        &arguments.target,
+        &arguments.execution,
+        &arguments.checkpoint,
+        arguments.compiled_from.as_deref(),
+    )?;
     say_notices(&model, arguments.quiet);
     let mut session = model.session()?;
     configure(&mut session, arguments)?;

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::{CompileReport, Inspected, Told, runtime::bundle};
+use shardwright::{CompileReport, FlagAdvice, Inspected, Told, runtime::bundle};
 
 use super::{bytes, table};
 
@@ -30,14 +30,19 @@ pub fn inspected(inspected: &Inspected) -> String {
                 let _ = writeln!(text, "\nshard {} of chain {}", artefact.shard, artefact.chain);
                 text.push_str(&told(&artefact.told));
             }
+            for advice in &report.advice {
+                let _ = writeln!(text, "\nchain {}", advice.chain);
+                text.push_str(&flag_advice(&advice.advice));
+            }
             text
         }
         Inspected::Foreign(report) => format!(
-            "{} of {}, as shim {} tells\n{}",
+            "{} of {}, as shim {} tells\n{}{}",
             report.format,
             bytes(report.bytes),
             report.shim,
-            super::document(&report.document)
+            super::document(&report.document),
+            report.advice.iter().map(flag_advice).collect::<String>()
         ),
         Inspected::Checkpoint(report) => super::show(report),
         Inspected::Artefact(report) => {
@@ -87,13 +92,28 @@ pub fn inspected(inspected: &Inspected) -> String {
 /// What a shim says of an artefact.
 fn told(told: &Told) -> String {
     match (&told.format, &told.error) {
-        (Some(format), _) => {
-            format!("{format}, as shim {} tells\n{}", told.shim, super::document(&told.document))
-        }
+        (Some(format), _) => format!(
+            "{format}, as shim {} tells\n{}{}",
+            told.shim,
+            super::document(&told.document),
+            told.advice.iter().map(flag_advice).collect::<String>()
+        ),
         (None, error) => {
             format!("shim {} cannot tell: {}\n", told.shim, error.as_deref().unwrap_or("it gave no reason"))
         }
     }
+}
+
+/// The flags something was compiled with beside those worth setting.
+fn flag_advice(advice: &FlagAdvice) -> String {
+    let mut text = format!("flags of {}: {}\n", super::document::printable(&advice.name), advice.summary());
+    for advised in advice.missing.iter().filter(|advised| !advised.note.is_empty()) {
+        let _ = writeln!(text, "  {} ({}): {}", advised.flag, advised.provenance, advised.note);
+    }
+    if let Some(cost) = &advice.cost {
+        let _ = writeln!(text, "  what that cost others: {cost}");
+    }
+    text
 }
 
 /// Names of the shards of a chain.

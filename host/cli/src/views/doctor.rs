@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::{BundlePrognosis, DoctorReport, MachineReport};
+use shardwright::{BundlePrognosis, DoctorReport, LearnedFile, MachineReport};
 
 use super::{bytes, table};
 
@@ -53,6 +53,8 @@ pub fn doctor(report: &DoctorReport) -> String {
     }
     let _ = writeln!(text, "\n{rows}");
 
+    text.push_str(&learned(&report.learned));
+
     let set: Vec<_> = report.environment.iter().filter(|variable| variable.value.is_some()).collect();
     if !set.is_empty() {
         text.push_str("\nenvironment\n");
@@ -77,6 +79,32 @@ pub fn doctor(report: &DoctorReport) -> String {
     let verdict = if report.can_run { "models can run here" } else { "no model can run here" };
     let _ = writeln!(text, "\n{verdict}");
     text
+}
+
+/// Limits that refusals taught, by chip, with the file to remove to forget them.
+fn learned(files: &[LearnedFile]) -> String {
+    let mut text = String::new();
+    for file in files {
+        let Some(compiler) = &file.learned_of else { continue };
+        let more = [&compiler.library, &compiler.device].into_iter().flatten();
+        let more: String = more.map(|what| format!(", {what}")).collect();
+        let settings = compiler.settings.iter().map(|(name, value)| format!(", {name}={value}"));
+        let settings: String = settings.collect();
+        let _ = writeln!(
+            text,
+            "learned of {} (shim {} {}{more}{settings})",
+            compiler.chip, compiler.shim, compiler.shim_version
+        );
+        for limit in &file.limits {
+            let _ = writeln!(
+                text,
+                "  {} ≤ {}: {} was refused: {}",
+                limit.name, limit.value, limit.refused, limit.evidence
+            );
+        }
+        let _ = writeln!(text, "  to forget it, remove {}", file.path);
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
 }
 
 fn machine(machine: &MachineReport) -> String {

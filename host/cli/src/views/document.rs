@@ -101,7 +101,7 @@ fn short(value: &Value) -> String {
 }
 
 /// Names in a file may hold what a terminal acts on.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

@@ -8,9 +8,12 @@ use shardwright_runtime::bundle::{Bundle, ShardEntry};
 use shardwright_runtime::graph::target::TargetKind;
 use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimInstance};
 
+use crate::advised::{Advisers, FlagAdvice};
 use crate::bundled::{devices_for, only_compiles};
 use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Result};
+
+use super::Problem;
 
 /// What would come of a bundle.
 #[derive(Clone, Debug, Serialize)]
@@ -63,6 +66,8 @@ pub struct ShardPrognosis {
     pub reason: Option<String>,
     /// What would help.
     pub help: Option<String>,
+    /// Its flags beside those that the chip's profile finds worth setting; none where no compiler of the chip made it.
+    pub advice: Option<FlagAdvice>,
 }
 
 /// What would come of a shard.
@@ -126,9 +131,9 @@ pub struct ProofReport {
 
 impl BundlePrognosis {
     /// Opens the bundle and asks the shims. Errors: what is no bundle.
-    pub(crate) fn of(directory: &Path, shims: &Shims) -> Result<BundlePrognosis> {
+    pub(crate) fn of(directory: &Path, shims: &Shims, advisers: &Advisers) -> Result<BundlePrognosis> {
         let bundle = Bundle::open(directory)?;
-        let mut asked = Asked { shims, opened: BTreeMap::new() };
+        let mut asked = Asked { shims, advisers, opened: BTreeMap::new() };
         let manifest = bundle.manifest();
         let chains: Vec<ChainPrognosis> = manifest
             .chains
@@ -163,6 +168,22 @@ impl BundlePrognosis {
                 })
                 .collect(),
         })
+    }
+
+    /// Shards that were compiled without flags worth setting: they run, and slowly.
+    pub(crate) fn wanting_flags(&self) -> Vec<Problem> {
+        let shards = self.chains.iter().flat_map(|chain| &chain.shards);
+        let advice = shards.filter_map(|shard| shard.advice.as_ref().filter(|advice| advice.is_wanting()));
+        let problem = |advice: &FlagAdvice| Problem {
+            what: format!("shard {}: {}", advice.name, advice.summary()),
+            help: Some(match &advice.cost {
+                Some(cost) => {
+                    format!("compile it again with the flags of its profile; without them others ran {cost}")
+                }
+                None => "compile it again with the flags of its profile, or keep what was chosen".to_owned(),
+            }),
+        };
+        advice.map(problem).collect()
     }
 
     /// The error where no chain would run.
@@ -216,6 +237,7 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
 /// Shims that were opened, by name.
 struct Asked<'s> {
     shims: &'s Shims,
+    advisers: &'s Advisers,
     opened: BTreeMap<(String, bool), std::result::Result<Opened, Error>>,
 }
 
@@ -247,6 +269,7 @@ impl Asked<'_> {
             state,
             reason,
             help,
+            advice: self.advisers.on_shard(shard, &bundle.manifest().soc),
         }
     }
 

@@ -48,12 +48,13 @@ pub struct Identity {
 }
 
 /// Properties of an Android that name its chip.
-const PROPERTIES: [&str; 7] = [
+const PROPERTIES: [&str; 8] = [
     "ro.soc.manufacturer",
     "ro.soc.model",
     "ro.hardware",
     "ro.board.platform",
     "ro.mediatek.platform",
+    "ro.vendor.mediatek.platform",
     "ro.chipname",
     "ro.hardware.chipname",
 ];

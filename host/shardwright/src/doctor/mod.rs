@@ -9,11 +9,13 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_build::planning::profile::ProfileRegistry;
 use shardwright_build::shims::find_worker;
+use shardwright_build::{Learned, LearnedFile};
 
 pub use bundle::{BundlePrognosis, ChainPrognosis, ProofReport, ShardPrognosis, ShardState};
 pub use machine::{Identity, MachineReport};
 pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 
+use crate::advised::Advisers;
 use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath, ShimsReport};
 
@@ -36,6 +38,8 @@ pub struct DoctorReport {
     pub profiles: Vec<FoundProfileReport>,
     /// What is kept from one run to the next.
     pub caches: Vec<CacheReport>,
+    /// Limits that refusals taught, which the next plan keeps to.
+    pub learned: Vec<LearnedFile>,
     /// Variables of the environment that change what this program does.
     pub environment: Vec<VariableReport>,
     /// What is wrong, with what would help.
@@ -101,7 +105,10 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
         }
     };
     let found = Shims::open(search, Isolation::Automatic)?;
-    let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found)).transpose()?;
+    // Profiles that cannot be read are a problem of their own, below.
+    let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
+    let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;
+    problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
     let shims = crate::shims::report(&found);
 
     let mut machine = MachineReport::read(Path::new("/"));
@@ -156,11 +163,30 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
         shims,
         machine,
         caches: places::caches(),
+        learned: learned(&mut problems),
         environment: places::environment(),
         problems,
         can_run,
         bundle,
     })
+}
+
+/// The limits kept in the user's cache. One that cannot be used is a problem: it is ignored until then.
+fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
+    let Some(cache) = crate::opening::user_cache() else { return Vec::new() };
+    let folder = cache.join(crate::opening::LEARNED);
+    let found = Learned::kept_in(folder.clone()).list().unwrap_or_else(|error| {
+        let what = format!("{}: limits that were learned cannot be listed: {error}", folder.display());
+        problems.push(Problem { what, help: None });
+        Vec::new()
+    });
+    for file in &found {
+        if let Some(fault) = &file.fault {
+            let what = format!("{}: {fault}; it is ignored", file.path);
+            problems.push(Problem { what, help: Some("remove the file".to_owned()) });
+        }
+    }
+    found
 }
 
 /// Whether a shim has a device here that runs what it compiled.
