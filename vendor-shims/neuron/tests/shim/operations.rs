@@ -91,13 +91,14 @@ fn error_of(
     device: &str,
     lowering: &str,
     mut entry: Builder,
+    dtype: u32,
     inputs: &[(&str, Vec<f32>)],
 ) -> (f64, f64) {
     let plain: HashMap<String, Bound> =
         inputs.iter().map(|(name, values)| ((*name).to_owned(), Bound::F32(values.clone()))).collect();
     let mut seen = HashMap::new();
     observe(&mut seen, &evaluate_all(&entry, ROWS as usize, &plain));
-    encode_all(&mut entry, (SW_DTYPE_I16, SW_DTYPE_I16), &seen, &HashMap::new());
+    encode_all(&mut entry, (dtype, dtype), &seen, &HashMap::new());
     let encoding = |name: &str| {
         let port = entry.inputs.iter().chain(&entry.outputs).find(|port| port.name == name).expect("a port");
         entry.encoding_of(port.tensor)
@@ -147,9 +148,36 @@ fn every_operation_gives_the_reference_s_numbers_in_both_lowerings() {
             let out = make(&mut entry, x, y);
             entry.output("out", SW_ROLE_TAP, out);
             let inputs = [("a", a.clone()), ("b", b.clone())];
-            let (steps, part) = error_of(&simulator, DEVICE, lowering, entry, &inputs);
+            let (steps, part) = error_of(&simulator, DEVICE, lowering, entry, SW_DTYPE_I16, &inputs);
             // Steps of 16 bits where it is computed in them, those of 16-bit floats where it is not.
             assert!(steps <= 3.0 || part <= 2e-3, "{name} {lowering}: {steps} steps, {part} of the reach");
+        }
+    }
+}
+
+#[test]
+fn floats_are_computed_as_sixteen_bits_hold_them() {
+    let simulator = Simulator::with(json!({"strict": true}));
+    let mut random = Random(6);
+    for (dtype, stored) in [(SW_DTYPE_F16, SW_DTYPE_F16), (SW_DTYPE_F32, SW_DTYPE_F32)] {
+        for (name, make, (low, high)) in OPERATIONS {
+            let mut draw = || -> Vec<f32> {
+                random.values(ROWS * 16, *low, *high).iter().map(|value| *value as f32).collect()
+            };
+            let (a, b) = (draw(), draw());
+            for lowering in ["lean", "plain"] {
+                let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
+                let x = entry.input("a", SW_ROLE_HIDDEN, &[ROWS, 16]);
+                let y = entry.input("b", SW_ROLE_HIDDEN, &[ROWS, 16]);
+                let out = match name.starts_with("linear") {
+                    true => entry.linear(x, &weight("w", &[5, 16], &values(80, 7, 0.3), stored)),
+                    false => make(&mut entry, x, y),
+                };
+                entry.output("out", SW_ROLE_TAP, out);
+                let inputs = [("a", a.clone()), ("b", b.clone())];
+                let (_, part) = error_of(&simulator, DEVICE, lowering, entry, dtype, &inputs);
+                assert!(part <= 4e-3, "{name} {lowering} of type {dtype}: {part} of the reach");
+            }
         }
     }
 }
