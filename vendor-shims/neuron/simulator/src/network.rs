@@ -126,7 +126,7 @@ impl Network {
         match &self.operands.get(index as usize)?.value {
             Value::Absent => None,
             Value::Held(bytes) => Some(bytes),
-            // SAFETY: memory is lent until compilations are finished, and a compilation replaces it with a place in the image when it finishes.
+            // SAFETY: memory is lent until a compilation is finished, which replaces it with a place in the image.
             Value::Lent(lent) => Some(unsafe { lent.bytes() }),
             Value::Within(range) => self.image.as_ref()?.bytes().get(range.clone()),
         }
@@ -142,11 +142,6 @@ impl Network {
             }
             _ => None,
         })
-    }
-
-    /// Whether any constant is the client's memory still.
-    pub fn is_lent(&self) -> bool {
-        self.operands.iter().any(|operand| matches!(operand.value, Value::Lent(_)))
     }
 
     /// The order in which operations can run: each after what it reads. `None` if there is none, or if an operand has no source or two.
@@ -241,7 +236,7 @@ impl Network {
         data
     }
 
-    /// Copies the long constants to their places, and rounds those in 32-bit floating point to 16 bits where that is how they are computed with.
+    /// Copies the long constants to their places.
     pub fn write_data(&self, data: &mut [u8]) {
         let mut at = 0;
         for index in 0..self.operands.len() {

@@ -6,9 +6,7 @@
 
 use super::fixed::Multiplier;
 use super::table::{Table16, table8};
-use super::tensor::{
-    Class, Elements, Layout, Tensor, encoded, from_reals, from_stored, fused, fused_range, with_elements,
-};
+use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_reals, from_stored, fused, fused_range};
 
 /// Operations on two tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -374,11 +372,6 @@ pub fn unary(operation: Unary, x: &Tensor<'_>, out: &Layout, relaxed: bool) -> E
         }
         _ => encoded(out, x.decoded(relaxed).into_iter().map(function), relaxed),
     }
-}
-
-/// Whether every element is zero: what a disused operand has to be.
-pub fn all_zero(elements: &Elements<'_>) -> bool {
-    with_elements!(elements, slice => bytemuck::cast_slice::<_, u8>(slice).iter().all(|byte| *byte == 0))
 }
 
 #[cfg(test)]

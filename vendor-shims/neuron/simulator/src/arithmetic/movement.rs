@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::tensor::{Elements, Tensor, with_elements};
+use super::tensor::{Elements, Tensor};
 
 /// Runs `$body` on the elements of a tensor and wraps the new ones into the same type.
 macro_rules! mapped {
@@ -164,9 +164,4 @@ pub fn tiled(x: &Tensor<'_>, out: &[usize]) -> Elements<'static> {
             .sum()
     };
     mapped!(&x.elements, elements => (0..total).map(|at| elements[source(at)]).collect())
-}
-
-/// The number of elements, whatever their type.
-pub fn count(elements: &Elements<'_>) -> usize {
-    with_elements!(elements, slice => slice.len())
 }

@@ -150,17 +150,16 @@ pub enum Elements<'a> {
 macro_rules! with_elements {
     ($elements:expr, $slice:ident => $body:expr) => {
         match $elements {
-            $crate::arithmetic::tensor::Elements::I8($slice) => $body,
-            $crate::arithmetic::tensor::Elements::U8($slice) => $body,
-            $crate::arithmetic::tensor::Elements::I16($slice) => $body,
-            $crate::arithmetic::tensor::Elements::U16($slice) => $body,
-            $crate::arithmetic::tensor::Elements::I32($slice) => $body,
-            $crate::arithmetic::tensor::Elements::F32($slice) => $body,
-            $crate::arithmetic::tensor::Elements::F16($slice) => $body,
+            Elements::I8($slice) => $body,
+            Elements::U8($slice) => $body,
+            Elements::I16($slice) => $body,
+            Elements::U16($slice) => $body,
+            Elements::I32($slice) => $body,
+            Elements::F32($slice) => $body,
+            Elements::F16($slice) => $body,
         }
     };
 }
-pub(crate) use with_elements;
 
 impl<'a> Elements<'a> {
     /// The elements of a type in bytes, seen in place where they lie aligned.

@@ -67,6 +67,27 @@ fn what_is_restored_computes_the_same() {
 }
 
 #[test]
+fn a_model_is_compiled_again_although_what_it_was_lent_is_gone() {
+    let mut model = Model::new();
+    let kind = tensor(TENSOR_FLOAT32, &[64], 0.0, 0);
+    let (x, none, out) = (model.operand(&kind), model.int(0), model.operand(&kind));
+    let weight = model.constant(&kind, kind.encode(&[0.5; 64]));
+    model.operation(op::ADD, &[x, weight, none], &[out]);
+    assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
+    for options in ["", "--opt 3"] {
+        let compilation = model.compilation(options);
+        // SAFETY: the compilation lives; what was lent does until the first one is finished.
+        assert_eq!(unsafe { NeuronCompilation_finish(compilation) }, NO_ERROR, "{}", last_message());
+        model.kept().clear();
+        assert_eq!(kind.decode(&run(compilation, &[kind.encode(&[1.0; 64])], &[256])[0]), [1.5; 64]);
+        // SAFETY: nothing depends on it.
+        unsafe { NeuronCompilation_free(compilation) };
+    }
+    // SAFETY: nothing depends on it.
+    unsafe { NeuronModel_free(model.handle) };
+}
+
+#[test]
 fn blobs_are_marked_as_the_simulators_and_end_as_the_fields_do() {
     let options = "--opt 3 --invented --show-exec-plan";
     let blob = layer(options).stored();
