@@ -356,10 +356,7 @@ fn find(choice: &LibraryChoice, steps: &mut Steps) -> Result<(PathBuf, Dynamic)>
     }
     for name in &choice.names {
         match load(PathBuf::from(name)) {
-            // SAFETY: the pointer is only looked at here.
-            Ok((_, found))
-                if unsafe { found.get::<*mut c_void>(SIMULATOR_SYMBOL.to_bytes_with_nul()) }.is_ok() =>
-            {
+            Ok((_, ref found)) if is_simulator(found) => {
                 steps.say(format!(
                     "the loader's path: {name} is a simulator, which is taken only where it is named"
                 ));
@@ -372,6 +369,11 @@ fn find(choice: &LibraryChoice, steps: &mut Steps) -> Result<(PathBuf, Dynamic)>
         }
     }
     Err(NeuronError::LibraryNotFound { tried: steps.0.clone() })
+}
+
+fn is_simulator(library: &Dynamic) -> bool {
+    // SAFETY: whether the symbol is there is asked; nothing is read behind it.
+    unsafe { library.get::<*mut c_void>(SIMULATOR_SYMBOL.to_bytes_with_nul()) }.is_ok()
 }
 
 fn load(path: PathBuf) -> Result<(PathBuf, Dynamic)> {

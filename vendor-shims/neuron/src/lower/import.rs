@@ -11,6 +11,9 @@ use super::source::{Origin, Source};
 use super::weights::{encoded, matrix, matrix_form, number, small};
 use super::{Lowering, Target, gelu, island};
 
+/// Cosines and sines of half a head, and the layer that reads them.
+type HalfTables = (ValueId, ValueId, Option<u32>);
+
 /// Builds a draft of an entry that passed `check`.
 pub(super) struct Importer<'s, 'w> {
     pub source: &'s Source<'w>,
@@ -23,7 +26,7 @@ pub(super) struct Importer<'s, 'w> {
     node: usize,
     steps: usize,
     /// Rotary tables of whole heads, by the values they come of and the layer.
-    tables: Vec<((ValueId, ValueId, Option<u32>), (ValueId, ValueId))>,
+    tables: Vec<(HalfTables, (ValueId, ValueId))>,
 }
 
 /// The draft of an entry that passed `check`.

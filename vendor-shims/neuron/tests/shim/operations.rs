@@ -254,10 +254,7 @@ fn attention_with_its_states_gives_the_reference_s_numbers_with_fewer_operations
             };
             counts.push(operations);
             let rows = rows as usize;
-            let part = {
-                let (_, part) = error_of_rows(&simulator, lowering, entry, &inputs, rows);
-                part
-            };
+            let (_, part) = error_of_rows(&simulator, lowering, entry, &inputs, rows);
             assert!(part <= 4e-3, "{rows} rows, {kv} key heads, {lowering}: {part} of the reach");
         }
         assert!(counts[0] < counts[1], "{counts:?}");
