@@ -21,7 +21,7 @@ pub struct Function {
     /// The first version known to have it; `None` where that is not known, which is not "always".
     pub since: Option<RuntimeVersion>,
     /// Who is known to use it, a letter each: P bound by Google's compiler plugin, X called by it, E called by ExecuTorch's runtime, D by Google's dispatcher on
-    /// phones, M described by the MIT delegate. Empty for those known from secondary descriptions alone.
+    /// phones, M described by the MIT delegate. Empty for those that none of these uses.
     pub known: &'static str,
 }
 
@@ -116,7 +116,7 @@ functions! {
     model_set_operand_value ModelSetOperandValue = "NeuronModel_setOperandValue" "PXEDM" (model: *mut Model, index: i32, value: *const c_void, length: usize) -> c_int;
     /// Scales per channel.
     model_set_operand_symm_per_channel ModelSetOperandSymmPerChannel = "NeuronModel_setOperandSymmPerChannelQuantParams" "PXM" (model: *mut Model, index: i32, parameters: *const SymmPerChannelQuantParams) -> c_int;
-    /// Scales and zero points per channel. [since H]
+    /// Scales and zero points per channel. (since H)
     model_set_operand_per_channel ModelSetOperandPerChannel = "NeuronModel_setOperandPerChannelQuantParams" "PX" since [6 0 0] (model: *mut Model, index: i32, parameters: *const PerChannelQuantParams) -> c_int;
     /// A model as the value of an operand, for control flow.
     model_set_operand_value_from_model ModelSetOperandValueFromModel = "NeuronModel_setOperandValueFromModel" "" (model: *mut Model, index: i32, value: *const Model) -> c_int;
@@ -177,9 +177,9 @@ functions! {
     compilation_set_optimization_hint CompilationSetOptimizationHint = "NeuronCompilation_setOptimizationHint" "PXM" (compilation: *mut Compilation, bits: u32) -> c_int;
     /// Options as text; whether they add to those of `createWithOptions` or replace them is not known.
     compilation_set_optimization_string CompilationSetOptimizationString = "NeuronCompilation_setOptimizationString" "PXDM" (compilation: *mut Compilation, options: *const c_char) -> c_int;
-    /// Nothing but the options given as text. [since H]
+    /// Nothing but the options given as text. (since H)
     compilation_set_only_allow_optimization_string CompilationSetOnlyAllowOptimizationString = "NeuronCompilation_setOnlyAllowOptimizationString" "" since [6 0 5] (compilation: *mut Compilation, only: Bool) -> c_int;
-    /// The options in force; the library's own text. [since H]
+    /// The options in force; the library's own text. (since H)
     compilation_get_optimization_string CompilationGetOptimizationString = "NeuronCompilation_getOptimizationString" "" since [6 0 5] (compilation: *mut Compilation, options: *mut *const c_char) -> c_int;
     /// Inputs and outputs without padding.
     compilation_set_trim_io_alignment CompilationSetTrimIoAlignment = "NeuronCompilation_setTrimIOAlignment" "" (compilation: *mut Compilation, enabled: Bool) -> c_int;
@@ -239,18 +239,18 @@ functions! {
     event_wait EventWait = "NeuronEvent_wait" "M" (event: *mut Event) -> c_int;
     /// Frees an event.
     event_free EventFree = "NeuronEvent_free" "M" (event: *mut Event);
-    /// An event from a fence, whose descriptor is duplicated. [H]
+    /// An event from a fence, whose descriptor is duplicated. (H)
     event_create_from_fence EventCreateFromFence = "NeuronEvent_createFromSyncFenceFd" "M" (fence: c_int, event: *mut *mut Event) -> c_int;
-    /// The fence of an event, for the caller to close; -1 and `BAD_DATA` if it has none. [H]
+    /// The fence of an event, for the caller to close; -1 and `BAD_DATA` if it has none. (H)
     event_get_fence EventGetFence = "NeuronEvent_getSyncFenceFd" "M" (event: *const Event, fence: *mut c_int) -> c_int;
 
     /// Memory from a descriptor; Google's dispatcher asks to read and to write. Whether the descriptor is duplicated is not known: it stays the caller's and is to be kept.
     memory_create_from_fd MemoryCreateFromFd = "NeuronMemory_createFromFd" "PDM" (length: usize, protection: c_int, descriptor: c_int, offset: usize, memory: *mut *mut Memory) -> c_int;
-    /// Memory from Android's buffers of the format BLOB; elsewhere `BAD_STATE`. [H]
+    /// Memory from Android's buffers of the format BLOB; elsewhere `BAD_STATE`. (H)
     memory_create_from_a_hardware_buffer MemoryCreateFromAHardwareBuffer = "NeuronMemory_createFromAHardwareBuffer" "PEDM" (buffer: *const AHardwareBuffer, memory: *mut *mut Memory) -> c_int;
     /// Frees memory, once no execution uses it.
     memory_free MemoryFree = "NeuronMemory_free" "PEDM" (memory: *mut Memory);
 }
 
-/// Bound by Google's compiler plugin, and nothing but its name is known. A compile goes without it. [R]
+/// Bound by Google's compiler plugin, and nothing but its name is known. A compile goes without it. (R)
 pub const WITHOUT_SIGNATURE: &str = "NeuronExecution_setConfig";

@@ -2,7 +2,7 @@
 //! library and the simulator that is one.
 //!
 //! **Not its job.** It loads no library, implements no function and decides nothing. It is no copy of the vendor's header, of which only copies under a
-//! confidentiality notice are about: every number was observed at the boundary or read in openly licensed code, and says where in tags:
+//! confidentiality notice are about: what real clients need was observed at the boundary or read in openly licensed code, and says where in tags:
 //!
 //! | tag | known from |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | L | read in google-ai-edge/LiteRT, `litert/vendors/mediatek` (Apache-2.0) |
 //! | E | read in pytorch/executorch, `backends/mediatek` (BSD) |
 //! | M | read in MediaTek-NeuroPilot/tflite-neuron-delegate (MIT) |
-//! | H | known from secondary descriptions alone; no client of ours depends on it |
+//! | H | told by descriptions without an open licence; no known client and nothing here depends on it |
 //! | I | inferred from the pattern of the others |
 //!
 //! Nothing here was run on a phone. 64-bit little-endian systems only.

@@ -1,6 +1,6 @@
 //! The names under which adapters are found on phones and hosts.
 
-/// What clients try, with who does: none of these orders is a rule of ours. [L, R, E, M]
+/// What clients try, with who does: none of these orders is a rule of ours. (L, R, E, M)
 pub const NAMES: [(&str, &str); 6] = [
     (
         "libneuronusdk_adapter.mtk.so",
@@ -13,7 +13,7 @@ pub const NAMES: [(&str, &str); 6] = [
     ("libneuron_adapter.so", "LiteRT last, and the last that opens wins there; ExecuTorch third; host SDKs"),
 ];
 
-/// The library that knows the magic number of a firmware. [L, R]
+/// The library that knows the magic number of a firmware. (L, R)
 pub const SYSTEM_UTILITY: &str = "libneuron_sys_util.mtk.so";
-/// Its function: `int (int32_t* number)`, 0 when it is known. [L, R]
+/// Its function: `int (int32_t* number)`, 0 when it is known. (L, R)
 pub const MAGIC_NUMBER_FUNCTION: &str = "NeuronService_getNeuroPilotMagicNumber";

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-/// Type and shape of an operand. A scalar has no dimensions; Google's client sends tensors of rank 0 as `[1]` and an open dimension as `u32::MAX`. [R]
+/// Type and shape of an operand. A scalar has no dimensions; Google's client sends tensors of rank 0 as `[1]` and an open dimension as `u32::MAX`. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct OperandType {
@@ -18,7 +18,7 @@ pub struct OperandType {
     pub zero_point: i32,
 }
 
-/// Scales per channel, all zero points 0. [R]
+/// Scales per channel, all zero points 0. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SymmPerChannelQuantParams {
@@ -30,7 +30,7 @@ pub struct SymmPerChannelQuantParams {
     pub scales: *const f32,
 }
 
-/// Scales and zero points per channel. [R]
+/// Scales and zero points per channel. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct PerChannelQuantParams {
@@ -82,7 +82,7 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $bytes:expr, $known:literal;)*) => {
         $(
             $(#[$doc])*
-            #[doc = concat!("[", $known, "]")]
+            #[doc = concat!("(", $known, ")")]
             pub const $name: i32 = $number;
         )*
         /// Every number with its name and the bytes of one element (0 where that is not said by the type).

@@ -1,6 +1,6 @@
-//! Operation numbers. 0 to 94 are those of Android's Neural Networks API. [M]
+//! Operation numbers. 0 to 94 are those of Android's Neural Networks API. (M)
 //!
-//! Scalar arguments follow the data operands; the orders beside the numbers are what Google's client sends. [R]
+//! Scalar arguments follow the data operands; the orders beside the numbers are what Google's client sends. (R)
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
@@ -11,65 +11,65 @@ macro_rules! operations {
 }
 
 operations! {
-    /// a, b, fuse: i32. [M, R]
+    /// a, b, fuse: i32. (M, R)
     ADD = 0;
     AVERAGE_POOL_2D = 1;
-    /// Tensors, axis: i32, negative from the end. [M, R]
+    /// Tensors, axis: i32, negative from the end. (M, R)
     CONCATENATION = 2;
-    /// x, weight [out, h, w, in], bias, padding: i32, stride w, stride h, fuse, channels first: bool, dilation w, dilation h. [M, R]
+    /// x, weight `[out, h, w, in]`, bias, padding: i32, stride w, stride h, fuse, channels first: bool, dilation w, dilation h. (M, R)
     CONV_2D = 3;
     DEPTHWISE_CONV_2D = 4;
     DEPTH_TO_SPACE = 5;
-    /// x. [M, R]
+    /// x. (M, R)
     DEQUANTIZE = 6;
     EMBEDDING_LOOKUP = 7;
     FLOOR = 8;
-    /// x, weight [out, in], bias [out], fuse: i32. Input and output of rank 3 are sent as they are. [M, R]
+    /// x, weight `[out, in]`, bias `[out]`, fuse: i32. Input and output of rank 3 are sent as they are. (M, R)
     FULLY_CONNECTED = 9;
-    /// x; as a composite also gamma. [M, R]
+    /// x; as a composite also gamma. (M, R)
     L2_NORMALIZATION = 11;
-    /// x. [M, R]
+    /// x. (M, R)
     LOGISTIC = 14;
     MAX_POOL_2D = 17;
-    /// a, b, fuse: i32. [M, R]
+    /// a, b, fuse: i32. (M, R)
     MUL = 18;
-    /// x. [M, R]
+    /// x. (M, R)
     RELU = 19;
     RELU1 = 20;
     RELU6 = 21;
-    /// x, shape: i32 tensor. [M, R]
+    /// x, shape: i32 tensor. (M, R)
     RESHAPE = 22;
     RESIZE_BILINEAR = 23;
-    /// x, beta: f32; over the last axis. [M, R]
+    /// x, beta: f32; over the last axis. (M, R)
     SOFTMAX = 25;
     SPACE_TO_DEPTH = 26;
-    /// x. [M, R]
+    /// x. (M, R)
     TANH = 28;
     BATCH_TO_SPACE_ND = 29;
-    /// a, b, fuse: i32. [M, R]
+    /// a, b, fuse: i32. (M, R)
     DIV = 30;
-    /// x, axes: i32 tensor, keep: **i32**. [M, R]
+    /// x, axes: i32 tensor, keep: **i32**. (M, R)
     MEAN = 31;
-    /// x, paddings: i32 tensor [rank, 2]. [M, R]
+    /// x, paddings: i32 tensor `[rank, 2]`. (M, R)
     PAD = 32;
     SPACE_TO_BATCH_ND = 33;
     SQUEEZE = 34;
-    /// x, begin, end, strides: i32 tensors, begin mask, end mask, shrink mask: i32. [M, R]
+    /// x, begin, end, strides: i32 tensors, begin mask, end mask, shrink mask: i32. (M, R)
     STRIDED_SLICE = 35;
-    /// a, b, fuse: i32. [M, R]
+    /// a, b, fuse: i32. (M, R)
     SUB = 36;
-    /// x, permutation: i32 tensor. [M, R]
+    /// x, permutation: i32 tensor. (M, R)
     TRANSPOSE = 37;
     ABS = 38;
     ARGMAX = 39;
     ARGMIN = 40;
-    /// x. [M, R]
+    /// x. (M, R)
     CAST = 45;
     EQUAL = 48;
     EXP = 49;
     EXPAND_DIMS = 50;
     GATHER = 51;
-    /// a, b; gives booleans. [M, R]
+    /// a, b; gives booleans. (M, R)
     GREATER = 53;
     GREATER_EQUAL = 54;
     LESS = 58;
@@ -78,7 +78,7 @@ operations! {
     LOGICAL_AND = 61;
     LOGICAL_NOT = 62;
     LOGICAL_OR = 63;
-    /// a, b. [M, R]
+    /// a, b. (M, R)
     MAXIMUM = 65;
     MINIMUM = 66;
     NEG = 67;
@@ -86,61 +86,61 @@ operations! {
     PAD_V2 = 69;
     POW = 70;
     PRELU = 71;
-    /// x; also from one quantisation to another. [M, R]
+    /// x; also from one quantisation to another. (M, R)
     QUANTIZE = 72;
     REDUCE_ALL = 75;
     REDUCE_ANY = 76;
-    /// x, axes: i32 tensor, keep: **bool**. [M, R]
+    /// x, axes: i32 tensor, keep: **bool**. (M, R)
     REDUCE_MAX = 77;
     REDUCE_MIN = 78;
     REDUCE_PROD = 79;
-    /// x, axes: i32 tensor, keep: **bool**. [M, R]
+    /// x, axes: i32 tensor, keep: **bool**. (M, R)
     REDUCE_SUM = 80;
-    /// x. [M, R]
+    /// x. (M, R)
     RSQRT = 83;
     SELECT = 84;
     SIN = 85;
-    /// x, begin, size: i32 tensors. [M, R]
+    /// x, begin, size: i32 tensors. (M, R)
     SLICE = 86;
-    /// x, axis: i32 **tensor** [1], count: i32; as many outputs. [M, R]
+    /// x, axis: i32 **tensor** `[1]`, count: i32; as many outputs. (M, R)
     SPLIT = 87;
-    /// x. [M, R]
+    /// x. (M, R)
     SQRT = 88;
-    /// x, multiples: i32 tensor. [M, R]
+    /// x, multiples: i32 tensor. (M, R)
     TILE = 89;
     TOPK_V2 = 90;
     TRANSPOSE_CONV_2D = 91;
     RESIZE_NEAREST_NEIGHBOR = 94;
-    /// [H]
+    /// (H)
     QUANTIZED_LSTM = 95;
-    /// [H]
+    /// (H)
     IF = 96;
-    /// [H]
+    /// (H)
     WHILE = 97;
-    /// [H]
+    /// (H)
     ELU = 98;
     HARD_SWISH = 99;
-    /// [H]
+    /// (H)
     FILL = 100;
-    /// [H]
+    /// (H)
     RANK = 101;
-    /// a, b, transpose a: bool, transpose b: bool. Since 5.1.2. [H, R]
+    /// a, b, transpose a: bool, transpose b: bool. Since 5.1.2. (H, R)
     BATCH_MATMUL = 102;
-    /// [H]
+    /// (H)
     PACK = 103;
-    /// [H]
+    /// (H)
     MIRROR_PAD = 104;
-    /// [H]
+    /// (H)
     REVERSE = 105;
-    /// [H]
+    /// (H)
     HYFBCTOYUV420 = 106;
-    /// [H]
+    /// (H)
     YUV420TOAFBC = 107;
-    /// x, approximate: u32, which Google's client sends as 1 always. [R; name L]
+    /// x, approximate: u32, which Google's client sends as 1 always. (R; name L)
     GELU_V2 = 109;
     /// Vendors' own.
     OEM_OPERATION = 10000;
-    /// What a client could not lower, sent so that the library answers `false` for it. [L, R]
+    /// What a client could not lower, sent so that the library answers `false` for it. (L, R)
     UNKNOWN = 10001;
 }
 

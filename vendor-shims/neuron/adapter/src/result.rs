@@ -1,37 +1,37 @@
 //! Result codes: what every function that is not `void` returns.
 
-/// The call did what was asked. [M, R]
+/// The call did what was asked. (M, R)
 pub const NO_ERROR: i32 = 0;
-/// [M]
+/// (M)
 pub const OUT_OF_MEMORY: i32 = 1;
-/// [M]
+/// (M)
 pub const INCOMPLETE: i32 = 2;
-/// A pointer that may not be null was. [M]
+/// A pointer that may not be null was. (M)
 pub const UNEXPECTED_NULL: i32 = 3;
 /// Arguments or bytes the library does not take. Restoring answers it for another version's blob and for a damaged one alike; `setOperand…QuantParams` for an
-/// operand type that has no channels. [M; meanings reported]
+/// operand type that has no channels. (M; meanings reported)
 pub const BAD_DATA: i32 = 4;
-/// [M]
+/// (M)
 pub const OP_FAILED: i32 = 5;
-/// The compiler found no way to run the graph. Reported where a graph has too many operations. [M; meaning reported]
+/// The compiler found no way to run the graph. Reported where a graph has too many operations. (M; meaning reported)
 pub const UNMAPPABLE: i32 = 6;
-/// The call came at the wrong time: a finished model changed, an unfinished compilation stored. [M]
+/// The call came at the wrong time: a finished model changed, an unfinished compilation stored. (M)
 pub const BAD_STATE: i32 = 7;
-/// [M]
+/// (M)
 pub const BAD_VERSION: i32 = 8;
-/// [M]
+/// (M)
 pub const OUTPUT_INSUFFICIENT_SIZE: i32 = 9;
-/// [M]
+/// (M)
 pub const UNAVAILABLE_DEVICE: i32 = 10;
-/// [H]
+/// (H)
 pub const MISSED_DEADLINE_TRANSIENT: i32 = 11;
-/// [H]
+/// (H)
 pub const MISSED_DEADLINE_PERSISTENT: i32 = 12;
-/// [H]
+/// (H)
 pub const RESOURCE_EXHAUSTED_TRANSIENT: i32 = 13;
-/// [H]
+/// (H)
 pub const RESOURCE_EXHAUSTED_PERSISTENT: i32 = 14;
-/// The driver's process behind the library died. [H]
+/// The driver's process behind the library died. (H)
 pub const DEAD_OBJECT: i32 = 15;
 
 /// Codes and names as logs show them, in order of the code.

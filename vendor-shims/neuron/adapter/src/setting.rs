@@ -1,6 +1,6 @@
 //! Numbers that are arguments of operations or settings of models, compilations and executions.
 
-/// Activations an operation applies to its result (an `INT32` scalar operand). [M]
+/// Activations an operation applies to its result (an `INT32` scalar operand). (M)
 pub mod fuse {
     /// None.
     pub const NONE: i32 = 0;
@@ -20,7 +20,7 @@ pub mod padding {
     pub const VALID: i32 = 2;
 }
 
-/// `NeuronCompilation_setPreference`. [M, R]
+/// `NeuronCompilation_setPreference`. (M, R)
 pub mod preference {
     /// As little power as possible.
     pub const LOW_POWER: i32 = 0;
@@ -32,7 +32,7 @@ pub mod preference {
     pub const TURBO_BOOST: i32 = 3;
 }
 
-/// `NeuronCompilation_setPriority`. [M, R]
+/// `NeuronCompilation_setPriority`. (M, R)
 pub mod priority {
     /// Below others.
     pub const LOW: i32 = 90;
@@ -42,7 +42,7 @@ pub mod priority {
     pub const HIGH: i32 = 110;
 }
 
-/// Bits of `NeuronCompilation_setOptimizationHint`. [M, R]
+/// Bits of `NeuronCompilation_setOptimizationHint`. (M, R)
 pub mod hint {
     /// None.
     pub const NORMAL: u32 = 0;
@@ -54,7 +54,7 @@ pub mod hint {
     pub const BATCH_PROCESSING: u32 = 4;
 }
 
-/// Bits of `NeuronExecution_setCacheFlushHint`. [H]
+/// Bits of `NeuronExecution_setCacheFlushHint`. (H)
 pub mod flush {
     /// Caches are kept right on both sides.
     pub const ENABLE_ALL: u8 = 0;
@@ -64,7 +64,7 @@ pub mod flush {
     pub const DISABLE_INVALIDATE_OUTPUT: u8 = 2;
 }
 
-/// Kinds of compilation for `createV2` and `restoreFromCompiledNetworkV2`. [H]
+/// Kinds of compilation for `createV2` and `restoreFromCompiledNetworkV2`. (H)
 pub mod compilation {
     /// Ordinary.
     pub const NORMAL: i32 = 0;
@@ -78,18 +78,18 @@ pub mod compilation {
     pub const EXECUTION_CONTROLLER: i32 = 4;
 }
 
-/// The largest boost of `NeuronExecution_setBoostHint`. [M]
+/// The largest boost of `NeuronExecution_setBoostHint`. (M)
 pub const LARGEST_BOOST: u8 = 100;
-/// Bytes of the token of `NeuronCompilation_setCaching`. [M]
+/// Bytes of the token of `NeuronCompilation_setCaching`. (M)
 pub const CACHE_TOKEN_BYTES: usize = 32;
 /// Values of operands up to this length are copied inside `NeuronModel_setOperandValue`; longer ones may be read until `NeuronCompilation_finish` returns, so they
-/// must stay and not change until then. [R: Google's plugin reuses the memory of short values at once]
+/// must stay and not change until then. (R: Google's plugin reuses the memory of short values at once)
 pub const COPIED_AT_ONCE: usize = 128;
-/// Entries the getters of padded dimensions write, whatever the rank. [L]
+/// Entries the getters of padded dimensions write, whatever the rank. (L)
 pub const PADDED_DIMENSIONS: usize = 4;
 /// What addresses and offsets of memory the hardware reads are multiples of.
 pub const MEMORY_ALIGNMENT: usize = 64;
-/// Set by clients before the library is asked to compile: the processor, in lower case. [R]
+/// Set by clients before the library is asked to compile: the processor, in lower case. (R)
 pub const PLATFORM_VARIABLE: &str = "MTKNN_ADAPTER_DLA_PLATFORM";
-/// Set by clients: a folder for the compiler's intermediate files. Google's plugin removes it again before it compiles. [R]
+/// Set by clients: a folder for the compiler's intermediate files. Google's plugin removes it again before it compiles. (R)
 pub const FOLDER_VARIABLE: &str = "MTKNN_ADAPTER_DLA_DIR";

@@ -1,10 +1,10 @@
 //! The adapter's version, and what depends on it.
 
-/// What `Neuron_getVersion` writes: three bytes. [R]
+/// What `Neuron_getVersion` writes: three bytes. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RuntimeVersion {
-    /// Majors refuse each other's blobs. [reported]
+    /// Majors refuse each other's blobs. (reported)
     pub major: u8,
     /// Minor version.
     pub minor: u8,
@@ -25,10 +25,10 @@ impl std::fmt::Display for RuntimeVersion {
     }
 }
 
-/// From here on Google's plugin asks `NeuronCompilation_getSupportedOperations` before it compiles: 8.2.23 was not asked, 8.2.24 was. [R]
+/// From here on Google's plugin asks `NeuronCompilation_getSupportedOperations` before it compiles: 8.2.23 was not asked, 8.2.24 was. (R)
 pub const ASKED_FOR_SUPPORTED_OPERATIONS: RuntimeVersion = RuntimeVersion::new(8, 2, 24);
 /// From here on Google's plugin sends 4-bit weights per channel with their scales, and a bias per channel with its own type; before, the scales of 4-bit weights are
-/// lost. [R]
+/// lost. (R)
 pub const FOUR_BITS_PER_CHANNEL: RuntimeVersion = RuntimeVersion::new(8, 2, 28);
-/// From this major on the blob operand of `com.mediatek.compiled_network` has another code. [L]
+/// From this major on the blob operand of `com.mediatek.compiled_network` has another code. (L)
 pub const COMPILED_NETWORK_CODE_MAJOR: u8 = 8;
