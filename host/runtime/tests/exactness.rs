@@ -337,3 +337,23 @@ fn taps_and_boundaries_can_be_read_by_name() {
         .unwrap();
     assert_eq!(seen, 6);
 }
+
+#[test]
+fn logits_whose_soft_cap_is_left_to_the_runtime_are_capped_in_every_row() {
+    let graph = graph(&Spec::gemma4());
+    let tokens = ids(24, graph.vocabulary);
+    let plan = Plan { decode: vec![1, 8], ..Plan::default() };
+    let mut left = parts(&graph.without_logits_softcap(), &plan);
+    let head = left.description.shards.last_mut().unwrap();
+    head.logits_softcap = graph.logits_softcap();
+    assert!(head.logits_softcap.is_some());
+    let (whole, left) = (chain(&graph, &plan), left.chain().unwrap());
+    for (row, (one, other)) in scores(&whole, &tokens).iter().zip(scores(&left, &tokens)).enumerate() {
+        let size = one.iter().fold(0.0f32, |size, value| size.max(value.abs()));
+        for (one, other) in one.iter().zip(&other) {
+            assert!((one - other).abs() <= 1e-6 * size, "position {row}: {one} and {other} of {size}");
+        }
+    }
+    let record = left.session().unwrap().placement();
+    assert_eq!(record.shards.last().unwrap().logits_softcap, graph.logits_softcap());
+}
