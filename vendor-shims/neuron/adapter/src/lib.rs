@@ -10,7 +10,7 @@
 //! | L | read in google-ai-edge/LiteRT, `litert/vendors/mediatek` (Apache-2.0) |
 //! | E | read in pytorch/executorch, `backends/mediatek` (BSD) |
 //! | M | read in MediaTek-NeuroPilot/tflite-neuron-delegate (MIT) |
-//! | H | told by descriptions without an open licence; no known client and nothing here depends on it |
+//! | H | told by descriptions without an open licence; no known client depends on it |
 //! | I | inferred from the pattern of the others |
 //!
 //! Nothing here was run on a phone. 64-bit little-endian systems only.

@@ -193,6 +193,10 @@ fn the_client_makes_the_calls_that_were_observed() {
             let probe = pass(&outcome.trace, "get supported graph");
             assert_eq!(probe[2..CHAIN.len() - 1], CHAIN[2..CHAIN.len() - 1]);
         }
+        if version == "[8, 2, 28]" {
+            let kept = include_bytes!("../compiled/chain-mt6989-8.2.28.tflite");
+            assert!(model == kept, "the compiled model among the fixtures is another");
+        }
         let again = bench.apply(&models::chain(), &configuration, &["--soc_model=mt6989"]);
         assert!(again.model == Some(model), "{version}: the same model twice");
     }
@@ -213,7 +217,11 @@ fn a_decoder_block_is_one_partition_in_the_types_of_the_version() {
     ] {
         let outcome =
             bench.apply(&models::block(), &format!(r#"{{"version": {version}, "strict": true}}"#), &[]);
-        assert_fine(&outcome);
+        let model = assert_fine(&outcome);
+        if version == "[9, 0, 3]" {
+            let kept = include_bytes!("../compiled/block-mt6991-9.0.3.tflite");
+            assert!(model == kept, "the compiled model among the fixtures is another");
+        }
         let compile = pass(&outcome.trace, "Partition_0");
         let kinds: Vec<_> = calls(compile, "NeuronModel_addOperation")
             .iter()
@@ -357,6 +365,25 @@ fn failures_that_the_client_tolerates_are_tolerated() {
         assert_eq!(outcome.status, Some(0), "{function}: {}", outcome.said);
         assert!(!calls(&outcome.trace, function).is_empty());
     }
+}
+
+#[test]
+fn without_chip_operations_or_library_the_client_ends_as_observed() {
+    let Some(bench) = Bench::new("what the client lacks") else { return };
+    let unknown = bench.apply(&models::chain(), "{}", &["--soc_model=mt6899"]);
+    assert_eq!(unknown.status, Some(161), "{}", unknown.said);
+    // Nothing can be lowered: the client asks, and has nothing to compile.
+    let denied = bench.apply(&models::chain(), r#"{"denied_operations": [0, 9]}"#, &[]);
+    assert_eq!(denied.status, Some(1), "{}", denied.said);
+    assert_eq!(
+        calls(&denied.trace, "NeuronCompilation_getSupportedOperations"),
+        ["count=2 supported=00 -> 0"]
+    );
+    assert!(calls(&denied.trace, "NeuronCompilation_finish").is_empty());
+    fs::remove_file(bench.path("libraries").join("libneuron_adapter.so")).expect("a link");
+    let none = bench.apply(&models::chain(), "{}", &[]);
+    assert_eq!(none.status, Some(246), "{}", none.said);
+    assert!(none.trace.is_empty());
 }
 
 /// Writes what the client makes of the models to a folder that a variable names: how the compiled files among the fixtures were made.
