@@ -11,6 +11,7 @@ mod compile;
 mod costs;
 mod formats;
 mod judge;
+mod learned;
 mod menu;
 mod report;
 mod request;
@@ -24,6 +25,7 @@ pub use compile::{
 pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{Costing, Judge, PrimitiveCount};
+pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
 pub use report::{
     BoundaryReport, EntryReport, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, ReasonReport,
