@@ -79,7 +79,9 @@ fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_told() {
     let (expected, ahead) = reply(&made.options().strict(true).open(made.path()).expect("it loads"));
     assert!(ahead.beforehand.is_nothing(), "what was compiled ahead is used: {ahead:?}");
 
-    for (what, words) in [("unsupported", "the chip's compiler has moved on"), ("damage", "artefact")] {
+    for (what, words) in
+        [("unsupported", "the chip's compiler has moved on"), ("damage", "is damaged: SHA-256")]
+    {
         match what {
             "damage" => {
                 made.chip.is_to_answer("well");
