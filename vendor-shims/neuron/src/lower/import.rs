@@ -423,11 +423,16 @@ impl<'w> Importer<'_, 'w> {
         self.binary(operation::MUL, x, number, encoding)
     }
 
+    /// In floats: the tables of 16-bit integers are right to four steps of 1/32768, which is per cents of a weight among many keys.
     pub fn softmax(&mut self, x: ValueId) -> ValueId {
         let encoding = self.encoding_of(x);
-        let encoding = if encoding.is_fixed() { Encoding::FRACTION } else { encoding };
         let shape = self.draft.shape(x).to_vec();
-        self.act(ActKind::Softmax, &[x], shape, encoding)
+        if !encoding.is_fixed() {
+            return self.act(ActKind::Softmax, &[x], shape, encoding);
+        }
+        let x = self.convert(x, Encoding::Single);
+        let weights = self.act(ActKind::Softmax, &[x], shape, Encoding::Single);
+        self.convert(weights, Encoding::FRACTION)
     }
 
     pub fn mat_mul(&mut self, a: ValueId, b: ValueId, transpose_second: bool, encoding: Encoding) -> ValueId {
