@@ -186,7 +186,16 @@ pub(crate) fn on_the_cpu(options: &OpenOptions, settled: &Settled) -> Option<Ope
         }
     }
     formats.push(FormatChoice::Stored);
-    let cpu = OpenOptions { soc: None, on: None, limits: Vec::new(), formats, ..options.clone() };
+    let cpu = OpenOptions {
+        soc: None,
+        on: None,
+        limits: Vec::new(),
+        // Flags are for the chip's compiler.
+        flags: Vec::new(),
+        flags_left_out: Vec::new(),
+        formats,
+        ..options.clone()
+    };
     Some(OpenOptions { planner: None, planner_options: Vec::new(), ..cpu })
 }
 
