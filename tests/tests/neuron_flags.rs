@@ -54,7 +54,7 @@ impl Bench {
     fn compile(&self, soc: &str, further: &[String]) -> Value {
         let run = self.runs("compile").argument(CHECKPOINT).argument("-o").argument(self.file("bundle"));
         let run = run.arguments(["--soc", soc, "--on", "simulator", "--context", "64"]);
-        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--planner", "even"]);
+        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--strict"]);
         run.argument("--calibration-text").argument(self.file("text")).arguments(further).succeeds();
         let bytes = fs::read(self.file("bundle/bundle.json")).expect("a manifest");
         serde_json::from_slice::<Value>(&bytes).expect("JSON")["manifest"].clone()
@@ -285,7 +285,7 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
     let plan = |further: &[&str]| {
         let run = bench.runs("plan").argument(CHECKPOINT).arguments(["--soc", "mt6989", "--on", "simulator"]);
-        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--planner", "even"]);
+        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--strict"]);
         run.argument("--calibration-text").argument(bench.file("text")).arguments(further)
     };
     let text = plan(&["--flag", "opt=2", "--flag", "opt-bw=true", "--without-flag", "gno"]).outcome();
