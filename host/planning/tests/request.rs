@@ -1,11 +1,7 @@
 //! Requests that make no sense, each refused in words that name the place.
 
-use shardwright_graph::target::{
-    Flag, FlagSchema, FlagType, Provenance, TimeCost, WeightFormat, WeightRole,
-};
-use shardwright_planning::request::{
-    Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps,
-};
+use shardwright_graph::target::{Flag, FlagSchema, FlagType, Provenance, TimeCost, WeightFormat, WeightRole};
+use shardwright_planning::request::{Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps};
 
 mod common;
 

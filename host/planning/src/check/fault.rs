@@ -212,7 +212,9 @@ pub enum PlanFault {
         shard: u32,
     },
     /// A place for a soft-cap that the component does not have.
-    #[error("shard {shard}: component `{component}` ends with no soft-cap that could be computed by the {place}")]
+    #[error(
+        "shard {shard}: component `{component}` ends with no soft-cap that could be computed by the {place}"
+    )]
     NoSoftcap {
         /// The shard.
         shard: u32,
