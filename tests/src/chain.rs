@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use shardwright_build::{
     BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, Question, ShimJudge, TargetOffer,
 };
-use shardwright_graph::target::{EntryName, Target, TargetKind};
+use shardwright_graph::target::{EntryName, SoftcapPlace, Target, TargetKind};
 use shardwright_graph::{EntryKind, EntryOptions, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, PlanFault, check};
@@ -299,7 +299,7 @@ impl<'g> Bench<'g> {
             entries: self.request.entries.iter().filter(takes).copied().collect(),
             inputs: plain(&part.inputs),
             outputs: plain(&part.outputs),
-            softcap: None,
+            softcap: part.softcap.is_some().then_some(SoftcapPlace::Graph),
             flags: Vec::new(),
             build: BuildTime::Ahead,
         }

@@ -97,7 +97,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
         assert!(device.detail.as_ref().is_some_and(|detail| detail.contains(lowering)), "{device:?}");
         let mut sums = Vec::new();
         for checkpoint in TEXT_FIXTURES.iter().chain([&DEMO_MODEL, &EMBEDDING_FIXTURE]) {
-            let held = Checkpoint::open(&tree::root().join(checkpoint)).expect("a checkpoint");
+            let held = Checkpoint::open(tree::root().join(checkpoint)).expect("a checkpoint");
             let graph = held.graph().planned(&tuple).expect("planned");
             let layers = graph.layers();
             let points = match graph.is_generative() {

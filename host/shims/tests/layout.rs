@@ -5,6 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use common::{Shims, doubling, f32_bytes, f32_values, repository};
 use shardwright_shims::{
@@ -60,8 +61,10 @@ fn place(shims: &Shims, library: &Path) -> PathBuf {
 /// A copy of the contract crate and of the example in a workspace of its own, with one text replaced in one file.
 ///
 /// The target directory is not the tests' own, and the library is called after the variant: two workspaces with a path package
-/// of one name and version mix their artefacts in a shared directory.
+/// of one name and version mix their artefacts in a shared directory, so they are built one after the other, too.
 fn build_changed(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
     let copy = |folder: &str| {
         let list = Command::new("find").arg(repository().join(folder)).args(["-type", "f"]).output().unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::graph::Graph;
-use shardwright_build::graph::target::{EntryKind, EntryName, Target, TargetKind};
+use shardwright_build::graph::target::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::check::{CheckedPlan, check};
 use shardwright_build::planning::plan::{Boundary, BuildTime, Plan, Shard};
@@ -98,7 +98,7 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
         entries: request.entries.iter().filter(takes).copied().collect(),
         inputs: plain(&component.inputs),
         outputs: plain(&component.outputs),
-        softcap: None,
+        softcap: component.softcap.is_some().then_some(SoftcapPlace::Graph),
         flags: Vec::new(),
         build: BuildTime::Ahead,
     }

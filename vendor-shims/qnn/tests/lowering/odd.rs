@@ -192,7 +192,11 @@ proptest! {
                     sound(&lowered.graph);
                     prop_assert_eq!(lowered.ports.len(), taken.inputs.len() + taken.outputs.len());
                 }
-                Err(error) => prop_assert!(error.to_string().contains("port"), "{}", error),
+                // Ports that contradict themselves, or what was refused was all that used a tensor beyond the limit.
+                Err(error) => {
+                    let told = error.to_string();
+                    prop_assert!(told.contains("port") || told.contains("tensor-values"), "{told}");
+                }
             }
         }
     }
