@@ -5,7 +5,6 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use common::{Shims, doubling, f32_bytes, f32_values, repository};
 use shardwright_shims::{
@@ -58,13 +57,11 @@ fn place(shims: &Shims, library: &Path) -> PathBuf {
     shims.library("rust")
 }
 
-/// A copy of the contract crate and of the example in a workspace of its own, with one text replaced in one file.
+/// A copy of the contract crate and of the example in a workspace of its own, with texts replaced in files: (file, text, by what).
 ///
-/// The target directory is not the tests' own, and the library is called after the variant: two workspaces with a path package
-/// of one name and version mix their artefacts in a shared directory, so they are built one after the other, too.
-fn build_changed(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+/// The target directory is not the tests' own, the library is called after the variant, and variants differ in their version:
+/// two workspaces with a path package of one name and version mix their artefacts in a shared directory.
+fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
     let copy = |folder: &str| {
         let list = Command::new("find").arg(repository().join(folder)).args(["-type", "f"]).output().unwrap();
@@ -74,9 +71,11 @@ fn build_changed(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
             std::fs::create_dir_all(place.parent().unwrap()).unwrap();
             let mut text = std::fs::read_to_string(path).unwrap();
             text = text.replace("[lib]\n", &format!("[lib]\nname = \"template_{name}\"\n"));
-            if Path::new(folder).join(relative) == Path::new(file) {
-                assert!(text.contains(from), "`{from}` is not in {file}");
-                text = text.replace(from, to);
+            for (file, from, to) in changes {
+                if Path::new(folder).join(relative) == Path::new(file) {
+                    assert!(text.contains(from), "`{from}` is not in {file}");
+                    text = text.replace(from, to);
+                }
             }
             // An unchanged file keeps its time, so that nothing is built twice.
             if std::fs::read_to_string(&place).ok().as_ref() != Some(&text) {
@@ -91,7 +90,7 @@ fn build_changed(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
     let end = start + workspace[start..].find(']').unwrap() + 1;
     let members = "members = [\"vendor-shims/abi\", \"vendor-shims/template/rust\"]";
     let mut workspace = format!("{}{members}{}", &workspace[..start], &workspace[end..]);
-    if file == "Cargo.toml" {
+    for (file, from, to) in changes.iter().filter(|(file, ..)| *file == "Cargo.toml") {
         assert!(workspace.contains(from), "`{from}` is not in {file}");
         workspace = workspace.replacen(from, to, 1);
     }
@@ -130,9 +129,11 @@ fn a_rust_shim_with_one_changed_field_is_refused() {
     // Two members of one struct change places: the symbol, the version and every size stay what they are.
     let library = build_changed(
         "field",
-        "vendor-shims/abi/src/raw.rs",
-        "    pub bytes: u64,\n    pub alignment: u64,",
-        "    pub alignment: u64,\n    pub bytes: u64,",
+        &[(
+            "vendor-shims/abi/src/raw.rs",
+            "    pub bytes: u64,\n    pub alignment: u64,",
+            "    pub alignment: u64,\n    pub bytes: u64,",
+        )],
     );
     let shims = Shims::new();
     let library = place(&shims, &library);
@@ -154,9 +155,14 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
     // The shim would read a member that the host's structs do not have.
     let library = build_changed(
         "later",
-        "vendor-shims/abi/src/raw.rs",
-        "    pub deadline_nanoseconds: u64,\n}",
-        "    pub deadline_nanoseconds: u64,\n    pub later: u64,\n}",
+        &[
+            (
+                "vendor-shims/abi/src/raw.rs",
+                "    pub deadline_nanoseconds: u64,\n}",
+                "    pub deadline_nanoseconds: u64,\n    pub later: u64,\n}",
+            ),
+            ("Cargo.toml", "version = \"0.1.0\"", "version = \"0.1.1\""),
+        ],
     );
     let shims = Shims::new();
     let library = place(&shims, &library);
@@ -165,7 +171,7 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
     match &registry.skipped()[0].error {
         LoadError::Layout { type_name, reason, .. } => {
             assert_eq!(type_name, "SwRun", "{reason}");
-            assert!(reason.contains("7 members where 6 are expected"), "{reason}");
+            assert!(reason.contains("56 bytes where 48 are expected"), "{reason}");
         }
         other => panic!("{other}"),
     }
@@ -173,7 +179,7 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
 
 #[test]
 fn layouts_of_another_minor_version_are_not_compared() {
-    let library = build_changed("minor", "Cargo.toml", "version = \"0.1.0\"", "version = \"0.2.0\"");
+    let library = build_changed("minor", &[("Cargo.toml", "version = \"0.1.0\"", "version = \"0.2.0\"")]);
     let shims = Shims::new();
     let library = place(&shims, &library);
     let registry = ShimRegistry::builder().library(&library).build();
