@@ -281,7 +281,7 @@ mod tests {
                 let squares = |(i, &value): (usize, &f32)| {
                     f64::from(value).powi(2) * importance.map_or(1.0, |importance| f64::from(importance[i]))
                 };
-                let rounding = 1e-13 * values.iter().enumerate().map(squares).sum::<f64>();
+                let rounding = 2.0_f64.powi(-48) * values.iter().enumerate().map(squares).sum::<f64>();
                 prop_assert!(found <= plain * (1.0 + 1e-5) + rounding + 1e-30, "{steps:?}: {found} > {plain}");
             }
         }
