@@ -95,10 +95,12 @@ pub struct Settings {
     pub build: BuildTime,
     /// Where soft-caps must be computed. None: in the graph, unless no target takes them there or the runtime takes less time.
     pub softcap: Option<SoftcapPlace>,
+    /// The format tuple of every shard, by index. None: what the objective makes of those the request offers.
+    pub formats: Option<u32>,
 }
 
 impl Default for Settings {
-    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps wherever is better.
+    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps wherever is better, any formats.
     fn default() -> Self {
         Self {
             balance: Balance::Automatic,
@@ -106,6 +108,7 @@ impl Default for Settings {
             forbidden: vec![],
             build: BuildTime::Ahead,
             softcap: None,
+            formats: None,
         }
     }
 }
@@ -337,6 +340,9 @@ impl<'request> Problem<'request> {
                 }
                 for formats in 0..request.formats.len() {
                     let formats = u32::try_from(formats).unwrap_or(u32::MAX);
+                    if settings.formats.is_some_and(|wanted| wanted != formats) {
+                        continue;
+                    }
                     // In the graph first: of equals the earlier is taken.
                     for &softcap in &softcap_places(component, settings) {
                         let kinds = unit_kinds_at(component, softcap);

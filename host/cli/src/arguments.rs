@@ -31,6 +31,8 @@ pub enum Format {
 pub enum Command {
     /// Generate text from a checkpoint or a bundle.
     Run(RunArguments),
+    /// Measure how fast a checkpoint or a bundle runs, alone or in turns with llama.cpp's `llama-bench`.
+    Bench(BenchArguments),
     /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run goes on where it stopped.
     Compile(CompileArguments),
     /// Show what a bundle, an artefact, a work order or a checkpoint says of itself, or what a shim says of a file of its
@@ -139,7 +141,7 @@ pub struct ExecutionArguments {
     #[arg(long, value_enum)]
     pub on: Option<Executor>,
     /// Threads of the CPU engine. Default: the cores there are.
-    #[arg(long)]
+    #[arg(short = 't', long)]
     pub threads: Option<u32>,
     /// Which work of shims happens in a process of its own.
     #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
@@ -227,6 +229,56 @@ pub struct RunArguments {
     /// Do not print statistics to standard error.
     #[arg(long)]
     pub quiet: bool,
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
+    /// just-in-time.
+    #[arg(long = "checkpoint", value_name = "DIR")]
+    pub compiled_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchArguments {
+    /// A directory as Hugging Face publishes it, or a bundle.
+    pub checkpoint: PathBuf,
+    /// Prompts of so many tokens (`pp512`): given at once, answered by the logits after the last. Default: 512, or none beside `-n`.
+    #[arg(short = 'p', long, value_name = "TOKENS", value_delimiter = ',')]
+    pub prompt_tokens: Vec<u32>,
+    /// Generation of so many tokens (`tg128`): one at a time, none of them known to the step before. Default: 128, or none beside `-p`.
+    #[arg(short = 'n', long, value_name = "TOKENS", value_delimiter = ',')]
+    pub generated_tokens: Vec<u32>,
+    /// Tokens that are there already when a measurement begins.
+    #[arg(short = 'd', long, value_name = "TOKENS", value_delimiter = ',', default_value = "0")]
+    pub depth: Vec<u32>,
+    /// How often each is measured; with a peer, how many pairs there are of each.
+    #[arg(short = 'r', long, default_value_t = 5)]
+    pub repetitions: u32,
+    /// Given tokens of the first step of all, which tells how long the program takes to its first token.
+    #[arg(long, value_name = "TOKENS", default_value_t = 16)]
+    pub first_tokens: u32,
+    /// Measure llama.cpp in turns with this program: its `llama-bench`, built for this machine.
+    #[arg(long, value_name = "PROGRAM", requires = "peer_model")]
+    pub peer_llama_bench: Option<PathBuf>,
+    /// The model that the peer runs.
+    #[arg(long, value_name = "GGUF", requires = "peer_llama_bench")]
+    pub peer_model: Option<PathBuf>,
+    /// Seconds after which a run of the peer has failed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub peer_timeout: u64,
+    /// Also measure how fast memory can be read, before and after each measurement; always done with a peer.
+    #[arg(long)]
+    pub probe: bool,
+    /// Memory that a probe reads; more than the caches hold.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub probe_mebibytes: u32,
+    /// A pair counts as slow where both of its probes are below so many GB/s …
+    #[arg(long, value_name = "GB/S", default_value_t = 65.0)]
+    pub slow_below: f64,
+    /// … as fast where both are above so many, and else not at all.
+    #[arg(long, value_name = "GB/S", default_value_t = 80.0)]
+    pub fast_above: f64,
     /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
     /// just-in-time.
     #[arg(long = "checkpoint", value_name = "DIR")]

@@ -1,5 +1,6 @@
 //! One function per command: ask the public crate, print the answer.
 
+mod bench;
 mod bundle;
 mod doctor;
 mod embed;
@@ -8,6 +9,7 @@ mod verify;
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
 use clap::CommandFactory;
 use serde::Serialize;
@@ -25,11 +27,14 @@ use crate::arguments::{
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
 
-/// Carries out the command.
-pub fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
+pub use bench::{BenchReport, Pairs, Share};
+
+/// Carries out the command of a program that was started at that time.
+pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
     let format = arguments.format;
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments, format),
+        Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format),
         Command::Inspect { path, verify, soc, places } => {
             bundle::inspect(path, *verify, soc.as_deref(), places, format)

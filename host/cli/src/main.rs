@@ -12,12 +12,14 @@ mod outcome;
 mod views;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
 
 use crate::arguments::Arguments;
 
 fn main() -> ExitCode {
+    let started = Instant::now();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return outcome::usage(&error),
@@ -32,5 +34,5 @@ fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SHARDWRIGHT_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
-    outcome::exit(commands::run(&arguments), arguments.format)
+    outcome::exit(commands::run(&arguments, started), arguments.format)
 }

@@ -21,6 +21,8 @@ pub enum Failure {
     Library(Error),
     /// Arguments that are sound alone and not together.
     Arguments(String),
+    /// Something around it is not as it must be.
+    Refused { kind: ErrorKind, message: String, help: String },
     /// Reading or writing around it failed.
     Io { what: String, source: std::io::Error },
     /// Whoever reads standard output went away; nothing is to be said.
@@ -86,6 +88,7 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
         Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
         Err(Failure::Library(error)) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
         Err(Failure::Arguments(message)) => (ErrorKind::Argument, message, None),
+        Err(Failure::Refused { kind, message, help }) => (kind, message, Some(help)),
         Err(Failure::Io { what, source }) => (ErrorKind::Missing, format!("{what}: {source}"), None),
     };
     let help = help.unwrap_or_else(|| general_help(kind).to_owned());

@@ -1,5 +1,6 @@
 //! How reports look to a person. Every view has its JSON twin in the report's own serialisation.
 
+mod bench;
 mod bundle;
 mod doctor;
 mod document;
@@ -9,6 +10,7 @@ mod shims;
 mod show;
 mod verify;
 
+pub use bench::bench;
 pub use bundle::{compiled, inspected};
 pub use doctor::doctor;
 pub use document::document;

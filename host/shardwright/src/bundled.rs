@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 #[cfg(feature = "build")]
 use shardwright_build::NoticeKind;
@@ -14,7 +15,7 @@ use shardwright_runtime::{
 };
 
 use crate::isolation::Shims;
-use crate::model::{BundleOrigin, NextOf, Origin};
+use crate::model::{BundleOrigin, NextOf, OpeningTimes, Origin};
 use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Isolation, Model, Result, SearchPath};
 
@@ -92,10 +93,13 @@ impl BundleOptions {
 
     /// Opens a bundle and loads its first chain that can run here.
     pub fn open(&self, directory: impl AsRef<Path>) -> Result<Model> {
+        let started = Instant::now();
         let bundle = Arc::new(Bundle::open(directory)?);
         if self.verify {
             bundle.verify_all(|_| ())?;
         }
+        let reading = started.elapsed();
+        let loading = Instant::now();
         let search = self.search.clone().unwrap_or_else(SearchPath::standard);
         let loader = Arc::new(Loader {
             shims: Shims::open(&search, self.isolation)?,
@@ -112,6 +116,7 @@ impl BundleOptions {
             },
         });
         let Found { chain, index, passed, compiled } = loader.first_that_loads(self.strict)?;
+        let times = OpeningTimes { reading, loading: loading.elapsed(), ..OpeningTimes::default() };
         let mut notices = bundle.manifest().notices.clone();
         let say = |kind, text| BundleNotice { kind, text };
         notices.extend(loader.shims.notice.clone().map(|text| say(BundleNoticeKind::Note, text)));
@@ -140,7 +145,7 @@ impl BundleOptions {
                 Box::new(LaterChains { loader: Arc::clone(&loader), next: index + 1 }) as Box<dyn NextChain>
             })),
         };
-        Ok(Model::new(chain, next, text, origin))
+        Ok(Model::new(chain, next, text, origin, times))
     }
 }
 

@@ -68,7 +68,7 @@ mod verify;
 pub use bundled::BundleOptions;
 pub use error::{Error, ErrorKind, Result};
 pub use isolation::Isolation;
-pub use model::{EmbedOptions, Model};
+pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use search::SearchPath;
 pub use session::{Reply, Session};
 pub use shardwright_runtime as runtime;

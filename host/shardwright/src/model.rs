@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardwright_runtime::bundle::{Bundle, BundleNotice};
 use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
@@ -18,6 +19,22 @@ struct Inner {
     next: Option<Arc<NextOf>>,
     text: Arc<TextSide>,
     origin: Origin,
+    times: OpeningTimes,
+}
+
+/// What opening a model took, by what was done. What happens beside it, such as loading the tokenizer, counts nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpeningTimes {
+    /// Reading the checkpoint, or opening the bundle.
+    pub reading: Duration,
+    /// Asking shims and the planner, plans that were refused included; zero for a bundle.
+    pub planning: Duration,
+    /// Making weights in the formats of the plan, or finding them made; zero for a bundle.
+    pub quantising: Duration,
+    /// Compiling shards; zero for a bundle, whose loading includes what is compiled anew.
+    pub compiling: Duration,
+    /// Loading shards and joining them.
+    pub loading: Duration,
 }
 
 /// Makes, for each session, what gives it chains to go on with.
@@ -36,6 +53,8 @@ pub(crate) enum Origin {
 #[cfg(feature = "build")]
 pub(crate) struct BuiltOrigin {
     pub(crate) plan: shardwright_build::PlanReport,
+    /// Hash of the plan.
+    pub(crate) plan_id: String,
     pub(crate) broken_layer: Option<u32>,
     /// What each shard was compiled from, where there are taps.
     pub(crate) compiled: Vec<shardwright_build::CompiledGraphs>,
@@ -62,8 +81,31 @@ pub struct EmbedOptions {
 }
 
 impl Model {
-    pub(crate) fn new(chain: Chain, next: Option<Arc<NextOf>>, text: TextSide, origin: Origin) -> Self {
-        Model { inner: Arc::new(Inner { chain, next, text: Arc::new(text), origin }) }
+    pub(crate) fn new(
+        chain: Chain,
+        next: Option<Arc<NextOf>>,
+        text: TextSide,
+        origin: Origin,
+        times: OpeningTimes,
+    ) -> Self {
+        Model { inner: Arc::new(Inner { chain, next, text: Arc::new(text), origin, times }) }
+    }
+
+    /// What opening it took.
+    pub fn opening_times(&self) -> OpeningTimes {
+        self.inner.times
+    }
+
+    /// Hash of the plan it runs by: the same for a checkpoint that is opened and a bundle that is compiled from it in the same way. Of a chain
+    /// that was compiled anew here, of the plan in the bundle.
+    pub fn plan_id(&self) -> String {
+        match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(built) => built.plan_id.clone(),
+            Origin::Bundle(bundled) => {
+                bundled.bundle.manifest().chains[bundled.chain].plan.sha256.to_string()
+            }
+        }
     }
 
     /// A session at position 0. When what it runs on is lost, it goes on with the next target of the plan, where there is one.

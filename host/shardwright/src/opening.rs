@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use shardwright_build::bundle::RewriteEntry;
+use shardwright_build::bundle::{Digest, RewriteEntry};
 use shardwright_build::graph::target::{
     Flag, FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
 };
@@ -36,7 +37,7 @@ use shardwright_runtime::{
 use crate::isolation::Shims;
 use crate::making::Making;
 use crate::measuring;
-use crate::model::{BuiltOrigin, NextOf, Origin};
+use crate::model::{BuiltOrigin, NextOf, OpeningTimes, Origin};
 use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result};
 
@@ -48,6 +49,9 @@ pub(crate) const LEARNED: &str = "limits";
 
 /// Name of the shim that stands in for others under [`Executor::Cpu`].
 pub(crate) const CPU_SHIM: &str = "cpu";
+
+/// The planner option that names a format; where it is given, a CPU's are offered too.
+const FORMAT_OPTION: &str = "format";
 
 /// A plan that was made and checked, but not carried out.
 #[derive(Clone, Debug)]
@@ -70,18 +74,23 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions, watch: &mut dyn Wat
 
 /// Plans, compiles, revises what is refused, and loads.
 pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Model> {
+    let started = Instant::now();
     let text = TextSide::load(directory)?;
     let checkpoint = Checkpoint::open(directory)?;
+    let reading = started.elapsed();
     let settled = settle(&checkpoint, options, Purpose::Run, &mut Unkept, watch)?;
+    let loading = Instant::now();
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
+    let times = OpeningTimes { reading, loading: loading.elapsed(), ..settled.times };
+    let plan_id = settled.plan_id();
     let next = going_on(directory, options, &settled);
     let plan = settled.told();
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),
     };
-    let origin = BuiltOrigin { plan, broken_layer: settled.broken_layer, compiled };
-    Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin))))
+    let origin = BuiltOrigin { plan, plan_id, broken_layer: settled.broken_layer, compiled };
+    Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin)), times))
 }
 
 /// A plan that was carried out, before anything is loaded.
@@ -97,9 +106,16 @@ pub(crate) struct Settled {
     passing: Vec<Notice>,
     pub(crate) ranges: Option<Ranges>,
     broken_layer: Option<u32>,
+    /// What planning, quantising and compiling took.
+    pub(crate) times: OpeningTimes,
 }
 
 impl Settled {
+    /// Hash of the plan, as a bundle names it.
+    pub(crate) fn plan_id(&self) -> String {
+        Digest::of(&self.plan.plan().canonical_bytes()).to_string()
+    }
+
     /// The report with everything that is to be said now.
     pub(crate) fn told(&self) -> PlanReport {
         let mut report = self.report.clone();
@@ -116,6 +132,8 @@ pub(crate) fn settle(
     shelf: &mut dyn Shelf,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
+    let started = Instant::now();
+    let mut times = OpeningTimes::default();
     let mut graph = checkpoint.graph().clone();
     let broken_layer = if options.break_middle_layer { break_middle_layer(&mut graph) } else { None };
     let preparation = Preparation::new(checkpoint, &graph, options, purpose, watch)?;
@@ -124,17 +142,25 @@ pub(crate) fn settle(
     let mut making = Making::new(checkpoint, &graph, options);
     let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
         let Preparation { request, offers, executors, formats, .. } = &preparation;
+        let quantising = Instant::now();
         let made = making.materials(formats, request, &planned.plan, watch)?;
+        times.quantising += quantising.elapsed();
+        let compiling = Instant::now();
         let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
-        match compile_plan(&site, &planned.plan, shelf, watch) {
+        let compiled = compile_plan(&site, &planned.plan, shelf, watch);
+        times.compiling += compiling.elapsed();
+        match compiled {
             Ok(shards) => Ok(Trial::Accepted(shards)),
             Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
             Err(error) => Err(Error::from(error)),
         }
     })?;
 
+    times.planning = started.elapsed().saturating_sub(times.quantising + times.compiling);
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
+    let quantising = Instant::now();
     let assets = making.tables(watch)?;
+    times.quantising += quantising.elapsed();
     let measured = making.notices();
     let ranges = making.ranges().cloned();
     graph.assets = assets;
@@ -150,7 +176,17 @@ pub(crate) fn settle(
     preparation.passing.extend(lessons.into_iter().map(Notice::note));
     preparation.let_go();
     let passing = std::mem::take(&mut preparation.passing).into_iter().chain(measured).collect();
-    Ok(Settled { preparation, graph, plan, shards: settled.result, report, passing, ranges, broken_layer })
+    Ok(Settled {
+        preparation,
+        graph,
+        plan,
+        shards: settled.result,
+        report,
+        passing,
+        ranges,
+        broken_layer,
+        times,
+    })
 }
 
 /// What a session goes on with when the chip is lost: everything on this machine's CPU, built when it is needed. `None` where the plan
@@ -275,7 +311,8 @@ impl Preparation {
 
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
         let mut notices: Vec<Notice> = Vec::new();
-        let tuples = offered_formats(graph, &profile, &options.formats);
+        let asked = options.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
+        let tuples = offered_formats(graph, &profile, &options.formats, asked);
         let mut targets = targets(&profile);
         override_limits(&mut targets, &options.limits);
         let on = options.on;
@@ -543,14 +580,19 @@ impl Preparation {
 }
 
 /// What the planner may choose from, best first: what the user names, else what the chip is known to take, then every weight as it is
-/// stored.
-fn offered_formats(graph: &Graph, profile: &Profile, named: &[FormatChoice]) -> Vec<FormatTuple> {
+/// stored. `asked` is whether the planner was asked for a format.
+fn offered_formats(
+    graph: &Graph,
+    profile: &Profile,
+    named: &[FormatChoice],
+    asked: bool,
+) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
     let known = profile.formats.iter().filter(|known| known.legal).map(|known| known.formats.clone());
     let candidates: Vec<FormatTuple> = match named {
-        // A processor takes every format; which of them is faster is no reason to round somebody's weights.
-        [] if profile.kind == TargetKind::Cpu => vec![stored.clone()],
+        // A processor takes every format; which of them is faster is no reason to round somebody's weights unasked.
+        [] if profile.kind == TargetKind::Cpu && !asked => vec![stored.clone()],
         [] => known.chain([stored]).collect(),
         named => named
             .iter()

@@ -184,7 +184,9 @@ impl Solution {
         push(format!("target {}", target.name), because, cause);
 
         let formats = names::formats(&request.formats[placement.formats as usize]);
-        let (because, cause) = if request.formats.len() == 1 {
+        let (because, cause) = if self.settings.formats == Some(placement.formats) {
+            ("asked for".to_owned(), Cause::Preference("format".to_owned()))
+        } else if request.formats.len() == 1 {
             ("the only formats offered".to_owned(), Cause::Preference("formats-order".to_owned()))
         } else if placement.formats == 0 {
             ("the formats named first".to_owned(), Cause::Preference("formats-order".to_owned()))

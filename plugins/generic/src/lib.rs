@@ -7,12 +7,13 @@
 //! **Not its job.** It knows no vendor and no SoC: what is special about a chip stands in that chip's profile.
 //!
 //! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`), `softcap` (`automatic`, `graph`,
-//! `runtime`), and `place.COMPONENT` with the name of a target.
+//! `runtime`), `format` with the beginning of a tuple's name (`w8-per-channel/a8-dynamic`), and `place.COMPONENT` with the name of a
+//! target.
 
 use shardwright_planner::solver::{Balance, Settings, solve};
 use shardwright_planner::{
     Attempt, BuildTime, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request,
-    SoftcapPlace, learn, log,
+    SoftcapPlace, learn, log, names,
 };
 
 /// The built-in planner.
@@ -47,6 +48,11 @@ impl Planner for Generic {
                     "softcap",
                     "automatic|graph|runtime",
                     "where a soft-cap of the logits is computed: in the graph unless no target takes it or the runtime is faster",
+                ),
+                option(
+                    "format",
+                    "WEIGHTS[/ACTIVATIONS[/STATES]]",
+                    "the formats of every shard: the first tuple offered whose name begins so",
                 ),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
             ],
@@ -95,6 +101,13 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     _ => return Err(invalid("automatic, graph or runtime")),
                 };
             }
+            "format" => {
+                let offered: Vec<String> = request.formats.iter().map(names::formats).collect();
+                let index = offered.iter().position(|name| begins(name, value)).ok_or_else(|| {
+                    invalid(&format!("the beginning of one that is offered: {}", offered.join(", ")))
+                })?;
+                settings.formats = Some(u32::try_from(index).unwrap_or(u32::MAX));
+            }
             _ => match name.strip_prefix("place.") {
                 Some(component) => {
                     let component = request
@@ -112,10 +125,16 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
     Ok(settings)
 }
 
+/// Whether the name of a tuple is `beginning`, or goes on after it with another part.
+fn begins(name: &str, beginning: &str) -> bool {
+    let rest = name.strip_prefix(beginning);
+    !beginning.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 #[cfg(test)]
 mod tests {
     use shardwright_planner::testing::RequestBuilder;
-    use shardwright_planner::{ErrorClass, Feedback, TargetKind};
+    use shardwright_planner::{ErrorClass, Feedback, TargetKind, WeightFormat};
 
     use super::*;
 
@@ -284,6 +303,32 @@ mod tests {
     }
 
     #[test]
+    fn formats_are_asked_for_by_the_beginning_of_their_name() {
+        let plan = |format: &str| {
+            let options = vec![("format".to_owned(), format.to_owned())];
+            let request = RequestBuilder::decoder(4)
+                .formats(WeightFormat::W8PerChannel, 1, 4)
+                .formats(WeightFormat::W4Block32, 1, 8)
+                .change(|request| request.options = options)
+                .build();
+            Generic::make_plan(&request)
+        };
+        for (format, index) in
+            [("f32", 0), ("w8-per-channel", 1), ("w8-per-channel/f32", 1), ("w4-block32/f32/f32", 2)]
+        {
+            let plan = plan(format).unwrap();
+            assert!(plan.shards.iter().all(|shard| shard.formats == index), "{format}");
+            let reason = plan.reasons.iter().find(|reason| reason.because == "asked for").unwrap();
+            assert!(reason.choice.starts_with(format), "{}", reason.choice);
+        }
+        for format in ["", "w8", "w4-block", "w8-per-channel/a8-dynamic"] {
+            let refusal = plan(format).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::InvalidRequest, "{format}");
+            assert!(refusal.message.contains("w4-block32/f32/f32"), "{}", refusal.message);
+        }
+    }
+
+    #[test]
     fn options_are_read_or_refused() {
         let with = |name: &str, value: &str| {
             let options = vec![(name.to_owned(), value.to_owned())];
@@ -301,6 +346,7 @@ mod tests {
             ("balance", "luck"),
             ("build", "never"),
             ("softcap", "nowhere"),
+            ("format", "f16"),
             ("place.embed", "gpu"),
             ("place.tail", "cpu"),
         ] {

@@ -22,6 +22,26 @@ pub fn write_safetensors(
     tensors: &[StoredTensor],
     mut content: impl FnMut(usize) -> Option<Vec<u8>>,
 ) -> io::Result<()> {
+    let (head, lengths) = header(tensors);
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&head)?;
+    for (index, &length) in lengths.iter().enumerate() {
+        match content(index) {
+            Some(bytes) => {
+                assert_eq!(bytes.len() as u64, length, "content of `{}`", tensors[index].name);
+                file.write_all(&bytes)?;
+            }
+            None => {
+                file.seek(SeekFrom::Current(length as i64))?;
+            }
+        }
+    }
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.set_len(head.len() as u64 + lengths.iter().sum::<u64>())
+}
+
+/// What a safetensors file of these tensors begins with, its own length before it, and the bytes of each tensor.
+pub(crate) fn header(tensors: &[StoredTensor]) -> (Vec<u8>, Vec<u64>) {
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
     let mut offset = 0;
@@ -44,22 +64,9 @@ pub fn write_safetensors(
     let mut header = Value::Object(header).to_string().into_bytes();
     // Padded, so that data are aligned for mapping.
     header.resize(header.len().next_multiple_of(8), b' ');
-    let mut file = BufWriter::new(File::create(path)?);
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(&header)?;
-    for (index, length) in lengths.into_iter().enumerate() {
-        match content(index) {
-            Some(bytes) => {
-                assert_eq!(bytes.len() as u64, length, "content of `{}`", tensors[index].name);
-                file.write_all(&bytes)?;
-            }
-            None => {
-                file.seek(SeekFrom::Current(length as i64))?;
-            }
-        }
-    }
-    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.set_len(8 + header.len() as u64 + offset)
+    let mut head = (header.len() as u64).to_le_bytes().to_vec();
+    head.extend(header);
+    (head, lengths)
 }
 
 /// The bytes of a file with exactly this header, true or not, and these data.

@@ -2,18 +2,25 @@
 //!
 //! **Job.** Write a directory in Hugging Face layout (settings and weights) from a [`Spec`]: family, sizes, layer
 //! pattern, element type, number of files, names, leftovers of other layers. Weights are random from a seed, scaled so
-//! that every part of the architecture moves the result, or absent (a sparse file) where only shapes matter.
+//! that every part of the architecture moves the result, or absent (a sparse file) where only shapes matter. For measurements, the shapes of
+//! published models with a tokenizer of their size, and the same weights as llama.cpp reads them ([`write_real`], [`write_gguf`]).
 //!
-//! **Not its job.** It writes no tokenizer, reads nothing, knows no room, and is **not** used outside of tests: its
+//! **Not its job.** It reads nothing, knows no room, and is **not** used outside of tests: its
 //! functions panic where a spec contradicts itself.
 
 mod config;
 mod file;
+mod gguf;
+mod pool;
 mod random;
+mod real;
+mod resumable;
 mod spec;
 mod tensors;
+mod tokenizer;
 
 pub use file::{StoredTensor, raw_safetensors, write_safetensors};
 pub use random::Random;
+pub use real::{REAL_SHAPES, real_shape, write_gguf, write_real};
 pub use spec::{Family, Fill, Spec, Spelling};
 pub use tensors::{Part, TensorSpec};

@@ -213,6 +213,28 @@ impl Spec {
         }
     }
 
+    /// Gemma 3 1B at its real shape, without content.
+    pub fn gemma3_1b() -> Self {
+        Spec { hidden: 1152, intermediate: 6912, layers: "SSSSSF".repeat(4) + "SS", ..Spec::gemma3_270m() }
+    }
+
+    /// Qwen 3 0.6B at its real shape, without content.
+    pub fn qwen3_0_6b() -> Self {
+        Spec {
+            spelling: Spelling::Older,
+            vocabulary: 151_936,
+            hidden: 1024,
+            intermediate: 3072,
+            layers: "F".repeat(28),
+            heads: 16,
+            kv_heads: 8,
+            head_dim: 128,
+            context: 40_960,
+            fill: Fill::Sparse,
+            ..Spec::qwen3()
+        }
+    }
+
     /// What `config.json` will hold.
     pub fn config(&self) -> serde_json::Value {
         config::config(self)

@@ -1,3 +1,4 @@
+use crate::pool::stored;
 use crate::{Family, Random, Spec};
 
 /// What a tensor is for, which decides how its content is scaled.
@@ -101,23 +102,40 @@ pub(crate) fn tensors(spec: &Spec) -> Vec<TensorSpec> {
     all
 }
 
-/// Random bytes of a tensor. Scales keep the stream near 1 and the logits large enough to tell tokens apart.
+/// Random bytes of a tensor.
 pub(crate) fn content(spec: &Spec, tensor: &TensorSpec) -> Vec<u8> {
+    stored(spec.dtype, values(spec, tensor))
+}
+
+/// The deviation of values that are normally distributed around 0; `None` for the others. Scales keep the stream near 1 and the logits large
+/// enough to tell tokens apart.
+pub(crate) fn deviation(spec: &Spec, tensor: &TensorSpec) -> Option<f64> {
+    Some(match tensor.part {
+        Part::Embedding if spec.family == Family::Qwen3 => 1.0,
+        Part::Embedding => 1.0 / (spec.hidden as f64).sqrt(),
+        Part::PerLayerEmbedding => 1.0 / (spec.per_layer as f64).sqrt(),
+        Part::Matrix | Part::Tower => 1.5 / (tensor.shape[1] as f64).sqrt(),
+        Part::Norm | Part::HeadNorm | Part::FinalNorm | Part::Scalar => return None,
+    })
+}
+
+/// Random values of a tensor.
+pub(crate) fn values(spec: &Spec, tensor: &TensorSpec) -> impl Iterator<Item = f32> {
     let mut random = Random::new(spec.seed, &tensor.name);
     let one_plus = matches!(spec.family, Family::Gemma3 | Family::EmbeddingGemma);
     let offset = if one_plus { 1.0 } else { 0.0 };
     let qwen = spec.family == Family::Qwen3;
     let count = tensor.shape.iter().product::<u64>();
-    let mut bytes = Vec::new();
-    for _ in 0..count {
-        let value = match tensor.part {
-            Part::Embedding if qwen => random.normal(),
-            Part::Embedding => random.normal() / (spec.hidden as f64).sqrt(),
-            Part::PerLayerEmbedding => random.normal() / (spec.per_layer as f64).sqrt(),
-            Part::Matrix | Part::Tower => 1.5 * random.normal() / (tensor.shape[1] as f64).sqrt(),
+    let (part, gemma4) = (tensor.part, spec.family == Family::Gemma4);
+    let deviation = deviation(spec, tensor).unwrap_or(0.0);
+    (0..count).map(move |_| {
+        let value = match part {
+            Part::Embedding | Part::PerLayerEmbedding | Part::Matrix | Part::Tower => {
+                deviation * random.normal()
+            }
             Part::Norm => 1.0 + 0.25 * random.normal() - offset,
             // Wide enough that attention is far from even; without a further scale, less is enough.
-            Part::HeadNorm if spec.family == Family::Gemma4 => 0.8 * (1.0 + 0.25 * random.normal()),
+            Part::HeadNorm if gemma4 => 0.8 * (1.0 + 0.25 * random.normal()),
             Part::HeadNorm => 1.7 * (1.0 + 0.25 * random.normal()) - offset,
             // Random signs: a tied head would otherwise repeat the last token for ever.
             Part::FinalNorm => {
@@ -126,13 +144,6 @@ pub(crate) fn content(spec: &Spec, tensor: &TensorSpec) -> Vec<u8> {
             }
             Part::Scalar => 0.6 + 0.5 * random.uniform(),
         };
-        let value = value as f32;
-        match spec.dtype {
-            "F32" => bytes.extend_from_slice(&value.to_le_bytes()),
-            "F16" => bytes.extend_from_slice(&half::f16::from_f32(value).to_le_bytes()),
-            "BF16" => bytes.extend_from_slice(&half::bf16::from_f32(value).to_le_bytes()),
-            other => panic!("no content of type {other}"),
-        }
-    }
-    bytes
+        value as f32
+    })
 }

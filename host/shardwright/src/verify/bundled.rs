@@ -120,12 +120,13 @@ fn twin_of(
         .iter()
         .map(|shard| TwinArtefact { shard: shard.name.clone(), sha256: shard.artefact.name() })
         .collect();
-    let plan = settled.told();
+    let (plan, plan_id, times) = (settled.told(), settled.plan_id(), settled.times);
     let compiled: Vec<CompiledGraphs> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
     let differs = device.detail.unwrap_or_else(|| "the shim does not say in what they differ".to_owned());
     let twin = TwinReport { device: device.name, artefacts, differs };
-    let origin = BuiltOrigin { plan, broken_layer: None, compiled: Vec::new() };
-    let model = Model::new(chain, None, TextSide::of_bundle(bundle)?, Origin::Built(Box::new(origin)));
+    let origin = BuiltOrigin { plan, plan_id, broken_layer: None, compiled: Vec::new() };
+    let text = TextSide::of_bundle(bundle)?;
+    let model = Model::new(chain, None, text, Origin::Built(Box::new(origin)), times);
     let name = bundle.manifest().chains.first().map(|chain| chain.name.clone()).unwrap_or_default();
     Ok((model, compiled, name, Some(twin)))
 }

@@ -1,0 +1,236 @@
+//! Speeds of a model, in the rows and by the rules of llama.cpp's `llama-bench`, so that one can be set beside the other: random token
+//! ids, no tokenizer, no sampling, logits after the last row, one unmeasured round first.
+
+mod memory;
+mod pairs;
+mod peer;
+mod probe;
+mod statistics;
+mod work;
+
+use std::time::Instant;
+
+use serde::Serialize;
+use shardwright::runtime::Session;
+use shardwright::{Error, ErrorKind, Model};
+
+use super::{open, print, say_notices};
+use crate::arguments::{BenchArguments, Format};
+use crate::outcome::{Failure, Outcome};
+use crate::{interrupt, views};
+
+pub use pairs::{Pairs, Share};
+
+use memory::{Memory, memory};
+use pairs::Thresholds;
+use peer::Peer;
+use probe::{Probe, Prober};
+use work::{Measured, Tokens, Work, WorkReport};
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+pub struct BenchReport {
+    /// Name of the model.
+    pub model: String,
+    /// What it was planned for.
+    pub soc: Option<String>,
+    /// Hash of the plan.
+    pub plan_id: String,
+    /// Identity of the bundle, where it came from one.
+    pub bundle: Option<String>,
+    /// What stands in for the planned targets, if something does.
+    pub emulated_on: Option<String>,
+    /// Weights, activations and states of the shards, each once.
+    pub formats: Vec<String>,
+    /// Threads of the CPU engine.
+    pub threads: u32,
+    /// Positions a session holds.
+    pub context: u64,
+    pub opening: Opening,
+    pub first_token: FirstToken,
+    pub memory: Memory,
+    /// One for each size asked for.
+    pub results: Vec<WorkReport>,
+    /// How fast memory was read while this program measured alone; in turns with a peer, the pairs hold it.
+    pub probes: Vec<Probe>,
+    pub pairs: Option<Pairs>,
+}
+
+/// Seconds that opening took, by what was done; what happens beside it counts nowhere.
+#[derive(Debug, Serialize)]
+pub struct Opening {
+    pub reading_seconds: f64,
+    pub planning_seconds: f64,
+    pub quantising_seconds: f64,
+    pub compiling_seconds: f64,
+    pub loading_seconds: f64,
+    /// From the call to the model, what is none of these included.
+    pub total_seconds: f64,
+}
+
+/// The first step of the process.
+#[derive(Debug, Serialize)]
+pub struct FirstToken {
+    /// Ids it was given.
+    pub tokens: u32,
+    /// Allocating states.
+    pub session_seconds: f64,
+    /// From the ids to the logits.
+    pub run_seconds: f64,
+    /// From the start of this program to the logits.
+    pub since_start_seconds: f64,
+}
+
+/// Measures.
+pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Result<Outcome, Failure> {
+    let works = Work::asked(arguments)?;
+    let thresholds = Thresholds::new(arguments.slow_below, arguments.fast_above)?;
+    let threads = arguments.execution.threads.unwrap_or_else(cores);
+    let peer = match (&arguments.peer_llama_bench, &arguments.peer_model) {
+        (Some(program), Some(model)) => {
+            Some(Peer::new(program, model, threads, std::time::Duration::from_secs(arguments.peer_timeout))?)
+        }
+        _ => None,
+    };
+    if arguments.probe_mebibytes == 0 {
+        return Err(Failure::Arguments("--probe-mebibytes takes a size of at least 1".to_owned()));
+    }
+
+    let mut execution = arguments.execution.clone();
+    execution.threads = Some(threads);
+    let opening = Instant::now();
+    let model =
+        open(&arguments.target, &execution, &arguments.checkpoint, arguments.compiled_from.as_deref())?;
+    let opened = opening.elapsed();
+    let fits = check(&model, &works, arguments.first_tokens);
+    let allocating = Instant::now();
+    fits?;
+    let mut session = model.chain().session().map_err(Error::from)?;
+    let session_time = allocating.elapsed();
+    let handle = session.cancel_handle();
+    interrupt::call(move || handle.cancel());
+    let mut tokens = Tokens::new(model.chain().description().vocabulary);
+    let first_ids = tokens.next(arguments.first_tokens);
+    let first = Instant::now();
+    session.append(&first_ids).map_err(Error::from)?;
+    let (first_time, since_start) = (first.elapsed(), started.elapsed());
+    say_notices(&model, false);
+
+    let busy = views::Busy::new("measuring");
+    let mut measured: Vec<Measured> = works.iter().map(|&work| Measured::new(work)).collect();
+    for work in &works {
+        work.warm_up(&mut session, &mut tokens)?;
+    }
+    // Before there is a buffer for probes.
+    let memory = memory(&model, &session);
+    let (mut probes, mut paired) = (Vec::new(), None);
+    match &peer {
+        Some(peer) => {
+            let prober = Prober::new(arguments.probe_mebibytes)?;
+            let ours = &mut |index: usize| measured[index].sample(&mut session, &mut tokens);
+            paired = Some(pairs::pairs(peer, &works, arguments.repetitions, thresholds, &prober, ours)?);
+        }
+        None => alone(arguments, &mut measured, &mut session, &mut tokens, &mut probes)?,
+    }
+    drop(busy);
+
+    let times = model.opening_times();
+    let description = model.chain().description();
+    let mut formats: Vec<String> = Vec::new();
+    for shard in model.plan().iter().flat_map(|plan| &plan.shards) {
+        if !formats.contains(&shard.formats) {
+            formats.push(shard.formats.clone());
+        }
+    }
+    let report = BenchReport {
+        model: description.model.clone(),
+        soc: model.plan().map(|plan| plan.soc.clone()),
+        plan_id: model.plan_id(),
+        bundle: model.bundle().map(|bundle| bundle.sha256().to_string()),
+        emulated_on: description.emulated_on.clone(),
+        formats,
+        threads,
+        context: model.chain().context(),
+        opening: Opening {
+            reading_seconds: times.reading.as_secs_f64(),
+            planning_seconds: times.planning.as_secs_f64(),
+            quantising_seconds: times.quantising.as_secs_f64(),
+            compiling_seconds: times.compiling.as_secs_f64(),
+            loading_seconds: times.loading.as_secs_f64(),
+            total_seconds: opened.as_secs_f64(),
+        },
+        first_token: FirstToken {
+            tokens: arguments.first_tokens,
+            session_seconds: session_time.as_secs_f64(),
+            run_seconds: first_time.as_secs_f64(),
+            since_start_seconds: since_start.as_secs_f64(),
+        },
+        memory,
+        results: measured.into_iter().map(Measured::report).collect(),
+        probes,
+        pairs: paired,
+    };
+    print(format, &report, views::bench)
+}
+
+/// Every work as often as asked, in turns: what comes and goes on the machine meets all of them.
+fn alone(
+    arguments: &BenchArguments,
+    measured: &mut [Measured],
+    session: &mut Session,
+    tokens: &mut Tokens,
+    probes: &mut Vec<Probe>,
+) -> Result<(), Failure> {
+    let prober = arguments.probe.then(|| Prober::new(arguments.probe_mebibytes)).transpose()?;
+    probes.extend(prober.as_ref().map(Prober::probe));
+    for _ in 0..arguments.repetitions {
+        for work in &mut *measured {
+            work.sample(session, tokens)?;
+            probes.extend(prober.as_ref().map(Prober::probe));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the model does this kind of work, in its context.
+fn check(model: &Model, works: &[Work], first_tokens: u32) -> Result<(), Failure> {
+    if !model.chain().is_generative() {
+        return Err(Failure::Refused {
+            kind: ErrorKind::Unsupported,
+            message: "this model embeds; it neither takes prompts nor generates".to_owned(),
+            help: "measure a model that generates text".to_owned(),
+        });
+    }
+    let context = model.chain().context();
+    let first = (format!("a first step of {first_tokens} tokens"), u64::from(first_tokens));
+    let needs = works.iter().map(|work| (work.to_string(), work.positions()));
+    let Some((what, positions)) = std::iter::once(first).chain(needs).find(|(_, needed)| *needed > context)
+    else {
+        return Ok(());
+    };
+    let help = match model.bundle() {
+        Some(_) => "compile the bundle with a larger --context, or measure less",
+        None => "raise --context, or measure less",
+    };
+    Err(Failure::Refused {
+        kind: ErrorKind::Context,
+        message: format!("{what} needs {positions} positions, and the context has {context}"),
+        help: help.to_owned(),
+    })
+}
+
+/// An interrupt ends the whole measurement.
+fn interrupted() -> Result<(), Failure> {
+    if !interrupt::happened() {
+        return Ok(());
+    }
+    Err(Failure::Refused {
+        kind: ErrorKind::Cancelled,
+        message: "the measurement was interrupted".to_owned(),
+        help: "run the command again".to_owned(),
+    })
+}
+
+fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
+}

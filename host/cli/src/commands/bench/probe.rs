@@ -1,0 +1,107 @@
+//! How fast memory can be read right now. On a shared or virtual machine that moves by a factor of two within minutes, and decoding
+//! follows it: a speed means something beside the probes around it alone.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use serde::Serialize;
+use shardwright::ErrorKind;
+
+use super::statistics::{median, range};
+use crate::outcome::Failure;
+
+/// Threads that read, each its own part: what saturates a memory channel or two, and what figures elsewhere were taken with.
+const THREADS: usize = 2;
+
+/// Passes over the buffer in one probe.
+const PASSES: usize = 5;
+
+/// Independent sums, so that no addition waits for the one before.
+const LANES: usize = 32;
+
+/// What one probe found, in GB/s (10⁹ bytes).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Probe {
+    pub best: f64,
+    pub median: f64,
+}
+
+/// A buffer to read.
+pub struct Prober {
+    buffer: Vec<u64>,
+}
+
+impl Prober {
+    /// Allocates and fills so much.
+    pub fn new(mebibytes: u32) -> Result<Self, Failure> {
+        let words = mebibytes as usize * ((1 << 20) / size_of::<u64>());
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(words).map_err(|error| Failure::Refused {
+            kind: ErrorKind::Argument,
+            message: format!("no {mebibytes} MiB to read for a probe: {error}"),
+            help: "--probe-mebibytes takes less, as long as it is more than the caches hold".to_owned(),
+        })?;
+        // Written, so that every page is one of its own.
+        buffer.extend((0..words as u64).map(|word| word.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+        Ok(Prober { buffer })
+    }
+
+    /// Reads everything a few times.
+    pub fn probe(&self) -> Probe {
+        let speeds: Vec<f64> = (0..PASSES).map(|_| self.pass()).collect();
+        Probe { best: range(&speeds).1, median: median(&speeds) }
+    }
+
+    fn pass(&self) -> f64 {
+        let part = self.buffer.len().div_ceil(THREADS).max(1);
+        let parts: Vec<&[u64]> = self.buffer.chunks(part).collect();
+        let barrier = Barrier::new(parts.len() + 1);
+        let started = std::thread::scope(|scope| {
+            for part in &parts {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    black_box(sum(part));
+                });
+            }
+            barrier.wait();
+            // The scope ends when all have read.
+            Instant::now()
+        });
+        let seconds = started.elapsed().as_secs_f64().max(1e-9);
+        size_of_val(self.buffer.as_slice()) as f64 / seconds / 1e9
+    }
+}
+
+fn sum(words: &[u64]) -> u64 {
+    let mut sums = [0_u64; LANES];
+    let chunks = words.chunks_exact(LANES);
+    let rest: u64 = chunks.remainder().iter().fold(0, |sum, word| sum.wrapping_add(*word));
+    for chunk in chunks {
+        for (sum, word) in sums.iter_mut().zip(chunk) {
+            *sum = sum.wrapping_add(*word);
+        }
+    }
+    sums.iter().fold(rest, |sum, lane| sum.wrapping_add(*lane))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read() {
+        let words: Vec<u64> = (1..=1000).collect();
+        assert_eq!(sum(&words), 500_500);
+        assert_eq!(sum(&[]), 0);
+    }
+
+    #[test]
+    fn a_probe_gives_speeds() {
+        let Ok(prober) = Prober::new(1) else { panic!("a mebibyte") };
+        assert_eq!(prober.buffer.len() * size_of::<u64>(), 1 << 20);
+        let probe = prober.probe();
+        assert!(probe.median > 0.0 && probe.best >= probe.median, "{probe:?}");
+    }
+}

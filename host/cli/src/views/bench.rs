@@ -1,0 +1,160 @@
+use std::fmt::Write;
+
+use super::{bytes, table};
+use crate::commands::{BenchReport, Pairs, Share};
+
+/// Speeds as `llama-bench` shows them, then what they consist of, then the peer.
+pub fn bench(report: &BenchReport) -> String {
+    let mut text = String::new();
+    if let Some(executor) = &report.emulated_on {
+        let _ = writeln!(text, "*emulated on {executor}*\n");
+    }
+    let soc = report.soc.as_ref().map_or(String::new(), |soc| format!(" for {soc}"));
+    let formats = match report.formats.as_slice() {
+        [] => String::new(),
+        formats => format!(", {}", formats.join(", ")),
+    };
+    let _ = writeln!(
+        text,
+        "{}{soc}{formats}, {} threads, context {}, plan {}",
+        report.model,
+        report.threads,
+        report.context,
+        short(&report.plan_id)
+    );
+
+    let mut speeds = table(&["test", "repetitions", "tok/s", "median", "best", "worst", "median step"]);
+    for work in &report.results {
+        let held = &work.tokens_per_second;
+        speeds.add_row([
+            work.test.clone(),
+            held.samples.len().to_string(),
+            format!("{} ± {}", rate(held.mean), rate(held.deviation)),
+            rate(held.median),
+            rate(held.best),
+            rate(held.worst),
+            work.steps.map_or_else(|| "-".to_owned(), |steps| rate(steps.median)),
+        ]);
+    }
+    let _ = writeln!(text, "\n{speeds}");
+
+    let mut phases = table(&["test", "shard", "runs", "time", "share"]);
+    for work in &report.results {
+        let all: f64 = work.seconds.iter().sum();
+        let mut row = |shard: &str, runs: String, seconds: f64| {
+            let share = format!("{:.1} %", 100.0 * seconds / all.max(1e-9));
+            phases.add_row([work.test.clone(), shard.to_owned(), runs, milliseconds(seconds), share]);
+        };
+        for shard in &work.shards {
+            row(&shard.shard, shard.runs.to_string(), shard.seconds);
+        }
+        row("between shards", "-".to_owned(), work.outside_seconds);
+    }
+    let _ = writeln!(text, "\n{phases}");
+
+    let opening = &report.opening;
+    let _ = writeln!(
+        text,
+        "\nopened in {}: reading {}, planning {}, quantising {}, compiling {}, loading {}",
+        milliseconds(opening.total_seconds),
+        milliseconds(opening.reading_seconds),
+        milliseconds(opening.planning_seconds),
+        milliseconds(opening.quantising_seconds),
+        milliseconds(opening.compiling_seconds),
+        milliseconds(opening.loading_seconds)
+    );
+    let first = &report.first_token;
+    let _ = writeln!(
+        text,
+        "first token after {} given ids: {} from the start of the program, {} of them in the step",
+        first.tokens,
+        milliseconds(first.since_start_seconds),
+        milliseconds(first.run_seconds)
+    );
+    let memory = &report.memory;
+    let known = |size: Option<u64>| size.map_or_else(|| "unknown".to_owned(), bytes);
+    let _ = writeln!(
+        text,
+        "memory: weights {}, tables {}, states {}, resident {}, at most {}",
+        known(memory.weight_bytes),
+        bytes(memory.table_bytes),
+        bytes(memory.state_bytes),
+        known(memory.resident_bytes),
+        known(memory.peak_resident_bytes)
+    );
+    if !report.probes.is_empty() {
+        let probes: Vec<String> = report.probes.iter().map(|probe| format!("{:.1}", probe.median)).collect();
+        let _ = writeln!(text, "memory read by two threads, GB/s: {}", probes.join(" "));
+    }
+    if let Some(pairs) = &report.pairs {
+        text += &paired(pairs);
+    }
+    text
+}
+
+/// The ratios to the peer.
+fn paired(pairs: &Pairs) -> String {
+    let mut text = String::new();
+    let peer = &pairs.peer;
+    let _ = writeln!(
+        text,
+        "\npeer: {}, llama.cpp {}, {} threads ({}), {}",
+        peer.model_type, peer.build, peer.threads, peer.pinning, peer.processor
+    );
+    let mut ratios = table(&["test", "memory", "pairs", "GB/s", "ours", "peer", "ratio", "of single pairs"]);
+    for work in &pairs.works {
+        let mut row = |memory: String, share: &Share| {
+            ratios.add_row([
+                work.test.clone(),
+                memory,
+                share.pairs.to_string(),
+                format!("{:.1}", share.probe),
+                rate(share.ours),
+                format!(
+                    "{}{}",
+                    rate(share.peer),
+                    if work.flash_attention == Some(true) { " (fa)" } else { "" }
+                ),
+                format!("{:.2}", share.ratio),
+                format!("{:.2} to {:.2}", share.least_ratio, share.largest_ratio),
+            ]);
+        };
+        if let Some(share) = &work.slow {
+            row(format!("slow (< {})", pairs.slow_below), share);
+        }
+        if let Some(share) = &work.fast {
+            row(format!("fast (> {})", pairs.fast_above), share);
+        }
+        if work.discarded > 0 {
+            let dash = || "-".to_owned();
+            let discarded = work.discarded.to_string();
+            ratios.add_row([
+                work.test.clone(),
+                "discarded".to_owned(),
+                discarded,
+                dash(),
+                dash(),
+                dash(),
+                dash(),
+                dash(),
+            ]);
+        }
+    }
+    let _ = writeln!(text, "{ratios}");
+    text
+}
+
+/// The beginning of a hash.
+fn short(identity: &str) -> &str {
+    identity.get(..12).unwrap_or(identity)
+}
+
+/// Three digits or more.
+fn rate(value: f64) -> String {
+    let digits = if value >= 100.0 { 1 } else { 2 };
+    format!("{value:.digits$}")
+}
+
+fn milliseconds(seconds: f64) -> String {
+    if seconds >= 10.0 { format!("{seconds:.1} s") } else { format!("{:.1} ms", seconds * 1e3) }
+}
