@@ -11,6 +11,8 @@
 //! the wide products, four of the narrow ones. One row streams them once from front to back. Many rows have a group of tiles made ready once,
 //! into memory that stays in cache, and multiply it in registers.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod pack;
 mod quantise;
 mod tile;
@@ -75,6 +77,8 @@ const MANY: usize = 8;
 const GROUP: usize = 4;
 /// Fewest rows of a task, so that making weights ready stays a small part of it.
 const LEAST_ROWS: usize = 48;
+/// Rows beyond the last that may be read.
+const READ_AHEAD: usize = 31;
 /// A product of bytes costs about this part of one of floats.
 const CHEAPER: u64 = 4;
 
@@ -90,7 +94,9 @@ impl Layout {
     fn new(geometry: Geometry, rows: usize, threads: usize) -> Option<Layout> {
         const LINE: usize = VECTOR / 4;
         let part = |from: usize, values: usize| values.checked_next_multiple_of(LINE)?.checked_add(from);
-        let sums = part(0, rows.checked_mul(geometry.length / 4)?)?;
+        // Tile products read whole groups of rows.
+        let readable = if rows >= MANY { rows.checked_add(READ_AHEAD)? } else { rows };
+        let sums = part(0, readable.checked_mul(geometry.length / 4)?)?;
         let scales = part(sums, rows.checked_mul(geometry.blocks)?)?;
         let ready = part(scales, rows)?;
         let group = if rows >= MANY {
@@ -173,6 +179,16 @@ pub fn integer_linear(
         let (panel, row) = (task / blocks * GROUP, task % blocks * part);
         // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
         let ready = unsafe { ready.part(thread * room, room) };
+        #[cfg(target_arch = "x86_64")]
+        if dot == DotLevel::Amx
+            && amx::takes(&operands)
+            && let Some(amx) = crate::simd::amx::Amx::detect()
+        {
+            let (rows, panels) = (part.min(rows - row), GROUP.min(panels - panel));
+            // SAFETY: the layout has room for the rows that are read beyond the last.
+            unsafe { amx::multiply(amx, operands, row, rows, panel, panels, ready, target) };
+            return;
+        }
         multiply_at(
             dot,
             operands,
@@ -250,6 +266,9 @@ fn multiply<D: Dot>(
         }
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(READ_AHEAD + 1 == amx::ROWS);
 
 #[cfg(test)]
 mod tests;

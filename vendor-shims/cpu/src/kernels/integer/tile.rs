@@ -79,13 +79,13 @@ impl<const S: bool> Stored for Ready<S> {
 }
 
 /// A row is one block, whose exact sum is the result.
-const WHOLE: u8 = 0;
+pub(super) const WHOLE: u8 = 0;
 /// Blocks have scales.
-const SCALED: u8 = 1;
+pub(super) const SCALED: u8 = 1;
 /// A row has no blocks, or several only because its sum would not fit.
 const LONG: u8 = 2;
 
-fn mode(operands: &Operands<'_>) -> u8 {
+pub(super) fn mode(operands: &Operands<'_>) -> u8 {
     match operands.weights.scales {
         Scales::PerBlock { .. } => SCALED,
         _ if operands.geometry.blocks == 1 => WHOLE,
@@ -206,7 +206,7 @@ unsafe fn tile<
 
 /// Results of one row and panel from exact sums.
 #[inline(always)]
-fn finish(sums: [f64; LANES], operands: Operands<'_>, row: usize, panel: usize, target: Target<'_>) {
+pub(super) fn finish(sums: [f64; LANES], operands: Operands<'_>, row: usize, panel: usize, target: Target<'_>) {
     let Scales::PerOutput(scales) = operands.weights.scales else { return };
     let column = panel * LANES;
     let columns = LANES.min(operands.weights.outputs - column);
@@ -234,7 +234,7 @@ fn finish(sums: [f64; LANES], operands: Operands<'_>, row: usize, panel: usize, 
 
 /// Results of one row and panel from sums of scaled blocks.
 #[inline(always)]
-fn finish_scaled<F: Simd>(
+pub(super) fn finish_scaled<F: Simd>(
     f: F,
     sums: F::V,
     operands: Operands<'_>,

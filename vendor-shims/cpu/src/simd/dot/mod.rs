@@ -10,6 +10,8 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
 use super::{Level, Simd};
 
 #[cfg(target_arch = "aarch64")]
@@ -85,6 +87,9 @@ pub enum DotLevel {
     /// The sixteen-lane product of four bytes.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
+    /// As [`DotLevel::Avx512Vnni`], with tile products for many rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// Advanced SIMD without a product of four bytes.
     #[cfg(target_arch = "aarch64")]
     Neon,
@@ -108,6 +113,9 @@ impl DotLevel {
             if Avx512Vnni::detect().is_some() {
                 levels.push(DotLevel::Avx512Vnni);
             }
+            if Amx::detect().is_some() {
+                levels.push(DotLevel::Amx);
+            }
         }
         #[cfg(target_arch = "aarch64")]
         {
@@ -128,11 +136,20 @@ impl DotLevel {
             #[cfg(target_arch = "x86_64")]
             DotLevel::Avx2 | DotLevel::AvxVnni => level != Level::Scalar,
             #[cfg(target_arch = "x86_64")]
-            DotLevel::Avx512Vnni => level == Level::Avx512,
+            DotLevel::Avx512Vnni | DotLevel::Amx => level == Level::Avx512,
             #[cfg(target_arch = "aarch64")]
             DotLevel::Neon | DotLevel::NeonDot => level != Level::Scalar,
         };
         DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
+    }
+
+    /// The level of what is done with vectors.
+    pub const fn vectors(self) -> DotLevel {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Amx => DotLevel::Avx512Vnni,
+            level => level,
+        }
     }
 
     /// Lower-case name for reports.
@@ -145,6 +162,8 @@ impl DotLevel {
             DotLevel::AvxVnni => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             DotLevel::Avx512Vnni => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
             DotLevel::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
@@ -166,7 +185,7 @@ macro_rules! dispatch_dot {
                     fn compiled(d: $crate::simd::dot::$token, $($argument: $type),*) {
                         $kernel(d, $($argument),*)
                     }
-                    if level == $crate::simd::dot::DotLevel::$level
+                    if level.vectors() == $crate::simd::dot::DotLevel::$level
                         && let Some(d) = $crate::simd::dot::$token::detect() {
                         // SAFETY: `d` proves that the processor has the enabled features.
                         return unsafe { compiled(d, $($argument),*) };

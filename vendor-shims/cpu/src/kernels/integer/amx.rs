@@ -1,0 +1,177 @@
+//! Many rows by a group of panels in tile products. Sums are exact, so results are those of the other forms to the bit.
+
+use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
+
+use super::pack::{IntegerType, STEP};
+use super::tile::{I2, I4, SCALED, Stored, Target, WHOLE, finish, finish_scaled, mode};
+use super::{GROUP, Operands};
+use crate::kernels::linear::Scales;
+use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
+use crate::simd::dot::{Avx512Vnni, Dot, VECTOR};
+use crate::simd::{LANES, Simd};
+
+/// Rows are read in groups of so many, whatever their number: beyond the last one that memory is readable and means nothing.
+pub const ROWS: usize = 2 * SIDE;
+
+/// Whether blocks are of a length that tiles take.
+pub fn takes(operands: &Operands<'_>) -> bool {
+    let geometry = operands.geometry;
+    match mode(operands) {
+        WHOLE => geometry.length > 0,
+        SCALED => geometry.stride <= MOST_BYTES && geometry.length == geometry.stride * geometry.blocks,
+        _ => false,
+    }
+}
+
+/// Rows `row..row + rows` by panels `panel..panel + panels`.
+///
+/// # Safety
+/// [`takes`] is true; the quantised rows are followed by [`ROWS`] − 1 readable ones.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
+pub unsafe fn multiply(
+    amx: Amx,
+    operands: Operands<'_>,
+    row: usize,
+    rows: usize,
+    panel: usize,
+    panels: usize,
+    ready: &mut [i8],
+    target: Target<'_>,
+) {
+    let d = amx.vectors();
+    let length = operands.geometry.length;
+    let bytes = operands.geometry.panel_bytes(operands.weights.kind);
+    let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
+    assert!(panels <= GROUP && ready.len() >= panels * length * LANES, "operands for {panels} panels");
+    // Signed bytes are multiplied where they are mapped.
+    let ready = match operands.weights.kind {
+        IntegerType::I8 => weights.as_ptr(),
+        IntegerType::I4 => make_signed::<I4>(d, weights, IntegerType::I4.offset(), ready),
+        IntegerType::I2 => make_signed::<I2>(d, weights, IntegerType::I2.offset(), ready),
+    };
+    // SAFETY: `panels` panels of `length` steps of sixteen bytes are ready.
+    let place = |index: usize| unsafe { ready.add(index * length * LANES) };
+    if mode(&operands) == WHOLE {
+        let step = [64, 48, 32].into_iter().find(|step| length.is_multiple_of(*step)).unwrap_or(STEP);
+        let configured = amx.configure(step);
+        let mut index = 0;
+        while index < panels {
+            // A panel without a right neighbour is multiplied twice, and its second result dropped.
+            let pair = [index, (index + 1).min(panels - 1)];
+            for first in (row..row + rows).step_by(ROWS) {
+                let count = ROWS.min(row + rows - first);
+                // SAFETY: as the caller grants; panels are ready as above.
+                unsafe { whole(&configured, operands, [first, count], panel, pair, pair.map(place), target) };
+            }
+            index += 2;
+        }
+        return;
+    }
+    let configured = amx.configure(operands.geometry.stride);
+    for index in 0..panels {
+        let mut first = row;
+        while first < row + rows {
+            let count = SIDE.min(row + rows - first);
+            // SAFETY: as the caller grants; panels are ready as above.
+            unsafe { scaled(d, &configured, operands, [first, count], panel + index, place(index), target) };
+            first += SIDE;
+        }
+    }
+}
+
+/// Stores the signed operands that panels give, as [`super::tile::make_ready`] does; returns where they lie.
+#[inline(always)]
+fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mut [i8]) -> *const u8 {
+    assert!(ready.len() >= weights.len() * W::PARTS, "room for the operands");
+    let vectors = weights.as_chunks::<VECTOR>().0;
+    for (source, target) in vectors.iter().zip(ready.chunks_exact_mut(VECTOR * W::PARTS)) {
+        // SAFETY: a vector gives PARTS vectors; `d` proves AVX-512.
+        unsafe {
+            let bytes = d.load(source.as_ptr());
+            for part in 0..W::PARTS {
+                let signed: __m512i =
+                    _mm512_sub_epi8(W::part(d, bytes, part), _mm512_set1_epi8(offset as i8));
+                d.store(target.as_mut_ptr().cast::<u8>().add(part * VECTOR), signed);
+            }
+        }
+    }
+    ready.as_ptr().cast()
+}
+
+/// Up to [`ROWS`] rows by a pair of panels, each row one block.
+///
+/// # Safety
+/// As [`multiply`]; `places` hold the pair's operands.
+#[inline(always)]
+unsafe fn whole(
+    configured: &Configured,
+    operands: Operands<'_>,
+    [row, rows]: [usize; 2],
+    panel: usize,
+    pair: [usize; 2],
+    places: [*const u8; 2],
+    target: Target<'_>,
+) {
+    let length = operands.geometry.length;
+    let mut sums = [Sums::ZERO; 4];
+    // SAFETY: as the caller grants: 32 rows are readable from here on, and `length` is a multiple of the step.
+    unsafe {
+        let q = operands.rows.q.as_ptr().add(row * length);
+        configured.four(q, length, places[0], places[1], length / configured.bytes(), &mut sums);
+    }
+    let columns = if pair[0] == pair[1] { 1 } else { 2 };
+    for at in 0..rows {
+        for (side, index) in pair.iter().enumerate().take(columns) {
+            let sums = sums[at / SIDE * 2 + side].0[at % SIDE];
+            finish(sums.map(f64::from), operands, row + at, panel + index, target);
+        }
+    }
+}
+
+/// Up to sixteen rows by a panel, blocks with scales.
+///
+/// # Safety
+/// As [`multiply`]; `place` holds the panel's operands.
+#[inline(always)]
+unsafe fn scaled(
+    d: Avx512Vnni,
+    configured: &Configured,
+    operands: Operands<'_>,
+    [row, rows]: [usize; 2],
+    panel: usize,
+    place: *const u8,
+    target: Target<'_>,
+) {
+    let geometry = operands.geometry;
+    let Scales::PerBlock { values: scales, .. } = operands.weights.scales else { return };
+    let scales = &scales[panel * geometry.blocks..][..geometry.blocks];
+    let f = d.values();
+    let mut values = [f.splat(0.0); SIDE];
+    let mut sums = [Sums::ZERO; 2];
+    // SAFETY: as the caller grants.
+    let q = unsafe { operands.rows.q.as_ptr().add(row * geometry.length) };
+    for (pair, scales) in scales.chunks(2).enumerate() {
+        // The last of an odd number is multiplied twice, and its second result dropped.
+        let blocks = [2 * pair, 2 * pair + scales.len() - 1];
+        // SAFETY: blocks are a stride apart in rows and columns; sums are aligned to their size.
+        unsafe {
+            let columns = blocks.map(|block| place.add(block * geometry.stride * LANES));
+            configured.two_steps(
+                blocks.map(|block| q.add(block * geometry.stride)),
+                geometry.length,
+                columns,
+                &mut sums,
+            );
+            for (sums, scale) in sums.iter().zip(scales) {
+                let scale = f.load_f16(scale.as_ptr());
+                for (value, sums) in values.iter_mut().zip(&sums.0) {
+                    *value = f.fma(d.widen(_mm512_load_si512(sums.as_ptr().cast())), scale, *value);
+                }
+            }
+        }
+    }
+    for (at, value) in values.iter().enumerate().take(rows) {
+        finish_scaled(f, *value, operands, row + at, panel, target);
+    }
+}

@@ -1,0 +1,289 @@
+//! Products of whole tiles of signed bytes (AMX). A tile product is sixteen rows by sixteen columns over up to 64 bytes, summed exactly.
+//!
+//! The compiler knows nothing of tile registers, so everything that touches one is assembly, and a configuration holds from
+//! [`Amx::configure`] until it is dropped. Linux gives the registers to a process on request only.
+
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use super::dot::Avx512Vnni;
+
+/// Rows of a tile, and its columns.
+pub const SIDE: usize = 16;
+/// Most bytes of a row.
+pub const MOST_BYTES: usize = 64;
+
+/// Exact sums of a tile product.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Sums(pub [[i32; SIDE]; SIDE]);
+
+impl Sums {
+    /// All zero.
+    pub const ZERO: Sums = Sums([[0; SIDE]; SIDE]);
+}
+
+/// Proof of tile products of bytes beside [`Avx512Vnni`], and of the system's leave to use them.
+#[derive(Clone, Copy, Debug)]
+pub struct Amx(Avx512Vnni);
+
+impl Amx {
+    /// The token, where the processor has the instructions and the system grants the registers. Asks once in a process.
+    #[inline]
+    pub fn detect() -> Option<Self> {
+        static GRANTED: OnceLock<bool> = OnceLock::new();
+        let vnni = Avx512Vnni::detect()?;
+        GRANTED.get_or_init(|| exists() && granted()).then_some(Amx(vnni))
+    }
+
+    /// The operations on vectors.
+    #[inline(always)]
+    pub fn vectors(self) -> Avx512Vnni {
+        self.0
+    }
+
+    /// Prepares this thread's registers for products over `bytes` bytes at a time.
+    ///
+    /// # Panics
+    /// When `bytes` is zero, above [`MOST_BYTES`], or no multiple of four.
+    pub fn configure(self, bytes: usize) -> Configured {
+        assert!((1..=MOST_BYTES).contains(&bytes) && bytes.is_multiple_of(4), "tiles of {bytes} bytes");
+        let mut configuration =
+            Configuration { palette: 1, start_row: 0, reserved: [0; 14], column_bytes: [0; 16], rows: [0; 16] };
+        for register in 0..8 {
+            // 0–3 sums, 4 and 5 rows of the left operand, 6 and 7 quads of the right one.
+            let (rows, columns) = match register {
+                0..4 => (SIDE, 4 * SIDE),
+                4..6 => (SIDE, bytes),
+                _ => (bytes / 4, 4 * SIDE),
+            };
+            configuration.rows[register] = rows as u8;
+            configuration.column_bytes[register] = columns as u16;
+        }
+        // SAFETY: `self` proves the instruction; the configuration is legal as asserted and lies in 64 bytes.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, preserves_flags)) };
+        Configured { bytes, thread: PhantomData }
+    }
+}
+
+/// As `LDTILECFG` reads it (Intel's Software Developer's Manual, volume 1, chapter 18).
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    column_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Leaf 7: bit 24 the tiles, bit 25 products of bytes.
+fn exists() -> bool {
+    let leaf = __cpuid_count(7, 0);
+    leaf.edx >> 24 & 3 == 3
+}
+
+/// Whether the system saves the registers and lets this process use them.
+#[cfg(target_os = "linux")]
+fn granted() -> bool {
+    // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); a kernel without the request refuses it, and then there are no tiles.
+    const ARCH_PRCTL: i64 = 158;
+    const REQUEST: u64 = 0x1023;
+    const TILE_DATA: u64 = 18;
+    let result: i64;
+    // SAFETY: the call changes nothing but what this process may use.
+    unsafe {
+        asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") REQUEST, in("rsi") TILE_DATA,
+            out("rcx") _, out("r11") _, options(nostack));
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn granted() -> bool {
+    false
+}
+
+/// Registers that are configured on this thread; dropping it gives them back.
+#[derive(Debug)]
+pub struct Configured {
+    bytes: usize,
+    // Registers belong to a thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Configured {
+    /// Bytes of a step.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Thirty-two rows by two times sixteen columns over `steps` steps. `sums` in the order: upper rows left, upper right, lower left,
+    /// lower right.
+    ///
+    /// # Safety
+    /// From `rows` on 32 rows lie `stride` apart, each readable for `steps · bytes`; `left` and `right` are readable for `steps · bytes · 16`.
+    #[inline(always)]
+    pub unsafe fn four(
+        &self,
+        rows: *const i8,
+        stride: usize,
+        left: *const u8,
+        right: *const u8,
+        steps: usize,
+        sums: &mut [Sums; 4],
+    ) {
+        if steps == 0 {
+            *sums = [Sums::ZERO; 4];
+            return;
+        }
+        // SAFETY: the registers are configured for these shapes; memory as the caller grants.
+        unsafe {
+            let lower = rows.add(SIDE * stride);
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{upper} + {stride}*1]",
+                "tileloadd tmm6, [{left} + {line}*1]",
+                "tileloadd tmm7, [{right} + {line}*1]",
+                "tileloadd tmm5, [{lower} + {stride}*1]",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tdpbssd tmm1, tmm4, tmm7",
+                "tdpbssd tmm2, tmm5, tmm6",
+                "tdpbssd tmm3, tmm5, tmm7",
+                "add {upper}, {bytes}",
+                "add {lower}, {bytes}",
+                "add {left}, {operand}",
+                "add {right}, {operand}",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{sums} + {line}*1], tmm0",
+                "tilestored [{sums} + {line}*1 + 1024], tmm1",
+                "tilestored [{sums} + {line}*1 + 2048], tmm2",
+                "tilestored [{sums} + {line}*1 + 3072], tmm3",
+                upper = inout(reg) rows => _,
+                lower = inout(reg) lower => _,
+                left = inout(reg) left => _,
+                right = inout(reg) right => _,
+                steps = inout(reg) steps => _,
+                bytes = in(reg) self.bytes,
+                operand = in(reg) self.bytes * SIDE,
+                stride = in(reg) stride,
+                line = in(reg) 64usize,
+                sums = in(reg) sums.as_mut_ptr(),
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Sixteen rows by sixteen columns over two steps, summed apart.
+    ///
+    /// # Safety
+    /// From each of `rows` on sixteen rows lie `stride` apart, each readable for `bytes`; each of `columns` is readable for `bytes · 16`.
+    #[inline(always)]
+    pub unsafe fn two_steps(
+        &self,
+        rows: [*const i8; 2],
+        stride: usize,
+        columns: [*const u8; 2],
+        sums: &mut [Sums; 2],
+    ) {
+        // SAFETY: the registers are configured for these shapes; memory as the caller grants.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tileloadd tmm4, [{first} + {stride}*1]",
+                "tileloadd tmm6, [{left} + {line}*1]",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{second} + {stride}*1]",
+                "tileloadd tmm7, [{right} + {line}*1]",
+                "tdpbssd tmm1, tmm5, tmm7",
+                "tilestored [{sums} + {line}*1], tmm0",
+                "tilestored [{sums} + {line}*1 + 1024], tmm1",
+                first = in(reg) rows[0],
+                second = in(reg) rows[1],
+                left = in(reg) columns[0],
+                right = in(reg) columns[1],
+                stride = in(reg) stride,
+                line = in(reg) 64usize,
+                sums = in(reg) sums.as_mut_ptr(),
+                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // SAFETY: the token that configured the registers proved the instruction.
+        unsafe { asm!("tilerelease", options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rows [32, steps · bytes]` by `columns [steps · bytes / 4, 16, 4]`.
+    fn product(rows: &[i8], length: usize, columns: &[i8]) -> [[i32; SIDE]; 2 * SIDE] {
+        std::array::from_fn(|row| {
+            std::array::from_fn(|column| {
+                let term = |k: usize| {
+                    i32::from(rows[row * length + k]) * i32::from(columns[k / 4 * 64 + column * 4 + k % 4])
+                };
+                (0..length).map(term).sum()
+            })
+        })
+    }
+
+    #[test]
+    fn tiles_are_multiplied_exactly() {
+        let Some(amx) = Amx::detect() else {
+            return;
+        };
+        let value = |seed: usize| move |at: usize| ((at * 37 + seed * 101) % 256) as u8 as i8;
+        for bytes in [4, 16, 32, 48, 64] {
+            let configured = amx.configure(bytes);
+            assert_eq!(configured.bytes(), bytes);
+            for steps in [0, 1, 2, 5] {
+                let length = bytes * steps;
+                let rows: Vec<i8> = (0..32 * length).map(value(1)).collect();
+                let columns = [2, 3].map(|seed| (0..16 * length).map(value(seed)).collect::<Vec<i8>>());
+                let mut sums = [Sums([[7; SIDE]; SIDE]); 4];
+                // SAFETY: rows and columns are as long as the steps say.
+                unsafe {
+                    let [left, right] = [columns[0].as_ptr().cast(), columns[1].as_ptr().cast()];
+                    configured.four(rows.as_ptr(), length, left, right, steps, &mut sums);
+                }
+                for (at, columns) in columns.iter().enumerate() {
+                    let expected = product(&rows, length, columns);
+                    assert_eq!(sums[at].0, expected[..SIDE]);
+                    assert_eq!(sums[2 + at].0, expected[SIDE..]);
+                }
+                if steps == 2 {
+                    let mut sums = [Sums::ZERO; 2];
+                    // SAFETY: two steps, as above.
+                    unsafe {
+                        let (row, column) = (rows.as_ptr(), columns[0].as_ptr().cast::<u8>());
+                        let columns = [column, column.add(16 * bytes)];
+                        configured.two_steps([row, row.add(bytes)], length, columns, &mut sums);
+                    }
+                    let whole = product(&rows, length, &columns[0]);
+                    for row in 0..SIDE {
+                        for column in 0..SIDE {
+                            assert_eq!(sums[0].0[row][column] + sums[1].0[row][column], whole[row][column]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
