@@ -16,7 +16,7 @@ use std::time::Instant;
 use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
 use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
 use shardwright_shim_cpu::kernels::integer::{
-    Geometry, IntegerType, Tiles, integer_linear, scratch_values as integer_scratch,
+    Geometry, IntegerType, Map, Tiles, integer_linear, scratch_values as integer_scratch,
 };
 use shardwright_shim_cpu::kernels::linear::{PanelData, Panels, Scales, linear, packed_elements};
 use shardwright_shim_cpu::pool::Pool;
@@ -158,7 +158,8 @@ fn integers() {
                     let mut scratch = vec![0.0; needed.max().unwrap_or(0)];
                     let mut run = |matrix: &Matrix| {
                         let tiles = matrix.tiles(kind, block);
-                        integer_linear(level, dot, &pool, &x, tiles, None, rows, &mut scratch, &mut out);
+                        let map = Map { weights: tiles, bias: None, out: &mut out };
+                        integer_linear(level, dot, &pool, &x, [Some(map)], rows, &mut scratch);
                     };
                     // The scalar twin is slow: a few rows of a few panels stand for all.
                     let few = Tiles { outputs: 80, ..matrices[0].tiles(kind, block) };
@@ -167,7 +168,8 @@ fn integers() {
                         let mut out = vec![0.0; some * 80];
                         let mut scratch =
                             vec![0.0; integer_scratch(few.geometry(), some, threads).expect("small")];
-                        integer_linear(level, dot, &pool, &x, few, None, some, &mut scratch, &mut out);
+                        let map = Map { weights: few, bias: None, out: &mut out };
+                        integer_linear(level, dot, &pool, &x, [Some(map)], some, &mut scratch);
                         out
                     });
                     assert_bits(&got, &twin, name);
@@ -338,8 +340,18 @@ fn attentions() {
                     let mut scratch =
                         vec![0.0; scratch_values(heads, capacity, threads, true).expect("small")];
                     let mut out = vec![0.0; rows * 2048];
+                    let mut blocks = Vec::new();
                     let seconds = best(threads, || {
-                        attention(level, &pool, heads, operands, &visible, &mut scratch, &mut out)
+                        attention(
+                            level,
+                            &pool,
+                            heads,
+                            operands,
+                            &visible,
+                            &mut blocks,
+                            &mut scratch,
+                            &mut out,
+                        )
                     });
                     println!(
                         "attention {name} {:8} {threads} threads  {rows:3} rows of 8 heads, 4096 keys  {:8.0} µs  {:6.1} GFLOP/s",

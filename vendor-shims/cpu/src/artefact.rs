@@ -24,7 +24,7 @@ use crate::program::{PackedScales, Program, Step, decode, encode};
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
 /// Version of the layout and of the program's encoding.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
@@ -214,17 +214,21 @@ impl<'m> Artefact<'m> {
 pub fn head(program: &Program) -> Vec<u8> {
     let mut weights = BTreeSet::new();
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {
-        let (name, scales, lying) = match step {
-            Step::Linear { weights, .. } => (weights.kind.name(), weights.scales, ""),
-            Step::DynamicLinear { weights, .. } => (weights.kind.name(), weights.scales, "-tiles"),
+        let lying: Vec<(&str, PackedScales, &str)> = match step {
+            Step::Linear { weights, .. } => vec![(weights.kind.name(), weights.scales, "")],
+            Step::DynamicLinear { maps, .. } => {
+                maps.iter().map(|map| (map.weights.kind.name(), map.weights.scales, "-tiles")).collect()
+            }
             _ => continue,
         };
-        let scales = match scales {
-            PackedScales::None => String::new(),
-            PackedScales::PerOutput { .. } => "-per-output".to_owned(),
-            PackedScales::PerBlock { size, .. } => format!("-block-{size}"),
-        };
-        weights.insert(format!("{name}{scales}{lying}"));
+        for (name, scales, lying) in lying {
+            let scales = match scales {
+                PackedScales::None => String::new(),
+                PackedScales::PerOutput { .. } => "-per-output".to_owned(),
+                PackedScales::PerBlock { size, .. } => format!("-block-{size}"),
+            };
+            weights.insert(format!("{name}{scales}{lying}"));
+        }
     }
     let ports = program.entries.iter().flat_map(|entry| &entry.ports);
     let bindings: BTreeSet<&str> = ports.map(|port| port.encoding.element.name()).collect();

@@ -7,9 +7,9 @@ use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, typed};
 use crate::artefact::Artefact;
 use crate::error::CpuError;
 use crate::kernels::attention::{self, Operands, Visible};
-use crate::kernels::elementwise::{binary, unary};
+use crate::kernels::elementwise::{binary, gated, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
-use crate::kernels::integer::{self, Tiles, integer_linear};
+use crate::kernels::integer::{self, Map, Tiles, integer_linear};
 use crate::kernels::linear::{self, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
 use crate::kernels::reduce::reduce;
@@ -17,8 +17,8 @@ use crate::kernels::rotary::{rope, rotary_table};
 use crate::kernels::shape::{state_update, strided_copy};
 use crate::pool::Pool;
 use crate::program::{
-    AttentionKeys, Entry, MAX_VALUES, Operand, PackedScales, PackedTiles, PackedWeights, Place, Program,
-    Step, VALUE_BYTES,
+    AttentionKeys, DynamicMap, Entry, MAX_MAPS, MAX_VALUES, Operand, PackedScales, PackedTiles,
+    PackedWeights, Place, Program, Step, VALUE_BYTES,
 };
 use crate::simd::Level;
 use crate::simd::dot::DotLevel;
@@ -54,8 +54,18 @@ pub struct Engine<'m> {
     pool: Arc<Pool>,
     level: Level,
     dot: DotLevel,
+    /// Room that runs use again.
     visible: Vec<Visible>,
+    blocks: Vec<attention::Block>,
+    bases: Bases,
 }
+
+/// Bound tensors, of no meaning outside a run.
+#[derive(Default)]
+struct Bases(Vec<Base>);
+
+// SAFETY: the addresses are used only by the run that wrote them, under its borrow of the engine.
+unsafe impl Send for Bases {}
 
 /// A bound tensor: its first byte, its elements, and what they stand for.
 #[derive(Clone, Copy)]
@@ -92,6 +102,8 @@ impl<'m> Engine<'m> {
             level,
             dot: DotLevel::within(level),
             visible: Vec::new(),
+            blocks: Vec::new(),
+            bases: Bases::default(),
         })
     }
 
@@ -114,7 +126,8 @@ impl<'m> Engine<'m> {
                 invalid(format!("{} bindings, {} expected", run.bound.len(), entry.ports.len())).into()
             );
         }
-        let mut bases = Vec::with_capacity(entry.ports.len());
+        let bases = &mut self.bases.0;
+        bases.clear();
         for (port, bound) in entry.ports.iter().zip(&mut run.bound) {
             let encoding = port.encoding;
             let (pointer, bytes) = if port.direction.is_writable() {
@@ -141,7 +154,7 @@ impl<'m> Engine<'m> {
             bases.push(Base { pointer, elements, encoding });
         }
         let memory = Memory {
-            bases: &bases,
+            bases,
             constants: self.constants,
             arena: self.arena.pointer(),
             arena_values: self.arena.count,
@@ -157,6 +170,7 @@ impl<'m> Engine<'m> {
             level: self.level,
             dot: self.dot,
             visible: &mut self.visible,
+            blocks: &mut self.blocks,
             rows,
         };
         stage.steps(run.control)
@@ -187,9 +201,9 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
             n: usize::try_from(*n).ok()?,
             transpose_b: *transpose_b,
         }),
-        Step::DynamicLinear { weights, rows, .. } => {
+        Step::DynamicLinear { maps, rows, .. } => {
             let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
-            integer::scratch_values(weights.geometry(), rows, threads)
+            integer::scratch_values(maps.first()?.weights.geometry(), rows, threads)
         }
         _ => Some(0),
     }
@@ -318,6 +332,7 @@ struct Stage<'r, 'e> {
     level: Level,
     dot: DotLevel,
     visible: &'e mut Vec<Visible>,
+    blocks: &'e mut Vec<attention::Block>,
     rows: usize,
 }
 
@@ -342,23 +357,27 @@ impl Stage<'_, '_> {
                 let bias = bias.as_ref().map(read);
                 linear::linear(level, pool, read(x), panels, bias, rows.at(valid), write(out));
             }
-            Step::DynamicLinear { x, rows, weights, bias, out } => {
-                let tiles = tiles(self.weights, weights)?;
-                let (bias, rows) = (bias.as_ref().map(read), rows.at(valid));
-                integer_linear(level, dot, pool, read(x), tiles, bias, rows, self.scratch, write(out));
+            Step::DynamicLinear { x, rows, maps } => {
+                let mut all = [const { None }; MAX_MAPS];
+                for (slot, DynamicMap { weights, bias, out }) in all.iter_mut().zip(maps) {
+                    let weights = tiles(self.weights, weights)?;
+                    *slot = Some(Map { weights, bias: bias.as_ref().map(read), out: write(out) });
+                }
+                integer_linear(level, dot, pool, read(x), all, rows.at(valid), self.scratch);
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
                 let sizes =
                     Sizes { m: *m as usize, k: *k as usize, n: *n as usize, transpose_b: *transpose_b };
                 linear::mat_mul(level, pool, sizes, batch, read(a), read(b), self.scratch, write(out));
             }
-            Step::RmsNorm { norm, x, weight, groups, out } => {
+            Step::RmsNorm { norm, x, weight, residual, groups, out } => {
                 rms_norm(
                     level,
                     pool,
                     *norm,
                     read(x),
                     weight.as_ref().map(read),
+                    residual.as_ref().map(read),
                     groups.at(valid),
                     write(out),
                 );
@@ -402,10 +421,22 @@ impl Stage<'_, '_> {
                 let capacity = self.see(*keys, *window, memory.read_i32(*positions), rows)?;
                 let (k, v) = (memory.stored(*k), memory.stored(*v));
                 let operands = Operands { q: read(q), k, v, capacity };
-                attention::attention(level, pool, *heads, operands, self.visible, self.scratch, write(out));
+                attention::attention(
+                    level,
+                    pool,
+                    *heads,
+                    operands,
+                    self.visible,
+                    self.blocks,
+                    self.scratch,
+                    write(out),
+                );
             }
             Step::Unary { kind, x, count, out } => {
                 unary(level, pool, *kind, read(x), count.at(valid), write(out))
+            }
+            Step::Gated { kind, gate, up, count, out } => {
+                gated(level, pool, *kind, read(gate), read(up), count.at(valid), write(out));
             }
             Step::Binary { kind, broadcast, outer, a, b, out } => {
                 binary(level, pool, *kind, broadcast, outer.at(valid), read(a), read(b), write(out));

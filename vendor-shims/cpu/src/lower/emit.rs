@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 
+use super::fuse::{Fusion, Taken, pairs};
 use super::graph::{Graph, Source};
 use super::recognise::{Operation, Refusal, recognise};
 use super::rows::{Rows, analyse};
@@ -10,15 +11,22 @@ use crate::kernels::elementwise::{Broadcast, Unary};
 use crate::kernels::norm::RmsNorm;
 use crate::kernels::rotary::inverse_frequencies;
 use crate::kernels::shape::Strided;
-use crate::program::{AttentionKeys, Entry, Extent, Operand, Place, Step};
+use crate::program::{AttentionKeys, DynamicMap, Entry, Extent, MAX_MAPS, Operand, Place, Step};
 
 /// Turns one entry into a program, adding what it needs to `weights`. The second result lists nodes on which no output
 /// depends; they are not run.
 pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry, Vec<usize>), CpuError> {
+    let (graph, numbers) = &graph.grouped();
     let operations = live_operations(graph)?;
-    let removed = (0..operations.len()).filter(|node| operations[*node].is_none()).collect();
+    let removed = numbers
+        .iter()
+        .zip(&operations)
+        .filter(|(_, live)| live.is_none())
+        .map(|(number, _)| *number)
+        .collect();
     let rows = analyse(graph, &operations);
-    let storage = Storage::choose(graph, &operations, &rows)?;
+    let fused = pairs(graph, &operations, &rows);
+    let storage = Storage::choose(graph, &operations, &rows, &fused)?;
     let mut emit =
         Emit { graph, rows: &rows, storage: &storage, weights, steps: Vec::new(), cleaned: HashSet::new() };
     for &(port, copy) in &storage.copies {
@@ -46,7 +54,13 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
             emit.table(key)?;
         }
         emit.decode(index, &crossed_roots);
-        emit.node(index, operation)?;
+        if fused.taken[index].is_some() {
+            continue;
+        }
+        match fused.takes[index] {
+            Some(taken) => emit.pair(index, taken, &operations)?,
+            None => emit.node(index, operation)?,
+        }
         if let Some(&output) = graph.nodes[index].outputs().first()
             && !operation.moves()
         {
@@ -214,6 +228,47 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
+    /// Two nodes as one step, where the second one stands.
+    fn pair(&mut self, index: usize, taken: Taken, operations: &[Option<Operation>]) -> Result<(), CpuError> {
+        let node = self.graph.nodes[index];
+        let Some(&output) = node.outputs().first() else {
+            return Err(self.missing(format!("node `{}` has no result", node.name())));
+        };
+        let (x, other, out) = (self.input(taken.node, 0)?, self.operand(taken.other)?, self.operand(output)?);
+        let elements = self.graph.tensors[output as usize].elements();
+        let weight = self.optional(taken.node, 1)?;
+        self.steps.push(match (taken.what, &operations[taken.node]) {
+            (Fusion::Residual, &Some(Operation::RmsNorm { width, eps, offset })) => Step::RmsNorm {
+                norm: RmsNorm { width, eps, offset },
+                x,
+                weight,
+                residual: Some(other),
+                groups: self.extent(output, elements / width),
+                out,
+            },
+            (Fusion::Gated(kind), _) => {
+                Step::Gated { kind, gate: x, up: other, count: self.extent(output, elements), out }
+            }
+            (Fusion::Residual, _) => {
+                return Err(self.missing(format!("node `{}` adds to what is no norm", node.name())));
+            }
+        });
+        Ok(())
+    }
+
+    /// A map of quantised rows, joined with the step before when that maps the same rows.
+    fn dynamic_map(&mut self, x: Operand, rows: Extent, map: DynamicMap) {
+        if let Some(Step::DynamicLinear { x: before, rows: of, maps }) = self.steps.last_mut()
+            && (*before, *of) == (x, rows)
+            && maps.len() < MAX_MAPS
+            && maps[0].weights.geometry() == map.weights.geometry()
+        {
+            maps.push(map);
+        } else {
+            self.steps.push(Step::DynamicLinear { x, rows, maps: vec![map] });
+        }
+    }
+
     fn node(&mut self, index: usize, operation: &Operation) -> Result<(), CpuError> {
         let graph = self.graph;
         let node = graph.nodes[index];
@@ -238,18 +293,19 @@ impl Emit<'_, '_> {
                 };
                 let (x, bias) = (self.input(index, 0)?, self.optional(index, 2)?);
                 let rows = self.extent(out_tensor, groups);
-                match dynamic {
-                    true => Step::DynamicLinear { x, rows, weights: self.weights.tiles(weight)?, bias, out },
-                    false => {
-                        Step::Linear { x, rows, weights: self.weights.panels(weight, false)?, bias, out }
-                    }
+                if dynamic {
+                    let weights = self.weights.tiles(weight)?;
+                    self.dynamic_map(x, rows, DynamicMap { weights, bias, out });
+                    return Ok(());
                 }
+                Step::Linear { x, rows, weights: self.weights.panels(weight, false)?, bias, out }
             }
             Operation::MatMul { transpose_b } => self.mat_mul(index, *transpose_b, out)?,
             &Operation::RmsNorm { width, eps, offset } => Step::RmsNorm {
                 norm: RmsNorm { width, eps, offset },
                 x: self.input(index, 0)?,
                 weight: self.optional(index, 1)?,
+                residual: None,
                 groups: self.extent(out_tensor, groups * (last / width)),
                 out,
             },

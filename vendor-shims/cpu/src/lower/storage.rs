@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use shardwright_shim_abi::PortView;
 use shardwright_shim_abi::raw::SW_ROLE_STATE;
 
+use super::fuse::Fused;
 use super::graph::{Graph, Source, Tensor};
 use super::memory::{Life, plan};
 use super::recognise::Operation;
@@ -96,6 +97,7 @@ impl Storage {
         graph: &Graph<'_>,
         operations: &[Option<Operation>],
         rows: &Rows,
+        fused: &Fused,
     ) -> Result<Storage, CpuError> {
         let invalid =
             |reason: String| CpuError::InvalidGraph { entry: graph.entry.name().to_owned(), reason };
@@ -185,7 +187,7 @@ impl Storage {
         }
         storage.copy_crossed_inputs(graph, rows);
         storage.add_tables(graph, operations, rows);
-        storage.extend_lives(graph, operations);
+        storage.extend_lives(graph, operations, fused);
         let arena: Vec<usize> =
             (0..storage.roots.len()).filter(|root| storage.roots[*root].place == Place::Arena).collect();
         let lives: Vec<Life> = arena
@@ -374,15 +376,22 @@ impl Storage {
         }
     }
 
-    fn extend_lives(&mut self, graph: &Graph<'_>, operations: &[Option<Operation>]) {
+    fn extend_lives(&mut self, graph: &Graph<'_>, operations: &[Option<Operation>], fused: &Fused) {
         for (index, operation) in operations.iter().enumerate() {
             if operation.is_none() {
                 continue;
             }
+            // What a node reads that another one takes over is read there; what it would write is nowhere.
+            let reader = fused.taken[index].unwrap_or(index);
+            if let (Some(_), Some(&output)) = (fused.taken[index], graph.nodes[index].outputs().first())
+                && let Some(view) = self.views[output as usize]
+            {
+                self.roots[view.root].elements = 0;
+            }
             for input in graph.nodes[index].inputs().flatten() {
                 if let Some(view) = self.views[input as usize] {
                     let last = &mut self.roots[view.root].last;
-                    *last = index.max(*last);
+                    *last = reader.max(*last);
                 }
             }
         }

@@ -210,9 +210,22 @@ impl Bounds<'_> {
                 self.packed(weights)?;
                 self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)
             }
-            Step::DynamicLinear { x, rows, weights, bias, out } => {
-                self.tiles(weights)?;
-                self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)
+            Step::DynamicLinear { x, rows, maps } => {
+                ensure((1..=MAX_MAPS).contains(&maps.len()), || {
+                    format!("{} maps of the same rows", maps.len())
+                })?;
+                for (index, DynamicMap { weights, bias, out }) in maps.iter().enumerate() {
+                    self.tiles(weights)?;
+                    ensure(weights.geometry() == maps[0].weights.geometry(), || {
+                        format!("{weights:?} cut rows otherwise than {:?}", maps[0].weights)
+                    })?;
+                    self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)?;
+                    // Maps run side by side: what one writes, no other touches.
+                    for other in maps[index + 1..].iter().chain(&maps[..index]) {
+                        self.writes(*out, 0, &[&[other.out], other.bias.as_slice()].concat())?;
+                    }
+                }
+                Ok(())
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], batch, .. } => {
                 let (batches, reach_a, reach_b) = self.broadcast(batch)?;
@@ -221,13 +234,16 @@ impl Bounds<'_> {
                 self.reads(*b, product(&[reach_b, product(&[*k, *n])?])?)?;
                 self.writes(*out, product(&[batches, product(&[*m, *n])?])?, &[*a, *b])
             }
-            Step::RmsNorm { norm, x, weight, groups, out } => {
+            Step::RmsNorm { norm, x, weight, residual, groups, out } => {
                 let count = product(&[self.most(*groups)?, norm.width as u64])?;
                 self.reads(*x, count)?;
                 if let Some(weight) = weight {
                     self.reads(*weight, norm.width as u64)?;
                 }
-                self.writes(*out, count, &[&[*x], weight.as_slice()].concat())
+                if let Some(residual) = residual {
+                    self.reads(*residual, count)?;
+                }
+                self.writes(*out, count, &[&[*x], weight.as_slice(), residual.as_slice()].concat())
             }
             Step::L2Normalize { x, width, groups, out } | Step::Softmax { x, width, groups, out } => {
                 let count = product(&[self.most(*groups)?, *width])?;
@@ -283,6 +299,12 @@ impl Bounds<'_> {
                 let count = self.most(*count)?;
                 self.reads(*x, count)?;
                 self.writes(*out, count, &[*x])
+            }
+            Step::Gated { gate, up, count, out, .. } => {
+                let count = self.most(*count)?;
+                self.reads(*gate, count)?;
+                self.reads(*up, count)?;
+                self.writes(*out, count, &[*gate, *up])
             }
             Step::Binary { broadcast, outer, a, b, out, .. } => {
                 let (total, reach_a, reach_b) = self.broadcast(broadcast)?;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::CpuError;
 use crate::kernels::attention::Heads;
-use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::elementwise::{Binary, Broadcast, Gate, Unary};
 use crate::kernels::encoding::{Element, Encoding};
 use crate::kernels::integer::IntegerType;
 use crate::kernels::linear::PanelType;
@@ -171,6 +171,7 @@ macro_rules! coded_lists {
 coded_lists! {
     usize => MAX_LIST, "axes";
     u64 => MAX_LIST, "axes";
+    DynamicMap => MAX_MAPS as u64, "maps of the same rows";
     Port => MAX_PORTS, "bindings";
     Step => MAX_STEPS, "steps";
     Entry => MAX_ENTRIES, "entries";
@@ -191,6 +192,7 @@ macro_rules! coded_struct {
 coded_struct!(Operand { place, offset, elements });
 coded_struct!(PackedWeights { offset, kind, scales, inputs, outputs });
 coded_struct!(PackedTiles { offset, kind, scales, inputs, outputs });
+coded_struct!(DynamicMap { weights, bias, out });
 coded_struct!(RmsNorm { width, eps, offset });
 coded_struct!(Heads { heads, kv_heads, head_dim, scale, softcap });
 coded_struct!(Broadcast { shape, a, b });
@@ -234,6 +236,7 @@ coded_enum!(Element { 0 => F32, 1 => F16, 2 => Bf16, 3 => U16, 4 => I16, 5 => U8
 coded_enum!(PortDirection { 0 => Input, 1 => Output, 2 => State, 3 => StateRead });
 coded_enum!(Reduction { 0 => Sum, 1 => Mean, 2 => Max });
 coded_enum!(Binary { 0 => Add, 1 => Sub, 2 => Mul, 3 => Div });
+coded_enum!(Gate { 0 => Gelu, 1 => Silu });
 coded_enum!(AttentionKeys { 0 => State { capacity }, 1 => Rows { causal } });
 coded_enum!(Unary {
     0 => Copy, 1 => Gelu, 2 => Silu, 3 => Softcap(value), 4 => Add(value), 5 => Mul(value), 6 => Max(value), 7 => Neg,
@@ -242,7 +245,7 @@ coded_enum!(Unary {
 coded_enum!(Step {
     0 => Linear { x, rows, weights, bias, out },
     1 => MatMul { a, b, out, sizes, transpose_b, batch },
-    2 => RmsNorm { norm, x, weight, groups, out },
+    2 => RmsNorm { norm, x, weight, residual, groups, out },
     3 => L2Normalize { x, width, groups, out },
     4 => Softmax { x, width, groups, out },
     5 => Reduce { kind, x, width, groups, out },
@@ -254,10 +257,11 @@ coded_enum!(Step {
     11 => Copy { copy, source, target },
     12 => StateUpdate { state, width, new, slots, rows },
     13 => ZeroTail { target, per_row },
-    14 => DynamicLinear { x, rows, weights, bias, out },
+    14 => DynamicLinear { x, rows, maps },
     15 => Decode { source, count, out },
     16 => Encode { x, count, target },
     17 => Nearest { encoding, count, values },
+    18 => Gated { kind, gate, up, count, out },
 });
 
 /// The program's bytes; equal programs give equal bytes.

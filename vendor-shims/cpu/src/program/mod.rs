@@ -8,7 +8,10 @@ mod codec;
 mod step;
 
 pub use codec::{Reader, decode, encode};
-pub use step::{AttentionKeys, Extent, Operand, PackedScales, PackedTiles, PackedWeights, Place, Step};
+pub use step::{
+    AttentionKeys, DynamicMap, Extent, MAX_MAPS, Operand, PackedScales, PackedTiles, PackedWeights, Place,
+    Step,
+};
 
 use crate::kernels::encoding::Encoding;
 

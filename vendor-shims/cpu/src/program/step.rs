@@ -1,5 +1,5 @@
 use crate::kernels::attention::Heads;
-use crate::kernels::elementwise::{Binary, Broadcast, Unary};
+use crate::kernels::elementwise::{Binary, Broadcast, Gate, Unary};
 use crate::kernels::encoding::Encoding;
 use crate::kernels::integer::{Geometry, IntegerType};
 use crate::kernels::linear::PanelType;
@@ -146,6 +146,20 @@ impl PackedTiles {
     }
 }
 
+/// Most maps that share the rows they read.
+pub const MAX_MAPS: usize = 4;
+
+/// One of the maps of a [`Step::DynamicLinear`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DynamicMap {
+    /// Packed `[outputs, inputs]`.
+    pub weights: PackedTiles,
+    /// `[outputs]`
+    pub bias: Option<Operand>,
+    /// `[rows, outputs]`
+    pub out: Operand,
+}
+
 /// Where the keys of an attention come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionKeys {
@@ -177,18 +191,14 @@ pub enum Step {
         /// `[rows, outputs]`
         out: Operand,
     },
-    /// As [`Step::Linear`] over integer weights, each row of `x` quantised to eight bits first, in scratch memory.
+    /// As [`Step::Linear`] over integer weights, each row of `x` quantised to eight bits first, in scratch memory, for all maps of it.
     DynamicLinear {
         /// `[rows, inputs]`
         x: Operand,
         /// Rows.
         rows: Extent,
-        /// Packed `[outputs, inputs]`.
-        weights: PackedTiles,
-        /// `[outputs]`
-        bias: Option<Operand>,
-        /// `[rows, outputs]`
-        out: Operand,
+        /// 1 to [`MAX_MAPS`] maps, whose weights cut the inputs into the same blocks.
+        maps: Vec<DynamicMap>,
     },
     /// Batched product of two computed matrices; the right one is packed in scratch memory.
     MatMul {
@@ -213,6 +223,8 @@ pub enum Step {
         x: Operand,
         /// `[width]`
         weight: Option<Operand>,
+        /// Added to the result.
+        residual: Option<Operand>,
         /// Groups.
         groups: Extent,
         /// Result.
@@ -308,6 +320,19 @@ pub enum Step {
         kind: Unary,
         /// Values.
         x: Operand,
+        /// Values.
+        count: Extent,
+        /// Result.
+        out: Operand,
+    },
+    /// `f(gate) · up`
+    Gated {
+        /// Function.
+        kind: Gate,
+        /// Values.
+        gate: Operand,
+        /// Values.
+        up: Operand,
         /// Values.
         count: Extent,
         /// Result.

@@ -50,8 +50,13 @@ impl Amx {
     /// When `bytes` is zero, above [`MOST_BYTES`], or no multiple of four.
     pub fn configure(self, bytes: usize) -> Configured {
         assert!((1..=MOST_BYTES).contains(&bytes) && bytes.is_multiple_of(4), "tiles of {bytes} bytes");
-        let mut configuration =
-            Configuration { palette: 1, start_row: 0, reserved: [0; 14], column_bytes: [0; 16], rows: [0; 16] };
+        let mut configuration = Configuration {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            column_bytes: [0; 16],
+            rows: [0; 16],
+        };
         for register in 0..8 {
             // 0–3 sums, 4 and 5 rows of the left operand, 6 and 7 quads of the right one.
             let (rows, columns) = match register {

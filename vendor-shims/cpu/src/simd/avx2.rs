@@ -146,6 +146,17 @@ unsafe impl Simd for Avx2 {
         unsafe { widen(_mm_loadu_si128(source.cast())) }
     }
     #[inline(always)]
+    unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
+        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory written.
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvttps_epi32(v.0), _mm256_cvttps_epi32(v.1));
+            // Packing interleaves the halves of both: 0–3, 8–11, 4–7, 12–15.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(target.cast(), bytes)
+        }
+    }
+    #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
         unsafe { widen(nibbles(source)) }

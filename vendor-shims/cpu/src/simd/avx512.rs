@@ -66,6 +66,11 @@ unsafe impl Simd for Avx512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(source.cast()))) }
     }
     #[inline(always)]
+    unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        unsafe { _mm_storeu_si128(target.cast(), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v))) }
+    }
+    #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(super::avx2::nibbles(source))) }

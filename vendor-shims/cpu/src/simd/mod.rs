@@ -79,6 +79,11 @@ pub unsafe trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `target` is writable for 16 u16.
     unsafe fn store_f16(self, target: *mut u16, v: Self::V);
+    /// Sixteen integral values within −128 and 127 as bytes.
+    ///
+    /// # Safety
+    /// `target` is writable for 16 bytes.
+    unsafe fn store_i8(self, target: *mut i8, v: Self::V);
     /// Sixteen values to `target`.
     ///
     /// # Safety

@@ -93,6 +93,16 @@ unsafe impl Simd for Neon {
         unsafe { widen(vld1q_s8(source)) }
     }
     #[inline(always)]
+    unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
+        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+        unsafe {
+            let words = v.map(|quarter| vqmovn_s32(vcvtq_s32_f32(quarter)));
+            let bytes = [vcombine_s16(words[0], words[1]), vcombine_s16(words[2], words[3])]
+                .map(|half| vqmovn_s16(half));
+            vst1q_s8(target, vcombine_s8(bytes[0], bytes[1]))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
         unsafe {

@@ -107,6 +107,13 @@ unsafe impl Simd for Scalar {
         each(|lane| f32::from(unsafe { source.add(lane).read() }))
     }
     #[inline(always)]
+    unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
+        for (lane, value) in v.into_iter().enumerate() {
+            // SAFETY: the caller grants 16 bytes.
+            unsafe { target.add(lane).write(value as i8) }
+        }
+    }
+    #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
         each(|lane| {
             // SAFETY: the caller grants 8 bytes.

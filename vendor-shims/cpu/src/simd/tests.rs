@@ -34,6 +34,9 @@ fn trace<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16
         push(s.load_i8(half.as_ptr().cast()));
         push(s.load_i4(half.as_ptr().cast()));
         push(s.load_i2(half.as_ptr().cast()));
+        let mut bytes = [0i8; 16];
+        s.store_i8(bytes.as_mut_ptr(), s.load_i8(half.as_ptr().cast()));
+        push(s.load_i8(bytes.as_ptr()));
         let mut narrow = [0u16; 16];
         s.store_f16(narrow.as_mut_ptr(), va);
         push(s.load_f16(narrow.as_ptr()));

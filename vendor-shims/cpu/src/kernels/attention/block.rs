@@ -289,32 +289,29 @@ fn results<S: Simd>(
     // Positions that all rows see, and around them what only some see: each row in ascending order.
     let common_start = rows.iter().map(|row| row.start).max().unwrap_or(0);
     let common_end = rows.iter().map(|row| row.start + row.count as u64).min().unwrap_or(0).max(common_start);
-    let mut passes: Vec<(usize, usize, u64, u64)> = Vec::with_capacity(3 * queries);
-    for query in 0..queries {
+    let end = |row: Visible| row.start + row.count as u64;
+    let before = (0..queries).map(|query| {
         let row = rows[query / group];
-        passes.push((query, 1, row.start, common_start.min(row.start + row.count as u64)));
-    }
-    let mut from = common_start;
-    while from < common_end {
+        (query, 1, row.start, common_start.min(end(row)))
+    });
+    let runs = (common_end - common_start).div_ceil(KEY_BLOCK as u64);
+    let tile = queries_of_tile::<S>();
+    let common = (0..runs).flat_map(|run| {
+        let from = common_start + run * KEY_BLOCK as u64;
         let to = common_end.min(from + KEY_BLOCK as u64);
-        let mut query = 0;
-        while query < queries {
-            let tile = queries_of_tile::<S>().min(queries - query);
-            passes.push((query, tile, from, to));
-            query += tile;
-        }
-        from = to;
-    }
-    for query in 0..queries {
+        (0..queries).step_by(tile).map(move |query| (query, tile.min(queries - query), from, to))
+    });
+    let after = (0..queries).map(|query| {
         let row = rows[query / group];
-        let end = row.start + row.count as u64;
-        passes.push((query, 1, common_end.max(common_start.min(end)), end));
+        (query, 1, common_end.max(common_start.min(end(row))), end(row))
+    });
+    for query in 0..queries {
         // SAFETY: these values are ours alone.
         unsafe { target(query).write_bytes(0, count) };
     }
     // The run that is widened at present: queries of a block read the same one, tile after tile.
     let mut held = None;
-    for (query, tile, from, to) in passes {
+    for (query, tile, from, to) in before.chain(common).chain(after) {
         let mut at = from;
         while at < to {
             let row = slot(at, capacity);

@@ -97,7 +97,7 @@ fn per_thread(heads: Heads, keys: usize) -> Option<usize> {
     many.max(one).checked_add(rows.checked_mul(group)?)
 }
 
-/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes.
+/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes; `blocks` is room that is used again from call to call.
 ///
 /// # Panics
 /// When a length does not fit the dimensions or a row sees more than `capacity` keys.
@@ -108,6 +108,7 @@ pub fn attention(
     heads: Heads,
     operands: Operands<'_>,
     visible: &[Visible],
+    blocks: &mut Vec<Block>,
     scratch: &mut [f32],
     out: &mut [f32],
 ) {
@@ -131,7 +132,8 @@ pub fn attention(
     let (widened, scratch) = scratch.split_at_mut(room * pool.threads());
 
     let group = heads.heads / heads.kv_heads;
-    let blocks = blocks_of(visible, block_rows(group, keys));
+    join(visible, block_rows(group, keys), blocks);
+    let blocks = &*blocks;
     let units = blocks.len() * heads.kv_heads;
     let total: u64 = visible.iter().map(|row| row.count as u64).sum();
     let work = total.saturating_mul(2 * width as u64);
@@ -216,7 +218,7 @@ pub fn attention(
 
 /// Consecutive rows and the positions that at least one of them may see.
 #[derive(Clone, Copy, Debug)]
-struct Block {
+pub struct Block {
     row: usize,
     rows: usize,
     start: u64,
@@ -224,8 +226,8 @@ struct Block {
 }
 
 /// Joins neighbours while the union of what they see stays close to what each sees.
-fn blocks_of(visible: &[Visible], most: usize) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::with_capacity(visible.len().div_ceil(most.max(1)));
+fn join(visible: &[Visible], most: usize, blocks: &mut Vec<Block>) {
+    blocks.clear();
     let largest = visible.iter().map(|row| row.count).max().unwrap_or(0);
     for (row, seen) in visible.iter().enumerate() {
         let end = seen.start.saturating_add(seen.count as u64);
@@ -241,7 +243,6 @@ fn blocks_of(visible: &[Visible], most: usize) -> Vec<Block> {
         }
         blocks.push(Block { row, rows: 1, start: seen.start, count: seen.count });
     }
-    blocks
 }
 
 #[cfg(test)]

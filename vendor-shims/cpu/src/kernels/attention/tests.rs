@@ -44,7 +44,7 @@ fn run(level: Level, threads: usize, heads: Heads, operands: Operands<'_>, visib
     let encoded = operands.k.direct().is_none() || operands.v.direct().is_none();
     let mut scratch = vec![f32::NAN; scratch_values(heads, operands.capacity, threads, encoded).unwrap()];
     let mut out = vec![f32::NAN; visible.len() * heads.heads * heads.head_dim];
-    attention(level, &pool, heads, operands, visible, &mut scratch, &mut out);
+    attention(level, &pool, heads, operands, visible, &mut Vec::new(), &mut scratch, &mut out);
     out
 }
 

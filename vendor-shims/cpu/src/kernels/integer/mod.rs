@@ -125,80 +125,104 @@ fn integers_of(values: &mut [f32]) -> &mut [i32] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
-/// Writes `out[r][n]` for `rows` rows of `x [rows, inputs]`.
+/// One of the maps of the same rows.
+pub struct Map<'a> {
+    /// Packed `[outputs, inputs]`.
+    pub weights: Tiles<'a>,
+    /// `[outputs]`
+    pub bias: Option<&'a [f32]>,
+    /// `[rows, outputs]`
+    pub out: &'a mut [f32],
+}
+
+/// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised once, and all maps are one job.
 ///
 /// # Panics
-/// When a length does not fit the dimensions, or the weights have no scales.
+/// When there are no maps or more than `N`, a length does not fit the dimensions, weights have no scales, or maps cut the inputs into
+/// different blocks.
 #[allow(clippy::too_many_arguments, reason = "operands and where to work")]
-pub fn integer_linear(
+pub fn integer_linear<const N: usize>(
     level: Level,
     dot: DotLevel,
     pool: &Pool,
     x: &[f32],
-    weights: Tiles<'_>,
-    bias: Option<&[f32]>,
+    maps: [Option<Map<'_>>; N],
     rows: usize,
     scratch: &mut [f32],
-    out: &mut [f32],
 ) {
-    let Tiles { inputs, outputs, .. } = weights;
-    let geometry = weights.geometry();
-    assert!(x.len() >= rows * inputs && out.len() >= rows * outputs, "activations shorter than the rows");
-    assert!(bias.is_none_or(|bias| bias.len() >= outputs), "bias shorter than the outputs");
-    weights.check(geometry);
+    let geometry = maps.iter().flatten().next().expect("a map").weights.geometry();
+    assert!(x.len() >= rows * geometry.inputs, "activations shorter than the rows");
     let layout = Layout::new(geometry, rows, pool.threads()).expect("rows that fit in memory");
     let (q, rest) = scratch[..layout.end].split_at_mut(layout.sums);
     let (sums, rest) = rest.split_at_mut(layout.scales - layout.sums);
     let (scales, ready) = rest.split_at_mut(layout.ready - layout.scales);
     let (q, sums, ready) = (bytes_of(q), integers_of(sums), bytes_of(ready));
     quantise_rows(level, pool, x, geometry, rows, q, sums, scales);
-    let operands = Operands { weights, geometry, rows: Rows { q, sums, scales }, bias };
-    let target = Target { out: SharedOutput::new(out), stride: outputs };
-    let panels = weights.panels();
+    let quantised = Rows { q, sums, scales };
+    let maps = maps.map(|map| {
+        map.map(|Map { weights, bias, out }| {
+            weights.check(geometry);
+            assert!(weights.geometry() == geometry, "maps of the same rows cut them into different blocks");
+            assert!(out.len() >= rows * weights.outputs, "results shorter than the rows");
+            assert!(bias.is_none_or(|bias| bias.len() >= weights.outputs), "bias shorter than the outputs");
+            let target = Target { out: SharedOutput::new(out), stride: weights.outputs };
+            (Operands { weights, geometry, rows: quantised, bias }, target)
+        })
+    });
+    let panels: usize = maps.iter().flatten().map(|(operands, _)| operands.weights.panels()).sum();
     let shared = pool.worth(rows as u64 * panels as u64 * (LANES * geometry.length) as u64 / CHEAPER);
     let threads = if shared { pool.threads() } else { 1 };
-    let run = |tasks: usize, body: &(dyn Fn(usize, usize) + Sync)| match shared {
-        true => pool.run_indexed(tasks, body),
-        false => (0..tasks).for_each(|task| body(task, 0)),
+    // Tasks of one map after those of another.
+    let run = |tasks_of: &dyn Fn(usize) -> usize,
+               body: &(dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync)| {
+        let mut ends = [0; N];
+        let mut tasks = 0;
+        for (end, map) in ends.iter_mut().zip(&maps) {
+            tasks += map.as_ref().map_or(0, |(operands, _)| tasks_of(operands.weights.panels()));
+            *end = tasks;
+        }
+        let body = |task: usize, thread: usize| {
+            let index = ends.iter().take_while(|end| **end <= task).count();
+            let begin = if index == 0 { 0 } else { ends[index - 1] };
+            if let Some(Some(map)) = maps.get(index) {
+                body(map, task - begin, thread);
+            }
+        };
+        match shared {
+            true => pool.run_indexed(tasks, &body),
+            false => (0..tasks).for_each(|task| body(task, 0)),
+        }
     };
     if rows < MANY {
         // A task is a run of panels, read once from front to back.
-        let part = panels.div_ceil(threads * 4).max(if threads == 1 { panels } else { 4 });
-        run(panels.div_ceil(part), &|task, _| {
+        let part = panels.div_ceil(threads * 4).max(if threads == 1 { panels } else { 4 }).max(1);
+        run(&|panels| panels.div_ceil(part), &|(operands, target), task, _| {
             let first = task * part;
-            stream_at(dot, operands, rows, first, part.min(panels - first), target);
+            let panels = part.min(operands.weights.panels() - first);
+            stream_at(dot, *operands, rows, first, panels, *target);
         });
         return;
     }
     let groups = panels.div_ceil(GROUP);
-    let part = rows.div_ceil((threads * 4).div_ceil(groups)).max(LEAST_ROWS);
+    let part = rows.div_ceil((threads * 4).div_ceil(groups.max(1))).max(LEAST_ROWS);
     let blocks = rows.div_ceil(part);
     let room = GROUP * LANES * geometry.length;
     let ready = SharedOutput::new(ready);
-    run(groups * blocks, &|task, thread| {
+    run(&|panels| panels.div_ceil(GROUP) * blocks, &|(operands, target), task, thread| {
         let (panel, row) = (task / blocks * GROUP, task % blocks * part);
+        let (rows, panels) = (part.min(rows - row), GROUP.min(operands.weights.panels() - panel));
         // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
         let ready = unsafe { ready.part(thread * room, room) };
         #[cfg(target_arch = "x86_64")]
         if dot == DotLevel::Amx
-            && amx::takes(&operands)
+            && amx::takes(operands)
             && let Some(amx) = crate::simd::amx::Amx::detect()
         {
-            let (rows, panels) = (part.min(rows - row), GROUP.min(panels - panel));
             // SAFETY: the layout has room for the rows that are read beyond the last.
-            unsafe { amx::multiply(amx, operands, row, rows, panel, panels, ready, target) };
+            unsafe { amx::multiply(amx, *operands, row, rows, panel, panels, ready, *target) };
             return;
         }
-        multiply_at(
-            dot,
-            operands,
-            row,
-            part.min(rows - row),
-            panel,
-            GROUP.min(panels - panel),
-            ready,
-            target,
-        );
+        multiply_at(dot, *operands, row, rows, panel, panels, ready, *target);
     });
 }
 

@@ -59,7 +59,8 @@ fn everywhere(x: &[f32], tiles: Tiles<'_>, bias: Option<&[f32]>, rows: usize) ->
             let mut out = vec![f32::NAN; rows * tiles.outputs];
             let mut scratch = vec![f32::NAN; scratch_values(tiles.geometry(), rows, threads).expect("small")];
             let pool = Pool::eager(threads);
-            integer_linear(Level::detect(), dot, &pool, x, tiles, bias, rows, &mut scratch, &mut out);
+            let map = Map { weights: tiles, bias, out: &mut out };
+            integer_linear(Level::detect(), dot, &pool, x, [Some(map)], rows, &mut scratch);
             all.push((format!("{} with {threads} threads", dot.name()), out));
         }
     }
@@ -243,4 +244,45 @@ fn rows_of_zeros_of_nothing_and_of_no_numbers() {
 fn scratch_memory_that_no_machine_has_is_none() {
     assert_eq!(scratch_values(Geometry::new(1 << 20, None), usize::MAX / 4, 1), None);
     assert_eq!(scratch_values(Geometry::new(640, None), 1, 64), Some(160 + 16 + 16));
+}
+
+#[test]
+fn maps_of_the_same_rows_give_what_each_gives_alone() {
+    let (inputs, widths) = (96, [40, 16, 7]);
+    for rows in [1, 5, 70] {
+        let x = values(rows * inputs, 11);
+        for kind in KINDS {
+            let geometry = Geometry::new(inputs, None);
+            let integers = widths.map(|outputs| Integers::new(kind, geometry, outputs, outputs as u64));
+            let scales = values(widths[0], 12);
+            let bias = values(widths[0], 13);
+            let tiles = |at: usize| Tiles {
+                kind,
+                data: &integers[at].packed,
+                scales: Scales::PerOutput(&scales),
+                inputs,
+                outputs: widths[at],
+            };
+            for dot in DotLevel::available() {
+                for threads in [1, 3] {
+                    let pool = Pool::eager(threads);
+                    let mut scratch = vec![f32::NAN; scratch_values(geometry, rows, threads).expect("small")];
+                    let alone = [0, 1, 2].map(|at| {
+                        let mut out = vec![f32::NAN; rows * widths[at]];
+                        let map = Map { weights: tiles(at), bias: (at == 1).then_some(&bias), out: &mut out };
+                        integer_linear(Level::detect(), dot, &pool, &x, [Some(map)], rows, &mut scratch);
+                        out
+                    });
+                    let mut outs = widths.map(|outputs| vec![f32::NAN; rows * outputs]);
+                    let [a, b, c] = &mut outs;
+                    let map = |at, bias, out| Some(Map { weights: tiles(at), bias, out });
+                    let maps = [map(0, None, a), map(1, Some(&bias[..]), b), map(2, None, c), None];
+                    integer_linear(Level::detect(), dot, &pool, &x, maps, rows, &mut scratch);
+                    for (alone, together) in alone.iter().zip(&outs) {
+                        assert_eq!(bits(alone), bits(together), "{} with {threads} threads", dot.name());
+                    }
+                }
+            }
+        }
+    }
 }

@@ -193,20 +193,26 @@ unsafe fn tile<
             }
         }
     }
-    for r in 0..ROWS {
-        for p in 0..PANELS {
-            match MODE {
-                SCALED => finish_scaled(f, values[r][p], operands, row + r, panel + p, target),
-                LONG => finish(totals[r][p], operands, row + r, panel + p, target),
-                _ => finish(lanes[r][p].map(f64::from), operands, row + r, panel + p, target),
-            }
+    // A count that the compiler cannot see keeps it from writing the end of a tile out once per result.
+    for result in 0..std::hint::black_box(ROWS * PANELS) {
+        let (r, p) = (result / PANELS, result % PANELS);
+        match MODE {
+            SCALED => finish_scaled(f, values[r][p], operands, row + r, panel + p, target),
+            LONG => finish(totals[r][p], operands, row + r, panel + p, target),
+            _ => finish(lanes[r][p].map(f64::from), operands, row + r, panel + p, target),
         }
     }
 }
 
 /// Results of one row and panel from exact sums.
 #[inline(always)]
-pub(super) fn finish(sums: [f64; LANES], operands: Operands<'_>, row: usize, panel: usize, target: Target<'_>) {
+pub(super) fn finish(
+    sums: [f64; LANES],
+    operands: Operands<'_>,
+    row: usize,
+    panel: usize,
+    target: Target<'_>,
+) {
     let Scales::PerOutput(scales) = operands.weights.scales else { return };
     let column = panel * LANES;
     let columns = LANES.min(operands.weights.outputs - column);

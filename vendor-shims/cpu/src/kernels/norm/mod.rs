@@ -33,49 +33,72 @@ fn over_groups(pool: &Pool, groups: usize, width: usize, body: &(dyn Fn(usize, u
     pool.run(groups.div_ceil(grain), &|task| body(task * grain, grain.min(groups - task * grain)));
 }
 
-/// Normalises `groups` groups of `x` to `out`; `weight` holds `width` values.
+/// Normalises `groups` groups of `x` to `out`; `weight` holds `width` values, and `residual`, as many as `x`, is added at the end.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
+#[allow(clippy::too_many_arguments, reason = "operands and where to work")]
 pub fn rms_norm(
     level: Level,
     pool: &Pool,
     norm: RmsNorm,
     x: &[f32],
     weight: Option<&[f32]>,
+    residual: Option<&[f32]>,
     groups: usize,
     out: &mut [f32],
 ) {
     let width = norm.width;
+    assert!(
+        residual.is_none_or(|residual| residual.len() >= groups * width),
+        "fewer values to add than groups"
+    );
     assert!(x.len() >= groups * width && out.len() >= groups * width, "values shorter than the groups");
     assert!(weight.is_none_or(|weight| weight.len() >= width), "weight shorter than the group");
     let out = SharedOutput::new(out);
     over_groups(pool, groups, width, &|first, count| {
         // SAFETY: every task has its own groups.
         let out = unsafe { out.part(first * width, count * width) };
-        rms_groups_at(level, norm, &x[first * width..(first + count) * width], weight, out);
+        let range = first * width..(first + count) * width;
+        let residual = residual.map(|residual| &residual[range.clone()]);
+        rms_groups_at(level, norm, &x[range], weight, residual, out);
     });
 }
 
-dispatch! { fn rms_groups_at => rms_groups(norm: RmsNorm, x: &[f32], weight: Option<&[f32]>, out: &mut [f32]) }
+dispatch! {
+    fn rms_groups_at => rms_groups(
+        norm: RmsNorm, x: &[f32], weight: Option<&[f32]>, residual: Option<&[f32]>, out: &mut [f32],
+    )
+}
 
 #[inline(always)]
-fn rms_groups<S: Simd>(s: S, norm: RmsNorm, x: &[f32], weight: Option<&[f32]>, out: &mut [f32]) {
+fn rms_groups<S: Simd>(
+    s: S,
+    norm: RmsNorm,
+    x: &[f32],
+    weight: Option<&[f32]>,
+    residual: Option<&[f32]>,
+    out: &mut [f32],
+) {
     if norm.width == 0 {
         return;
     }
-    for (x, out) in x.chunks_exact(norm.width).zip(out.chunks_exact_mut(norm.width)) {
+    for (group, (x, out)) in x.chunks_exact(norm.width).zip(out.chunks_exact_mut(norm.width)).enumerate() {
+        let residual = residual.map(|residual| &residual[group * norm.width..][..norm.width]);
         let mean = sum_of_squares(s, x) / norm.width as f32;
         let factor = s.splat(1.0 / (mean + norm.eps).sqrt());
         let mut at = 0;
         while at < norm.width {
             let lanes = LANES.min(norm.width - at);
-            // SAFETY: `at + lanes` ≤ `width`, which all three hold.
+            // SAFETY: `at + lanes` ≤ `width`, which all of them hold.
             unsafe {
                 let mut value = s.mul(s.load_partial(x.as_ptr().add(at), lanes), factor);
                 if let Some(weight) = weight {
                     let weight = s.load_partial(weight.as_ptr().add(at), lanes);
                     value = s.mul(value, s.add(weight, s.splat(norm.offset)));
+                }
+                if let Some(residual) = residual {
+                    value = s.add(s.load_partial(residual.as_ptr().add(at), lanes), value);
                 }
                 s.store_partial(out.as_mut_ptr().add(at), lanes, value);
             }

@@ -39,7 +39,15 @@ proptest! {
         let run = |level, threads| {
             let pool = Pool::eager(threads);
             let mut out = vec![vec![f32::NAN; x.len()]; 3];
-            rms_norm(level, &pool, norm, x, with_weight.then_some(weight), groups, &mut out[0]);
+            rms_norm(level, &pool, norm, x, with_weight.then_some(weight), None, groups, &mut out[0]);
+            // A residual is added to what would be there without it.
+            let residual: Vec<f32> = x.iter().rev().copied().collect();
+            let mut added = vec![0.0; out[0].len()];
+            let weight = with_weight.then_some(weight);
+            rms_norm(level, &pool, norm, x, weight, Some(&residual), groups, &mut added);
+            for ((added, plain), residual) in added.iter().zip(&out[0]).zip(&residual) {
+                assert_eq!(added.to_bits(), (residual + plain).to_bits());
+            }
             l2_normalize(level, &pool, x, width, groups, &mut out[1]);
             softmax(level, &pool, x, width, groups, &mut out[2]);
             out

@@ -1,0 +1,79 @@
+use crate::kernels::math;
+use crate::pool::{Pool, SharedOutput};
+use crate::simd::{LANES, Level, Simd, dispatch};
+
+/// The function of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Gelu in its tanh form.
+    Gelu,
+    /// `x / (1 + e^−x)`
+    Silu,
+}
+
+/// Values of one task.
+const GRAIN: usize = 1 << 13;
+
+/// `out[i] = f(gate[i]) · up[i]` for the first `count` values, to the bits of the function followed by the product.
+///
+/// # Panics
+/// When an operand is shorter than `count`.
+pub fn gated(level: Level, pool: &Pool, kind: Gate, gate: &[f32], up: &[f32], count: usize, out: &mut [f32]) {
+    assert!(gate.len() >= count && up.len() >= count && out.len() >= count, "values shorter than the count");
+    // The function costs about eight multiply-adds.
+    if !pool.worth(9 * count as u64) {
+        return values_at(level, kind, &gate[..count], &up[..count], &mut out[..count]);
+    }
+    let out = SharedOutput::new(out);
+    pool.run(count.div_ceil(GRAIN), &|task| {
+        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+        let range = start..start + length;
+        // SAFETY: every task has its own values.
+        values_at(level, kind, &gate[range.clone()], &up[range], unsafe { out.part(start, length) });
+    });
+}
+
+dispatch! { fn values_at => values(kind: Gate, gate: &[f32], up: &[f32], out: &mut [f32]) }
+
+#[inline(always)]
+fn values<S: Simd>(s: S, kind: Gate, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let chunks = gate.chunks(LANES).zip(up.chunks(LANES)).zip(out.chunks_mut(LANES));
+    for ((gate, up), out) in chunks {
+        let count = out.len();
+        // SAFETY: the three chunks hold `count` ≤ 16 values each.
+        unsafe {
+            let gate = s.load_partial(gate.as_ptr(), count);
+            let value = match kind {
+                Gate::Gelu => math::gelu(s, gate),
+                Gate::Silu => math::silu(s, gate),
+            };
+            s.store_partial(out.as_mut_ptr(), count, s.mul(value, s.load_partial(up.as_ptr(), count)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::elementwise::{Unary, unary};
+
+    #[test]
+    fn gives_the_bits_of_the_function_and_the_product() {
+        let count = 20_011;
+        let gate: Vec<f32> = (0..count).map(|at| (at as f32 - 1e4) / 900.0).collect();
+        let up: Vec<f32> = (0..count).map(|at| ((at * 31) % 57) as f32 / 9.0 - 3.0).collect();
+        for (kind, function) in [(Gate::Gelu, Unary::Gelu), (Gate::Silu, Unary::Silu)] {
+            let mut expected = vec![0.0; count];
+            unary(Level::Scalar, &Pool::eager(1), function, &gate, count, &mut expected);
+            expected.iter_mut().zip(&up).for_each(|(value, up)| *value *= up);
+            for level in Level::available() {
+                for threads in [1, 2] {
+                    let mut out = vec![9.0; count];
+                    gated(level, &Pool::eager(threads), kind, &gate, &up, count, &mut out);
+                    let same = out.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(same, "{kind:?} at {} with {threads} threads", level.name());
+                }
+            }
+        }
+    }
+}
