@@ -1,0 +1,106 @@
+//! Steps of a program allocate nothing: what a run takes from the allocator does not grow with the model.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use shardwright_shim_abi::raw::*;
+use support::*;
+
+struct Counting;
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes everything on.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller grants.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller grants.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const WIDTH: u64 = 64;
+
+/// So many blocks of attention and a gate, all between one input and one output.
+fn blocks(count: u64, rows: u64) -> Builder {
+    let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
+    let mut h = b.input("x", SW_ROLE_GATHERED, &[rows, WIDTH]);
+    let positions = b.input("positions", SW_ROLE_POSITIONS, &[rows]);
+    let norm_weight = weight("norm", &[WIDTH], &values(WIDTH as usize, 3, 1.0), SW_DTYPE_F32);
+    for layer in 0..count {
+        let stored: Vec<i32> =
+            values((WIDTH * WIDTH) as usize, layer, 127.0).iter().map(|value| *value as i32).collect();
+        let matrix = |name: &str| {
+            let kind = (SW_QUANTISATION_PER_CHANNEL, 0);
+            let name = format!("{layer}.{name}");
+            integers(&name, &[WIDTH, WIDTH], &stored, SW_DTYPE_I8, kind, &[1e-3; WIDTH as usize], 0)
+        };
+        let map = |b: &mut Builder, x, name: &str| {
+            let w = b.constant(&matrix(name));
+            b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, WIDTH], vec![])
+        };
+        let a = b.norm(h, Some(&norm_weight), WIDTH, 1.0);
+        let [q, k, v] = ["q", "k", "v"].map(|name| map(&mut b, a, name));
+        let attributes = vec![
+            Attribute::Integer("head_dim", 16),
+            Attribute::Float("theta", 10000.0),
+            Attribute::Integer("rotated_pairs", 8),
+            Attribute::Float("factor", 1.0),
+        ];
+        let q = b.node(SW_OP_ROPE, &[q, positions], &[rows, WIDTH], attributes);
+        let attributes = vec![
+            Attribute::Integer("heads", 4),
+            Attribute::Integer("kv_heads", 4),
+            Attribute::Integer("head_dim", 16),
+            Attribute::Float("scale", 0.25),
+            Attribute::Float("softcap", 0.0),
+            Attribute::Integer("window", 0),
+            Attribute::Integer("causal", 1),
+            Attribute::Text("keys", "rows"),
+        ];
+        let o = b.node(SW_OP_ATTENTION, &[q, k, v, positions], &[rows, WIDTH], attributes);
+        let o = map(&mut b, o, "o");
+        let o = b.norm(o, Some(&norm_weight), WIDTH, 1.0);
+        h = b.binary(SW_OP_ADD, h, o);
+        let [gate, up] = ["gate", "up"].map(|name| map(&mut b, h, name));
+        let gate = b.unary(SW_OP_GELU, gate, vec![]);
+        h = b.binary(SW_OP_MUL, gate, up);
+    }
+    b.output("y", SW_ROLE_TAP, h);
+    b
+}
+
+/// Allocations of a run, after some that make room.
+fn allocations(count: u64, rows: u64) -> usize {
+    let host = open(&[("threads", "2")]).expect("opened");
+    let compiled = host.compile(&[blocks(count, rows).build()], &[]).expect("compiled");
+    let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
+    let mut bound = HashMap::from([
+        ("x".to_owned(), Bound::F32(values((rows * WIDTH) as usize, 7, 2.0))),
+        ("positions".to_owned(), Bound::I32((0..rows as i32).collect())),
+    ]);
+    let mut run = || loaded.run("encode", rows as usize, &mut bound).expect("ran");
+    (0..3).for_each(|_| run());
+    let before = COUNT.load(Ordering::Relaxed);
+    (0..10).for_each(|_| run());
+    COUNT.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn what_a_run_allocates_does_not_grow_with_the_model() {
+    for rows in [1, 40] {
+        let (one, many) = (allocations(1, rows), allocations(12, rows));
+        // Ten runs; what the system's threads take now and then is below one for each.
+        assert!(many < one + 10, "{one} in ten runs of one block, {many} of twelve, {rows} rows");
+    }
+}
