@@ -74,6 +74,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// How a table names it.
+    pub fn told(&self) -> crate::qnn::Case {
+        crate::qnn::Case { checkpoint: self.checkpoint, formats: A16W8, pieces: self.pieces, soc: self.soc }
+    }
+
     /// Every shard alone against the reference and the chain as a whole against what was recorded, on the simulator.
     ///
     /// # Panics
@@ -93,6 +98,7 @@ impl Case {
         let checkpoint = tree::root().join(self.checkpoint);
         let goldens = recorded.map_or(checkpoint.clone(), Recorded::folder);
         let options = VerifyOptions::new()
+            .all()
             .rows(effort.rows)
             .steps(effort.steps)
             .greedy(effort.greedy)

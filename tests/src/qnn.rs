@@ -68,6 +68,7 @@ impl Case {
         let checkpoint = tree::root().join(self.checkpoint);
         let goldens = recorded.map_or(checkpoint.clone(), Recorded::folder);
         let options = VerifyOptions::new()
+            .all()
             .rows(effort.rows)
             .steps(effort.steps)
             .greedy(effort.greedy)
@@ -109,7 +110,7 @@ pub struct Finding {
     pub float_cosine_mean: f64,
     /// Rows compared.
     pub rows: u64,
-    /// Nats per token and how much more than the checkpoint in float gives, of so many tokens.
+    /// Nats per token and how much more than the checkpoint in float gives, of so many tokens: none for an encoder.
     pub nll: (f64, f64, u64),
     /// Tokens chosen as the model in float chose them after its own, of how many; and those before the first difference of their prompt.
     pub greedy: (u64, u64, u64),
@@ -126,7 +127,7 @@ impl Finding {
     /// Reads a report.
     ///
     /// # Panics
-    /// If it lacks what every generating model has.
+    /// If nothing was compared.
     pub fn of(report: &VerifyReport) -> Finding {
         let outputs = |judged: bool| {
             let held = report.boundaries.iter().filter(move |boundaries| boundaries.judged == judged);
@@ -142,7 +143,7 @@ impl Finding {
         assert!(!same.is_empty() && !float.is_empty());
         let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
         let least = |values: Vec<f64>| values.into_iter().fold(f64::INFINITY, f64::min);
-        let tokens = report.tokens.as_ref().expect("a model that generates");
+        let tokens = report.tokens.as_ref();
         let greedy = report.comparisons.iter().find(|comparison| comparison.what == "greedy");
         let greedy = greedy.map_or((0, 0), |one| (one.compared - one.worst as u64, one.compared));
         Finding {
@@ -155,8 +156,8 @@ impl Finding {
             ),
             float_cosine_mean: least(float.iter().map(|output| output.cosine_mean).collect()),
             rows: same.iter().map(|output| output.rows).sum(),
-            nll: (tokens.nll, tokens.loss, tokens.predicted),
-            greedy: (greedy.0, greedy.1, tokens.greedy_agreed),
+            nll: tokens.map_or((0.0, 0.0, 0), |tokens| (tokens.nll, tokens.loss, tokens.predicted)),
+            greedy: (greedy.0, greedy.1, tokens.map_or(0, |tokens| tokens.greedy_agreed)),
         }
     }
 
@@ -188,8 +189,18 @@ impl Finding {
 
     /// For people, in Markdown.
     pub fn row(&self, case: &Case) -> String {
+        let (nats, loss, predicted) = self.nll;
+        let tokens = match predicted {
+            0 => "| | ".to_owned(),
+            _ => format!(
+                "{nats:.4} ({predicted} tokens) | {:+.2} % | {} of {}",
+                loss * 100.0,
+                self.greedy.0,
+                self.greedy.1
+            ),
+        };
         format!(
-            "| {} | {} | {} | {} | {:.1e} | {:.1e} | {:.6} | {:.1e} | {:.6} | {:.4} ({} tokens) | {:+.2} % | {} of {} |",
+            "| {} | {} | {} | {} | {:.1e} | {:.1e} | {:.6} | {:.1e} | {:.6} | {tokens} |",
             case.checkpoint.rsplit('/').next().unwrap_or(case.checkpoint),
             case.formats,
             case.pieces,
@@ -199,11 +210,6 @@ impl Finding {
             self.cosine,
             self.float.0,
             self.float_cosine_mean,
-            self.nll.0,
-            self.nll.2,
-            self.nll.1 * 100.0,
-            self.greedy.0,
-            self.greedy.1,
         )
     }
 }

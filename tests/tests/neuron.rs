@@ -27,7 +27,7 @@ fn fixture(checkpoint: &'static str, lowering: &'static str) {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let case = Case { checkpoint, pieces: 2, lowering, soc: "mt6989" };
     let finding = Finding::of(&case.verify(None, EFFORT, cache.path()));
-    println!("{case:?} {finding:#?}");
+    println!("{lowering}: {}", finding.row(&case.told()));
     assert_close(&finding, &case);
 }
 
@@ -52,6 +52,11 @@ fn qwen3_gives_the_reference_s_numbers() {
 }
 
 #[test]
+fn an_encoder_gives_the_reference_s_numbers() {
+    fixture(EMBEDDING_FIXTURE, "lean");
+}
+
+#[test]
 fn the_demo_model_keeps_its_likelihood() {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let case = Case { checkpoint: DEMO_MODEL, pieces: 2, lowering: "lean", soc: "mt6991" };
@@ -60,10 +65,52 @@ fn the_demo_model_keeps_its_likelihood() {
     assert!(part.rows().len() >= 4, "{}", part.rows().len());
     let report = case.verify(Some(&part), Effort { greedy: 32, ..EFFORT }, cache.path());
     let finding = Finding::of(&report).against(float_nll(DEMO_MODEL, &part, cache.path()));
-    println!("{finding:#?}");
+    println!("lean: {}", finding.row(&case.told()));
     assert_close(&finding, &case);
     assert!(finding.nll.1.abs() <= LOSS, "{finding:?}");
     assert_eq!(finding.greedy.1, 32, "{finding:?}");
+}
+
+/// A simulator takes its time: unless more is asked for, little of what was recorded is run, and what that leaves out is said.
+#[test]
+fn on_a_simulator_little_is_run_unasked_and_that_is_said() {
+    let shim = Shim::with("lean");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = folder.path().join("text");
+    std::fs::write(&text, "What is a shard?\nAnd it came to pass.\n").expect("written");
+    let verify = |arguments: &[&str]| {
+        let run =
+            shardwright(["verify", DEMO_MODEL, "--soc", "mt6989", "--formats", A16W8, "--planner", "even"]);
+        let run = run.argument("--shims").argument(shim.folder()).arguments(["--context", "128"]);
+        run.argument("--calibration-text").argument(&text).arguments(arguments)
+    };
+    let report = verify(&["--on", "simulator"]).json();
+    let effort = &report["effort"];
+    assert_eq!((&effort["simulated"], &effort["evaluation"]), (&true.into(), &4.into()), "{effort}");
+    assert_eq!((&effort["rows"], &effort["steps"], &effort["greedy"]), (&32.into(), &2.into(), &8.into()));
+    let left_out = effort["left_out"].as_array().expect("a list");
+    let rows = left_out.iter().find(|left| left["what"] == "evaluation rows").expect("rows are left out");
+    assert_eq!((&rows["taken"], &rows["of"]), (&4.into(), &111.into()), "{effort}");
+    // That many were run, and no more.
+    assert_eq!(report["tokens"]["text"], "the first evaluation rows", "{report}");
+    assert!(
+        report["tokens"]["predicted"].as_u64().is_some_and(|tokens| (1..=4 * 31).contains(&tokens)),
+        "{report}"
+    );
+    let greedy = report["tokens"]["greedy_tokens"].as_u64().expect("tokens");
+    let prompts = left_out.iter().find(|left| left["what"] == "recorded tokens, chosen greedily");
+    assert_eq!(prompts.expect("tokens are left out")["taken"], greedy, "{effort}");
+
+    let text =
+        verify(&["--on", "simulator", "--evaluation", "1", "--rows", "8", "--steps", "1", "--greedy", "1"])
+            .succeeds();
+    for words in [
+        "taken on a simulator: of each prompt at most 8 rows",
+        "left out: 110 of 111 evaluation rows",
+        "for more: `--all`",
+    ] {
+        assert!(text.contains(words), "no `{words}` in {text}");
+    }
 }
 
 #[test]

@@ -294,11 +294,13 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     for words in [
         "flag opt=2, as you ask, in place of opt=3 of profile mt6989",
         "flag gno=LTS,Inception of profile mt6989 is left out, as you ask",
-        "opt-bw=true",
+        "flag opt-bw=true, as you ask, beside those of profile mt6989",
         "num-mdla=4",
+        "set for the target, by its profile or by whoever asks",
     ] {
         assert!(said.contains(words), "{words} is not in\n{said}");
     }
+    assert!(!said.contains("profile recommends"), "{said}");
     for (further, words) in [
         (["--flag", "warp=9"], "knows none of that name"),
         (["--flag", "opt=9"], "an integer from 0 to 3"),

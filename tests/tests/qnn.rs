@@ -15,6 +15,7 @@ use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::qnn::{COSINE, Case, Finding, LOSS, ROW_P95, ROW_WORST, float_nll, library};
 use shardwright_tests::tree;
 
+const GEMMA3: &str = "tests/fixtures/gemma3_text";
 const GEMMA4: &str = "tests/fixtures/gemma4_text";
 const FORMATS: &str = "w8-per-channel/a16/a8";
 
@@ -195,6 +196,71 @@ fn a_compilation_that_was_killed_is_taken_up() {
     }
     assert!(killed > 0);
     assert!(contents(&into) == contents(&whole.path()), "killed {killed} times, and another bundle");
+}
+
+/// A chip without a profile here. Its processor, v69, multiplies no two activations of 16 bits; nothing but the compiler says so.
+const OLDER_CHIP: &str = r#"{"schema": 1, "name": "sm8450", "title": "Snapdragon 8 Gen 1", "vendor": "Qualcomm", "shim": "qnn", "kind": "npu"}"#;
+
+#[test]
+fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
+    if !library() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("sm8450.json"), OLDER_CHIP).expect("written");
+    let bundle = folder.path().join("bundle");
+    let run = shardwright([
+        "compile",
+        GEMMA3,
+        "--soc",
+        "sm8450",
+        "--on",
+        "simulator",
+        "--context",
+        "32",
+        "--strict",
+    ])
+    // Of states in 16 bits attention is a product of two activations of 16 bits; in 8 bits it is not.
+    .arguments(["--formats", "w8-per-channel/a16/a16", "--formats", FORMATS])
+    .arguments(["--planner-option", "place.decoder=sm8450", "--profiles"])
+    .argument(folder.path())
+    .argument("-o")
+    .argument(&bundle);
+    let plan = run.json()["plan"].clone();
+    assert_eq!(plan["refused_plans"], 1, "{plan}");
+
+    // The vendor's own words, with the function, the operation and its layer.
+    let texts = |list: &Value, member: &str| -> Vec<String> {
+        let list = list.as_array().expect("a list").iter();
+        list.filter_map(|item| item[member].as_str().map(str::to_owned)).collect()
+    };
+    let refusal = ["backendValidateOpConfig failed", "layer.0.attention", "expected >= 73"];
+    let says = |text: &String| refusal.iter().all(|words| text.contains(words));
+    let notices = texts(&plan["notices"], "text");
+    assert!(
+        notices.iter().any(|text| text.starts_with("1 plan was refused and revised") && says(text)),
+        "{plan}"
+    );
+    // The planner was told, and says what it made of it.
+    let reasons = plan["reasons"].as_array().expect("reasons").iter();
+    let learned: Vec<&Value> =
+        reasons.filter(|reason| reason["cause"]["feedback"] == "unsupported-op").collect();
+    assert_eq!(learned.len(), 1, "{plan}");
+    assert!(texts(&plan["reasons"], "because").iter().any(says), "{plan}");
+    let choice = learned[0]["choice"].as_str().expect("a choice");
+    assert!(choice.starts_with("not w8-per-channel/a16/a16 on sm8450"), "{choice}");
+
+    // Another plan for the same chip, compiled by the same library, and it runs.
+    let shards = plan["shards"].as_array().expect("shards").iter();
+    let decoder: Vec<&Value> = shards.filter(|shard| shard["component"] == "decoder").collect();
+    assert!(!decoder.is_empty());
+    for shard in decoder {
+        assert_eq!((&shard["target"], &shard["formats"]), (&"sm8450".into(), &FORMATS.into()), "{plan}");
+    }
+    let shown = bundle.display().to_string();
+    let outcome = shardwright(["run", &shown, "--prompt", "a", "-n", "2", "--greedy", "--strict"]).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(!outcome.stdout.trim().is_empty(), "{}", outcome.stderr);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use shardwright_bundle::{
-    BundleWriter, ChainEntry, FileReference, FlagEntry, NodePlacement, RewriteEntry, ShardEntry, ShimIdentity,
+    BundleWriter, ChainEntry, Digest, FileReference, FlagEntry, NodePlacement, RewriteEntry, ShardEntry,
+    ShimIdentity,
 };
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
@@ -111,16 +112,21 @@ impl<'w> BundleShelf<'w> {
     }
 }
 
-/// What an artefact follows from: the work order, the shim that compiles it, and for which device.
-fn key(order: &WorkOrder, executor: &Executor) -> String {
-    let description = executor.instance.shim().description();
-    format!(
-        "artefact of {} by {} {} for {}",
+/// What an artefact follows from: the work order, the shim that compiles it, for which device, and as a hash what else decides what that shim
+/// makes: its vendor's library, what it says of the device, its settings.
+fn key(order: &WorkOrder, executor: &Executor) -> Result<String, BuildError> {
+    let shim = executor.instance.shim();
+    let description = shim.description();
+    let settings = shim.manifest().map(|manifest| &manifest.options);
+    let by = Digest::of(&json(&(&description.vendor_library, &executor.detail, settings))?).to_string();
+    Ok(format!(
+        "artefact of {} by {} {} ({}) for {}",
         order.name(),
         description.name,
         description.version,
+        &by[..16],
         executor.device
-    )
+    ))
 }
 
 impl Shelf for BundleShelf<'_> {
@@ -129,7 +135,7 @@ impl Shelf for BundleShelf<'_> {
     }
 
     fn recall(&mut self, order: &WorkOrder, executor: &Executor) -> Result<Option<Artefact>, BuildError> {
-        let Some(reference) = self.writer.recall(&key(order, executor)) else { return Ok(None) };
+        let Some(reference) = self.writer.recall(&key(order, executor)?) else { return Ok(None) };
         let artefact = Artefact::open(&self.writer.path(&reference))?;
         self.kept.insert(artefact.name(), reference);
         self.recalled += 1;
@@ -143,7 +149,7 @@ impl Shelf for BundleShelf<'_> {
         made: Artefact,
     ) -> Result<Artefact, BuildError> {
         let reference = self.writer.adopt(made.path())?;
-        self.writer.remember(&key(order, executor), reference)?;
+        self.writer.remember(&key(order, executor)?, reference)?;
         let kept = Artefact::open(&self.writer.path(&reference))?;
         self.kept.insert(kept.name(), reference);
         Ok(kept)

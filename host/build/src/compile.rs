@@ -25,6 +25,8 @@ pub struct Executor {
     pub instance: ShimInstance,
     /// Its device.
     pub device: String,
+    /// What the shim says of that device: the version of its vendor's library, how graphs are written for it.
+    pub detail: Option<String>,
     /// Whether that is a simulator of the planned target.
     pub simulated: bool,
     /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach only the target itself.

@@ -350,16 +350,20 @@ pub struct VerifyArguments {
     /// tokens). Default: by the formats of the plan; the report says which.
     #[arg(long = "threshold", value_name = "NAME=VALUE", value_parser = name_and_bound)]
     pub thresholds: Vec<(String, f64)>,
-    /// Most rows of each prompt that shards are run over one by one [default: 256].
+    /// Take as much on a vendor's simulator as elsewhere, in all that no other option says. That may take hours.
+    #[arg(long)]
+    pub all: bool,
+    /// Most rows of each prompt that shards are run over one by one [default: 256, on a simulator 32].
     #[arg(long, value_name = "ROWS")]
     pub rows: Option<usize>,
-    /// Positions of each prompt at which entry points of one row are run [default: 8].
+    /// Positions of each prompt at which entry points of one row are run [default: 8, on a simulator 2].
     #[arg(long, value_name = "COUNT")]
     pub steps: Option<usize>,
-    /// Most tokens of each prompt chosen greedily [default: 64].
+    /// Most tokens of each prompt chosen greedily [default: 64, on a simulator 8].
     #[arg(long, value_name = "TOKENS")]
     pub greedy: Option<usize>,
-    /// Most evaluation rows whose likelihood is compared, of each as many tokens as `--rows`, for slow simulators [default: all, whole].
+    /// Most evaluation rows whose likelihood is compared, of each as many tokens as `--rows`; all are taken whole where there are no
+    /// more [default: all, on a simulator 4].
     #[arg(long, value_name = "ROWS")]
     pub evaluation: Option<usize>,
     #[command(flatten)]

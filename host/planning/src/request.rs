@@ -144,7 +144,7 @@ pub struct TargetSummary {
     pub limits: Vec<Limit>,
     /// Compiler flags the shim knows.
     pub schema: Vec<FlagSchema>,
-    /// Flags the profile recommends.
+    /// Flags that are set for the target: those its profile recommends and those that were asked for.
     pub recommended: Vec<Flag>,
 }
 

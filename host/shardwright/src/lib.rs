@@ -104,9 +104,9 @@ pub use {
     shims::{DeviceReport, ShimReport, ShimsReport, SkippedReport, list_shims},
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
     verify::{
-        BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport,
-        ShardVerification, Thresholds, TokenVerification, TwinArtefact, TwinReport, VerifyOptions,
-        VerifyReport, self_test, store_verification, tolerance, verify, verify_bundle,
+        BoundaryVerification, Comparison, Effort, EffortReport, EntryVerification, LeftOut, RowComparison,
+        SelfTestReport, ShardVerification, Thresholds, TokenVerification, TwinArtefact, TwinReport,
+        VerifyOptions, VerifyReport, self_test, store_verification, tolerance, verify, verify_bundle,
     },
 };
 

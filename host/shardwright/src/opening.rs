@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use shardwright_build::bundle::{Digest, RewriteEntry};
+use shardwright_build::bundle::{Digest, RewriteEntry, ShimIdentity};
 use shardwright_build::graph::target::{
     Flag, FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
 };
@@ -661,6 +661,7 @@ fn told_of(origin: ShardOrigin, shard: &BuiltShard, request: &Request) -> ShardO
         requested: request.targets.get(shard.target).map(|target| target.target.clone()),
         formats: request.formats.get(shard.formats).cloned(),
         rewritten: rewritten.collect(),
+        compiled_by: origin.compiled_by.map(|made| ShimIdentity { simulated: shard.simulated, ..made }),
         ..origin
     }
 }
@@ -781,7 +782,12 @@ fn complete(
                 )));
                 *held = flag;
             }
-            None => summary.recommended.push(flag),
+            None => {
+                let name = &profile.name;
+                notices
+                    .push(Notice::note(format!("flag {flag}, as you ask, beside those of profile {name}")));
+                summary.recommended.push(flag);
+            }
         }
     }
     Ok(notices)
@@ -873,6 +879,7 @@ fn executor(
         return Ok(TargetExecutor {
             instance: instance.clone(),
             device: device.name.clone(),
+            detail: device.detail.clone(),
             simulated: device.kind == DeviceKind::Simulated,
             is_target: true,
         });
@@ -909,8 +916,8 @@ fn executor(
     let device = devices.iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
         Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
     })?;
-    let device = device.name.clone();
-    Ok(TargetExecutor { instance, device, simulated: false, is_target: false })
+    let (device, detail) = (device.name.clone(), device.detail.clone());
+    Ok(TargetExecutor { instance, device, detail, simulated: false, is_target: false })
 }
 
 /// A limit of the user replaces the profile's of that name on every accelerator that has it; a new one goes to all accelerators, or

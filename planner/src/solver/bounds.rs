@@ -22,7 +22,7 @@ pub(super) struct TargetBounds<'request> {
 }
 
 impl<'request> TargetBounds<'request> {
-    /// Under the flags the target's profile recommends and these.
+    /// Under the flags that are set for the target and these.
     pub(super) fn new(target: &'request Target, more: &[Flag]) -> Self {
         let under = |limit: &'request Limit| {
             let set = |flag: &Flag| target.recommended.contains(flag) || more.contains(flag);

@@ -9,7 +9,7 @@ mod ceilings;
 mod softcap;
 
 impl Solution {
-    /// The plan: every boundary as its shard holds activations, the flags each target's profile recommends, the other targets that
+    /// The plan: every boundary as its shard holds activations, the flags that are set for each target, the other targets that
     /// could take the whole model as fallbacks, and a reason for every choice.
     pub fn into_plan(self, request: &Request) -> Plan {
         let mut plan = Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![] };
@@ -45,7 +45,7 @@ impl Solution {
         plan
     }
 
-    /// Flags of a target beyond those its profile recommends.
+    /// Flags of a target beyond those that are set for it.
     fn relieving_flags(&self, target: u32) -> Vec<Flag> {
         let own = self.relieving.iter().filter(|(held, _)| *held == target);
         own.map(|(_, flag)| flag.clone()).collect()
@@ -209,8 +209,8 @@ impl Solution {
         for flag in &target.recommended {
             push(
                 format!("{}={}", flag.name, flag.value),
-                "the profile recommends it".to_owned(),
-                Cause::Preference("profile".to_owned()),
+                "set for the target, by its profile or by whoever asks".to_owned(),
+                Cause::Preference("flags".to_owned()),
             );
         }
     }

@@ -34,7 +34,7 @@ fn executor(most_ops: Option<u32>) -> (TempDir, Executor) {
     std::fs::copy(source.join(manifest), folder.path().join(manifest)).unwrap();
     let registry = ShimRegistry::builder().directory(folder.path()).build();
     let instance = registry.open("template-c", "chip", &[]).unwrap();
-    (folder, Executor { instance, device: "cpu".to_owned(), simulated: false, is_target: true })
+    (folder, Executor { instance, device: "cpu".to_owned(), detail: None, simulated: false, is_target: true })
 }
 
 /// A model, and a shim to build it for.
@@ -286,12 +286,13 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     let plan = site.plan(&[3]);
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("bundle");
-    let build = |shelf: &mut dyn Shelf| {
-        let Site { graph, request, offers, executors, .. } = &site;
+    let build_by = |executors: &[Executor], shelf: &mut dyn Shelf| {
+        let Site { graph, request, offers, .. } = &site;
         let formats = &ModelFormats::stored(graph);
         let site = BuildSite { formats, request, offers, executors, options: EntryOptions::default() };
         compile_plan(&site, &plan, shelf, &mut ())
     };
+    let build = |shelf: &mut dyn Shelf| build_by(&site.executors, shelf);
     let report = |shards: &[BuiltShard]| {
         let planner = PlannerName { name: "by hand".to_owned(), version: "0".to_owned(), built_in: false };
         assert_eq!(shards.len(), 4);
@@ -327,6 +328,12 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     let mut shelf = BundleShelf::new(&mut writer).unwrap();
     build(&mut shelf).unwrap();
     assert_eq!(shelf.recalled(), 4, "an interrupted build goes on");
+    drop(shelf);
+    // The same work orders, by a shim that says another thing of its device, such as how it writes graphs.
+    let other = Executor { detail: Some("written plainly".to_owned()), ..site.executors[0].clone() };
+    let mut shelf = BundleShelf::new(&mut writer).unwrap();
+    build_by(&[other], &mut shelf).unwrap();
+    assert_eq!(shelf.recalled(), 0, "what it makes is not what was made");
     drop(shelf);
     drop(writer);
 

@@ -40,6 +40,9 @@ fn verify_options(arguments: &VerifyArguments) -> VerifyOptions {
     for (name, bound) in &arguments.thresholds {
         options = options.threshold(name, *bound);
     }
+    if arguments.all {
+        options = options.all();
+    }
     if let Some(rows) = arguments.rows {
         options = options.rows(rows);
     }

@@ -1,6 +1,8 @@
 use std::fmt::Write;
 
-use shardwright::{BoundaryVerification, RowComparison, SelfTestReport, TokenVerification, VerifyReport};
+use shardwright::{
+    BoundaryVerification, EffortReport, RowComparison, SelfTestReport, TokenVerification, VerifyReport,
+};
 
 use super::table;
 
@@ -28,6 +30,8 @@ pub fn verify(report: &VerifyReport) -> String {
     for notice in &report.notices {
         let _ = writeln!(text, "note: {notice}");
     }
+
+    text.push_str(&effort_lines(&report.effort));
 
     let _ = writeln!(text, "\nthe chain as a whole, against recorded outputs");
     let mut rows = table(&["", "compared", "worst", "tolerance", "at"]);
@@ -57,6 +61,29 @@ pub fn verify(report: &VerifyReport) -> String {
         all => text.extend(all.iter().map(|boundaries| boundary_table(boundaries, None))),
     }
     let _ = writeln!(text, "\n{}", if report.passed { "passed" } else { "FAILED" });
+    text
+}
+
+/// What was taken, and what was not.
+fn effort_lines(effort: &EffortReport) -> String {
+    let most = &effort.most;
+    let rows = match most.evaluation {
+        Some(rows) => format!("at most {rows} evaluation rows"),
+        None => "all evaluation rows".to_owned(),
+    };
+    let mut text = format!(
+        "taken{}: of each prompt at most {} rows, {} positions and {} greedy tokens; {rows}\n",
+        if effort.simulated { " on a simulator" } else { "" },
+        most.rows,
+        most.steps,
+        most.greedy,
+    );
+    for left in &effort.left_out {
+        let _ = writeln!(text, "left out: {} of {} {}", left.of - left.taken, left.of, left.what);
+    }
+    if let Some(more) = &effort.for_more {
+        let _ = writeln!(text, "for more: {more}");
+    }
     text
 }
 

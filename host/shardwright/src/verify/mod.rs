@@ -2,6 +2,7 @@
 
 mod boundaries;
 mod bundled;
+mod effort;
 mod goldens;
 mod next_norm;
 mod report;
@@ -21,6 +22,7 @@ use shardwright_build::reference::ReferenceError;
 use shardwright_build::shims::Watch;
 
 pub use bundled::{store_verification, verify_bundle};
+pub use effort::{Effort, EffortReport, LeftOut};
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport, ShardVerification,
     TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,
@@ -28,25 +30,20 @@ pub use report::{
 pub use thresholds::Thresholds;
 
 use self::boundaries::{BoundaryCheck, Prompt};
+use self::effort::AskedEffort;
 use self::goldens::Golden;
 use self::whole::Whole;
 use crate::opening::CPU_SHIM;
 use crate::{Error, ErrorKind, Model, OpenOptions, Result};
 
 /// What a verification takes for agreement, and how much it runs.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Unless something else is set that is [`Effort::USUAL`], and [`Effort::SIMULATED`] where a vendor's simulator runs a shard; the report says
+/// what was left out.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct VerifyOptions {
     thresholds: Vec<(String, f64)>,
-    rows: usize,
-    steps: usize,
-    greedy: usize,
-    evaluation: Option<usize>,
-}
-
-impl Default for VerifyOptions {
-    fn default() -> Self {
-        VerifyOptions { thresholds: Vec::new(), rows: 256, steps: 8, greedy: 64, evaluation: None }
-    }
+    asked: AskedEffort,
 }
 
 impl VerifyOptions {
@@ -63,32 +60,39 @@ impl VerifyOptions {
         self
     }
 
-    /// Most rows of each prompt that shards are run over. Memory and time grow with it. Default: 256.
+    /// [`Effort::USUAL`] on simulators too, in all that is not set by itself. That may take hours.
+    #[must_use]
+    pub fn all(mut self) -> Self {
+        self.asked.all = true;
+        self
+    }
+
+    /// Most rows of each prompt that shards are run over. Memory and time grow with it.
     #[must_use]
     pub fn rows(mut self, rows: usize) -> Self {
-        self.rows = rows;
+        self.asked.rows = Some(rows);
         self
     }
 
-    /// Positions of each prompt at which entry points of one row are run, evenly apart. Default: 8.
+    /// Positions of each prompt at which entry points of one row are run, evenly apart.
     #[must_use]
     pub fn steps(mut self, steps: usize) -> Self {
-        self.steps = steps;
+        self.asked.steps = Some(steps);
         self
     }
 
-    /// Tokens of each prompt that are chosen greedily, at most as many as were recorded. Default: 64.
+    /// Tokens of each prompt that are chosen greedily, at most as many as were recorded.
     #[must_use]
     pub fn greedy(mut self, tokens: usize) -> Self {
-        self.greedy = tokens;
+        self.asked.greedy = Some(tokens);
         self
     }
 
     /// Most evaluation rows whose likelihood is compared, of each as many tokens as [`VerifyOptions::rows`] says; the reference computes what
-    /// is wanted of them. Default: all of them whole, whose likelihood is recorded.
+    /// is wanted of them. Where there are no more rows than this all are taken whole: their likelihood is recorded.
     #[must_use]
     pub fn evaluation(mut self, rows: usize) -> Self {
-        self.evaluation = Some(rows);
+        self.asked.evaluation = Some(rows);
         self
     }
 
@@ -190,9 +194,16 @@ impl Verification<'_> {
             }
         }
 
+        let evaluation = goldens::read_evaluation(directory)?;
+        let simulated = self.is_simulated();
+        let effort = self.options.asked.settled(simulated);
+        let recorded: Vec<&Golden> = usable.iter().map(|(_, golden)| *golden).collect();
+        let taken =
+            EffortReport::of(effort, simulated, graph.is_generative(), &recorded, evaluation.as_ref());
+
         let mut progress = Progress { watch, from: 0.0, to: 0.4 };
-        let mut whole = Whole::new(self.model, graph, self.options, thresholds)?;
-        whole.run(&usable, directory, &mut progress)?;
+        let mut whole = Whole::new(self.model, graph, effort, thresholds)?;
+        whole.run(&usable, evaluation.as_ref(), directory, &mut progress)?;
         let found = whole.finish(exact);
 
         let mut progress = Progress { from: 0.4, to: 1.0, ..progress };
@@ -209,8 +220,8 @@ impl Verification<'_> {
             exact,
             formats: plan.shards.iter().map(|shard| shard.formats.clone()).collect(),
             thresholds,
-            rows: self.options.rows,
-            steps: self.options.steps,
+            rows: effort.rows,
+            steps: effort.steps,
         };
         let boundaries = boundaries.run(&prompts, &mut progress)?;
 
@@ -231,6 +242,7 @@ impl Verification<'_> {
             first_divergent_layer: found.first_divergent_layer.filter(|_| exact),
             tokens: found.tokens,
             boundaries,
+            effort: taken,
             skipped,
             bundle_chain: None,
             twin: None,
@@ -242,6 +254,12 @@ impl Verification<'_> {
     fn is_vendors(&self) -> bool {
         let shards = &self.model.chain().description().shards;
         shards.iter().any(|shard| shard.place.shim != CPU_SHIM)
+    }
+
+    /// Whether a vendor's simulator runs a shard, and takes its time.
+    fn is_simulated(&self) -> bool {
+        let shards = &self.model.chain().description().shards;
+        shards.iter().any(|shard| shard.origin.compiled_by.as_ref().is_some_and(|made| made.simulated))
     }
 
     /// Whether the prompt holds placeholders, whose rows only the towers could provide.

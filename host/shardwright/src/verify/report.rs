@@ -1,5 +1,6 @@
 use serde::Serialize;
 
+use super::effort::EffortReport;
 use super::thresholds::Thresholds;
 
 /// Largest absolute differences that pass, from what two f32 implementations of the same network differ by.
@@ -57,6 +58,8 @@ pub struct VerifyReport {
     pub tokens: Option<TokenVerification>,
     /// Every shard alone, once for each graph it is held against.
     pub boundaries: Vec<BoundaryVerification>,
+    /// How much of what was recorded was run.
+    pub effort: EffortReport,
     /// Recorded outputs that were not compared, with the reason.
     pub skipped: Vec<String>,
     /// Whether everything that is judged passed.

@@ -10,7 +10,7 @@ use shardwright_runtime::{Session, StepView};
 use super::goldens::{self, ChatGolden, Evaluation, Floats, Golden, TokenizerGolden};
 use super::report::{Comparison, Tally, TokenVerification, tolerance};
 use super::thresholds::Thresholds;
-use super::{Progress, VerifyOptions, reference_fault};
+use super::{Effort, Progress, reference_fault};
 use crate::{Model, Result};
 
 /// What came of it.
@@ -24,7 +24,7 @@ pub(crate) struct Whole<'m> {
     model: &'m Model,
     /// Of the checkpoint as it lies there.
     graph: &'m Graph,
-    options: &'m VerifyOptions,
+    effort: Effort,
     thresholds: Thresholds,
     session: Session,
     tally: Tally,
@@ -55,13 +55,13 @@ impl<'m> Whole<'m> {
     pub(crate) fn new(
         model: &'m Model,
         graph: &'m Graph,
-        options: &'m VerifyOptions,
+        effort: Effort,
         thresholds: Thresholds,
     ) -> Result<Self> {
         Ok(Whole {
             model,
             graph,
-            options,
+            effort,
             thresholds,
             session: model.chain().session()?,
             tally: Tally::default(),
@@ -74,12 +74,12 @@ impl<'m> Whole<'m> {
     pub(crate) fn run(
         &mut self,
         prompts: &[(String, &Golden)],
+        evaluation: Option<&Evaluation>,
         directory: &Path,
         progress: &mut Progress<'_>,
     ) -> Result<()> {
-        let evaluation = goldens::read_evaluation(directory)?;
-        let most = self.options.evaluation.unwrap_or(usize::MAX);
-        let evaluated = evaluation.as_ref().map_or(0, |evaluation| evaluation.rows.len().min(most));
+        let most = self.effort.evaluation.unwrap_or(usize::MAX);
+        let evaluated = evaluation.map_or(0, |evaluation| evaluation.rows.len().min(most));
         let all = (prompts.len() + evaluated).max(1) as f64;
         for (index, (name, golden)) in prompts.iter().enumerate() {
             progress.step(index as f64 / all, || format!("{name} as a whole"))?;
@@ -96,7 +96,7 @@ impl<'m> Whole<'m> {
             }
         }
         if let Some(evaluation) = evaluation {
-            self.evaluation(&evaluation, |row| {
+            self.evaluation(evaluation, |row| {
                 let done = (prompts.len() + row) as f64 / all;
                 progress.step(done, || format!("evaluation row {row}"))
             })?;
@@ -202,9 +202,9 @@ impl<'m> Whole<'m> {
     fn greedy_tokens(&self, golden: &Golden) -> Result<Vec<u32>> {
         let room = self.session.remaining();
         if !golden.greedy.is_empty() {
-            return Ok(golden.greedy.iter().copied().take(self.options.greedy).collect());
+            return Ok(golden.greedy.iter().copied().take(self.effort.greedy).collect());
         }
-        let count = self.options.greedy.min(room);
+        let count = self.effort.greedy.min(room);
         let arrangement = Arrangement {
             rows: golden.ids.len() as u64,
             ..Arrangement::whole((golden.ids.len() + count) as u64)
@@ -230,7 +230,7 @@ impl<'m> Whole<'m> {
 
     /// Nats of a prompt's own tokens, against the reference's.
     fn prompt_likelihood(&mut self, ids: &[u32]) -> Result<()> {
-        let ids = &ids[..ids.len().min(self.options.rows)];
+        let ids = &ids[..ids.len().min(self.effort.rows)];
         if ids.len() < 2 {
             return Ok(());
         }
@@ -253,7 +253,7 @@ impl<'m> Whole<'m> {
         mut before: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         // Of some rows alone nothing is recorded.
-        if let Some(most) = self.options.evaluation.filter(|&most| most < evaluation.rows.len()) {
+        if let Some(most) = self.effort.evaluation.filter(|&most| most < evaluation.rows.len()) {
             for (index, row) in evaluation.rows.iter().take(most).enumerate() {
                 before(index)?;
                 self.prompt_likelihood(row)?;

@@ -1,0 +1,508 @@
+//! Gemma 4 E2B at its real shapes for mt6989, through MediaTek's shim and the simulator of its library that takes as many operations as Dimensity 9300 was
+//! reported to: from a checkpoint to a refused plan, a cut, a bundle and a step, in both lowerings.
+//!
+//! ```text
+//! cargo bench -p shardwright-tests --bench neuron_shapes -- [e2b|toy] [plain|lean] [--into FOLDER]
+//! ```
+//!
+//! Weights are random numbers, written piece by piece into a checkpoint that is gone afterwards (22 GB of disk for `e2b`); the table of per-layer embeddings, which
+//! no shard holds, reads as zeros. Each case runs in child processes of this program, whose memory is watched. With `--into` the tables are also written into a folder, as Markdown and as JSON.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use shardwright::{BundleOptions, Executor, FormatChoice, OpenOptions, PlanReport, Watch};
+use shardwright_test_checkpoints::{Part, Random, Spec, TensorSpec};
+use shardwright_tests::{program, tree};
+
+/// What Dimensity 9300 was reported to take at once.
+const CEILING: u64 = 2600;
+const SOC: &str = "mt6989";
+const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
+/// The same in half the bytes of weights: what the reports tried first.
+const HALVED: &str = "w4-per-tensor/a16-symmetric/a16";
+const CONTEXT: u32 = 512;
+/// Steps of one row that are timed.
+const STEPS: usize = 3;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    match &arguments[..] {
+        [task, folder, lowering] if task == "compile" => return compile(Path::new(folder), lowering),
+        [task, folder] if task == "run" => return run(Path::new(folder)),
+        _ => {}
+    }
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    let model = if has("toy") { "toy" } else { "e2b" };
+    let asked: Vec<&str> = ["plain", "lean"].into_iter().filter(|name| has(name)).collect();
+    let lowerings = if asked.is_empty() { vec!["plain", "lean"] } else { asked };
+    let into = arguments.iter().position(|word| word == "--into").and_then(|at| arguments.get(at + 1));
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    checkpoint(model, folder.path());
+    let cases: Vec<Value> = lowerings.iter().map(|lowering| case(model, lowering, folder.path())).collect();
+    let text = tables(&cases);
+    println!("{text}");
+    if let Some(into) = into {
+        let into = Path::new(into);
+        fs::write(into.join("neuron_shapes.md"), &text).expect("written");
+        fs::write(into.join("neuron_shapes.json"), format!("{:#}\n", Value::from(cases))).expect("written");
+    }
+}
+
+/// A checkpoint of that model, and what is read beside one.
+fn checkpoint(model: &str, folder: &Path) {
+    let spec = match model {
+        "e2b" => Spec::e2b(),
+        // For trying the program itself: layers enough to be cut.
+        _ => Spec {
+            vocabulary: 1024,
+            hidden: 64,
+            intermediate: 96,
+            heads: 8,
+            head_dim: 16,
+            global_head_dim: 32,
+            window: 64,
+            per_layer: 16,
+            context: 4096,
+            ..Spec::e2b()
+        },
+    };
+    let path = folder.join("checkpoint");
+    fs::create_dir(&path).expect("made");
+    let fixture = tree::root().join("tests/fixtures/gemma4_text");
+    for file in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"] {
+        fs::copy(fixture.join(file), path.join(file)).expect("copied");
+    }
+    spec.write(&path).expect("written");
+    fill(&spec, &path.join("model.safetensors")).expect("filled");
+    fs::write(folder.join("text"), "hello world\n").expect("written");
+    fs::write(
+        folder.join("simulator.json"),
+        json!({"soc": SOC, "most_operations": CEILING, "messages": true}).to_string(),
+    )
+    .expect("written");
+}
+
+/// Random numbers that one tensor repeats: a prime, so that rows of no width do.
+const NUMBERS: usize = 1_048_573;
+
+/// Writes random content into a checkpoint's file, which is there in its length already.
+fn fill(spec: &Spec, path: &Path) -> io::Result<()> {
+    let mut file = File::options().read(true).write(true).open(path)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let mut offset = 8 + u64::from_le_bytes(length);
+    let mut random = Random::new(1, "numbers");
+    let numbers: Vec<f32> = (0..NUMBERS).map(|_| random.normal() as f32).collect();
+    assert_eq!(spec.dtype, "BF16");
+    for tensor in spec.tensors() {
+        let count = tensor.shape.iter().product::<u64>() as usize;
+        if !matches!(tensor.part, Part::PerLayerEmbedding | Part::Tower) {
+            file.seek(SeekFrom::Start(offset))?;
+            let from = Random::new(2, &tensor.name).below(NUMBERS as u64) as usize;
+            let value = |number: f32| scaled(spec, &tensor, number);
+            let bytes: Vec<u8> = (0..count.min(NUMBERS))
+                .flat_map(|index| brain(value(numbers[(from + index) % NUMBERS])))
+                .collect();
+            let mut left = 2 * count;
+            while left > 0 {
+                let piece = left.min(bytes.len());
+                file.write_all(&bytes[..piece])?;
+                left -= piece;
+            }
+        }
+        offset += 2 * count as u64;
+    }
+    Ok(())
+}
+
+/// Scales keep the stream near 1.
+fn scaled(spec: &Spec, tensor: &TensorSpec, number: f32) -> f32 {
+    let root = |extent: u64| (extent as f32).sqrt();
+    match tensor.part {
+        Part::Embedding => number / root(spec.hidden),
+        Part::Matrix => 1.5 * number / root(tensor.shape[1]),
+        Part::Norm => 1.0 + 0.25 * number,
+        Part::HeadNorm => 0.8 * (1.0 + 0.25 * number),
+        Part::FinalNorm => 12.0 * number.signum() * (1.0 + 0.25 * number.abs()),
+        Part::Scalar => 0.8,
+        Part::PerLayerEmbedding | Part::Tower => 0.0,
+    }
+}
+
+/// A number cut to a brain float.
+fn brain(value: f32) -> [u8; 2] {
+    ((value.to_bits() >> 16) as u16).to_le_bytes()
+}
+
+/// One lowering: planned, refused, cut, compiled, run.
+fn case(model: &str, lowering: &str, folder: &Path) -> Value {
+    let bundle = folder.join("bundle");
+    let _ = fs::remove_dir_all(&bundle);
+    let shown = folder.display().to_string();
+    let (compiled, compile_peaks) = child(folder, lowering, &["compile", &shown, lowering]);
+    let (ran, run_peaks) = child(folder, lowering, &["run", &shown]);
+    let command = one_command(folder, &bundle);
+    fs::remove_dir_all(&bundle).expect("removed");
+    json!({
+        "model": model,
+        "soc": SOC,
+        "lowering": lowering,
+        "ceiling": CEILING,
+        "context": CONTEXT,
+        "compiled": compiled,
+        "compile_peak_bytes": { "program": compile_peaks.0, "worker": compile_peaks.1 },
+        "run": ran,
+        "run_peak_bytes": run_peaks.0,
+        "one_command": command,
+    })
+}
+
+/// This program in a child process, or another with the same surroundings.
+fn surrounded(program: &Path, folder: &Path, lowering: Option<&str>) -> Command {
+    let beside = program::folder();
+    let mut command = Command::new(program);
+    command
+        .env("SHARDWRIGHT_BIN_DIR", beside)
+        .env("SHARDWRIGHT_WORKER", beside.join("shardwright-worker"))
+        .env("SHARDWRIGHT_NEURON_SIMULATOR", folder.join("simulator.json"))
+        .env("SHARDWRIGHT_NEURON_LIB", beside.join("libneuron_adapter.so"))
+        .env("TMPDIR", folder)
+        .stderr(Stdio::inherit())
+        .stdout(Stdio::piped());
+    if let Some(lowering) = lowering {
+        command.env("SHARDWRIGHT_NEURON_LOWERING", lowering);
+    }
+    command
+}
+
+/// What a child of this program prints, the most memory that it and that any child of its own had resident.
+fn child(folder: &Path, lowering: &str, arguments: &[&str]) -> (Value, (u64, u64)) {
+    let this = std::env::current_exe().expect("this program");
+    let child = surrounded(&this, folder, Some(lowering)).args(arguments).spawn().expect("it starts");
+    let (output, peaks) = watched(child, arguments[0]);
+    (serde_json::from_str(&output).expect("what this program prints"), peaks)
+}
+
+/// Waits for a child; what it printed, and peaks of memory as [`child`] gives them.
+fn watched(mut child: Child, what: &str) -> (String, (u64, u64)) {
+    let mut pipe = child.stdout.take().expect("piped");
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).expect("text");
+        text
+    });
+    let mut peaks = (0, 0);
+    let status = loop {
+        let (own, below) = resident(child.id());
+        peaks = (peaks.0.max(own), peaks.1.max(below));
+        match child.try_wait().expect("a child") {
+            Some(status) => break status,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    assert!(status.success(), "{what}: {status}");
+    (reader.join().expect("read"), peaks)
+}
+
+/// The most memory that a process, and that any child of it, had resident, in bytes. Mapped files count.
+fn resident(process: u32) -> (u64, u64) {
+    let field = |status: &str, name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let peak = |status: &str| field(status, "VmHWM:").unwrap_or(0) * 1024;
+    let own = fs::read_to_string(format!("/proc/{process}/status")).map_or(0, |status| peak(&status));
+    let Ok(processes) = fs::read_dir("/proc") else { return (own, 0) };
+    let statuses =
+        processes.flatten().filter_map(|entry| fs::read_to_string(entry.path().join("status")).ok());
+    let children = statuses.filter(|status| field(status, "PPid:") == Some(process.into()));
+    (own, children.map(|status| peak(&status)).max().unwrap_or(0))
+}
+
+fn options(folder: &Path) -> OpenOptions {
+    let choice = |name: &str| name.parse::<FormatChoice>().expect("formats");
+    OpenOptions::new()
+        .search_path(program::search_path())
+        .cache_directory(folder.join("cache"))
+        .soc(SOC)
+        .on(Executor::Simulator)
+        .formats(choice(FORMATS))
+        .formats(choice(HALVED))
+        .calibration_text(folder.join("text"))
+        .context(CONTEXT)
+        // No second chain for the CPU.
+        .strict(true)
+}
+
+/// Plans without a known ceiling, compiles, plans again; prints what came of it.
+fn compile(folder: &Path, lowering: &str) {
+    let checkpoint = folder.join("checkpoint");
+    let layers = operations_of_layers(&options(folder), &checkpoint);
+    // Nothing that was reported of the chip stands in the way of one shard.
+    let open = options(folder).limit("ops", 1_000_000);
+    let wanted = open.plan(&checkpoint).expect("the plan").report;
+    // What was reported holds for graphs of this kind, which the first plan is to find out by itself; the lean one is planned as a user's.
+    let open = if lowering == "plain" { open } else { options(folder) };
+    let mut stages = Stages::default();
+    let report = open.compile(&checkpoint, folder.join("bundle"), &mut stages).expect("compiled");
+    stages.end();
+    let next = options(folder).plan(&checkpoint).expect("the next plan").report;
+    let plan = &report.plan;
+    println!(
+        "{}",
+        json!({
+            "operations_of_layers": layers,
+            "whole": { "shards": decoder(&wanted).len(), "operations": decoder(&wanted).iter().map(|shard| shard.2).sum::<u64>() },
+            "refused_plans": plan.refused_plans,
+            "notices": plan.notices.iter().map(|notice| &notice.text).collect::<Vec<_>>(),
+            "reasons": plan.reasons.iter().map(|reason| format!("{}: {}", reason.choice, reason.because)).collect::<Vec<_>>(),
+            "shards": plan.shards.iter().map(|shard| json!({
+                "component": shard.component,
+                "layers": shard.layers,
+                "target": shard.target,
+                "formats": shard.formats,
+                "entries": shard.entries.iter().filter(|entry| entry.ops > 0).map(|entry| json!({
+                    "entry": entry.entry.to_string(), "operations": entry.ops
+                })).collect::<Vec<_>>(),
+                "operations": shard.ops,
+                "weight_bytes": shard.weight_bytes,
+            })).collect::<Vec<_>>(),
+            "artefacts": artefacts(&folder.join("bundle")),
+            "bundle_bytes": report.bytes,
+            "seconds": stages.seconds(),
+            "next_plan": { "shards": decoder(&next).len(), "refused_plans": next.refused_plans, "same_cut": decoder(&next) == decoder(plan) },
+        })
+    );
+}
+
+/// First layer, one past the last, operations of the largest entry point of every decoder shard.
+fn decoder(plan: &PlanReport) -> Vec<(u32, u32, u64)> {
+    let shards = plan.shards.iter();
+    shards.filter_map(|shard| shard.layers.map(|(first, end)| (first, end, shard.ops))).collect()
+}
+
+/// Operations of each layer in a step of one row.
+fn operations_of_layers(open: &OpenOptions, checkpoint: &Path) -> Vec<u64> {
+    let open = open.clone().planner("even").planner_option("pieces", "35");
+    let plan = open.limit("ops", 1_000_000).plan(checkpoint).expect("a plan of single layers").report;
+    let steps = plan.shards.iter().filter(|shard| shard.layers.is_some()).map(|shard| {
+        let step = shard.entries.iter().find(|entry| entry.entry.to_string().starts_with("decode_1@"));
+        step.expect("a step of one row").ops
+    });
+    steps.collect()
+}
+
+/// Bytes of the artefacts of a bundle's first chain, by shard.
+fn artefacts(bundle: &Path) -> Value {
+    let text = fs::read(bundle.join("bundle.json")).expect("a manifest");
+    let whole: Value = serde_json::from_slice(&text).expect("JSON");
+    let shards = whole["manifest"]["chains"][0]["shards"].as_array().expect("shards").iter();
+    let sized = shards.map(|shard| json!({ "shard": shard["name"], "bytes": shard["artefact"]["bytes"] }));
+    sized.collect()
+}
+
+/// Seconds spent in what a build says it does.
+#[derive(Default)]
+struct Stages {
+    seen: Vec<(String, Duration)>,
+    now: Option<(String, Instant)>,
+}
+
+impl Stages {
+    fn end(&mut self) {
+        let Some((stage, since)) = self.now.take() else { return };
+        let took = since.elapsed();
+        match self.seen.iter_mut().find(|(held, _)| *held == stage) {
+            Some((_, held)) => *held += took,
+            None => self.seen.push((stage, took)),
+        }
+    }
+
+    fn seconds(&self) -> Value {
+        self.seen
+            .iter()
+            .map(|(stage, took)| json!({ "stage": stage, "seconds": took.as_secs_f64() }))
+            .collect()
+    }
+}
+
+impl Watch for Stages {
+    fn progress(&mut self, _: u32, stage: &str) {
+        // Without the name of an entry point.
+        let stage = stage.split('`').next().unwrap_or_default().trim().to_owned();
+        if self.now.as_ref().is_none_or(|(held, _)| *held != stage) {
+            self.end();
+            eprintln!("{stage} …");
+            self.now = Some((stage, Instant::now()));
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Loads the bundle and runs single steps; prints how long they take and what shards share.
+fn run(folder: &Path) {
+    let started = Instant::now();
+    let open = BundleOptions::new().search_path(program::search_path()).strict(true);
+    let model = open.open(folder.join("bundle")).expect("the bundle opens");
+    let loaded = started.elapsed();
+    let mut session = model.chain().session().expect("a session");
+    let mut steps = Vec::new();
+    for step in 0..STEPS {
+        let started = Instant::now();
+        session.append(&[5 + step as u32]).expect("a step");
+        steps.push(started.elapsed().as_secs_f64());
+    }
+    let logits = session.logits().expect("logits");
+    assert!(logits.iter().all(|value| value.is_finite()) && logits.iter().any(|value| *value != logits[0]));
+    let record = session.placement();
+    let shared = record.states.iter().filter(|state| !state.readers.is_empty());
+    let shared: Vec<Value> = shared
+        .map(|state| json!({ "state": state.state, "writer": state.writer, "readers": state.readers }))
+        .collect();
+    let shards: Vec<Value> = record
+        .shards
+        .iter()
+        .map(|shard| {
+            json!({
+                "shard": shard.shard,
+                "place": shard.place.to_string(),
+                "milliseconds": shard.nanoseconds as f64 / 1e6 / shard.runs.max(1) as f64,
+            })
+        })
+        .collect();
+    let entries: Vec<Value> =
+        record.entries.iter().filter(|entry| entry.steps > 0).map(|entry| json!(entry.entry)).collect();
+    println!(
+        "{}",
+        json!({
+            "load_seconds": loaded.as_secs_f64(),
+            "step_seconds": steps,
+            "entries": entries,
+            "shards": shards,
+            "states_read_by_other_shards": shared,
+        })
+    );
+}
+
+/// `shardwright run BUNDLE`, to one token.
+fn one_command(folder: &Path, bundle: &Path) -> Value {
+    let started = Instant::now();
+    let mut command = surrounded(&program::executable(), folder, None);
+    command.arg("run").arg(bundle).args(["--prompt", "a", "--max-tokens", "1", "--greedy", "--strict"]);
+    let (text, (peak, _)) = watched(command.spawn().expect("the program starts"), "shardwright run");
+    json!({ "seconds": started.elapsed().as_secs_f64(), "text": text.trim_end(), "peak_bytes": peak })
+}
+
+fn gigabytes(bytes: &Value) -> String {
+    format!("{:.3} GB", bytes.as_f64().unwrap_or(f64::NAN) / 1e9)
+}
+
+/// For people, in Markdown.
+fn tables(cases: &[Value]) -> String {
+    let mut text = String::from(
+        "| lowering | shard | layers | entry points (operations) | weights | artefact | a step of one row |\n|---|---|---|---|---:|---:|---:|\n",
+    );
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    for case in cases {
+        let lowering = case["lowering"].as_str().unwrap_or_default();
+        let compiled = &case["compiled"];
+        for (index, shard) in list(&compiled["shards"]).iter().enumerate() {
+            let entries: Vec<String> = list(&shard["entries"])
+                .iter()
+                .map(|entry| {
+                    format!("{} ({})", entry["entry"].as_str().unwrap_or_default(), entry["operations"])
+                })
+                .collect();
+            let layers = match shard["layers"].as_array() {
+                Some(layers) => format!("[{}, {})", layers[0], layers[1]),
+                None => String::new(),
+            };
+            text += &format!(
+                "| {lowering} | {} | {layers} | {} | {} | {} | {:.0} ms |\n",
+                shard["component"].as_str().unwrap_or_default(),
+                entries.join(", "),
+                gigabytes(&shard["weight_bytes"]),
+                gigabytes(&compiled["artefacts"][index]["bytes"]),
+                case["run"]["shards"][index]["milliseconds"].as_f64().unwrap_or(f64::NAN),
+            );
+        }
+    }
+    text += "\n| | ";
+    text += &cases
+        .iter()
+        .map(|case| format!("{} | ", case["lowering"].as_str().unwrap_or_default()))
+        .collect::<String>();
+    text += "\n|---|";
+    text += &"---|".repeat(cases.len());
+    text.push('\n');
+    let mut row = |name: &str, value: &dyn Fn(&Value) -> String| {
+        let values: Vec<String> = cases.iter().map(value).collect();
+        text += &format!("| {name} | {} |\n", values.join(" | "));
+    };
+    row("operations of the decoder, largest entry point", &|case| {
+        case["compiled"]["whole"]["operations"].to_string()
+    });
+    row("of a layer, in a step of one row", &|case| {
+        let mut counts: Vec<(u64, usize)> = Vec::new();
+        for count in list(&case["compiled"]["operations_of_layers"]).iter().filter_map(Value::as_u64) {
+            match counts.iter_mut().find(|(held, _)| *held == count) {
+                Some((_, times)) => *times += 1,
+                None => counts.push((count, 1)),
+            }
+        }
+        let shown: Vec<String> =
+            counts.iter().map(|(count, times)| format!("{count} ({times} layers)")).collect();
+        shown.join(", ")
+    });
+    row(&format!("plans refused at {CEILING}"), &|case| case["compiled"]["refused_plans"].to_string());
+    row("decoder shards", &|case| {
+        let shards = list(&case["compiled"]["shards"]);
+        shards.iter().filter(|shard| shard["layers"].is_array()).count().to_string()
+    });
+    row("the next plan", &|case| {
+        let next = &case["compiled"]["next_plan"];
+        let same = if next["same_cut"] == true { "the same cut" } else { "another cut" };
+        format!("{same}, {} refused", next["refused_plans"])
+    });
+    let seconds = |case: &Value, stage: &str| -> f64 {
+        let stages = list(&case["compiled"]["seconds"]);
+        let named =
+            stages.iter().filter(|told| told["stage"].as_str().is_some_and(|name| name.starts_with(stage)));
+        named.filter_map(|told| told["seconds"].as_f64()).sum()
+    };
+    row("quantising", &|case| format!("{:.0} s", seconds(case, "quantising")));
+    row("lowering, compiling and storing", &|case| {
+        let all: f64 =
+            ["lowering", "compiling", "writing", "storing"].iter().map(|stage| seconds(case, stage)).sum();
+        format!("{all:.0} s")
+    });
+    row("peak memory of the worker that compiles", &|case| gigabytes(&case["compile_peak_bytes"]["worker"]));
+    row("of the program beside it", &|case| gigabytes(&case["compile_peak_bytes"]["program"]));
+    row("bundle, with the tables", &|case| gigabytes(&case["compiled"]["bundle_bytes"]));
+    row("loading the bundle", &|case| {
+        format!("{:.1} s", case["run"]["load_seconds"].as_f64().unwrap_or(f64::NAN))
+    });
+    row("a step of one row, simulated", &|case| {
+        let steps = list(&case["run"]["step_seconds"]);
+        let steps: Vec<String> =
+            steps.iter().filter_map(Value::as_f64).map(|step| format!("{step:.2} s")).collect();
+        steps.join(", ")
+    });
+    row("peak memory of running", &|case| gigabytes(&case["run_peak_bytes"]));
+    row("keys and values read by another shard than their writer", &|case| {
+        list(&case["run"]["states_read_by_other_shards"]).len().to_string()
+    });
+    row("`shardwright run BUNDLE`, to its first token", &|case| {
+        format!("{:.1} s", case["one_command"]["seconds"].as_f64().unwrap_or(f64::NAN))
+    });
+    text
+}
