@@ -1,7 +1,7 @@
 //! Gemma 4 at its real shapes through Qualcomm's compiler: sizes, compile times, peak memory and simulated time per token.
 //!
 //! ```text
-//! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--soc sm8850] [--context 512]
+//! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--soc sm8850] [--context 512]
 //! ```
 //!
 //! The plan is the planner's, made from the checkpoint's shapes. Weights are random numbers made on the fly, one shard at a time: the compiler's
@@ -55,6 +55,8 @@ fn main() {
         place.and_then(|place| arguments.get(place + 1)).cloned().unwrap_or_else(|| default.to_owned())
     };
     let soc = option("--soc", "sm8850");
+    // Those that begin so.
+    let begins = option("--formats", "");
     let context: u32 = option("--context", "512").parse().expect("a number");
     let asked: Vec<&String> =
         arguments.iter().filter(|word| ["e2b", "e4b", "toy"].contains(&word.as_str())).collect();
@@ -69,7 +71,7 @@ fn main() {
             true => model != "toy",
             false => asked.iter().any(|word| *word == model),
         };
-        if wanted {
+        if wanted && formats.starts_with(&begins) {
             case(model, formats, pieces, &soc, context);
         }
     }

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the bench targets of the workspace, release, one after the other.
 
+mod neuron;
 mod qnn;
 
 use std::process::Command;
@@ -9,17 +10,19 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
 
-/// Names of benches that take an hour begin so: they run when a filter names them.
-const LONG: &str = "qnn_";
+/// Names of benches that take long begin so: they run when a filter names them.
+const LONG: [&str; 2] = ["qnn_", "neuron_"];
 
 /// Runs every bench target whose name contains one of the filters (without a filter all but the long ones). Each prints its own table.
 pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     let wanted = |bench: &str| match filters {
-        [] => !bench.starts_with(LONG),
+        [] => !LONG.iter().any(|long| bench.starts_with(long)),
         filters => filters.iter().any(|filter| bench.contains(filter.as_str())),
     };
     if filters.is_empty() {
-        eprintln!("left out, since they take an hour: `cargo xtask bench qnn`");
+        eprintln!(
+            "left out: `cargo xtask bench qnn`, which takes hours, and `cargo xtask bench neuron`, which takes much disk"
+        );
     }
     let wanted: Vec<&String> = workspace
         .packages
@@ -35,6 +38,7 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     for bench in wanted {
         match bench.as_str() {
             qnn::OURS => qnn::compare(workspace)?,
+            neuron::SHAPES => neuron::shapes(workspace)?,
             _ => process::run(&mut target(workspace, bench))?,
         }
     }
