@@ -48,10 +48,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     // For tests of shims.
     ("shardwright-shim-testing", &["shardwright-shim-abi"]),
     ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
-    ("shardwright-shim-qnn", &["shardwright-shim-abi"]),
+    // What the shims of neural processors share; it knows none of them.
+    ("shardwright-shim-npu", &["shardwright-shim-abi"]),
+    ("shardwright-shim-qnn", &["shardwright-shim-abi", "shardwright-shim-npu"]),
     (
         "shardwright-shim-neuron",
-        &["shardwright-shim-abi", "shardwright-neuron-adapter", "shardwright-neuron-containers"],
+        &[
+            "shardwright-shim-abi",
+            "shardwright-shim-npu",
+            "shardwright-neuron-adapter",
+            "shardwright-neuron-containers",
+        ],
     ),
     ("shardwright-shim-template", &["shardwright-shim-abi"]),
     // A shim for tests.
@@ -88,6 +95,7 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-runtime", "shardwright-reference", "the oracle of a chain of shards"),
     ("shardwright-runtime", "shardwright-models", "chains of real architectures"),
     ("shardwright-shim-cpu", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),
+    ("shardwright-shim-npu", "shardwright-shim-testing", "tables of entries to read"),
     ("shardwright-shim-qnn", "shardwright-shim-testing", "tables and the host's side of the door"),
     (
         "shardwright-shim-neuron",

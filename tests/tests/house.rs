@@ -148,6 +148,7 @@ fn paths_named_in(text: &str) -> Vec<String> {
 const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/abi/", "the contract is a C ABI"),
     ("vendor-shims/cpu/", "SIMD kernels"),
+    ("vendor-shims/npu/", "opening a vendor's library"),
     ("vendor-shims/qnn/", "calling the vendor's library"),
     ("vendor-shims/neuron/", "calling the vendor's library, and the simulator's C ABI"),
     ("vendor-shims/template/", "the exported symbol"),

@@ -113,6 +113,14 @@ impl ShardOrigin {
         found
     }
 
+    /// Nodes that run where they were asked to and of which the shim says something all the same, such as what their floats are computed in.
+    pub fn remarks(&self) -> impl Iterator<Item = &NodePlacement> {
+        let on_device = |held: &&NodePlacement| {
+            self.is_where_asked(held) && !matches!(held.place.as_str(), "fused" | "none")
+        };
+        self.placements.iter().filter(on_device).filter(|held| !held.reason.is_empty())
+    }
+
     /// On the device itself, in another node, or nowhere because nothing depends on it.
     fn is_where_asked(&self, placement: &NodePlacement) -> bool {
         let kind = self.requested.as_ref().map_or(TargetKind::Npu, |target| target.kind);

@@ -71,6 +71,22 @@ fn what_is_as_asked_is_no_fallback() {
 }
 
 #[test]
+fn what_a_shim_says_of_a_node_that_is_where_it_was_asked_is_a_remark() {
+    let said = |place: &str, reason: &str| NodePlacement { reason: reason.to_owned(), ..node(place) };
+    let relaxed = said("npu", "its floats are computed in 16 bits");
+    let origin = ShardOrigin {
+        placements: vec![
+            said("npu", ""),
+            relaxed.clone(),
+            said("fused", "into a norm"),
+            said("cpu", "too wide"),
+        ],
+        ..ShardOrigin::default()
+    };
+    assert_eq!(origin.remarks().collect::<Vec<_>>(), [&relaxed]);
+}
+
+#[test]
 fn shards_nodes_and_flags_elsewhere_are_told() {
     let elsewhere = |origin: &mut ShardOrigin| {
         origin.requested.as_mut().unwrap().shim = "chips".to_owned();

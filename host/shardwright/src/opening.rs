@@ -166,6 +166,7 @@ pub(crate) fn settle(
     graph.assets = assets;
     for shard in &settled.result {
         notices.extend(rewritten_notice(shard));
+        notices.extend(preparation.remarked_notice(shard));
         notices.extend(preparation.otherwise_notice(shard));
     }
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
@@ -488,6 +489,20 @@ impl Preparation {
             text += &format!("; and {} more", found.len() - 1);
         }
         Some(Notice::fallback(text))
+    }
+
+    /// What the shim says of nodes that run where they were planned to, once per shard.
+    fn remarked_notice(&self, shard: &BuiltShard) -> Option<Notice> {
+        let origin = told_of(ShardOrigin::of_artefact(shard.artefact.head()), shard, &self.request);
+        let first = origin.remarks().next()?;
+        Some(Notice::note(format!(
+            "shard {}: the compiler's remarks on {} operations, first {} `{}`: {}",
+            shard.name,
+            origin.remarks().count(),
+            first.entry,
+            first.node,
+            first.reason
+        )))
     }
 
     /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the CPU.

@@ -1,48 +1,36 @@
-//! The layout of a compiled artefact.
+//! What a compiled artefact holds.
 //!
-//! ```text
-//! 0   magic        8 bytes `SWNEUART`
-//! 8   format       u32, then a u32 of zero
-//! 16  descriptor   u64, bytes from 4096 on
-//! 24  blobs at     u64, a multiple of 4096
-//! 32  blobs        u64, bytes, to the end of the artefact
-//! 40  sha256       32 bytes, of the descriptor
-//! 72  zeros, descriptor, zeros, blobs each on a page of its own with zeros between them
-//! ```
-//!
-//! Little-endian. The descriptor is JSON: the [`Head`], and per entry its ports in the order of the compiled network's inputs and outputs, and where its blob is. A
-//! blob is what the adapter stored, one for each entry point: the interface has no way to store weights once for several, so entry points hold them once each.
+//! The descriptor is the [`Head`], and per entry its ports in the order of the compiled network's inputs and outputs, and where its blob is. A
+//! blob is what the adapter stored, one for each entry point, each on a page of its own with zeros between them: the interface has no way to store weights once for
+//! several, so entry points hold them once each.
 //!
 //! A restore that fails says one code for a damaged blob, another version's and another chip's. So blobs are hashed here, and the head names chip, version and
 //! whether a simulator made it.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use shardwright_neuron_adapter::RuntimeVersion;
+use shardwright_shim_abi::raw::{SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I16};
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{
+    Format, PAGE, check_entries, check_hash, check_limits, corrupt, hash, json, payload_at, zeros,
+};
+use shardwright_shim_npu::port::{self, MAX_RANK, PortKind, check_ports, element_bytes};
 
-use crate::error::ShimError;
-
-const MAGIC: &[u8; 8] = b"SWNEUART";
-/// Version of the layout and of the descriptor.
-pub const FORMAT: u32 = 1;
-const PAGE: u64 = 4096;
-/// First line of a head; the rest is JSON.
-const HEAD: &str = "shardwright-neuron-artefact\n";
-/// Longest descriptor: 64 entries of 300 ports take less than a tenth of it.
-const MAX_DESCRIPTOR: u64 = 64 << 20;
-/// Most entry points of one artefact; real ones have two to five.
-pub const MAX_ENTRIES: usize = 64;
-/// Most ports of one entry: 64 layers with four states or rows each, and what belongs to the step.
-pub const MAX_PORTS: usize = 4096;
-/// Longest name of an entry or port.
-const MAX_NAME: usize = 4096;
-const MAX_RANK: usize = 8;
+/// Artefacts of this shim.
+pub const FORMAT: Format = Format {
+    magic: b"SWNEUART",
+    head: "shardwright-neuron-artefact\n",
+    number: 2,
+    shim: "neuron",
+    payload: "a run of blobs",
+    foreign_help: "`inspect` says what a foreign container holds; only artefacts compiled by this shim name its ports",
+};
 
 /// What has to be known of an artefact before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// [`FORMAT`] of the writer.
+    /// Number of the writer's [`FORMAT`].
     pub format: u32,
     /// The chip it was compiled for, `mt6989`.
     pub soc: String,
@@ -112,112 +100,8 @@ pub struct Entry {
     pub ports: Vec<Port>,
 }
 
-/// What a port is to a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PortKind {
-    /// Read.
-    Input,
-    /// A state that is read; whose rows are outputs, if the entry makes any.
-    State,
-    /// Written as a whole.
-    Output,
-}
-
-/// An input or output of an entry, dense row-major.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Port {
-    /// As in the work order.
-    pub name: String,
-    /// Its part in a run.
-    pub kind: PortKind,
-    /// `SW_ROLE_…`
-    pub role: u32,
-    /// Detail of the role.
-    pub index: u64,
-    /// `SW_DTYPE_…`
-    pub dtype: u32,
-    /// Extents in the work order.
-    pub shape: Vec<u64>,
-    /// Extents in the network: the same values in the same order.
-    pub held: Vec<u64>,
-    /// Bits of the scale, an f64: text would not give every number back. The zero point is 0.
-    pub scale_bits: u64,
-}
-
-impl Port {
-    /// `value = stored · scale`; 1 for floats.
-    pub fn scale(&self) -> f64 {
-        f64::from_bits(self.scale_bits)
-    }
-
-    /// Bytes; none for an element type that no port has, or more than can be addressed.
-    pub fn bytes(&self) -> Option<u64> {
-        let element = element_bytes(self.dtype)?;
-        let of = |shape: &[u64]| shape.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent));
-        let bytes = of(&self.shape)?;
-        (bytes <= isize::MAX as u64 && of(&self.held) == Some(bytes)).then_some(bytes)
-    }
-}
-
-/// Bytes of an element of a port.
-pub fn element_bytes(dtype: u32) -> Option<u64> {
-    use shardwright_shim_abi::raw::*;
-    Some(match dtype {
-        SW_DTYPE_F16 | SW_DTYPE_I16 => 2,
-        SW_DTYPE_F32 => 4,
-        _ => return None,
-    })
-}
-
-/// What `compatibility` answers from.
-///
-/// # Errors
-///
-/// [`ShimError::InvalidGraph`] never with the fields this shim writes.
-pub fn head_bytes(head: &Head) -> Result<Vec<u8>, ShimError> {
-    let mut bytes = HEAD.as_bytes().to_vec();
-    bytes.extend(json(head)?);
-    Ok(bytes)
-}
-
-/// A head, read back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadHead {
-    /// It begins otherwise.
-    Foreign,
-    /// Of another layout, which may mean anything else by its members.
-    OtherFormat(u32),
-    /// Of this layout.
-    Known(Box<Head>),
-}
-
-/// Reads a head.
-///
-/// # Errors
-///
-/// [`ShimError::CorruptArtefact`] when it begins like one and goes on like none.
-pub fn read_head(bytes: &[u8]) -> Result<ReadHead, ShimError> {
-    let Some(text) = bytes.strip_prefix(HEAD.as_bytes()) else { return Ok(ReadHead::Foreign) };
-    #[derive(Deserialize)]
-    struct OnlyFormat {
-        format: u32,
-    }
-    let damaged =
-        |error: serde_json::Error| corrupt(HEAD.len() as u64, format!("the head is damaged: {error}"));
-    let format = serde_json::from_slice::<OnlyFormat>(text).map_err(damaged)?.format;
-    if format != FORMAT {
-        return Ok(ReadHead::OtherFormat(format));
-    }
-    serde_json::from_slice(text).map(|head| ReadHead::Known(Box::new(head))).map_err(damaged)
-}
-
-/// Lower-case hex of a SHA-256.
-pub fn hash(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
+/// A port with its extents in the network: the same values in the same order.
+pub type Port = port::Port<Vec<u64>>;
 
 /// An artefact's bytes. Places, lengths and hashes of blobs in the descriptor are filled in.
 ///
@@ -225,14 +109,7 @@ pub fn hash(bytes: &[u8]) -> String {
 ///
 /// [`ShimError::Limit`] when there are more entries or ports than the format takes.
 pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, ShimError> {
-    let limit = |limit, value: usize, max: usize| match value > max {
-        true => Err(ShimError::Limit { limit, value: value as u64, max: max as u64 }),
-        false => Ok(()),
-    };
-    limit("entries", descriptor.entries.len(), MAX_ENTRIES)?;
-    for entry in &descriptor.entries {
-        limit("ports", entry.ports.len(), MAX_PORTS)?;
-    }
+    check_limits(descriptor.entries.iter().map(|entry| entry.ports.len()))?;
     for (entry, blob) in descriptor.entries.iter_mut().zip(blobs) {
         entry.blob_bytes = blob.len() as u64;
         entry.blob_sha256 = hash(blob);
@@ -241,7 +118,7 @@ pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, S
     // The places of blobs stand in the descriptor, whose length decides them: digits settle after a few rounds.
     let mut text = json(&descriptor)?;
     loop {
-        let mut at = (PAGE + text.len() as u64).next_multiple_of(PAGE);
+        let mut at = payload_at(text.len());
         for entry in &mut descriptor.entries {
             entry.blob_at = at;
             at = (at + entry.blob_bytes).next_multiple_of(PAGE);
@@ -253,20 +130,9 @@ pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, S
             break;
         }
     }
-    limit("descriptor-bytes", text.len(), MAX_DESCRIPTOR as usize)?;
-    let first = (PAGE + text.len() as u64).next_multiple_of(PAGE);
+    let first = payload_at(text.len());
     let end = descriptor.entries.last().map_or(first, |entry| entry.blob_at + entry.blob_bytes);
-    let mut prefix = Vec::with_capacity(first as usize);
-    prefix.extend(MAGIC);
-    prefix.extend(FORMAT.to_le_bytes());
-    prefix.extend(0u32.to_le_bytes());
-    prefix.extend((text.len() as u64).to_le_bytes());
-    prefix.extend(first.to_le_bytes());
-    prefix.extend((end - first).to_le_bytes());
-    prefix.extend(Sha256::digest(&text));
-    prefix.resize(PAGE as usize, 0);
-    prefix.extend(text);
-    prefix.resize(first as usize, 0);
+    let prefix = FORMAT.prefix(&text, end - first)?;
     Ok(Written { descriptor, prefix })
 }
 
@@ -279,16 +145,6 @@ pub struct Written {
     pub prefix: Vec<u8>,
 }
 
-fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, ShimError> {
-    // Plain structs of numbers and text always become JSON.
-    serde_json::to_vec(value)
-        .map_err(|error| ShimError::InvalidGraph { entry: "all".to_owned(), reason: error.to_string() })
-}
-
-fn corrupt(offset: u64, reason: impl Into<String>) -> ShimError {
-    ShimError::CorruptArtefact { offset, reason: reason.into() }
-}
-
 /// An artefact as it is mapped.
 #[derive(Clone, Debug)]
 pub struct Artefact<'m> {
@@ -298,66 +154,17 @@ pub struct Artefact<'m> {
 }
 
 impl<'m> Artefact<'m> {
-    /// Whether bytes begin as artefacts of this shim do, of any format.
-    pub fn is_ours(bytes: &[u8]) -> bool {
-        bytes.starts_with(MAGIC)
-    }
-
     /// Reads the descriptor and finds the blobs; their bytes are not looked at yet.
     ///
     /// # Errors
     ///
     /// [`ShimError::IncompatibleArtefact`] for something else or another layout, [`ShimError::CorruptArtefact`] for damage.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
-        if !Artefact::is_ours(bytes) {
-            return Err(ShimError::IncompatibleArtefact {
-                reason: "the bytes are no artefact of the neuron shim".to_owned(),
-                help: "`inspect` says what a foreign container holds; only artefacts compiled by this shim name its ports".to_owned(),
-            });
-        }
-        let header = bytes.first_chunk::<72>().ok_or_else(|| corrupt(bytes.len() as u64, "cut short"))?;
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&header[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        let format = word(8);
-        if format != u64::from(FORMAT) {
-            return Err(ShimError::IncompatibleArtefact {
-                reason: format!("the artefact is of format {format}, this shim reads {FORMAT}"),
-                help: "compile the work order again with this shim".to_owned(),
-            });
-        }
-        let (length, blobs_at, blobs) = (word(16), word(24), word(32));
-        if length > MAX_DESCRIPTOR {
-            return Err(corrupt(16, format!("a descriptor of {length} bytes, at most {MAX_DESCRIPTOR}")));
-        }
-        let end = PAGE + length;
-        if blobs_at != end.next_multiple_of(PAGE) {
-            return Err(corrupt(24, format!("the blobs at {blobs_at} do not follow their descriptor")));
-        }
-        if blobs_at.checked_add(blobs) != Some(bytes.len() as u64) {
-            return Err(corrupt(
-                32,
-                format!("{} bytes where {blobs} bytes of blobs start at {blobs_at}", bytes.len()),
-            ));
-        }
-        // Within the artefact by the comparison above.
-        let text = &bytes[PAGE as usize..end as usize];
-        if Sha256::digest(text)[..] != header[40..72] {
-            return Err(corrupt(PAGE, "the descriptor is not the one that was written"));
-        }
-        let descriptor: Descriptor = serde_json::from_slice(text)
-            .map_err(|error| corrupt(PAGE, format!("the descriptor cannot be read: {error}")))?;
-        check(&descriptor, blobs_at, bytes.len() as u64).map_err(|reason| corrupt(PAGE, reason))?;
-        let mut gaps = vec![(72, PAGE), (end, blobs_at)];
+        let opened = FORMAT.open::<Descriptor>(bytes)?;
+        let descriptor = opened.descriptor;
+        check(&descriptor, opened.payload_at, bytes.len() as u64).map_err(|reason| corrupt(PAGE, reason))?;
         for pair in descriptor.entries.windows(2) {
-            gaps.push((pair[0].blob_at + pair[0].blob_bytes, pair[1].blob_at));
-        }
-        let is_dirty =
-            |(from, to): &&(u64, u64)| bytes[*from as usize..*to as usize].iter().any(|byte| *byte != 0);
-        if let Some((from, _)) = gaps.iter().find(is_dirty) {
-            return Err(corrupt(*from, "padding is not zero"));
+            zeros(bytes, pair[0].blob_at + pair[0].blob_bytes..pair[1].blob_at)?;
         }
         Ok(Artefact { descriptor, bytes })
     }
@@ -369,40 +176,19 @@ impl<'m> Artefact<'m> {
     /// [`ShimError::CorruptArtefact`] when they are not those that were written.
     pub fn blob(&self, entry: &Entry) -> Result<&'m [u8], ShimError> {
         let bytes = &self.bytes[entry.blob_at as usize..(entry.blob_at + entry.blob_bytes) as usize];
-        let found = hash(bytes);
-        if found != entry.blob_sha256 {
-            return Err(corrupt(
-                entry.blob_at,
-                format!(
-                    "the compiled network of `{}` has the hash {found}, {} was written",
-                    entry.name, entry.blob_sha256
-                ),
-            ));
-        }
+        let what = format!("the compiled network of `{}`", entry.name);
+        check_hash(bytes, &entry.blob_sha256, &what, entry.blob_at)?;
         Ok(bytes)
     }
 }
 
 /// Everything the rest of the shim relies on, of a descriptor that anyone may have written.
 fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String> {
-    let name = |what: &str, name: &str| match name.len() {
-        1..=MAX_NAME if !name.contains('\0') => Ok(()),
-        length => Err(format!("a name of {length} bytes for {what}")),
-    };
     let entries = &descriptor.entries;
-    if entries.is_empty() || entries.len() > MAX_ENTRIES || entries.len() != descriptor.head.entries as usize
-    {
-        return Err(format!("{} entries, {} in the head", entries.len(), descriptor.head.entries));
-    }
+    let told = entries.iter().map(|entry| (entry.name.as_str(), entry.rows, entry.ports.len()));
+    check_entries(descriptor.head.entries, told)?;
     let mut at = blobs_at;
     for (index, entry) in entries.iter().enumerate() {
-        name("an entry", &entry.name)?;
-        if entries[..index].iter().any(|other| other.name == entry.name) {
-            return Err(format!("two entries `{}`", entry.name));
-        }
-        if entry.rows == 0 {
-            return Err(format!("entry `{}` has no rows", entry.name));
-        }
         if entry.blob_at != at || entry.blob_bytes == 0 {
             return Err(format!("entry `{}` has its blob at {}, not at {at}", entry.name, entry.blob_at));
         }
@@ -415,25 +201,15 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
             true => after,
             false => after.next_multiple_of(PAGE),
         };
-        if entry.ports.len() > MAX_PORTS {
-            return Err(format!("entry `{}` has {} ports", entry.name, entry.ports.len()));
+        check_ports(&entry.name, &entry.ports)?;
+        if let Some(port) = entry.ports.iter().find(|port| !is_held(port)) {
+            return Err(format!(
+                "port `{}` of {:?}, held as {:?}, of element type {}",
+                port.name, port.shape, port.place, port.dtype
+            ));
         }
-        let mut names = std::collections::HashSet::new();
-        for port in &entry.ports {
-            name("a port", &port.name)?;
-            if !names.insert(port.name.as_str()) {
-                return Err(format!("port `{}` of `{}` is there twice", port.name, entry.name));
-            }
-            let ranks = port.shape.len().max(port.held.len());
-            if ranks > MAX_RANK || port.bytes().is_none_or(|bytes| bytes == 0) {
-                return Err(format!(
-                    "port `{}` of {:?}, held as {:?}, of element type {}",
-                    port.name, port.shape, port.held, port.dtype
-                ));
-            }
-            if !(port.scale().is_finite() && port.scale() > 0.0) {
-                return Err(format!("port `{}` has the scale {}", port.name, port.scale()));
-            }
+        if let Some(port) = entry.ports.iter().find(|port| port.zero_point != 0) {
+            return Err(format!("port `{}` has the zero point {}", port.name, port.zero_point));
         }
         let first_output = entry.ports.iter().position(|port| port.kind == PortKind::Output);
         let behind = &entry.ports[first_output.unwrap_or(entry.ports.len())..];
@@ -444,10 +220,22 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
     Ok(())
 }
 
+/// Whether a port is of an element type the network has, and its extents there hold as many values.
+fn is_held(port: &Port) -> bool {
+    let bytes = |element, shape: &[u64]| {
+        shape.iter().try_fold(element, |bytes: u64, extent| bytes.checked_mul(*extent))
+    };
+    let held = element_bytes(port.dtype).and_then(|element| bytes(element, &port.place));
+    matches!(port.dtype, SW_DTYPE_F16 | SW_DTYPE_I16 | SW_DTYPE_F32)
+        && port.place.len() <= MAX_RANK
+        && held == port.bytes()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
     use shardwright_shim_abi::raw::*;
+    use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS, ReadHead};
 
     use super::*;
 
@@ -459,8 +247,9 @@ pub(crate) mod tests {
             index: 0,
             dtype,
             shape: vec![4, 16],
-            held: vec![1, 4, 1, 16],
             scale_bits: f64::from(0.1f32).to_bits(),
+            zero_point: 0,
+            place: vec![1, 4, 1, 16],
         };
         let entry = |index: usize| Entry {
             name: format!("decode_{index}@8"),
@@ -479,7 +268,7 @@ pub(crate) mod tests {
         };
         Descriptor {
             head: Head {
-                format: FORMAT,
+                format: FORMAT.number,
                 soc: "mt6989".to_owned(),
                 made_by: Maker { version: [8, 2, 28], magic: None, simulator: Some("simulator".to_owned()) },
                 options: "--relax-fp32".to_owned(),
@@ -511,9 +300,12 @@ pub(crate) mod tests {
             assert!(entry.blob_at.is_multiple_of(PAGE));
         }
         assert_eq!(read.descriptor.head.blob_bytes, 5010);
-        let head = head_bytes(&read.descriptor.head).expect("small");
+        let head = FORMAT.head_bytes(&read.descriptor.head).expect("small");
         assert!(head.len() <= SW_HEAD_LIMIT as usize);
-        assert_eq!(read_head(&head).expect("undamaged"), ReadHead::Known(Box::new(read.descriptor.head)));
+        assert_eq!(
+            FORMAT.read_head::<Head>(&head).expect("undamaged"),
+            ReadHead::Known(Box::new(read.descriptor.head))
+        );
     }
 
     #[test]
@@ -545,14 +337,14 @@ pub(crate) mod tests {
             |bytes: &[u8]| matches!(Artefact::read(bytes), Err(ShimError::IncompatibleArtefact { .. }));
         assert!(incompatible(b"a compiled network of somebody else") && incompatible(b""));
         let mut newer = bytes.clone();
-        newer[8] = 2;
+        newer[8] = 9;
         assert!(incompatible(&newer));
         assert!(matches!(Artefact::read(&bytes[..40]), Err(ShimError::CorruptArtefact { offset: 40, .. })));
-        assert_eq!(read_head(b"shardwright-cpu-artefact").expect("told"), ReadHead::Foreign);
-        let head = String::from_utf8(head_bytes(&sample(1).head).expect("small")).expect("text");
-        let newer = head.replace("\"format\":1", "\"format\":9");
-        assert_eq!(read_head(newer.as_bytes()).expect("told"), ReadHead::OtherFormat(9));
-        assert!(read_head(&head.as_bytes()[..head.len() - 1]).is_err());
+        assert_eq!(FORMAT.read_head::<Head>(b"shardwright-cpu-artefact").expect("told"), ReadHead::Foreign);
+        let head = String::from_utf8(FORMAT.head_bytes(&sample(1).head).expect("small")).expect("text");
+        let newer = head.replace("\"format\":2", "\"format\":9");
+        assert_eq!(FORMAT.read_head::<Head>(newer.as_bytes()).expect("told"), ReadHead::OtherFormat(9));
+        assert!(FORMAT.read_head::<Head>(&head.as_bytes()[..head.len() - 1]).is_err());
     }
 
     #[test]
@@ -565,7 +357,7 @@ pub(crate) mod tests {
             ("a name of 0 bytes", |d| d.entries[0].ports[0].name.clear()),
             ("element type 99", |d| d.entries[0].ports[0].dtype = 99),
             ("of element type", |d| d.entries[0].ports[0].shape = vec![1 << 40, 1 << 40]),
-            ("of element type", |d| d.entries[0].ports[0].held = vec![3, 5]),
+            ("of element type", |d| d.entries[0].ports[0].place = vec![3, 5]),
             ("of element type", |d| d.entries[0].ports[0].shape = vec![1; 9]),
             ("scale NaN", |d| d.entries[0].ports[0].scale_bits = f64::NAN.to_bits()),
             ("behind its outputs", |d| d.entries[0].ports[0].kind = PortKind::Output),
@@ -588,13 +380,13 @@ pub(crate) mod tests {
         #[test]
         fn arbitrary_bytes_are_refused_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..9000), is_ours: bool) {
             if is_ours && bytes.len() >= 16 {
-                bytes[..8].copy_from_slice(MAGIC);
-                bytes[8..16].copy_from_slice(&u64::from(FORMAT).to_le_bytes());
+                bytes[..8].copy_from_slice(FORMAT.magic);
+                bytes[8..16].copy_from_slice(&u64::from(FORMAT.number).to_le_bytes());
             }
             prop_assert!(Artefact::read(&bytes).is_err());
-            let mut head = HEAD.as_bytes().to_vec();
+            let mut head = FORMAT.head.as_bytes().to_vec();
             head.extend(&bytes);
-            prop_assert!(!matches!(read_head(&head), Ok(ReadHead::Known(_))));
+            prop_assert!(!matches!(FORMAT.read_head::<Head>(&head), Ok(ReadHead::Known(_))));
         }
     }
 }

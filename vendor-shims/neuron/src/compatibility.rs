@@ -1,8 +1,9 @@
 //! Whether an artefact can be used, from its head alone: the library answers one code for every reason, and only when it restores.
 
 use shardwright_shim_abi::Compatibility;
+use shardwright_shim_npu::artefact::ReadHead;
 
-use crate::artefact::{FORMAT, Head, Maker, ReadHead};
+use crate::artefact::{FORMAT, Head, Maker};
 
 /// Where an artefact would be used.
 #[derive(Clone, Copy, Debug)]
@@ -14,14 +15,8 @@ pub struct Place<'a> {
 }
 
 /// The answer.
-pub fn judge(head: &ReadHead, place: Place<'_>) -> Compatibility {
-    match head {
-        ReadHead::Foreign => Compatibility::NotMine("the head is not one of the neuron shim".to_owned()),
-        ReadHead::OtherFormat(format) => {
-            Compatibility::Unsupported(format!("format {format}, this shim reads {FORMAT}"))
-        }
-        ReadHead::Known(head) => judge_known(head, place),
-    }
+pub fn judge(head: &ReadHead<Head>, place: Place<'_>) -> Compatibility {
+    head.known(&FORMAT).map_or_else(|answer| answer, |head| judge_known(head, place))
 }
 
 fn judge_known(head: &Head, place: Place<'_>) -> Compatibility {

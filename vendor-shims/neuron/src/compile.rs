@@ -3,12 +3,14 @@
 use shardwright_neuron_containers::budget::Budget;
 use shardwright_neuron_containers::bytes::Bytes;
 use shardwright_neuron_containers::{Version, blob};
-use shardwright_shim_abi::raw::{SW_LOG_INFO, SW_ROLE_STATE};
+use shardwright_shim_abi::raw::SW_LOG_INFO;
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, Result, WorkOrderView};
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::entry_count;
+use shardwright_shim_npu::port::{at_node, vanished};
 
-use crate::artefact::{self, Descriptor, Entry, FORMAT, Head, MAX_ENTRIES, Port, PortKind};
+use crate::artefact::{self, Descriptor, Entry, FORMAT, Head};
 use crate::driver::Driver;
-use crate::error::ShimError;
 use crate::failure::NeuronError;
 use crate::flags::{Flags, Judged, Subject, Trials};
 use crate::graph::NeuronGraph;
@@ -19,6 +21,15 @@ use crate::session::{Compilation, CompileSettings, Model};
 
 /// Written at once, between two looks at cancellation.
 const CHUNK: usize = 8 << 20;
+
+/// Why a node has no place of its own.
+const VANISHED: &str = "it is part of another operation, or moves nothing";
+
+/// Where nodes run.
+const PLACE: &str = "npu";
+
+/// What is said of a node whose operations have values in f32.
+const RELAXED: &str = "its 32-bit floats are computed as 16-bit ones: the processor has no others";
 
 /// Bytes of constants up to which an entry is compiled again for each flag.
 const LARGEST_PROBE: u64 = 4 << 20;
@@ -40,16 +51,7 @@ pub(crate) fn compile(
     output: &mut CompileOutput<'_>,
 ) -> Result<()> {
     order.options().only(&[])?;
-    let count = order.entries().len();
-    if count == 0 {
-        let reason = "the order has no entry points".to_owned();
-        return Err(ShimError::InvalidGraph { entry: order.name().to_owned(), reason }.into());
-    }
-    if count > MAX_ENTRIES {
-        return Err(
-            ShimError::Limit { limit: "entries", value: count as u64, max: MAX_ENTRIES as u64 }.into()
-        );
-    }
+    let count = entry_count(order)?;
     set_platform(target.soc.name);
     let version = driver.library().version();
     let flags = Flags::read(
@@ -86,8 +88,12 @@ pub(crate) fn compile(
                 lowering.name()
             ),
         );
-        for (node, reason) in vanished(entry, &lowered.graph) {
-            output.placement(index as u64, node, "fused", Some(reason));
+        let origins = lowered.graph.operations.iter().filter_map(|operation| operation.origin);
+        for node in vanished(entry, origins) {
+            output.placement(index as u64, node, "fused", Some(VANISHED));
+        }
+        for node in lowered.graph.nodes_in_single_precision() {
+            output.placement(index as u64, node.into(), PLACE, Some(RELAXED));
         }
         let mut step = |stage: &str, half: u32| {
             let done = COMPILED * (2 * index as u32 + half) / (2 * count as u32);
@@ -102,7 +108,7 @@ pub(crate) fn compile(
     }
     let descriptor = Descriptor {
         head: Head {
-            format: FORMAT,
+            format: FORMAT.number,
             soc: target.soc.name.to_owned(),
             made_by: driver.maker().clone(),
             options: options.clone(),
@@ -193,7 +199,7 @@ fn write(descriptor: Descriptor, blobs: &[Vec<u8>], output: &mut CompileOutput<'
         }
         at = entry.blob_at + entry.blob_bytes;
     }
-    output.head(&artefact::head_bytes(&written.descriptor.head)?)
+    output.head(&FORMAT.head_bytes(&written.descriptor.head)?)
 }
 
 /// An error of the library with the entry, its node and that node's layer.
@@ -204,32 +210,11 @@ fn place(error: NeuronError, entry: EntryView<'_>, lowered: &Lowered<'_>) -> Err
     };
     let named = |name: &str| subject.as_ref().is_some_and(|subject| subject.contains(&format!("`{name}`")));
     let origin = lowered.graph.operations.iter().find(|operation| named(&operation.name));
-    let mut out =
-        Error::from(error).detail("entry", entry.name()).detail("operations", lowered.graph.operations.len());
-    if let Some(node) = origin.and_then(|found| entry.nodes().nth(found.origin? as usize)) {
-        out = out.detail("origin", node.name());
-        if let Some(layer) = node.layer() {
-            out = out.detail("layer", layer);
-        }
-    }
-    out
+    let node = origin.and_then(|operation| operation.origin);
+    at_node(error, entry, node).detail("operations", lowered.graph.operations.len())
 }
 
 fn described(entry: EntryView<'_>, lowered: &Lowered<'_>, operations: u64, constant_bytes: u64) -> Entry {
-    let port = |port: &lower::LoweredPort| Port {
-        name: port.name.clone(),
-        kind: match (port.is_output, port.role) {
-            (true, _) => PortKind::Output,
-            (false, SW_ROLE_STATE) => PortKind::State,
-            (false, _) => PortKind::Input,
-        },
-        role: port.role,
-        index: port.index,
-        dtype: port.dtype,
-        shape: port.shape.clone(),
-        held: port.held.clone(),
-        scale_bits: port.scale.to_bits(),
-    };
     Entry {
         name: entry.name().to_owned(),
         rows: entry.rows(),
@@ -239,18 +224,6 @@ fn described(entry: EntryView<'_>, lowered: &Lowered<'_>, operations: u64, const
         blob_at: 0,
         blob_bytes: 0,
         blob_sha256: String::new(),
-        ports: lowered.ports.iter().map(port).collect(),
+        ports: lowered.ports.clone(),
     }
-}
-
-/// Nodes of the entry that no operation comes from.
-fn vanished(entry: EntryView<'_>, graph: &NeuronGraph<'_>) -> Vec<(u64, &'static str)> {
-    let mut is_there = vec![false; entry.nodes().len()];
-    for origin in graph.operations.iter().filter_map(|operation| operation.origin) {
-        if let Some(place) = is_there.get_mut(origin as usize) {
-            *place = true;
-        }
-    }
-    let reason = "it is part of another operation, or moves nothing";
-    is_there.iter().enumerate().filter(|(_, there)| !**there).map(|(node, _)| (node as u64, reason)).collect()
 }

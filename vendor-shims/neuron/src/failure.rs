@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use shardwright_neuron_adapter::{RuntimeVersion, result};
 use shardwright_shim_abi as abi;
+use shardwright_shim_npu::library::LibraryError;
 
 /// What functions of this crate that call the library return.
 pub type Result<T> = std::result::Result<T, NeuronError>;
@@ -173,6 +174,15 @@ impl FailureKind {
             FailureKind::Deadline => abi::ErrorClass::Deadline,
             FailureKind::InvalidArgument => abi::ErrorClass::InvalidArgument,
             FailureKind::Internal => abi::ErrorClass::Internal,
+        }
+    }
+}
+
+impl From<LibraryError> for NeuronError {
+    fn from(error: LibraryError) -> NeuronError {
+        match error {
+            LibraryError::NotFound { tried } => NeuronError::LibraryNotFound { tried },
+            LibraryError::NotLoadable { path, reason } => NeuronError::NotLoadable { path, reason },
         }
     }
 }

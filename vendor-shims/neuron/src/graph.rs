@@ -1,5 +1,7 @@
 //! A graph as the adapter takes it, before any library is called: operands by number, operations over them, constants with where their bytes are.
 
+use std::collections::BTreeSet;
+
 use shardwright_neuron_adapter::operand;
 
 /// Index of an operand within its [`NeuronGraph`].
@@ -156,6 +158,18 @@ impl NeuronGraph<'_> {
         let bound = self.inputs.iter().chain(&self.outputs);
         let bytes = bound.filter_map(|index| self.operands.get(*index as usize)?.bytes());
         bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Nodes of the entry that operations with values in f32 come from, in order. Constants beside integers are not meant: the extension's norm takes some.
+    pub fn nodes_in_single_precision(&self) -> BTreeSet<u32> {
+        let is_single = |index: &OperandIndex| {
+            self.operands.get(*index as usize).is_some_and(|operand| {
+                operand.kind == OperandKind::Numbered(operand::TENSOR_FLOAT32) && operand.value.is_none()
+            })
+        };
+        let touches =
+            |operation: &&Operation| operation.inputs.iter().chain(&operation.outputs).any(is_single);
+        self.operations.iter().filter(touches).filter_map(|operation| operation.origin).collect()
     }
 
     /// Constants that are not at hand.

@@ -6,9 +6,9 @@ use shardwright_neuron_containers::budget::Budget;
 use shardwright_neuron_containers::bytes::Bytes;
 use shardwright_neuron_containers::{ContainerError, inspect as containers};
 use shardwright_shim_abi::{Error, ErrorClass, Inspection, Result};
+use shardwright_shim_npu::ShimError;
 
-use crate::artefact::{Artefact, Entry, Head};
-use crate::error::ShimError;
+use crate::artefact::{Artefact, Entry, FORMAT, Head};
 
 /// What is told of an artefact.
 #[derive(Serialize)]
@@ -26,7 +26,7 @@ struct Inspected<'a> {
 ///
 /// What is damaged, or of a version that is not known.
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Option<Inspection>> {
-    if !Artefact::is_ours(bytes) {
+    if !FORMAT.is_ours(bytes) {
         let found = containers::inspect(bytes).map_err(unreadable)?;
         let told = |found: containers::Inspected| Inspection {
             format: found.format.to_owned(),

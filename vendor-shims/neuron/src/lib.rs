@@ -13,7 +13,6 @@ pub mod artefact;
 mod compatibility;
 mod compile;
 mod driver;
-mod error;
 pub mod failure;
 mod flags;
 pub mod graph;
@@ -29,7 +28,6 @@ pub mod soc;
 mod trail;
 
 pub use driver::{Driver, Settings};
-pub use error::ShimError;
 pub use memory::SharedBuffer;
 pub use shim::NeuronShim;
 

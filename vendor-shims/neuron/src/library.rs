@@ -12,14 +12,14 @@
 //! Functions are bound one by one. One that is missing is an error with its name when it is needed ([`NeuronError::FunctionMissing`]), and one that came with a
 //! later version than the library says it is counts as missing.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use libloading::os::unix::{Library as Dynamic, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::Library as Dynamic;
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::{FUNCTIONS, Functions, RuntimeVersion, result, setting};
+use shardwright_shim_npu::library::{Search, Steps, own_folder, variable};
 
 use crate::failure::{CallFailure, FailureKind, NeuronError, Result};
 use crate::trail;
@@ -61,25 +61,11 @@ impl LibraryChoice {
     pub fn here(option: Option<PathBuf>) -> LibraryChoice {
         LibraryChoice {
             option,
-            variable: std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from),
+            variable: variable(VARIABLE),
             beside: own_folder(),
             names: PLATFORM_NAMES.map(str::to_owned).to_vec(),
         }
     }
-}
-
-/// The folder of the file this code was loaded from.
-fn own_folder() -> Option<PathBuf> {
-    // SAFETY: all zeros is a valid value of a struct of pointers.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; the struct outlives the call.
-    let found = unsafe { libc::dladdr(own_folder as *const c_void, &mut info) };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is while this runs.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(Path::new(OsStr::from_bytes(name.to_bytes())).parent()?.to_owned())
 }
 
 /// What a simulator says of itself.
@@ -110,24 +96,29 @@ pub struct Library {
     message: Option<TextFunction>,
 }
 
-/// Collects what is said while looking.
-struct Steps(Vec<String>);
-
-impl Steps {
-    fn say(&mut self, text: String) {
-        shardwright_shim_abi::log(shardwright_shim_abi::raw::SW_LOG_INFO, &format!("neuron library: {text}"));
-        self.0.push(text);
-    }
-}
-
 impl Library {
     /// Opens the library by the rule of [this module](self).
     ///
     /// # Errors
     /// [`NeuronError::LibraryNotFound`] with every place tried, or what was wrong with the one found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
-        let mut steps = Steps(Vec::new());
-        let (path, dynamic) = find(choice, &mut steps)?;
+        let mut steps = Steps::new(|text| {
+            shardwright_shim_abi::log(
+                shardwright_shim_abi::raw::SW_LOG_INFO,
+                &format!("neuron library: {text}"),
+            );
+        });
+        let names: Vec<&str> = choice.names.iter().map(String::as_str).collect();
+        let search = Search {
+            given: [("option `library`", choice.option.as_deref()), (VARIABLE, choice.variable.as_deref())],
+            file: FILE,
+            beside: choice.beside.as_deref(),
+            names: &names,
+        };
+        let (path, dynamic) = search.find(&mut steps, |found| match is_simulator(found) {
+            true => Err("is a simulator, which is taken only where it is named".to_owned()),
+            false => Ok(()),
+        })?;
         let symbol = |name: &CStr| -> *mut c_void {
             // SAFETY: the pointer is only looked at here; null is an answer.
             unsafe { dynamic.get::<*mut c_void>(name.to_bytes_with_nul()) }
@@ -181,7 +172,15 @@ impl Library {
             if simulator.is_some() { ", a simulator" } else { "" }
         ));
         std::mem::forget(dynamic);
-        Ok(Arc::new(Library { path, steps: steps.0, functions, version, magic, simulator, message }))
+        Ok(Arc::new(Library {
+            path,
+            steps: steps.into_said(),
+            functions,
+            version,
+            magic,
+            simulator,
+            message,
+        }))
     }
 
     /// The file it was loaded from, or the name given to the loader.
@@ -331,62 +330,9 @@ pub(crate) fn set_platform(soc: &str) {
     unsafe { std::env::set_var(setting::PLATFORM_VARIABLE, soc) };
 }
 
-/// Carries out the rule.
-fn find(choice: &LibraryChoice, steps: &mut Steps) -> Result<(PathBuf, Dynamic)> {
-    for (place, given) in [("option `library`", &choice.option), (VARIABLE, &choice.variable)] {
-        let Some(given) = given else {
-            steps.say(format!("{place}: not given"));
-            continue;
-        };
-        let path = if given.is_dir() { given.join(FILE) } else { given.clone() };
-        if !path.is_file() {
-            steps.say(format!("{place}: {} is no file", path.display()));
-            return Err(NeuronError::LibraryNotFound { tried: steps.0.clone() });
-        }
-        steps.say(format!("{place}: {}", path.display()));
-        return load(path);
-    }
-    match choice.beside.as_ref().map(|folder| folder.join(FILE)) {
-        Some(path) if path.is_file() => {
-            steps.say(format!("beside the shim: {}", path.display()));
-            return load(path);
-        }
-        Some(path) => steps.say(format!("beside the shim: {} is no file", path.display())),
-        None => steps.say("beside the shim: the loader does not tell where the shim is".to_owned()),
-    }
-    for name in &choice.names {
-        match load(PathBuf::from(name)) {
-            Ok((_, ref found)) if is_simulator(found) => {
-                steps.say(format!(
-                    "the loader's path: {name} is a simulator, which is taken only where it is named"
-                ));
-            }
-            Ok(opened) => {
-                steps.say(format!("the loader's path: {name} opens, later names are not tried"));
-                return Ok(opened);
-            }
-            Err(error) => steps.say(format!("the loader's path: {error}")),
-        }
-    }
-    Err(NeuronError::LibraryNotFound { tried: steps.0.clone() })
-}
-
 fn is_simulator(library: &Dynamic) -> bool {
     // SAFETY: whether the symbol is there is asked; nothing is read behind it.
     unsafe { library.get::<*mut c_void>(SIMULATOR_SYMBOL.to_bytes_with_nul()) }.is_ok()
-}
-
-fn load(path: PathBuf) -> Result<(PathBuf, Dynamic)> {
-    // SAFETY: the file is the vendor's library that the user named or installed; its initialisers run.
-    match unsafe { Dynamic::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
-        Ok(dynamic) => Ok((path, dynamic)),
-        Err(error) => {
-            // What the loader said is the error's source.
-            let reason =
-                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            Err(NeuronError::NotLoadable { path, reason })
-        }
-    }
 }
 
 /// Calls a function of the library by its field and symbol: missing is an error, and so is any code but 0. The calling code says why it is sound.

@@ -1,18 +1,16 @@
 //! A compiled artefact made ready to run.
 
 use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
-use shardwright_shim_abi::raw::{
-    SW_DTYPE_F16, SW_DTYPE_F32, SW_ROLE_STATE_ROWS, SW_UPDATE_BY_RUNTIME, SW_UPDATE_NONE,
-};
 use shardwright_shim_abi::{
-    Binding, Bound, Buffer, Compatibility, Control, Direction, Error, HostBuffer, LoadedEntry, LoadedShard,
-    Result, Run,
+    Bound, Buffer, Control, Error, HostBuffer, LoadedEntry, LoadedShard, Result, Run,
 };
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{ReadHead, loads};
+use shardwright_shim_npu::port::{PortKind, bindings, check_run, element_bytes};
 
-use crate::artefact::{Artefact, Entry, Port, PortKind, ReadHead, element_bytes};
+use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
 use crate::driver::Driver;
-use crate::error::ShimError;
 use crate::memory::{SharedBuffer, memory_kinds};
 use crate::session::{Execution, Network, PaddedSide};
 
@@ -37,8 +35,7 @@ struct Way {
     bytes: usize,
     /// Extents of the hardware's layout, where they are not the port's.
     padded: Option<Vec<u64>>,
-    /// A copy of an input of floats whose rows beyond the valid ones are zero: whatever lies there may be no number, and that would reach valid rows even
-    /// through a mask. Stored integers are always numbers.
+    /// A copy of an input whose rows beyond the valid ones are zero, where one is needed.
     rows: Option<HostBuffer>,
     /// The hardware's layout, where it is not the port's.
     staged: Option<HostBuffer>,
@@ -54,15 +51,13 @@ impl Shard {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
         let place = Place { soc, library: driver.maker() };
-        match compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place) {
-            Compatibility::Optimal | Compatibility::Recompile(_) => {}
-            Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
+        let answer = compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place);
+        loads(answer, || format!("compile the work order for {soc} with the library that is here")).map_err(
+            |error| {
                 let (made, here) = (head.made_by.version(), driver.library().version());
-                let help = format!("compile the work order for {soc} with the library that is here");
-                let error = Error::from(ShimError::IncompatibleArtefact { reason, help });
-                return Err(error.detail("made-by-version", made).detail("adapter-version", here));
-            }
-        }
+                Error::from(error).detail("made-by-version", made).detail("adapter-version", here)
+            },
+        )?;
         let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
         for entry in &artefact.descriptor.entries {
             let blob = artefact.blob(entry)?;
@@ -93,7 +88,7 @@ impl Loaded {
                 true => (PaddedSide::Input, index),
                 false => (PaddedSide::Output, index - inputs),
             };
-            let (bytes, dimensions) = network.padded(side, place, port.held.len())?;
+            let (bytes, dimensions) = network.padded(side, place, port.place.len())?;
             ways.push(Way::new(port, entry.rows, bytes, dimensions)?);
         }
         let execution = Execution::new(network, inputs, entry.ports.len() - inputs)?;
@@ -101,13 +96,8 @@ impl Loaded {
     }
 
     fn run(&mut self, rows: usize, bound: &mut [Bound<'_>], control: Control<'_>) -> Result<()> {
-        if bound.len() != self.entry.ports.len() {
-            let (given, own) = (bound.len(), self.entry.ports.len());
-            return Err(invalid(format!("{given} bindings, `{}` has {own}", self.entry.name)));
-        }
-        if rows == 0 || rows as u64 > self.entry.rows {
-            return Err(invalid(format!("{rows} rows of {}", self.entry.rows)));
-        }
+        let Entry { name, rows: static_rows, ports, .. } = &self.entry;
+        check_run(name, ports.len(), bound.len(), *static_rows, rows)?;
         // The library cannot be stopped once it runs, so this is the last look.
         control.proceed()?;
         for (index, ((port, way), bound)) in
@@ -161,7 +151,7 @@ impl Loaded {
                 let element = element_bytes(port.dtype).unwrap_or(1) as usize;
                 // SAFETY: as many bytes as the buffer has, written by the run that is over.
                 let from = unsafe { std::slice::from_raw_parts(staged.pointer(), staged.length()) };
-                copy_padded(&port.held, padded, element, |dense, at, length| {
+                copy_padded(&port.place, padded, element, |dense, at, length| {
                     if let (Ok(to), Some(from)) = (bound.bytes_mut(), from.get(at..at + length)) {
                         to[dense..dense + length].copy_from_slice(from);
                     }
@@ -175,26 +165,24 @@ impl Loaded {
 impl Way {
     fn new(port: &Port, rows: u64, bytes: usize, dimensions: Option<[u32; 4]>) -> Result<Way> {
         let dense = port.bytes().unwrap_or(0);
-        let is_float = matches!(port.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
-        let has_rows = port.kind == PortKind::Input && is_float && rows > 1 && row_axis(port, rows).is_some();
         let buffer = |length: usize| HostBuffer::new(length, MEMORY_ALIGNMENT);
-        let copy = if has_rows { Some(buffer(dense as usize)?) } else { None };
+        let copy = if port.needs_blank_rows(rows) { Some(buffer(dense as usize)?) } else { None };
         if bytes as u64 == dense {
             return Ok(Way { bytes, padded: None, rows: copy, staged: None });
         }
         let told: Option<Vec<u64>> = dimensions.and_then(|dimensions| {
             let own: Vec<u64> =
-                dimensions.iter().take(port.held.len()).map(|extent| u64::from(*extent)).collect();
+                dimensions.iter().take(port.place.len()).map(|extent| u64::from(*extent)).collect();
             let element = element_bytes(port.dtype)?;
             let whole = own.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent))?;
-            let holds = own.iter().zip(&port.held).all(|(padded, extent)| padded >= extent);
+            let holds = own.iter().zip(&port.place).all(|(padded, extent)| padded >= extent);
             (holds && whole == bytes as u64).then_some(own)
         });
         let Some(padded) = told else {
             return Err(ShimError::IncompatibleArtefact {
                 reason: format!(
                     "the library wants {bytes} bytes for `{}` of {:?}, which are {dense}, and tells the dimensions {dimensions:?}, which do not give them",
-                    port.name, port.held
+                    port.name, port.place
                 ),
                 help: "this layout is not known; another version of the adapter may pad otherwise".to_owned(),
             }
@@ -209,14 +197,14 @@ impl Way {
         if let (Some(copy), true) = (&self.rows, valid < rows) {
             // SAFETY: as many bytes as the buffer has, this entry's own, which runs one call at a time.
             let to = unsafe { std::slice::from_raw_parts_mut(copy.pointer(), copy.length()) };
-            copy_rows(port, rows, valid, memory, to);
+            port.copy_rows(rows, valid, memory, to);
             from = to;
         }
         if let (Some(staged), Some(padded)) = (&self.staged, &self.padded) {
             let element = element_bytes(port.dtype).unwrap_or(1) as usize;
             // SAFETY: as above; not the buffer that is read.
             let to = unsafe { std::slice::from_raw_parts_mut(staged.pointer(), staged.length()) };
-            copy_padded(&port.held, padded, element, |dense, at, length| {
+            copy_padded(&port.place, padded, element, |dense, at, length| {
                 if let (Some(to), Some(from)) = (to.get_mut(at..at + length), from.get(dense..dense + length))
                 {
                     to.copy_from_slice(from);
@@ -225,23 +213,6 @@ impl Way {
             return staged.pointer();
         }
         from.as_ptr()
-    }
-}
-
-/// Extents before the rows, bytes of a row; none where no axis is the rows.
-fn row_axis(port: &Port, rows: u64) -> Option<(u64, u64)> {
-    let axis = port.shape.iter().take(2).position(|extent| *extent == rows)?;
-    let before = port.shape[..axis].iter().product();
-    Some((before, port.bytes()? / before / rows))
-}
-
-/// Copies the valid rows; the others become zero.
-fn copy_rows(port: &Port, rows: u64, valid: u64, from: &[u8], to: &mut [u8]) {
-    let Some((before, row)) = row_axis(port, rows) else { return };
-    let (block, kept) = ((rows * row) as usize, (valid * row) as usize);
-    for (from, to) in from.chunks_exact(block).zip(to.chunks_exact_mut(block)).take(before as usize) {
-        to[..kept].copy_from_slice(&from[..kept]);
-        to[kept..].fill(0);
     }
 }
 
@@ -278,40 +249,18 @@ impl LoadedShard for Shard {
 
 /// What a run binds.
 fn told(entry: &Entry) -> LoadedEntry {
-    let is_given = |port: &Port| {
-        entry.ports.iter().any(|other| other.role == SW_ROLE_STATE_ROWS && other.index == port.index)
-    };
-    let bindings = entry.ports.iter().map(|port| Binding {
-        name: port.name.clone(),
-        direction: match port.kind {
-            PortKind::Input => Direction::Input,
-            PortKind::State => Direction::StateRead,
-            PortKind::Output => Direction::Output,
-        },
-        role: port.role,
-        dtype: port.dtype,
-        update: match port.kind == PortKind::State && is_given(port) {
-            true => SW_UPDATE_BY_RUNTIME,
-            false => SW_UPDATE_NONE,
-        },
-        shape: port.shape.clone(),
-        strides: None,
-        bytes: port.bytes().unwrap_or(0),
-        alignment: MEMORY_ALIGNMENT as u64,
-        memory_kinds: memory_kinds(),
-        scale: port.scale(),
-        zero_point: 0,
-    });
     LoadedEntry {
         name: entry.name.clone(),
         rows: entry.rows,
         context: entry.context,
-        bindings: bindings.collect(),
+        bindings: bindings(&entry.ports, memory_kinds(), |_| MEMORY_ALIGNMENT as u64),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use shardwright_shim_abi::raw::SW_DTYPE_F32;
+
     use super::*;
 
     #[test]
@@ -329,8 +278,9 @@ mod tests {
             index: 0,
             dtype: SW_DTYPE_F32,
             shape: vec![3, 2],
-            held: vec![3, 2],
             scale_bits: 1.0f64.to_bits(),
+            zero_point: 0,
+            place: vec![3, 2],
         }
     }
 

@@ -1,7 +1,10 @@
 //! Memory of others that application and device see alike: a file descriptor of a dma-buf heap or of plain memory.
 //!
 //! The descriptor is made known to the library once, when it is imported, and mapped where the system allows that; a heap that refuses to be mapped is bound all
-//! the same, without a view for the host. Addresses and offsets are multiples of 64, or the import is refused by that name.
+//! the same, without a view for the host. What kind of memory stands behind the descriptor decides nothing here. Addresses and offsets are multiples of 64, or the
+//! import is refused by that name.
+//!
+//! **Untried** with memory of a dma-buf heap: the test imports some where a machine has `/dev/dma_heap/system`, and none had.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -9,8 +12,8 @@ use std::sync::Arc;
 
 use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_shim_abi::{Buffer, HostBuffer, MemoryKinds};
+use shardwright_shim_npu::ShimError;
 
-use crate::error::ShimError;
 use crate::failure::NeuronError;
 use crate::library::Library;
 use crate::session::SharedHandle;

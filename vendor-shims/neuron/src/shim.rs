@@ -8,12 +8,13 @@ use shardwright_shim_abi::{
     Artefact, Buffer, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Estimate,
     Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict, WorkOrderView,
 };
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
 
-use crate::artefact;
+use crate::artefact::FORMAT;
 use crate::compatibility::{self, Place};
 use crate::compile;
 use crate::driver::{Driver, Settings};
-use crate::error::ShimError;
 use crate::flags::{self, Trials};
 use crate::inspect;
 use crate::loaded::Shard;
@@ -55,9 +56,14 @@ impl Named {
         };
         match Soc::by_name(soc)? {
             Some(found) if found.name == soc => Ok(Named { soc: found, is_simulated }),
-            _ => Err(ShimError::UnknownDevice { name: name.to_owned() }),
+            _ => Err(unknown(name)),
         }
     }
+}
+
+fn unknown(name: &str) -> ShimError {
+    let help = "devices are named by chip: `mt6989` with MediaTek's library, `mt6989.simulated` with a simulator of it";
+    ShimError::UnknownDevice { name: name.to_owned(), help }
 }
 
 fn lowering(place: &str, value: &str) -> std::result::Result<Lowering, ShimError> {
@@ -85,7 +91,7 @@ impl NeuronShim {
         let driver = self.driver()?;
         match named.is_simulated == driver.library().simulator().is_some() {
             true => Ok((named, driver)),
-            false => Err(ShimError::UnknownDevice { name: name.to_owned() }.into()),
+            false => Err(unknown(name).into()),
         }
     }
 
@@ -168,8 +174,8 @@ impl Shim for NeuronShim {
             note: Some(note.to_owned()),
         };
         let mut limits = vec![
-            limit("entries", artefact::MAX_ENTRIES as u64, "entry points of one artefact"),
-            limit("ports", artefact::MAX_PORTS as u64, "inputs and outputs of one entry point"),
+            limit("entries", MAX_ENTRIES as u64, "entry points of one artefact"),
+            limit("ports", MAX_PORTS as u64, "inputs and outputs of one entry point"),
         ];
         if let Some(kilobytes) = driver.library().l1_kilobytes() {
             limits.push(limit(
@@ -216,7 +222,7 @@ impl Shim for NeuronShim {
 
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
         let (named, driver) = self.device(device)?;
-        let head = artefact::read_head(head)?;
+        let head = FORMAT.read_head(head)?;
         Ok(compatibility::judge(&head, Place { soc: named.soc.name, library: driver.maker() }))
     }
 
@@ -229,7 +235,11 @@ impl Shim for NeuronShim {
         options.only(&[])?;
         let (named, driver) = self.device(device)?;
         if !named.is_simulated && Soc::of_this_machine() != Some(named.soc) {
-            return Err(ShimError::CompilesOnly { device: named.soc.name.to_owned() }.into());
+            let device = named.soc.name.to_owned();
+            let help = format!(
+                "carry the artefact to a phone with {device}, or open a simulator of the library and use `{device}{SIMULATED}`"
+            );
+            return Err(ShimError::CompilesOnly { device, help }.into());
         }
         Ok(Box::new(Shard::load(&driver, named.soc.name, artefact.bytes())?))
     }

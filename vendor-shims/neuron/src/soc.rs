@@ -1,6 +1,6 @@
 //! The chips this shim knows by name, and how a phone says which one it is.
 
-use crate::error::ShimError;
+use shardwright_shim_npu::ShimError;
 
 /// A chip.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,6 +85,7 @@ impl Soc {
             None => Err(ShimError::UnsupportedSoc {
                 soc: name.to_owned(),
                 reason: "nothing is known of it".to_owned(),
+                help: "chips are named as MediaTek prints them, `mt6989`; aliases and suffixes are understood",
             }),
         }
     }

@@ -1,48 +1,35 @@
-//! The layout of a compiled artefact.
+//! What a compiled artefact holds.
 //!
-//! ```text
-//! 0   magic        8 bytes `SWQNNART`
-//! 8   format       u32, then a u32 of zero
-//! 16  descriptor   u64, bytes from 4096 on
-//! 24  binary at    u64, a multiple of 4096
-//! 32  binary       u64, bytes, to the end of the artefact
-//! 40  sha256       32 bytes, of the descriptor
-//! 72  zeros, descriptor, zeros, binary
-//! ```
-//!
-//! Little-endian. The descriptor is JSON: the [`Head`], and per entry its ports with the tensor numbers of the binary, since the library knows no ports
-//! and gives numbers anew in every process that compiles. The binary is the vendor's context binary as it came. Its library loads binaries of other
-//! chips and binaries with flipped bits without complaint, so the descriptor holds the binary's hash and is itself hashed.
+//! The descriptor is the [`Head`], and per entry its ports with the tensor numbers of the binary, since the library knows no ports
+//! and gives numbers anew in every process that compiles. Behind it is the vendor's context binary as it came. Its library loads binaries of other
+//! chips and binaries with flipped bits without complaint, so the descriptor holds the binary's hash.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{
+    Format, PAGE, check_entries, check_hash, check_limits, check_name, corrupt, json,
+};
+use shardwright_shim_npu::port::{self, MAX_RANK, PortKind, check_ports};
 
-use crate::error::ShimError;
 use crate::lower::Variants;
 use crate::session::{GraphDescription, TensorDescription};
 use crate::soc::SocId;
 
-const MAGIC: &[u8; 8] = b"SWQNNART";
-/// Version of the layout and of the descriptor.
-pub const FORMAT: u32 = 1;
-const PAGE: u64 = 4096;
-/// First line of a head; the rest is JSON.
-const HEAD: &str = "shardwright-qnn-artefact\n";
-/// Longest descriptor: 64 entries of 300 ports take less than a tenth of it.
-const MAX_DESCRIPTOR: u64 = 64 << 20;
-/// Most entry points of one artefact; real ones have two to five.
-pub const MAX_ENTRIES: usize = 64;
-/// Most ports of one entry: 64 layers with four states or rows each, and what belongs to the step.
-pub const MAX_PORTS: usize = 4096;
-/// Longest name of an entry, graph, tensor or port.
-const MAX_NAME: usize = 4096;
-const MAX_RANK: usize = 8;
+/// Artefacts of this shim.
+pub const FORMAT: Format = Format {
+    magic: b"SWQNNART",
+    head: "shardwright-qnn-artefact\n",
+    number: 2,
+    shim: "qnn",
+    payload: "a binary",
+    foreign_help: "`inspect` says what a foreign context binary holds; only artefacts compiled by this shim name its ports",
+};
 
 /// What has to be known of an artefact before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// [`FORMAT`] of the writer.
+    /// Number of the writer's [`FORMAT`].
     pub format: u32,
     /// The chip it was compiled for.
     pub soc: SocId,
@@ -104,55 +91,8 @@ pub struct Entry {
     pub ports: Vec<Port>,
 }
 
-/// What a port is to a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PortKind {
-    /// Read.
-    Input,
-    /// A state that is read; whose rows are outputs, if the entry makes any.
-    State,
-    /// Written as a whole.
-    Output,
-}
-
-/// An input or output of an entry, dense row-major.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Port {
-    /// As in the work order.
-    pub name: String,
-    /// Its part in a run.
-    pub kind: PortKind,
-    /// `SW_ROLE_…`
-    pub role: u32,
-    /// Detail of the role.
-    pub index: u64,
-    /// `SW_DTYPE_…`
-    pub dtype: u32,
-    /// Extents.
-    pub shape: Vec<u64>,
-    /// Bits of the scale, an f64: text would not give every number back.
-    pub scale_bits: u64,
-    /// 0 for floats.
-    pub zero_point: i64,
-    /// Number of its tensor in the binary.
-    pub tensor: u32,
-}
-
-impl Port {
-    /// `value = (stored − zero point) · scale`; 1 for floats.
-    pub fn scale(&self) -> f64 {
-        f64::from_bits(self.scale_bits)
-    }
-
-    /// Bytes; none for an element type that no port has, or more than can be addressed.
-    pub fn bytes(&self) -> Option<u64> {
-        let element = element_bytes(self.dtype)?;
-        let bytes = self.shape.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent))?;
-        (bytes <= isize::MAX as u64).then_some(bytes)
-    }
-}
+/// A port with the number of its tensor in the binary.
+pub type Port = port::Port<u32>;
 
 impl Entry {
     /// The ports bound to tensors of the graph's inputs or outputs, in the graph's order; none where they are not one and the same.
@@ -164,7 +104,7 @@ impl Entry {
         }
         let place = |tensor: &TensorDescription| {
             self.ports.iter().position(|port| {
-                port.tensor == tensor.id
+                port.place == tensor.id
                     && (port.kind == PortKind::Output) == is_output
                     && port.bytes() == tensor.bytes()
             })
@@ -173,104 +113,14 @@ impl Entry {
     }
 }
 
-/// Bytes of an element of a port.
-pub fn element_bytes(dtype: u32) -> Option<u64> {
-    use shardwright_shim_abi::raw::*;
-    Some(match dtype {
-        SW_DTYPE_I8 | SW_DTYPE_U8 => 1,
-        SW_DTYPE_F16 | SW_DTYPE_I16 | SW_DTYPE_U16 => 2,
-        SW_DTYPE_F32 | SW_DTYPE_I32 => 4,
-        _ => return None,
-    })
-}
-
-/// What `compatibility` answers from.
-///
-/// # Errors
-///
-/// [`ShimError::Limit`] never with the fields this shim writes.
-pub fn head_bytes(head: &Head) -> Result<Vec<u8>, ShimError> {
-    let mut bytes = HEAD.as_bytes().to_vec();
-    bytes.extend(json(head)?);
-    Ok(bytes)
-}
-
-/// A head, read back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadHead {
-    /// It begins otherwise.
-    Foreign,
-    /// Of another layout, which may mean anything else by its members.
-    OtherFormat(u32),
-    /// Of this layout.
-    Known(Box<Head>),
-}
-
-/// Reads a head.
-///
-/// # Errors
-///
-/// [`ShimError::CorruptArtefact`] when it begins like one and goes on like none.
-pub fn read_head(bytes: &[u8]) -> Result<ReadHead, ShimError> {
-    let Some(text) = bytes.strip_prefix(HEAD.as_bytes()) else { return Ok(ReadHead::Foreign) };
-    #[derive(Deserialize)]
-    struct OnlyFormat {
-        format: u32,
-    }
-    let damaged =
-        |error: serde_json::Error| corrupt(HEAD.len() as u64, format!("the head is damaged: {error}"));
-    let format = serde_json::from_slice::<OnlyFormat>(text).map_err(damaged)?.format;
-    if format != FORMAT {
-        return Ok(ReadHead::OtherFormat(format));
-    }
-    serde_json::from_slice(text).map(|head| ReadHead::Known(Box::new(head))).map_err(damaged)
-}
-
-/// Lower-case hex of a SHA-256.
-pub fn hash(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Everything before the binary.
 ///
 /// # Errors
 ///
 /// [`ShimError::Limit`] when there are more entries or ports than the format takes.
 pub fn prefix(descriptor: &Descriptor) -> Result<Vec<u8>, ShimError> {
-    let limit = |limit, value: usize, max: usize| match value > max {
-        true => Err(ShimError::Limit { limit, value: value as u64, max: max as u64 }),
-        false => Ok(()),
-    };
-    limit("entries", descriptor.entries.len(), MAX_ENTRIES)?;
-    for entry in &descriptor.entries {
-        limit("ports", entry.ports.len(), MAX_PORTS)?;
-    }
-    let text = json(descriptor)?;
-    limit("descriptor-bytes", text.len(), MAX_DESCRIPTOR as usize)?;
-    let binary_at = (PAGE + text.len() as u64).next_multiple_of(PAGE);
-    let mut bytes = Vec::with_capacity(binary_at as usize);
-    bytes.extend(MAGIC);
-    bytes.extend(FORMAT.to_le_bytes());
-    bytes.extend(0u32.to_le_bytes());
-    bytes.extend((text.len() as u64).to_le_bytes());
-    bytes.extend(binary_at.to_le_bytes());
-    bytes.extend(descriptor.head.binary_bytes.to_le_bytes());
-    bytes.extend(Sha256::digest(&text));
-    bytes.resize(PAGE as usize, 0);
-    bytes.extend(text);
-    bytes.resize(binary_at as usize, 0);
-    Ok(bytes)
-}
-
-fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, ShimError> {
-    // Plain structs of numbers and text always become JSON.
-    serde_json::to_vec(value)
-        .map_err(|error| ShimError::InvalidGraph { entry: "all".to_owned(), reason: error.to_string() })
-}
-
-fn corrupt(offset: u64, reason: impl Into<String>) -> ShimError {
-    ShimError::CorruptArtefact { offset, reason: reason.into() }
+    check_limits(descriptor.entries.iter().map(|entry| entry.ports.len()))?;
+    FORMAT.prefix(&json(descriptor)?, descriptor.head.binary_bytes)
 }
 
 /// An artefact as it is mapped.
@@ -283,71 +133,19 @@ pub struct Artefact<'m> {
 }
 
 impl<'m> Artefact<'m> {
-    /// Whether bytes begin as artefacts of this shim do, of any format.
-    pub fn is_ours(bytes: &[u8]) -> bool {
-        bytes.starts_with(MAGIC)
-    }
-
     /// Reads the descriptor and finds the binary; the binary's bytes are not looked at yet.
     ///
     /// # Errors
     ///
     /// [`ShimError::IncompatibleArtefact`] for something else or another layout, [`ShimError::CorruptArtefact`] for damage.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
-        if !Artefact::is_ours(bytes) {
-            return Err(ShimError::IncompatibleArtefact {
-                reason: "the bytes are no artefact of the qnn shim".to_owned(),
-                help: "`inspect` says what a foreign context binary holds; only artefacts compiled by this shim name its ports".to_owned(),
-            });
+        let opened = FORMAT.open::<Descriptor>(bytes)?;
+        check(&opened.descriptor).map_err(|reason| corrupt(PAGE, reason))?;
+        let (told, found) = (opened.descriptor.head.binary_bytes, opened.payload.len());
+        if told != found as u64 {
+            return Err(corrupt(32, format!("{found} bytes, {told} described")));
         }
-        let header = bytes.first_chunk::<72>().ok_or_else(|| corrupt(bytes.len() as u64, "cut short"))?;
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&header[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        let format = word(8);
-        if format != u64::from(FORMAT) {
-            return Err(ShimError::IncompatibleArtefact {
-                reason: format!("the artefact is of format {format}, this shim reads {FORMAT}"),
-                help: "compile the work order again with this shim".to_owned(),
-            });
-        }
-        let (length, binary_at, binary_length) = (word(16), word(24), word(32));
-        if length > MAX_DESCRIPTOR {
-            return Err(corrupt(16, format!("a descriptor of {length} bytes, at most {MAX_DESCRIPTOR}")));
-        }
-        let end = PAGE + length;
-        if binary_at != end.next_multiple_of(PAGE) {
-            return Err(corrupt(24, format!("the binary at {binary_at} does not follow its descriptor")));
-        }
-        if binary_at.checked_add(binary_length) != Some(bytes.len() as u64) {
-            return Err(corrupt(
-                32,
-                format!("{} bytes where a binary of {binary_length} starts at {binary_at}", bytes.len()),
-            ));
-        }
-        // Within the artefact by the comparison above.
-        let text = &bytes[PAGE as usize..end as usize];
-        if Sha256::digest(text)[..] != header[40..72] {
-            return Err(corrupt(PAGE, "the descriptor is not the one that was written"));
-        }
-        let gap = [(72, PAGE), (end, binary_at)]
-            .into_iter()
-            .find(|(from, to)| bytes[*from as usize..*to as usize].iter().any(|byte| *byte != 0));
-        if let Some((from, _)) = gap {
-            return Err(corrupt(from, "padding is not zero"));
-        }
-        let descriptor: Descriptor = serde_json::from_slice(text)
-            .map_err(|error| corrupt(PAGE, format!("the descriptor cannot be read: {error}")))?;
-        check(&descriptor).map_err(|reason| corrupt(PAGE, reason))?;
-        if descriptor.head.binary_bytes != binary_length {
-            return Err(corrupt(
-                32,
-                format!("{binary_length} bytes, {} described", descriptor.head.binary_bytes),
-            ));
-        }
-        Ok(Artefact { descriptor, binary: &bytes[binary_at as usize..], binary_at })
+        Ok(Artefact { descriptor: opened.descriptor, binary: opened.payload, binary_at: opened.payload_at })
     }
 
     /// The vendor's bytes, compared with their hash: the library would load damaged weights without complaint.
@@ -356,61 +154,30 @@ impl<'m> Artefact<'m> {
     ///
     /// [`ShimError::CorruptArtefact`] when they are not those that were written.
     pub fn binary(&self) -> Result<&'m [u8], ShimError> {
-        let found = hash(self.binary);
-        let told = &self.descriptor.head.binary_sha256;
-        if found != *told {
-            return Err(corrupt(
-                self.binary_at,
-                format!("the context binary's hash is {found}, {told} was written"),
-            ));
-        }
+        let written = &self.descriptor.head.binary_sha256;
+        check_hash(self.binary, written, "the context binary", self.binary_at)?;
         Ok(self.binary)
     }
 }
 
 /// Everything the rest of the shim relies on, of a descriptor that anyone may have written.
 fn check(descriptor: &Descriptor) -> Result<(), String> {
-    let name = |what: &str, name: &str| match name.len() {
-        1..=MAX_NAME if !name.contains('\0') => Ok(()),
-        length => Err(format!("a name of {length} bytes for {what}")),
-    };
     let entries = &descriptor.entries;
-    if entries.is_empty() || entries.len() > MAX_ENTRIES || entries.len() != descriptor.head.entries as usize
-    {
-        return Err(format!("{} entries, {} in the head", entries.len(), descriptor.head.entries));
-    }
-    for (index, entry) in entries.iter().enumerate() {
-        name("an entry", &entry.name)?;
-        name("a graph", &entry.graph.name)?;
-        let is_known = |other: &Entry| other.name == entry.name || other.graph.name == entry.graph.name;
-        if entries[..index].iter().any(is_known) {
-            return Err(format!("two entries or graphs `{}`", entry.name));
+    let told = entries.iter().map(|entry| (entry.name.as_str(), entry.rows, entry.ports.len()));
+    check_entries(descriptor.head.entries, told)?;
+    let mut graphs = std::collections::HashSet::new();
+    for entry in entries {
+        check_name("a graph", &entry.graph.name)?;
+        if !graphs.insert(entry.graph.name.as_str()) {
+            return Err(format!("two graphs `{}`", entry.graph.name));
         }
-        if entry.rows == 0 {
-            return Err(format!("entry `{}` has no rows", entry.name));
-        }
-        if entry.ports.len() > MAX_PORTS {
-            return Err(format!("entry `{}` has {} ports", entry.name, entry.ports.len()));
-        }
-        let mut names = std::collections::HashSet::new();
+        check_ports(&entry.name, &entry.ports)?;
         let mut tensors = std::collections::HashSet::new();
-        for port in &entry.ports {
-            name("a port", &port.name)?;
-            if !names.insert(port.name.as_str()) || !tensors.insert(port.tensor) {
-                return Err(format!("port `{}` of `{}` is there twice", port.name, entry.name));
-            }
-            if port.shape.len() > MAX_RANK || port.bytes().is_none_or(|bytes| bytes == 0) {
-                return Err(format!(
-                    "port `{}` of {:?} of element type {}",
-                    port.name, port.shape, port.dtype
-                ));
-            }
-            if !(port.scale().is_finite() && port.scale() > 0.0) {
-                return Err(format!("port `{}` has the scale {}", port.name, port.scale()));
-            }
+        if let Some(port) = entry.ports.iter().find(|port| !tensors.insert(port.place)) {
+            return Err(format!("the tensor of port `{}` of `{}` is there twice", port.name, entry.name));
         }
         for tensor in entry.graph.inputs.iter().chain(&entry.graph.outputs) {
-            name("a tensor", &tensor.name)?;
+            check_name("a tensor", &tensor.name)?;
             if tensor.dims.len() > MAX_RANK {
                 return Err(format!("tensor `{}` of rank {}", tensor.name, tensor.dims.len()));
             }
@@ -426,6 +193,7 @@ fn check(descriptor: &Descriptor) -> Result<(), String> {
 pub(crate) mod tests {
     use proptest::prelude::*;
     use shardwright_shim_abi::raw::*;
+    use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS, ReadHead, hash};
 
     use super::*;
     use crate::graph::DataType;
@@ -441,7 +209,7 @@ pub(crate) mod tests {
             shape: vec![4, 16],
             scale_bits: (0.1f32 as f64).to_bits(),
             zero_point: 32_768,
-            tensor: id,
+            place: id,
         };
         let tensor = |id, dtype: DataType| TensorDescription {
             id,
@@ -453,7 +221,7 @@ pub(crate) mod tests {
         };
         Descriptor {
             head: Head {
-                format: FORMAT,
+                format: FORMAT.number,
                 soc: SocId(87),
                 soc_name: "sm8850".to_owned(),
                 arch: 81,
@@ -505,9 +273,12 @@ pub(crate) mod tests {
         let entry = &read.descriptor.entries[0];
         assert_eq!((entry.bound(false), entry.bound(true)), (Some(vec![1, 0]), Some(vec![2])));
         assert_eq!(read.binary().expect("undamaged"), binary);
-        let head = head_bytes(&descriptor.head).expect("small");
+        let head = FORMAT.head_bytes(&descriptor.head).expect("small");
         assert!(head.len() <= SW_HEAD_LIMIT as usize);
-        assert_eq!(read_head(&head).expect("undamaged"), ReadHead::Known(Box::new(descriptor.head)));
+        assert_eq!(
+            FORMAT.read_head::<Head>(&head).expect("undamaged"),
+            ReadHead::Known(Box::new(descriptor.head))
+        );
     }
 
     #[test]
@@ -538,14 +309,14 @@ pub(crate) mod tests {
         assert!(incompatible(b"\x02\0\0\0 a context binary of somebody else"));
         assert!(incompatible(b""));
         let mut newer = bytes.clone();
-        newer[8] = 2;
+        newer[8] = 9;
         assert!(incompatible(&newer));
         assert!(matches!(Artefact::read(&bytes[..40]), Err(ShimError::CorruptArtefact { offset: 40, .. })));
-        assert_eq!(read_head(b"shardwright-cpu-artefact").expect("told"), ReadHead::Foreign);
-        let head = String::from_utf8(head_bytes(&sample(&[1]).head).expect("small")).expect("text");
-        let newer = head.replace("\"format\":1", "\"format\":9");
-        assert_eq!(read_head(newer.as_bytes()).expect("told"), ReadHead::OtherFormat(9));
-        assert!(read_head(&head.as_bytes()[..head.len() - 1]).is_err());
+        assert_eq!(FORMAT.read_head::<Head>(b"shardwright-cpu-artefact").expect("told"), ReadHead::Foreign);
+        let head = String::from_utf8(FORMAT.head_bytes(&sample(&[1]).head).expect("small")).expect("text");
+        let newer = head.replace("\"format\":2", "\"format\":9");
+        assert_eq!(FORMAT.read_head::<Head>(newer.as_bytes()).expect("told"), ReadHead::OtherFormat(9));
+        assert!(FORMAT.read_head::<Head>(&head.as_bytes()[..head.len() - 1]).is_err());
     }
 
     #[test]
@@ -560,7 +331,7 @@ pub(crate) mod tests {
             }),
             ("no rows", |d| d.entries[0].rows = 0),
             ("twice", |d| d.entries[0].ports[1].name = "hidden".to_owned()),
-            ("twice", |d| d.entries[0].ports[1].tensor = 1),
+            ("twice", |d| d.entries[0].ports[1].place = 1),
             ("a name of 0 bytes", |d| d.entries[0].graph.inputs[0].name.clear()),
             ("a name of 3 bytes", |d| d.entries[0].graph.name = "a\0b".to_owned()),
             ("of rank 9", |d| d.entries[0].graph.inputs[0].dims = vec![1; 9]),
@@ -601,13 +372,13 @@ pub(crate) mod tests {
         #[test]
         fn arbitrary_bytes_are_refused_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..9000), is_ours: bool) {
             if is_ours && bytes.len() >= 16 {
-                bytes[..8].copy_from_slice(MAGIC);
-                bytes[8..16].copy_from_slice(&u64::from(FORMAT).to_le_bytes());
+                bytes[..8].copy_from_slice(FORMAT.magic);
+                bytes[8..16].copy_from_slice(&u64::from(FORMAT.number).to_le_bytes());
             }
             prop_assert!(Artefact::read(&bytes).is_err());
-            let mut head = HEAD.as_bytes().to_vec();
+            let mut head = FORMAT.head.as_bytes().to_vec();
             head.extend(&bytes);
-            prop_assert!(!matches!(read_head(&head), Ok(ReadHead::Known(_))));
+            prop_assert!(!matches!(FORMAT.read_head::<Head>(&head), Ok(ReadHead::Known(_))));
         }
     }
 }

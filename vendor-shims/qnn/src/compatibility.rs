@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 
 use shardwright_shim_abi::Compatibility;
+use shardwright_shim_npu::artefact::ReadHead;
 
-use crate::artefact::{FORMAT, Head, ReadHead, Versions};
+use crate::artefact::{FORMAT, Head, Versions};
 use crate::soc::Soc;
 
 /// Where an artefact would be used.
@@ -19,14 +20,8 @@ pub struct Place<'a> {
 }
 
 /// The answer.
-pub fn judge(head: &ReadHead, place: Place<'_>) -> Compatibility {
-    match head {
-        ReadHead::Foreign => Compatibility::NotMine("the head is not one of the qnn shim".to_owned()),
-        ReadHead::OtherFormat(format) => {
-            Compatibility::Unsupported(format!("format {format}, this shim reads {FORMAT}"))
-        }
-        ReadHead::Known(head) => judge_known(head, place),
-    }
+pub fn judge(head: &ReadHead<Head>, place: Place<'_>) -> Compatibility {
+    head.known(&FORMAT).map_or_else(|answer| answer, |head| judge_known(head, place))
 }
 
 fn judge_known(head: &Head, place: Place<'_>) -> Compatibility {

@@ -1,15 +1,17 @@
 //! A work order becomes one context of the library, all entry points in it, and that an artefact.
 
-use shardwright_shim_abi::raw::{SW_LOG_INFO, SW_ROLE_STATE};
+use shardwright_shim_abi::raw::SW_LOG_INFO;
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, FlagOutcome, Result, WorkOrderView};
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{entry_count, hash};
+use shardwright_shim_npu::port::{PortKind, at_node, vanished};
 
-use crate::artefact::{self, Descriptor, Entry, FORMAT, Head, MAX_ENTRIES, Port, PortKind};
+use crate::artefact::{self, Descriptor, Entry, FORMAT, Head};
 use crate::driver::Driver;
-use crate::error::ShimError;
 use crate::failure::QnnError;
 use crate::flags::{Flags, Reach};
 use crate::graph::{QnnGraph, TensorKind};
-use crate::lower::{self, Lowered, PortDirection};
+use crate::lower::{self, Lowered};
 use crate::probe::{self, FlagVerdict};
 use crate::rules;
 use crate::search::{self, Choice};
@@ -24,6 +26,9 @@ const CHUNK: usize = 8 << 20;
 /// Shares of the whole that the host is told of: finalizing takes nearly all of the time.
 const LOWERED: u32 = 100;
 const COMPILED: u32 = 900;
+
+/// Why a node has no place of its own.
+const VANISHED: &str = "nothing of it is left in the graph the compiler is given";
 
 /// Where an order is compiled for.
 #[derive(Clone, Copy, Debug)]
@@ -54,16 +59,7 @@ pub fn compile(
     output: &mut CompileOutput<'_>,
 ) -> Result<()> {
     order.options().only(&[])?;
-    let count = order.entries().len();
-    if count == 0 {
-        let reason = "the order has no entry points".to_owned();
-        return Err(ShimError::InvalidGraph { entry: order.name().to_owned(), reason }.into());
-    }
-    if count > MAX_ENTRIES {
-        return Err(
-            ShimError::Limit { limit: "entries", value: count as u64, max: MAX_ENTRIES as u64 }.into()
-        );
-    }
+    let count = entry_count(order)?;
     // Without it nobody could look at what the compiler made.
     driver.backend().library().system()?;
     let flags = Flags::read(&order.flags());
@@ -84,8 +80,9 @@ pub fn compile(
         entries.push(Compiling { entry, lowered, choice, options });
     }
     for (index, compiling) in entries.iter().enumerate() {
-        for (node, reason) in vanished(compiling) {
-            output.placement(index as u64, node, "fused", Some(reason));
+        let origins = compiling.lowered.graph.nodes.iter().filter_map(|node| node.origin);
+        for node in vanished(compiling.entry, origins) {
+            output.placement(index as u64, node, "fused", Some(VANISHED));
         }
     }
     let is_shared = count > 1 && !target.is_simulated;
@@ -93,7 +90,7 @@ pub fn compile(
     let description = described(&binary, target.soc)?;
     let descriptor = Descriptor {
         head: Head {
-            format: FORMAT,
+            format: FORMAT.number,
             soc: target.soc.id,
             soc_name: target.soc.name.to_owned(),
             arch: target.soc.arch,
@@ -106,7 +103,7 @@ pub fn compile(
             is_shared,
             made_by: driver.versions().clone(),
             binary_bytes: binary.bytes.len() as u64,
-            binary_sha256: artefact::hash(&binary.bytes),
+            binary_sha256: hash(&binary.bytes),
         },
         entries: entries
             .iter()
@@ -120,7 +117,7 @@ pub fn compile(
         output.progress(COMPILED + (1000 - COMPILED) * index as u32 / whole, "writing")?;
         output.write(chunk)?;
     }
-    output.head(&artefact::head_bytes(&descriptor.head)?)?;
+    output.head(&FORMAT.head_bytes(&descriptor.head)?)?;
     drop(binary);
     tell_flags(driver, target.soc, &flags, &entries, output)
 }
@@ -159,28 +156,26 @@ fn place(error: QnnError, entry: EntryView<'_>, graph: &QnnGraph<'_>) -> Error {
         _ => None,
     };
     let origin = node.and_then(|name| graph.nodes.iter().find(|node| node.name == name)?.origin);
-    let mut out = Error::from(error).detail("entry", entry.name());
-    if let Some(node) = origin.and_then(|origin| entry.nodes().nth(origin as usize)) {
-        out = out.detail("origin", node.name());
-        if let Some(layer) = node.layer() {
-            out = out.detail("layer", layer);
-        }
-    }
-    out
+    at_node(error, entry, origin)
 }
 
 /// What the binary says of itself, when that is what was asked for.
 fn described<'b>(binary: &'b ContextBinary, soc: &Soc) -> Result<&'b BinaryDescription> {
     let asked = format!("{} (id {}, v{})", soc.name, soc.id, soc.arch);
     let Some(description) = &binary.description else {
-        return Err(ShimError::WrongCode { asked, made: "nothing that can be read".to_owned() }.into());
+        return Err(wrong_code(asked, "nothing that can be read".to_owned()).into());
     };
     if description.soc_model != soc.id.0 || description.arch != Some(soc.arch) {
         let arch = description.arch.map_or("unknown".to_owned(), |arch| format!("v{arch}"));
         let made = format!("code for id {}, {arch}", description.soc_model);
-        return Err(ShimError::WrongCode { asked, made }.into());
+        return Err(wrong_code(asked, made).into());
     }
     Ok(description)
+}
+
+fn wrong_code(asked: String, made: String) -> ShimError {
+    let help = "the library's interface differs from what this shim was written for; `SHARDWRIGHT_QNN_LIB` names another";
+    ShimError::WrongCode { asked, made, help }
 }
 
 /// An entry with the tensor numbers of the binary, found by the names the lowering gave.
@@ -189,41 +184,22 @@ fn described_entry(
     graphs: &[GraphDescription],
 ) -> std::result::Result<Entry, ShimError> {
     let Compiling { entry, lowered, choice, .. } = compiling;
-    let wrong = |made: String| ShimError::WrongCode {
-        asked: format!("graph `{}` of entry `{}`", lowered.graph.name, entry.name()),
-        made,
+    let wrong = |made: String| {
+        wrong_code(format!("graph `{}` of entry `{}`", lowered.graph.name, entry.name()), made)
     };
     let graph = graphs.iter().find(|graph| graph.name == lowered.graph.name);
     let graph = graph.ok_or_else(|| wrong("a binary without it".to_owned()))?;
     let mut ports = Vec::with_capacity(lowered.ports.len());
     for port in &lowered.ports {
-        let (tensors, view) = match port.direction {
-            PortDirection::Input => (&graph.inputs, entry.inputs().find(|view| view.name() == port.name)),
-            PortDirection::Output => (&graph.outputs, entry.outputs().find(|view| view.name() == port.name)),
-        };
-        let name = &lowered.graph.tensors[port.tensor.0 as usize].name;
-        let Some(tensor) = tensors.iter().find(|tensor| tensor.name == *name) else {
-            if port.direction == PortDirection::Input && !is_read(&lowered.graph, port.tensor.0) {
-                // Nothing depends on it, so nothing is bound.
-                continue;
-            }
-            return Err(wrong(format!("a graph without `{name}` of port `{}`", port.name)));
-        };
-        ports.push(Port {
-            name: port.name.clone(),
-            kind: match (port.direction, port.role) {
-                (PortDirection::Output, _) => PortKind::Output,
-                (PortDirection::Input, SW_ROLE_STATE) => PortKind::State,
-                (PortDirection::Input, _) => PortKind::Input,
-            },
-            role: port.role,
-            index: view.map_or(0, |view| view.index()),
-            dtype: port.dtype,
-            shape: port.shape.clone(),
-            scale_bits: port.scale.to_bits(),
-            zero_point: port.zero_point,
-            tensor: tensor.id,
-        });
+        let is_output = port.kind == PortKind::Output;
+        let tensors = if is_output { &graph.outputs } else { &graph.inputs };
+        let name = &lowered.graph.tensors[port.place.0 as usize].name;
+        match tensors.iter().find(|tensor| tensor.name == *name) {
+            Some(tensor) => ports.push(port.placed(tensor.id)),
+            // Nothing depends on it, so nothing is bound.
+            None if !is_output && !is_read(&lowered.graph, port.place.0) => {}
+            None => return Err(wrong(format!("a graph without `{name}` of port `{}`", port.name))),
+        }
     }
     let described = Entry {
         name: entry.name().to_owned(),
@@ -241,19 +217,6 @@ fn described_entry(
 
 fn is_read(graph: &QnnGraph<'_>, tensor: u32) -> bool {
     graph.nodes.iter().any(|node| node.inputs.iter().any(|input| input.0 == tensor))
-}
-
-/// Nodes of the entry that nothing of the compiler's graph comes from.
-fn vanished(compiling: &Compiling<'_>) -> Vec<(u64, &'static str)> {
-    let count = compiling.entry.nodes().len();
-    let mut is_there = vec![false; count];
-    for origin in compiling.lowered.graph.nodes.iter().filter_map(|node| node.origin) {
-        if let Some(place) = is_there.get_mut(origin as usize) {
-            *place = true;
-        }
-    }
-    let reason = "nothing of it is left in the graph the compiler is given";
-    is_there.iter().enumerate().filter(|(_, there)| !**there).map(|(node, _)| (node as u64, reason)).collect()
 }
 
 /// A verdict on every flag, each by what it reaches.

@@ -259,7 +259,7 @@ pub fn shape_of(graph: &QnnGraph<'_>) -> String {
     for node in &graph.nodes {
         let _ = writeln!(text, "{} {:?} {:?} {:?}", node.op, node.params, node.inputs, node.outputs);
     }
-    crate::artefact::hash(text.as_bytes())
+    shardwright_shim_npu::artefact::hash(text.as_bytes())
 }
 
 /// Kind and bits of an encoding, not its scales.

@@ -6,6 +6,7 @@
 use crate::ffi::Version;
 use crate::log::{self, Level, Line};
 use shardwright_shim_abi as abi;
+use shardwright_shim_npu::library::LibraryError;
 use std::path::PathBuf;
 
 /// What functions of this crate that call the library return.
@@ -288,6 +289,15 @@ fn by_range(code: u64) -> FailureKind {
         | 14000
         | 14001 => FailureKind::InvalidArgument,
         _ => FailureKind::Internal,
+    }
+}
+
+impl From<LibraryError> for QnnError {
+    fn from(error: LibraryError) -> QnnError {
+        match error {
+            LibraryError::NotFound { tried } => QnnError::LibraryNotFound { tried },
+            LibraryError::NotLoadable { path, reason } => QnnError::NotLoadable { path, reason },
+        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use shardwright_shim_abi::{Error, Inspection, Result};
+use shardwright_shim_npu::ShimError;
 
-use crate::artefact::{Artefact, Entry, Head};
+use crate::artefact::{Artefact, Entry, FORMAT, Head};
 use crate::driver::Driver;
-use crate::error::ShimError;
 use crate::session::{BinaryDescription, describe_binary};
 
 /// What is told of an artefact.
@@ -43,7 +43,7 @@ pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Re
     }
     let artefact = match Artefact::read(bytes) {
         Ok(artefact) => artefact,
-        Err(ShimError::IncompatibleArtefact { .. }) if !Artefact::is_ours(bytes) => return Ok(None),
+        Err(ShimError::IncompatibleArtefact { .. }) if !FORMAT.is_ours(bytes) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let described = artefact.binary()?;

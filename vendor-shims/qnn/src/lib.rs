@@ -13,7 +13,6 @@ pub mod artefact;
 mod compatibility;
 mod compile;
 mod driver;
-mod error;
 pub mod estimate;
 pub mod failure;
 pub mod ffi;
@@ -34,7 +33,6 @@ mod simulation;
 pub mod soc;
 
 pub use driver::{Driver, Settings};
-pub use error::ShimError;
 pub use shim::QnnShim;
 
 shardwright_shim_abi::export_shim!(QnnShim);

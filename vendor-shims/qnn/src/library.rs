@@ -10,9 +10,9 @@
 use crate::failure::{QnnError, Result};
 use crate::ffi::{self, ApiVersion, Functions, SystemFunctions, Version, number};
 use crate::log;
-use libloading::os::unix::{Library as Dynamic, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{CStr, OsStr, c_void};
-use std::os::unix::ffi::OsStrExt;
+use libloading::os::unix::Library as Dynamic;
+use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder};
+use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,32 +53,16 @@ pub struct LibraryChoice {
 impl LibraryChoice {
     /// The rule with this process's environment.
     pub fn new(option: Option<PathBuf>) -> LibraryChoice {
-        let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let variable = shardwright_shim_npu::library::variable(VARIABLE);
         LibraryChoice { option, variable, beside: own_folder() }
     }
 
     /// Where `cargo xtask vendor qnn` unpacks the library. No part of the rule: tests look there.
     pub fn vendored() -> Option<PathBuf> {
-        let cache = std::env::var_os("XDG_CACHE_HOME")
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
+        let cache = shardwright_shim_npu::library::variable("XDG_CACHE_HOME")
             .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
         Some(cache.join("shardwright/vendor/onnxruntime-qnn-2.7.0/onnxruntime_qnn").join(FILE))
     }
-}
-
-/// The folder of the file this code was loaded from.
-fn own_folder() -> Option<PathBuf> {
-    // SAFETY: all zeros is a valid value of a struct of pointers.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; the struct outlives the call.
-    let found = unsafe { libc::dladdr(own_folder as *const c_void, &mut info) };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is while this runs.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(Path::new(OsStr::from_bytes(name.to_bytes())).parent()?.to_owned())
 }
 
 /// An opened library. It is never closed.
@@ -111,24 +95,23 @@ impl std::fmt::Debug for System {
     }
 }
 
-/// Collects what is said while looking.
-struct Steps(Vec<String>);
-
-impl Steps {
-    fn say(&mut self, text: String) {
-        log::note(format!("library: {text}"));
-        self.0.push(text);
-    }
-}
-
 impl Library {
     /// Opens the library by the rule of [this module](self).
     ///
     /// # Errors
     /// [`QnnError::LibraryNotFound`] with every place tried, or what was wrong with the one found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
-        let mut steps = Steps(Vec::new());
-        let (path, dynamic) = find(choice, &mut steps)?;
+        let mut steps = Steps::new(|text| log::note(format!("library: {text}")));
+        let search = Search {
+            given: [("option `library`", choice.option.as_deref()), (VARIABLE, choice.variable.as_deref())],
+            file: FILE,
+            beside: choice.beside.as_deref(),
+            names: &[FILE],
+        };
+        let (path, dynamic) = {
+            let _quiet = crate::simulation::Quiet::new();
+            search.find(&mut steps, |_| Ok(()))?
+        };
         let provider = backend_provider(&path, &dynamic)?;
         // SAFETY: the library stays loaded, and a provider is a struct it hands out for good.
         let (api, functions) = unsafe { accept(&path, provider) }?;
@@ -145,7 +128,7 @@ impl Library {
         steps.say(format!("build {build_id}"));
         std::mem::forget(dynamic);
         let system = System::open(&path, &mut steps);
-        Ok(Arc::new(Library { path, steps: steps.0, functions, api, build_id, system }))
+        Ok(Arc::new(Library { path, steps: steps.into_said(), functions, api, build_id, system }))
     }
 
     /// The file it was loaded from, or the name given to the loader.
@@ -222,56 +205,6 @@ unsafe fn accept(path: &Path, provider: *const ffi::Provider) -> Result<(ApiVers
     }
 }
 
-/// Carries out the rule.
-fn find(choice: &LibraryChoice, steps: &mut Steps) -> Result<(PathBuf, Dynamic)> {
-    for (place, given) in [("option `library`", &choice.option), (VARIABLE, &choice.variable)] {
-        let Some(given) = given else {
-            steps.say(format!("{place}: not given"));
-            continue;
-        };
-        let path = if given.is_dir() { given.join(FILE) } else { given.clone() };
-        if !path.is_file() {
-            steps.say(format!("{place}: {} is no file", path.display()));
-            return Err(QnnError::LibraryNotFound { tried: steps.0.clone() });
-        }
-        steps.say(format!("{place}: {}", path.display()));
-        return load(path);
-    }
-    match choice.beside.as_ref().map(|folder| folder.join(FILE)) {
-        Some(path) if path.is_file() => {
-            steps.say(format!("beside the shim: {}", path.display()));
-            return load(path);
-        }
-        Some(path) => steps.say(format!("beside the shim: {} is no file", path.display())),
-        None => steps.say("beside the shim: the loader does not tell where the shim is".to_owned()),
-    }
-    match load(PathBuf::from(FILE)) {
-        Ok(opened) => {
-            steps.say(format!("the loader's path: {FILE}"));
-            Ok(opened)
-        }
-        Err(QnnError::NotLoadable { reason, .. }) => {
-            steps.say(format!("the loader's path: {reason}"));
-            Err(QnnError::LibraryNotFound { tried: steps.0.clone() })
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn load(path: PathBuf) -> Result<(PathBuf, Dynamic)> {
-    let _quiet = crate::simulation::Quiet::new();
-    // SAFETY: the file is the vendor's library that the user named or installed; its initialisers run.
-    match unsafe { Dynamic::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
-        Ok(dynamic) => Ok((path, dynamic)),
-        Err(error) => {
-            // What the loader said is the error's source.
-            let reason =
-                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            Err(QnnError::NotLoadable { path, reason })
-        }
-    }
-}
-
 /// The list of providers behind one symbol.
 fn providers<T>(path: &Path, dynamic: &Dynamic, symbol: &'static str) -> Result<Vec<*const T>> {
     type GetProviders<T> = unsafe extern "C" fn(*mut *const *const T, *mut u32) -> u64;
@@ -336,10 +269,10 @@ impl System {
     /// # Errors
     /// What is wrong with the file.
     pub fn open_file(path: PathBuf) -> Result<Arc<System>> {
-        if path.components().count() > 1 && !path.is_file() {
-            return Err(QnnError::LibraryNotFound { tried: vec![format!("{} is no file", path.display())] });
-        }
-        let (path, dynamic) = load(path)?;
+        let dynamic = {
+            let _quiet = crate::simulation::Quiet::new();
+            load_file(&path)?
+        };
         let list = providers::<ffi::SystemProvider>(&path, &dynamic, "QnnSystemInterface_getProviders")?;
         let Some(&provider) = list.first() else {
             return Err(QnnError::NoHtpProvider { path, found: vec!["none at all".to_owned()] });

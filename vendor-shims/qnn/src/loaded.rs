@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use shardwright_shim_abi::raw::{
-    SW_DTYPE_F16, SW_DTYPE_F32, SW_ROLE_STATE_ROWS, SW_UPDATE_BY_RUNTIME, SW_UPDATE_NONE,
-};
-use shardwright_shim_abi::{
-    Binding, Bound, Control, Direction, LoadedEntry, LoadedShard, MemoryKinds, Result, Run,
-};
+use shardwright_shim_abi::{Bound, Control, LoadedEntry, LoadedShard, MemoryKinds, Result, Run};
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{ReadHead, loads};
+use shardwright_shim_npu::port::{PortKind, bindings, check_run, element_bytes};
 
-use crate::artefact::ReadHead;
-use crate::artefact::{Artefact, Entry, Port, PortKind};
+use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
 use crate::compile::Target;
 use crate::driver::Driver;
-use crate::error::ShimError;
 use crate::memory::{SharedBuffer, SharedMemory};
 use crate::session::{Device, GraphDescription, LoadedContext, Memory, RegisteredMemory, RunnableGraph};
 
@@ -62,16 +58,10 @@ impl<'m> Shard<'m> {
         let head = &artefact.descriptor.head;
         let place =
             Place { soc: target.soc, is_simulated: target.is_simulated, library: Some(driver.versions()) };
-        match compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place) {
-            shardwright_shim_abi::Compatibility::Optimal
-            | shardwright_shim_abi::Compatibility::Recompile(_) => {}
-            shardwright_shim_abi::Compatibility::NotMine(reason)
-            | shardwright_shim_abi::Compatibility::Unsupported(reason) => {
-                let device = if target.is_simulated { ".simulated" } else { "" };
-                let help = format!("compile the work order for `{}{device}`", target.soc.name);
-                return Err(ShimError::IncompatibleArtefact { reason, help }.into());
-            }
-        }
+        loads(compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place), || {
+            let device = if target.is_simulated { ".simulated" } else { "" };
+            format!("compile the work order for `{}{device}`", target.soc.name)
+        })?;
         let binary = artefact.binary()?;
         // On a phone there is one chip, and the library finds it.
         let device = driver.device(target.is_simulated.then_some(target.soc.id))?;
@@ -94,7 +84,11 @@ impl<'m> Shard<'m> {
             // Both are there: reading the artefact has looked.
             let (inputs, outputs) =
                 (entry.bound(false).unwrap_or_default(), entry.bound(true).unwrap_or_default());
-            let staged = entry.ports.iter().map(|port| stage(port, entry.rows)).collect();
+            let staged = |port: &Port| match port.needs_blank_rows(entry.rows) {
+                true => vec![0; port.bytes().unwrap_or(0) as usize],
+                false => Vec::new(),
+            };
+            let staged = entry.ports.iter().map(staged).collect();
             let registered = entry.ports.iter().map(|_| None).collect();
             entries.push(Loaded { entry, graph, inputs, outputs, staged, registered });
         }
@@ -121,23 +115,6 @@ fn is_same(told: &GraphDescription, expected: &GraphDescription) -> bool {
     told.name == expected.name
         && tensors(&told.inputs, &expected.inputs)
         && tensors(&told.outputs, &expected.outputs)
-}
-
-/// Room for a copy of an input of floats over rows. Whatever lies beyond the valid rows may be no number, and that would reach valid rows even through a
-/// mask; stored integers are always numbers.
-fn stage(port: &Port, rows: u64) -> Vec<u8> {
-    let is_float = matches!(port.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
-    match port.kind == PortKind::Input && is_float && rows > 1 && row_axis(port, rows).is_some() {
-        true => vec![0; port.bytes().unwrap_or(0) as usize],
-        false => Vec::new(),
-    }
-}
-
-/// Extents before the rows, bytes of a row; none where no axis is the rows.
-fn row_axis(port: &Port, rows: u64) -> Option<(u64, u64)> {
-    let axis = port.shape.iter().take(2).position(|extent| *extent == rows)?;
-    let before = port.shape[..axis].iter().product();
-    Some((before, port.bytes()? / before / rows))
 }
 
 impl LoadedShard for Shard<'_> {
@@ -173,11 +150,8 @@ impl Loaded {
         bound: &mut [Bound<'_>],
         control: Control<'_>,
     ) -> Result<()> {
-        if bound.len() != self.entry.ports.len() {
-            let reason =
-                format!("{} bindings, `{}` has {}", bound.len(), self.entry.name, self.entry.ports.len());
-            return Err(ShimError::InvalidRun { reason }.into());
-        }
+        let Entry { name, rows: static_rows, ports, .. } = &self.entry;
+        check_run(name, ports.len(), bound.len(), *static_rows, rows)?;
         // The library cannot be stopped once it runs, so this is the last look.
         control.proceed()?;
         self.register(context, bound);
@@ -199,7 +173,7 @@ impl Loaded {
             }
             let data = match (&mut staged[index], (rows as u64) < self.entry.rows) {
                 (copy, true) if !copy.is_empty() => {
-                    copy_rows(port, self.entry.rows, rows as u64, bound.bytes(), copy);
+                    port.copy_rows(self.entry.rows, rows as u64, bound.bytes(), copy);
                     copy.as_mut_ptr()
                 }
                 _ => data,
@@ -226,7 +200,7 @@ impl Loaded {
             }
             *held = None;
             let sides = [&self.entry.graph.inputs, &self.entry.graph.outputs];
-            let tensor = sides.into_iter().flatten().find(|tensor| tensor.id == port.tensor);
+            let tensor = sides.into_iter().flatten().find(|tensor| tensor.id == port.place);
             let Some((tensor, dtype)) = tensor.and_then(|tensor| Some((tensor, tensor.dtype()?))) else {
                 continue;
             };
@@ -239,46 +213,13 @@ impl Loaded {
     }
 }
 
-/// Copies the valid rows; the others stay or become zero.
-fn copy_rows(port: &Port, rows: u64, valid: u64, from: &[u8], to: &mut [u8]) {
-    let Some((before, row)) = row_axis(port, rows) else { return };
-    let (block, kept) = ((rows * row) as usize, (valid * row) as usize);
-    for (from, to) in from.chunks_exact(block).zip(to.chunks_exact_mut(block)).take(before as usize) {
-        to[..kept].copy_from_slice(&from[..kept]);
-        to[kept..].fill(0);
-    }
-}
-
 /// What a run binds.
 fn told(entry: &Entry) -> LoadedEntry {
-    let is_given = |port: &Port| {
-        entry.ports.iter().any(|other| other.role == SW_ROLE_STATE_ROWS && other.index == port.index)
-    };
-    let bindings = entry.ports.iter().map(|port| Binding {
-        name: port.name.clone(),
-        direction: match port.kind {
-            PortKind::Input => Direction::Input,
-            PortKind::State => Direction::StateRead,
-            PortKind::Output => Direction::Output,
-        },
-        role: port.role,
-        dtype: port.dtype,
-        update: match port.kind == PortKind::State && is_given(port) {
-            true => SW_UPDATE_BY_RUNTIME,
-            false => SW_UPDATE_NONE,
-        },
-        shape: port.shape.clone(),
-        strides: None,
-        bytes: port.bytes().unwrap_or(0),
-        alignment: crate::artefact::element_bytes(port.dtype).unwrap_or(1),
-        memory_kinds: memory_kinds(),
-        scale: port.scale(),
-        zero_point: port.zero_point,
-    });
+    let alignment = |port: &Port| element_bytes(port.dtype).unwrap_or(1);
     LoadedEntry {
         name: entry.name.clone(),
         rows: entry.rows,
         context: entry.context,
-        bindings: bindings.collect(),
+        bindings: bindings(&entry.ports, memory_kinds(), alignment),
     }
 }

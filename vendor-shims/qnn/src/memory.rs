@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use shardwright_shim_abi::{Buffer, HostBuffer};
-
-use crate::error::ShimError;
+use shardwright_shim_npu::ShimError;
 
 /// The transport to the processor; it owns the allocator.
 const TRANSPORT: &str = "libcdsprpc.so";

@@ -2,8 +2,8 @@
 
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw::{SW_ROLE_STATE, SW_ROLE_STATE_ROWS};
+use shardwright_shim_npu::port::element_bytes;
 
-use crate::artefact::element_bytes;
 use crate::lower::{KeyRows, Variants};
 use crate::session::GraphOptions;
 use crate::soc::DEFAULT_VTCM_MEGABYTES;

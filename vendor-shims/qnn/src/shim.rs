@@ -7,12 +7,13 @@ use shardwright_shim_abi::{
     Artefact, Buffer, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Estimate,
     Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict, WorkOrderView,
 };
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
 
-use crate::artefact;
+use crate::artefact::FORMAT;
 use crate::compatibility::{self, Place};
 use crate::compile::{self, Target};
 use crate::driver::{Driver, Settings};
-use crate::error::ShimError;
 use crate::estimate;
 use crate::flags::{self, Flags};
 use crate::inspect;
@@ -63,7 +64,10 @@ impl Named {
             Some(found) if found.name == soc && (HAS_SIMULATOR || !is_simulated) => {
                 Ok(Named { soc: found, is_simulated })
             }
-            _ => Err(ShimError::UnknownDevice { name: name.to_owned() }),
+            _ => Err(ShimError::UnknownDevice {
+                name: name.to_owned(),
+                help: "devices are named by chip: `sm8850`, and `sm8850.simulated` to run on an x86-64 machine",
+            }),
         }
     }
 
@@ -225,18 +229,8 @@ impl Shim for QnnShim {
                 Provenance::Modelled,
                 "a loaded context must fit the processor's 32-bit addresses, less what the runtime needs; the compiler itself serialised 3.9 GB without complaint",
             ),
-            limit(
-                "entries",
-                artefact::MAX_ENTRIES as u64,
-                Provenance::Declared,
-                "entry points of one artefact",
-            ),
-            limit(
-                "ports",
-                artefact::MAX_PORTS as u64,
-                Provenance::Declared,
-                "inputs and outputs of one entry point",
-            ),
+            limit("entries", MAX_ENTRIES as u64, Provenance::Declared, "entry points of one artefact"),
+            limit("ports", MAX_PORTS as u64, Provenance::Declared, "inputs and outputs of one entry point"),
         ])
     }
 
@@ -261,7 +255,7 @@ impl Shim for QnnShim {
 
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
         let named = Named::read(device)?;
-        let head = artefact::read_head(head)?;
+        let head = FORMAT.read_head(head)?;
         let place = Place { soc: named.soc, is_simulated: named.is_simulated, library: None };
         let without_library = compatibility::judge(&head, place);
         if !matches!(without_library, Compatibility::Optimal) {
@@ -280,7 +274,11 @@ impl Shim for QnnShim {
         let named = Named::read(device)?;
         options.only(&[])?;
         if !named.is_simulated && self.own_soc()? != Some(named.soc) {
-            return Err(ShimError::CompilesOnly { device: named.soc.name.to_owned() }.into());
+            let device = named.soc.name.to_owned();
+            let help = format!(
+                "compile for `{device}{SIMULATED}` and run it there, or carry the artefact to the phone"
+            );
+            return Err(ShimError::CompilesOnly { device, help }.into());
         }
         Ok(Box::new(Shard::load(&*self.driver()?, named.target(), artefact.bytes())?))
     }

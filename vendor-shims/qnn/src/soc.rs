@@ -4,9 +4,8 @@
 //! ExecuTorch's public table. A chip that is not listed here is refused before the library is asked, because the library makes code for
 //! architecture 68 of anything it does not recognise, without a word.
 
+use shardwright_shim_npu::ShimError;
 use std::fmt;
-
-use crate::error::ShimError;
 
 /// The vendor's number of a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -114,7 +113,11 @@ impl Soc {
             Some((_, _, reason)) => (*reason).to_owned(),
             None => "no tensor processor of architecture 68 or newer is known under that number".to_owned(),
         };
-        Err(ShimError::UnsupportedSoc { soc: id.to_string(), reason })
+        Err(ShimError::UnsupportedSoc {
+            soc: id.to_string(),
+            reason,
+            help: "chips are named as Qualcomm prints them, `sm8850`; a newer vendor library may know more",
+        })
     }
 
     /// The chip of a name, an alias or `soc-<number>`, in any case; none when the name is not one of this vendor's.

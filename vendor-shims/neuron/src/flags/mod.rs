@@ -15,6 +15,9 @@ pub use schema::schema;
 
 use schema::{FORCED, Known};
 
+/// The switch that is on whenever it matters.
+const RELAXED: &str = "relax-fp32";
+
 /// A flag of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -133,6 +136,11 @@ fn one(
         return Err(unknown(format!("seen from adapter {since} on, and this is {adapter}")));
     }
     known.accepts(soc, value)?;
+    if name == RELAXED && value == "false" {
+        return Err(
+            "the processor has no 32-bit floats: what is f32 is computed as f16, asked for or not".to_owned()
+        );
+    }
     Ok((value != "false").then(|| CompilerOption::new(name, value)))
 }
 
@@ -193,6 +201,8 @@ mod tests {
         );
         assert!(refusal(&all, 2).contains("from adapter 9 on, and this is 8.2.28"));
         assert_eq!(all.option_string(None), "--opt-bw");
+        let exact = flags(&[(RELAXED, "false")], OLD);
+        assert!(refusal(&exact, 0).contains("computed as f16"));
     }
 
     #[test]

@@ -3,452 +3,47 @@
 //! Taken is what the lowering can write with operations and types that clients of the adapter are known to use. What a chip's compiler makes of
 //! it only compiling tells.
 
-use shardwright_shim_abi::{NodeView, Verdict, raw};
+use shardwright_shim_abi::{WeightView, raw};
+use shardwright_shim_npu::{Encoding as _, Rules};
 
 use super::Target;
-use super::encoding::{Encoding, Family};
-use super::error::LowerError;
-use super::source::{MAX_RANK, Source};
-use super::weights::{check_small, matrix_form};
+use super::encoding::Encoding;
+use super::weights::matrix_form;
 
-type Checked<T = ()> = Result<T, String>;
+/// What the adapter of a target is known to take.
+pub(super) struct Adapter<'a>(pub &'a Target<'a>);
 
-/// One verdict per node, in order. An entry that contradicts itself has all its nodes refused for that.
-pub(super) fn verdicts(entry: shardwright_shim_abi::EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
-    match Source::read(entry) {
-        Ok(source) => (0..source.nodes.len())
-            .map(|node| match check_node(&source, target, node) {
-                Ok(()) => Verdict::Taken,
-                Err(reason) => Verdict::Refused(reason),
-            })
-            .collect(),
-        Err(error) => entry.nodes().map(|_| Verdict::Refused(error.to_string())).collect(),
-    }
-}
+impl Rules for Adapter<'_> {
+    type Encoding = Encoding;
 
-/// The first refusal as an error.
-pub(super) fn check_all(source: &Source<'_>, target: &Target<'_>) -> Result<(), LowerError> {
-    for (index, node) in source.nodes.iter().enumerate() {
-        check_node(source, target, index).map_err(|reason| LowerError::Unsupported {
-            node: node.name().to_owned(),
-            layer: node.layer(),
-            reason,
-        })?;
-    }
-    for port in source.entry.inputs().chain(source.entry.outputs()) {
-        let tensor = source.tensor(port.tensor());
-        let reason = match &tensor.encoding {
-            Err(reason) => reason.clone(),
-            Ok(Encoding::Index) => "positions and slots are read by no operation of this shim".to_owned(),
-            Ok(_) if tensor.shape.len() > MAX_RANK || tensor.shape.is_empty() => {
-                format!("{:?} has no rank of 1 to {MAX_RANK}", tensor.shape)
-            }
-            Ok(_) => continue,
-        };
-        return Err(LowerError::UnsupportedPort { port: port.name().to_owned(), reason });
-    }
-    Ok(())
-}
+    /// Public guidelines give 4, and padding is told for 4.
+    const MAX_RANK: usize = 4;
+    const REFUSED: &'static [(u32, &'static str)] = &[
+        (raw::SW_OP_DYNAMIC_LINEAR, "rows are quantised at run time, which the adapter has no operation for"),
+        (raw::SW_OP_ROUND, "the adapter has no rounding to the nearest even number"),
+    ];
+    const BIAS: &'static str = "as a sum after the product a bias is taken";
 
-/// A node under examination.
-struct Case<'s, 'a> {
-    source: &'s Source<'a>,
-    target: &'s Target<'s>,
-    node: NodeView<'a>,
-}
-
-fn check_node(source: &Source<'_>, target: &Target<'_>, index: usize) -> Checked {
-    Case { source, target, node: source.nodes[index] }.check()
-}
-
-impl<'a> Case<'_, 'a> {
-    fn input(&self, place: usize) -> Checked<u32> {
-        self.node.input(place).map_err(|error| error.message)
+    fn computes(&self, _: Encoding) -> Result<(), String> {
+        Ok(())
     }
 
-    fn inputs(&self, least: usize, most: usize) -> Checked {
-        let count = self.node.inputs().len();
-        match (least..=most).contains(&count) && self.node.inputs().take(least).all(|input| input.is_some()) {
-            true => Ok(()),
-            false => Err(format!("it has {count} operands, {least} to {most} are expected")),
-        }
-    }
-
-    fn output(&self) -> Checked<u32> {
-        self.node.output().map_err(|error| error.message)
-    }
-
-    fn shape(&self, tensor: u32) -> &'a [u64] {
-        self.source.tensor(tensor).shape
-    }
-
-    fn name(&self, tensor: u32) -> &'a str {
-        self.source.tensor(tensor).name
-    }
-
-    fn rank(&self, tensor: u32) -> Checked {
-        let shape = self.shape(tensor);
-        match (1..=MAX_RANK).contains(&shape.len()) {
-            true => Ok(()),
-            false => Err(format!(
-                "`{}` {shape:?} has rank {}; operations take 1 to {MAX_RANK} axes",
-                self.name(tensor),
-                shape.len()
-            )),
-        }
-    }
-
-    /// An activation that is computed with.
-    fn value(&self, tensor: u32) -> Checked<Encoding> {
-        self.rank(tensor)?;
-        let name = self.name(tensor);
-        if let Some(weight) = self.source.weight(tensor) {
-            return Err(format!("`{name}` is the constant `{}`; nothing is computed ahead", weight.name()));
-        }
-        match &self.source.tensor(tensor).encoding {
-            Ok(Encoding::Index) => {
-                Err(format!("`{name}` is i32; positions and slots are read by no operation of this shim"))
-            }
-            Ok(encoding) => Ok(*encoding),
-            Err(reason) => Err(format!("`{name}`: {reason}")),
-        }
-    }
-
-    /// Encodings of one kind.
-    fn family(&self, encodings: &[Encoding]) -> Checked<Family> {
+    fn together(&self, encodings: &[Encoding]) -> Result<(), String> {
         let first = encodings.first().copied().unwrap_or(Encoding::Half);
         match (first.family(), encodings.iter().find(|encoding| encoding.family() != first.family())) {
             (_, Some(other)) => {
                 Err(format!("{} beside {}; operands are of one type", first.describe(), other.describe()))
             }
-            (Some(family), None) => Ok(family),
+            (Some(_), None) => Ok(()),
             (None, None) => Err(format!("it computes with {}", first.describe())),
         }
     }
 
-    fn expect(&self, tensor: u32, shape: &[u64]) -> Checked {
-        match self.shape(tensor) == shape {
-            true => Ok(()),
-            false => Err(format!("`{}` is {:?}, not {shape:?}", self.name(tensor), self.shape(tensor))),
-        }
-    }
-
-    /// One activation in, one out, of these shapes.
-    fn unary(&self, result: impl FnOnce(&[u64]) -> Checked<Vec<u64>>) -> Checked<Family> {
-        self.inputs(1, 1)?;
-        let (x, out) = (self.input(0)?, self.output()?);
-        let family = self.family(&[self.value(x)?, self.value(out)?])?;
-        self.expect(out, &result(self.shape(x))?)?;
-        Ok(family)
-    }
-
-    fn pointwise(&self) -> Checked<Family> {
-        self.unary(|shape| Ok(shape.to_vec()))
-    }
-
-    fn along_last(&self) -> Checked<Family> {
-        self.pointwise()
-    }
-
-    fn number(&self, attribute: &str) -> Checked<f32> {
-        let value = self.node.attribute_f32(attribute).map_err(|error| error.message)?;
-        match value.is_finite() {
-            true => Ok(value),
-            false => Err(format!("attribute `{attribute}` is {value}")),
-        }
-    }
-
-    fn count(&self, attribute: &str) -> Checked<u64> {
-        self.node.attribute_usize(attribute).map(|value| value as u64).map_err(|error| error.message)
-    }
-
-    fn check(&self) -> Checked {
-        if self.node.op_version() != 1 {
-            return Err(format!("version {} of its meaning is not known here", self.node.op_version()));
-        }
-        match self.node.op() {
-            raw::SW_OP_LINEAR => self.linear(),
-            raw::SW_OP_DYNAMIC_LINEAR => {
-                Err("rows are quantised at run time, which the adapter has no operation for".to_owned())
-            }
-            raw::SW_OP_RMS_NORM => self.rms_norm(),
-            raw::SW_OP_ROTATE => self.rotate(),
-            raw::SW_OP_ROPE => {
-                Err("its tables follow from positions; with tables as inputs it is taken".to_owned())
-            }
-            raw::SW_OP_ATTENTION => {
-                Err("its mask follows from positions; in products with a mask as an input it is taken"
-                    .to_owned())
-            }
-            raw::SW_OP_STATE_UPDATE => {
-                Err("a graph does not write into its inputs; the runtime places the new rows".to_owned())
-            }
-            raw::SW_OP_GELU | raw::SW_OP_SILU | raw::SW_OP_TANH | raw::SW_OP_EXP | raw::SW_OP_NEG => {
-                self.pointwise().map(drop)
-            }
-            raw::SW_OP_RSQRT | raw::SW_OP_RECIPROCAL | raw::SW_OP_SQRT => self.pointwise().map(drop),
-            raw::SW_OP_SOFTCAP => {
-                self.pointwise()?;
-                match self.number("cap")? {
-                    cap if cap > 0.0 => Ok(()),
-                    cap => Err(format!("a bound of {cap}")),
-                }
-            }
-            raw::SW_OP_ADD_SCALAR | raw::SW_OP_MUL_SCALAR | raw::SW_OP_MAX_SCALAR => {
-                self.number("value")?;
-                self.pointwise().map(drop)
-            }
-            raw::SW_OP_SOFTMAX | raw::SW_OP_L2_NORMALIZE => self.along_last().map(drop),
-            raw::SW_OP_ADD | raw::SW_OP_SUB | raw::SW_OP_MUL | raw::SW_OP_DIV => self.binary(),
-            raw::SW_OP_REDUCE_SUM | raw::SW_OP_REDUCE_MEAN | raw::SW_OP_REDUCE_MAX => self
-                .unary(|shape| {
-                    let mut shape = shape.to_vec();
-                    shape.last_mut().into_iter().for_each(|last| *last = 1);
-                    Ok(shape)
-                })
-                .map(drop),
-            raw::SW_OP_MAT_MUL => self.mat_mul(),
-            raw::SW_OP_RESHAPE | raw::SW_OP_TRANSPOSE | raw::SW_OP_SLICE => self.movement(),
-            raw::SW_OP_CONCAT => self.concat(),
-            raw::SW_OP_ROUND => Err("the adapter has no rounding to the nearest even number".to_owned()),
-            raw::SW_OP_CONVERT => self.convert(),
-            other => Err(format!("operation {other} is not known here")),
-        }
-    }
-
-    fn linear(&self) -> Checked {
-        self.inputs(2, 3)?;
-        if self.node.optional_input(2).is_some() {
-            return Err("as a sum after the product a bias is taken".to_owned());
-        }
-        self.product(self.input(0)?, self.input(1)?)
-    }
-
-    /// x `[.., K]` with a constant `[N, K]`.
-    fn product(&self, x: u32, weight: u32) -> Checked {
-        let out = self.output()?;
-        let encoding = self.value(x)?;
-        self.family(&[encoding, self.value(out)?])?;
-        let Some(constant) = self.source.weight(weight) else {
-            return Err(format!("`{}` is no constant", self.name(weight)));
-        };
-        matrix_form(&constant, encoding, self.target)?;
-        let (left, right) = (self.shape(x), self.shape(weight));
-        let (Some((inner, rows)), [outputs, inputs]) = (left.split_last(), right) else {
-            return Err(format!("{left:?} does not multiply {right:?}"));
-        };
-        if inner != inputs || rows.is_empty() {
-            return Err(format!("{left:?} does not multiply {right:?} stored as [out, in]"));
-        }
-        self.expect(out, &[rows, &[*outputs]].concat())
-    }
-
-    fn mat_mul(&self) -> Checked {
-        self.inputs(2, 2)?;
-        let (a, b, out) = (self.input(0)?, self.input(1)?, self.output()?);
-        let transposed = match self.node.attribute_i64("transpose_b").map_err(|error| error.message)? {
-            0 => false,
-            1 => true,
-            other => return Err(format!("attribute `transpose_b` is {other}")),
-        };
-        if self.source.weight(b).is_some() {
-            if !transposed {
-                return Err(format!("`{}` is a constant that is not stored as [out, in]", self.name(b)));
-            }
-            return self.product(a, b);
-        }
-        let encodings = [self.value(a)?, self.value(b)?, self.value(out)?];
-        self.family(&encodings)?;
-        let (left, right) = (self.shape(a), self.shape(b));
-        let [.., rows, inner] = left else { return Err(format!("{left:?} has no two axes")) };
-        let [.., first, second] = right else { return Err(format!("{right:?} has no two axes")) };
-        let (other, columns) = if transposed { (second, first) } else { (first, second) };
-        if inner != other {
-            return Err(format!("{left:?} does not multiply {right:?}"));
-        }
-        if left.len().max(right.len()) > 4 {
-            return Err(format!("{left:?} by {right:?} has more than 4 axes"));
-        }
-        let mut shape = broadcast(&left[..left.len() - 2], &right[..right.len() - 2])?;
-        shape.extend([rows, columns]);
-        self.expect(out, &shape)
-    }
-
-    fn rms_norm(&self) -> Checked {
-        self.inputs(1, 2)?;
-        let (x, out) = (self.input(0)?, self.output()?);
-        self.family(&[self.value(x)?, self.value(out)?])?;
-        let (shape, width) = (self.shape(x), self.count("width")?);
-        self.expect(out, shape)?;
-        let last = shape.last().copied().unwrap_or(1);
-        if width == 0 || last % width != 0 {
-            return Err(format!("groups of {width} do not divide the last axis of {shape:?}"));
-        }
-        if last != width && shape.len() >= 4 {
-            return Err(format!("{shape:?} leaves no axis for groups of {width}"));
-        }
-        if shape.len() > 4 {
-            return Err(format!("{shape:?} has more than 4 axes"));
-        }
-        let eps = self.number("eps")?;
-        if eps < 0.0 {
-            return Err(format!("attribute `eps` is {eps}"));
-        }
-        self.number("weight_offset")?;
-        let Some(weight) = self.node.optional_input(1) else { return Ok(()) };
-        let Some(constant) = self.source.weight(weight) else {
-            return Err(format!("`{}` is no constant", self.name(weight)));
-        };
-        self.expect(weight, &[width])?;
-        check_small(&constant)
-    }
-
-    fn rotate(&self) -> Checked {
-        self.inputs(3, 3)?;
-        let (x, cos, sin, out) = (self.input(0)?, self.input(1)?, self.input(2)?, self.output()?);
-        self.family(&[self.value(x)?, self.value(cos)?, self.value(sin)?, self.value(out)?])?;
-        let head = self.count("head_dim")?;
-        let shape = self.shape(x);
-        let [rows, width] = *shape else { return Err(format!("{shape:?} is not [rows, heads · {head}]")) };
-        if head == 0 || head % 2 != 0 || width % head != 0 {
-            return Err(format!("{shape:?} is not [rows, heads · {head}] with an even head"));
-        }
-        self.expect(cos, &[rows, head / 2])?;
-        self.expect(sin, &[rows, head / 2])?;
-        self.expect(out, shape)
-    }
-
-    fn binary(&self) -> Checked {
-        self.inputs(2, 2)?;
-        let (a, b, out) = (self.input(0)?, self.input(1)?, self.output()?);
-        let mut encodings = vec![self.value(out)?];
-        let mut constants = 0;
-        for operand in [a, b] {
-            match self.source.weight(operand) {
-                Some(constant) => {
-                    constants += 1;
-                    self.rank(operand)?;
-                    check_small(&constant)?;
-                }
-                None => encodings.push(self.value(operand)?),
-            }
-        }
-        if constants == 2 {
-            return Err("both operands are constants; nothing is computed ahead".to_owned());
-        }
-        self.family(&encodings)?;
-        self.expect(out, &broadcast(self.shape(a), self.shape(b))?)
-    }
-
-    fn movement(&self) -> Checked {
-        self.inputs(1, 1)?;
-        let (x, out) = (self.input(0)?, self.output()?);
-        self.moved(x, out)?;
-        let shape = self.shape(x);
-        let list = |attribute| self.node.attribute_list(attribute).map_err(|error| error.message);
-        match self.node.op() {
-            raw::SW_OP_RESHAPE => {
-                let wanted: Vec<u64> = list("shape")?.iter().map(|extent| *extent as u64).collect();
-                if elements(&wanted) != elements(shape) {
-                    return Err(format!("{shape:?} cannot take the shape {wanted:?}"));
-                }
-                self.expect(out, &wanted)
-            }
-            raw::SW_OP_TRANSPOSE => {
-                let perm = list("perm")?;
-                let mut seen = vec![false; shape.len()];
-                let valid = perm.len() == shape.len()
-                    && perm.iter().all(|axis| {
-                        let slot = usize::try_from(*axis).ok().and_then(|axis| seen.get_mut(axis));
-                        slot.is_some_and(|slot| !std::mem::replace(slot, true))
-                    });
-                if !valid {
-                    return Err(format!("{perm:?} is no order of the axes of {shape:?}"));
-                }
-                self.expect(out, &perm.iter().map(|axis| shape[*axis as usize]).collect::<Vec<u64>>())
-            }
-            _ => {
-                let (axis, start, end) = (self.count("axis")?, self.count("start")?, self.count("end")?);
-                let extent = shape.get(axis as usize).copied().unwrap_or(0);
-                if start >= end || end > extent {
-                    return Err(format!("{start}..{end} is no range of axis {axis} of {shape:?}"));
-                }
-                let mut wanted = shape.to_vec();
-                wanted[axis as usize] = end - start;
-                self.expect(out, &wanted)
-            }
-        }
-    }
-
-    /// Operand and result hold values and are encoded alike.
-    fn moved(&self, x: u32, out: u32) -> Checked {
-        let (from, to) = (self.value(x)?, self.value(out)?);
-        match from == to {
-            true => Ok(()),
-            false => Err(format!(
-                "`{}` is {} and `{}` {}; values that move keep their encoding",
-                self.name(x),
-                from.describe(),
-                self.name(out),
-                to.describe()
-            )),
-        }
-    }
-
-    fn concat(&self) -> Checked {
-        let out = self.output()?;
-        let axis = self.count("axis")? as usize;
-        let mut total = 0u64;
-        for (place, input) in self.node.inputs().enumerate() {
-            let input = input.ok_or_else(|| format!("operand {place} is missing"))?;
-            self.moved(input, out)?;
-            let (shape, whole) = (self.shape(input), self.shape(out));
-            let fits = shape.len() == whole.len()
-                && shape.iter().zip(whole).enumerate().all(|(index, (a, b))| index == axis || a == b);
-            if axis >= shape.len() || !fits {
-                return Err(format!("{shape:?} does not join to {whole:?} along axis {axis}"));
-            }
-            total = total.saturating_add(shape[axis]);
-        }
-        match self.shape(out).get(axis) {
-            Some(extent) if *extent == total => Ok(()),
-            _ => Err(format!("its operands do not join to {:?} along axis {axis}", self.shape(out))),
-        }
-    }
-
-    fn convert(&self) -> Checked {
-        self.inputs(1, 1)?;
-        let (x, out) = (self.input(0)?, self.output()?);
-        self.expect(out, self.shape(x))?;
-        self.rank(x)?;
-        if let Some(weight) = self.source.weight(x) {
-            return Err(format!("`{}` is the constant `{}`", self.name(x), weight.name()));
-        }
-        for tensor in [x, out] {
-            match &self.source.tensor(tensor).encoding {
-                Err(reason) => return Err(format!("`{}`: {reason}", self.name(tensor))),
-                Ok(Encoding::Index) => return Err(format!("`{}` is i32", self.name(tensor))),
-                Ok(_) => {}
-            }
-        }
+    fn pointwise(&self, _: u32, _: Encoding) -> Result<(), String> {
         Ok(())
     }
-}
 
-fn elements(shape: &[u64]) -> Option<u64> {
-    shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent))
-}
-
-/// NumPy's rule.
-pub(super) fn broadcast(a: &[u64], b: &[u64]) -> Result<Vec<u64>, String> {
-    let rank = a.len().max(b.len());
-    let extent =
-        |shape: &[u64], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |axis| shape[axis]);
-    (0..rank)
-        .map(|axis| match (extent(a, axis), extent(b, axis)) {
-            (x, y) if x == y || y == 1 => Ok(x),
-            (1, y) => Ok(y),
-            _ => Err(format!("{a:?} and {b:?} do not broadcast")),
-        })
-        .collect()
+    fn matrix(&self, weight: &WeightView<'_>, x: Encoding) -> Result<(), String> {
+        matrix_form(weight, x, self.0).map(drop)
+    }
 }

@@ -1,57 +1,27 @@
-//! The graph between an entry and the adapter's: operations with one result each, free to be rewritten.
+//! The graph between an entry and the adapter's: operations as the adapter has them, and the one rewriting of it.
 
-use std::collections::HashMap;
+use shardwright_shim_npu as npu;
+use shardwright_shim_npu::ValueId;
 
 use super::encoding::Encoding;
-use crate::graph::{Channels, Value as Bytes};
+use crate::graph::{Channels, Value};
 
-/// Index of a value within its [`Draft`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ValueId(pub usize);
-
-/// A graph in the making. Nodes are in an order in which they can run.
-#[derive(Debug, Default)]
-pub(super) struct Draft<'w> {
-    /// All values; those no node mentions are not emitted.
-    pub values: Vec<Value<'w>>,
-    /// All operations.
-    pub nodes: Vec<Act>,
-    /// Per input port its value.
-    pub inputs: Vec<ValueId>,
-    /// Per output port its value.
-    pub outputs: Vec<ValueId>,
-    constants: HashMap<(String, Vec<u64>), ValueId>,
-}
-
-/// A tensor.
-#[derive(Debug)]
-pub(super) struct Value<'w> {
-    /// Not yet unique.
-    pub name: String,
-    /// Extents.
-    pub shape: Vec<u64>,
-    /// Where it comes from.
-    pub kind: ValueKind<'w>,
-}
-
-/// Where a value comes from.
-#[derive(Debug)]
-pub(super) enum ValueKind<'w> {
-    /// Bound before a run.
-    Input(Encoding),
-    /// Made by a node.
-    Computed(Encoding),
-    /// Known before a run.
-    Constant(Constant<'w>),
-}
-
+/// A graph in the making.
+pub(super) type Draft<'w> = npu::Draft<Encoding, Content<'w>, Compute>;
+/// An operation of it.
+pub(super) type Act = npu::Act<Compute>;
+/// What an operation does.
+pub(super) type ActKind = npu::Kind<Compute>;
 /// A tensor known before a run.
+pub(super) type Constant<'w> = npu::Constant<Content<'w>>;
+/// An entry on its way into a draft.
+pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, Encoding, Content<'w>, Compute>;
+/// An entry as it comes.
+pub(super) type Source<'w> = npu::Source<'w, Encoding>;
+
+/// What a constant holds.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Constant<'w> {
-    /// Says content and layout: equal names in one entry mean equal constants.
-    pub name: String,
-    /// Extents.
-    pub dims: Vec<u64>,
+pub(super) struct Content<'w> {
     /// Operand type.
     pub kind: i32,
     /// Of types quantised per tensor; 0 for others.
@@ -59,29 +29,12 @@ pub(super) struct Constant<'w> {
     /// Of types quantised per channel.
     pub channels: Option<Channels>,
     /// The stored values.
-    pub value: Bytes<'w>,
+    pub value: Value<'w>,
 }
 
-/// An operation with one result.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Act {
-    /// What it does.
-    pub kind: ActKind,
-    /// Operands.
-    pub inputs: Vec<ValueId>,
-    /// Result.
-    pub output: ValueId,
-    /// The entry's node it comes from.
-    pub origin: Option<u32>,
-    /// That node's layer: rewriting stays inside one, so that the operations of layers add up.
-    pub layer: Option<u32>,
-    /// For errors.
-    pub name: String,
-}
-
-/// Operations that the adapter has.
+/// Operations of the adapter that compute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum ActKind {
+pub(super) enum Compute {
     /// x `[R, K]`, constant `[N, K]` → `[R, N]`.
     FullyConnected,
     /// Of the two innermost axes.
@@ -103,121 +56,67 @@ pub(super) enum ActKind {
     RmsNorm(u32),
     /// Over the last axis, kept as 1.
     Reduce(i32),
-    /// Same values, other extents.
-    Reshape,
-    /// Axes in another order.
-    Transpose(Vec<u32>),
-    /// A range of one axis.
-    Slice {
-        /// Which axis.
-        axis: usize,
-        /// First index.
-        start: u64,
-        /// One past the last.
-        end: u64,
-    },
-    /// Joined along an axis.
-    Concat(usize),
 }
 
-/// Whether an order of axes leaves every axis longer than 1 where it was among those.
-pub(super) fn moves_only_ones(perm: &[u32], shape: &[u64]) -> bool {
-    let long: Vec<u32> = perm.iter().copied().filter(|axis| shape.get(*axis as usize) != Some(&1)).collect();
-    long.windows(2).all(|pair| pair[0] < pair[1])
+/// Copies what leaves and is no operation's own result: a slice of all of it.
+pub(super) fn leave(draft: &mut Draft<'_>) {
+    draft.part_outputs(|draft, value| {
+        let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
+        let (shape, name) = (draft.shape(value).to_vec(), format!("{}.out", draft.values[value.0].name));
+        let all = ActKind::Slice { axis: 0, start: 0, end: shape[0] };
+        draft.act(all, &[value], (shape, encoding), &name, None)
+    });
 }
 
-impl<'w> Draft<'w> {
-    /// Adds a value.
-    pub fn value(&mut self, name: impl Into<String>, shape: Vec<u64>, kind: ValueKind<'w>) -> ValueId {
-        self.values.push(Value { name: name.into(), shape, kind });
-        ValueId(self.values.len() - 1)
-    }
-
-    /// The value of a constant, added once per name and extents.
-    pub fn constant(&mut self, constant: Constant<'w>) -> ValueId {
-        let key = (constant.name.clone(), constant.dims.clone());
-        if let Some(&known) = self.constants.get(&key) {
-            return known;
-        }
-        let shape = constant.dims.clone();
-        let id = self.value(constant.name.clone(), shape, ValueKind::Constant(constant));
-        self.constants.insert(key, id);
-        id
-    }
-
-    /// Extents of a value.
-    pub fn shape(&self, value: ValueId) -> &[u64] {
-        &self.values[value.0].shape
-    }
-
-    /// Encoding of an activation; none of a constant.
-    pub fn encoding(&self, value: ValueId) -> Option<Encoding> {
-        match self.values[value.0].kind {
-            ValueKind::Input(encoding) | ValueKind::Computed(encoding) => Some(encoding),
-            ValueKind::Constant(_) => None,
-        }
-    }
-
-    /// Takes out what moves nothing: reshapes of reshapes of one layer, those to the shape that is there, and whatever nothing reads then. No value
-    /// changes, and nothing of one layer depends on another: the operations of a shard are those of its layers together.
-    pub fn tidy(&mut self) {
-        let mut alias: Vec<ValueId> = (0..self.values.len()).map(ValueId).collect();
-        let mut maker: Vec<Option<usize>> = vec![None; self.values.len()];
-        let mut nodes: Vec<Act> = Vec::with_capacity(self.nodes.len());
-        for mut act in std::mem::take(&mut self.nodes) {
-            act.inputs.iter_mut().for_each(|input| *input = alias[input.0]);
-            if act.kind == ActKind::Reshape {
-                let before = maker[act.inputs[0].0].map(|index| &nodes[index]);
-                if let Some(before) = before
-                    && before.kind == ActKind::Reshape
-                    && before.layer == act.layer
-                {
-                    act.inputs[0] = before.inputs[0];
-                }
-                if self.shape(act.inputs[0]) == self.shape(act.output) {
-                    alias[act.output.0] = act.inputs[0];
-                    continue;
-                }
+/// Takes out what moves nothing: reshapes of reshapes of one layer, those to the shape that is there, and whatever nothing reads then. No value
+/// changes, and nothing of one layer depends on another: the operations of a shard are those of its layers together.
+pub(super) fn tidy(draft: &mut Draft<'_>) {
+    let mut alias: Vec<ValueId> = (0..draft.values.len()).map(ValueId).collect();
+    let mut maker: Vec<Option<usize>> = vec![None; draft.values.len()];
+    let mut nodes: Vec<Act> = Vec::with_capacity(draft.nodes.len());
+    for mut act in std::mem::take(&mut draft.nodes) {
+        act.inputs.iter_mut().for_each(|input| *input = alias[input.0]);
+        if act.kind == ActKind::Reshape {
+            let before = maker[act.inputs[0].0].map(|index| &nodes[index]);
+            if let Some(before) = before
+                && before.kind == ActKind::Reshape
+                && layer(before) == layer(&act)
+            {
+                act.inputs[0] = before.inputs[0];
             }
-            maker[act.output.0] = Some(nodes.len());
-            nodes.push(act);
-        }
-        self.nodes = nodes;
-        self.outputs.iter_mut().for_each(|output| *output = alias[output.0]);
-        self.sweep();
-    }
-
-    /// Drops operations that nothing reads.
-    fn sweep(&mut self) {
-        let mut used = vec![false; self.values.len()];
-        self.outputs.iter().for_each(|output| used[output.0] = true);
-        let mut keep = vec![false; self.nodes.len()];
-        for (index, act) in self.nodes.iter().enumerate().rev() {
-            if used[act.output.0] {
-                keep[index] = true;
-                act.inputs.iter().for_each(|input| used[input.0] = true);
+            if draft.shape(act.inputs[0]) == draft.shape(act.output) {
+                alias[act.output.0] = act.inputs[0];
+                continue;
             }
         }
-        let mut keep = keep.into_iter();
-        self.nodes.retain(|_| keep.next().unwrap_or(false));
+        maker[act.output.0] = Some(nodes.len());
+        nodes.push(act);
     }
+    draft.nodes = nodes;
+    draft.outputs.iter_mut().for_each(|output| *output = alias[output.0]);
+    draft.sweep();
+}
+
+/// Of the node an operation comes from: rewriting stays inside one, so that the operations of layers add up.
+fn layer(act: &Act) -> Option<u32> {
+    act.origin.and_then(|origin| origin.layer)
 }
 
 #[cfg(test)]
 mod tests {
+    use shardwright_shim_npu::{NodeRef, ValueKind};
+
     use super::*;
 
-    fn act(draft: &mut Draft<'_>, kind: ActKind, input: ValueId, shape: &[u64], layer: u32) -> ValueId {
-        let output = draft.value("x", shape.to_vec(), ValueKind::Computed(Encoding::Half));
-        draft.nodes.push(Act {
-            kind,
-            inputs: vec![input],
-            output,
-            origin: None,
-            layer: Some(layer),
-            name: "act".to_owned(),
-        });
-        output
+    fn act(
+        draft: &mut Draft<'_>,
+        kind: impl Into<ActKind>,
+        input: ValueId,
+        shape: &[u64],
+        layer: u32,
+    ) -> ValueId {
+        let origin = NodeRef { node: 0, layer: Some(layer) };
+        draft.act(kind, &[input], (shape.to_vec(), Encoding::Half), "act", Some(origin))
     }
 
     #[test]
@@ -229,24 +128,11 @@ mod tests {
         let b = act(&mut draft, ActKind::Reshape, a, &[6, 4], 0);
         let c = act(&mut draft, ActKind::Reshape, b, &[24], 0);
         let d = act(&mut draft, ActKind::Reshape, c, &[4, 6], 1);
-        let unread = act(&mut draft, ActKind::Gelu, d, &[4, 6], 1);
+        let unread = act(&mut draft, Compute::Gelu, d, &[4, 6], 1);
         assert_ne!(unread, d);
         draft.outputs.push(d);
-        draft.tidy();
+        tidy(&mut draft);
         let kinds: Vec<_> = draft.nodes.iter().map(|act| (act.inputs[0], act.output)).collect();
         assert_eq!(kinds, [(x, c), (c, d)], "the first layer's are one, the second's stays");
-    }
-
-    #[test]
-    fn an_order_that_moves_only_ones_moves_nothing() {
-        for (perm, shape, expected) in [
-            (&[0u32, 2, 1, 3][..], &[1u64, 64, 8, 256][..], false),
-            (&[0, 2, 1, 3], &[1, 1, 8, 256], true),
-            (&[0, 2, 1, 3], &[1, 64, 1, 256], true),
-            (&[1, 0], &[3, 4], false),
-            (&[1, 0], &[1, 4], true),
-        ] {
-            assert_eq!(moves_only_ones(perm, shape), expected, "{perm:?} {shape:?}");
-        }
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use shardwright_neuron_adapter::{extension, operand, operation, setting::fuse};
+use shardwright_shim_npu::port::Port;
+use shardwright_shim_npu::{LowerError, ValueId, ValueKind};
 
-use super::draft::{Act, ActKind, Draft, ValueId, ValueKind};
+use super::Lowered;
+use super::draft::{Act, ActKind, Compute, Draft, Source};
 use super::encoding::Encoding;
-use super::error::LowerError;
-use super::source::Source;
-use super::{Lowered, LoweredPort};
 use crate::graph::{
     NeuronGraph, Operand, OperandIndex, OperandKind, Operation, OperationKind, Value as Bytes,
 };
@@ -32,17 +32,17 @@ pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<
         Emitter { draft: &draft, graph, operands, arguments: HashMap::new(), biases: HashMap::new() };
     let mut ports = Vec::new();
     // As Google's client orders them: inputs, outputs, then whatever operations need.
-    for (port, value) in source.entry.inputs().zip(&draft.inputs) {
+    let inputs = source.entry.inputs().zip(&draft.inputs).map(|(view, value)| (view, value, false));
+    let outputs = source.entry.outputs().zip(&draft.outputs).map(|(view, value)| (view, value, true));
+    for (view, value, is_output) in inputs.chain(outputs) {
         let index = emitter.operand(*value)?;
-        emitter.graph.inputs.push(index);
-        let shape = source.tensor(port.tensor()).shape;
-        ports.push(LoweredPort::new(&port, false, shape, draft.shape(*value), encoding(&draft, *value)));
-    }
-    for (port, value) in source.entry.outputs().zip(&draft.outputs) {
-        let index = emitter.operand(*value)?;
-        emitter.graph.outputs.push(index);
-        let shape = source.tensor(port.tensor()).shape;
-        ports.push(LoweredPort::new(&port, true, shape, draft.shape(*value), encoding(&draft, *value)));
+        match is_output {
+            true => emitter.graph.outputs.push(index),
+            false => emitter.graph.inputs.push(index),
+        }
+        let shape = source.tensor(view.tensor()).shape;
+        let scale = draft.encoding(*value).and_then(Encoding::scale).map_or(1.0, f64::from);
+        ports.push(Port::of(&view, is_output, shape, (scale, 0), draft.shape(*value).to_vec()));
     }
     for act in &draft.nodes {
         emitter.act(act)?;
@@ -51,10 +51,6 @@ pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<
     let is_single = |kind| kind == OperandKind::Numbered(operand::TENSOR_FLOAT32);
     emitter.graph.relaxed = kinds.into_iter().any(is_single);
     Ok(Lowered { graph: emitter.graph, ports })
-}
-
-fn encoding(draft: &Draft<'_>, value: ValueId) -> Encoding {
-    draft.encoding(value).unwrap_or(Encoding::Half)
 }
 
 fn dimensions(extents: &[u64]) -> Result<Vec<u32>, LowerError> {
@@ -91,11 +87,11 @@ impl<'w> Emitter<'_, 'w> {
             },
             ValueKind::Constant(constant) => Operand {
                 name: constant.name.clone(),
-                kind: OperandKind::Numbered(constant.kind),
+                kind: OperandKind::Numbered(constant.content.kind),
                 dims,
-                scale: constant.scale,
-                channels: constant.channels.clone(),
-                value: Some(constant.value.clone()),
+                scale: constant.content.scale,
+                channels: constant.content.channels.clone(),
+                value: Some(constant.content.value.clone()),
             },
         };
         let index = self.push(operand);
@@ -173,31 +169,31 @@ impl<'w> Emitter<'_, 'w> {
         let signed = |extents: &[u64]| extents.iter().map(|extent| *extent as i32).collect::<Vec<_>>();
         let numbered = OperationKind::Numbered;
         let kind = match &act.kind {
-            ActKind::FullyConnected => {
+            ActKind::Compute(Compute::FullyConnected) => {
                 let bias = self.bias(inputs[0], inputs[1]);
                 inputs.extend([bias, self.scalar_i32(fuse::NONE)]);
                 numbered(operation::FULLY_CONNECTED)
             }
-            ActKind::BatchMatMul { transpose_second } => {
+            ActKind::Compute(Compute::BatchMatMul { transpose_second }) => {
                 inputs.extend([self.scalar_bool(false), self.scalar_bool(*transpose_second)]);
                 numbered(operation::BATCH_MATMUL)
             }
-            ActKind::Fused(kind) => {
+            ActKind::Compute(Compute::Fused(kind)) => {
                 inputs.push(self.scalar_i32(fuse::NONE));
                 numbered(*kind)
             }
-            ActKind::Binary(kind) | ActKind::Unary(kind) => numbered(*kind),
-            ActKind::Gelu => {
+            ActKind::Compute(Compute::Binary(kind) | Compute::Unary(kind)) => numbered(*kind),
+            ActKind::Compute(Compute::Gelu) => {
                 // Approximate: what the only client that is known sends always, and what is meant here.
                 let approximate = 1u32.to_le_bytes().to_vec();
                 inputs.push(self.argument(OperandKind::Numbered(operand::UINT32), Vec::new(), approximate));
                 numbered(operation::GELU_V2)
             }
-            ActKind::Softmax => {
+            ActKind::Compute(Compute::Softmax) => {
                 inputs.push(self.scalar_f32(1.0));
                 numbered(operation::SOFTMAX)
             }
-            ActKind::RmsNorm(epsilon) => {
+            ActKind::Compute(Compute::RmsNorm(epsilon)) => {
                 let width = *shape.last().unwrap_or(&1);
                 let axis = self.list(&[last]);
                 let zeros = vec![0; 4 * width as usize];
@@ -210,7 +206,7 @@ impl<'w> Emitter<'_, 'w> {
                 inputs = vec![inputs[0], axis, inputs[1], beta, epsilon, name];
                 OperationKind::Extension
             }
-            ActKind::Reduce(kind) => {
+            ActKind::Compute(Compute::Reduce(kind)) => {
                 let axis = self.list(&[last]);
                 // The one wants a number and the others a boolean.
                 let keep = match *kind {
@@ -247,7 +243,7 @@ impl<'w> Emitter<'_, 'w> {
             kind,
             inputs,
             outputs,
-            origin: act.origin,
+            origin: act.origin.map(|origin| origin.node),
         });
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use shardwright_neuron_adapter::operand;
 use shardwright_shim_abi::{TensorView, raw};
+use shardwright_shim_npu as npu;
+use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
 
 /// Largest stored value of 16 bits with a sign.
 pub(super) const LARGEST: f32 = 32_767.0;
@@ -30,32 +32,18 @@ pub(super) enum Family {
     Fixed,
 }
 
-impl Encoding {
-    /// The encoding of a tensor of an entry, or why this shim has none for it.
-    pub fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
-        let quantisation = tensor.quantisation();
+impl npu::Encoding for Encoding {
+    const HALF: Encoding = Encoding::Half;
+
+    fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
         match tensor.dtype() {
             raw::SW_DTYPE_F32 => Ok(Encoding::Single),
             raw::SW_DTYPE_F16 => Ok(Encoding::Half),
-            raw::SW_DTYPE_I32 if quantisation.is_none() => Ok(Encoding::Index),
-            raw::SW_DTYPE_I16 => {
-                let quantisation = quantisation.ok_or("integers without a scale stand for nothing")?;
-                if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR {
-                    return Err("activations have one scale, this one has many".to_owned());
-                }
-                let scale = quantisation.scale_values().map_err(|error| error.message)?;
-                let scale = scale.first().copied().unwrap_or(0.0);
-                if !scale.is_normal() || scale < 0.0 {
-                    return Err(format!("its scale is {scale:e}"));
-                }
-                let zeros = quantisation.zero_points().map_err(|error| error.message)?;
-                match zeros.iter().find(|zero| **zero != 0) {
-                    None => Ok(Encoding::Fixed(scale)),
-                    Some(zero) => {
-                        Err(format!("its zero point is {zero}; 16-bit activations have none here"))
-                    }
-                }
-            }
+            raw::SW_DTYPE_I32 if tensor.quantisation().is_none() => Ok(Encoding::Index),
+            raw::SW_DTYPE_I16 => match per_tensor(tensor)? {
+                (scale, 0) => Ok(Encoding::Fixed(scale)),
+                (_, zero) => Err(format!("its zero point is {zero}; 16-bit activations have none here")),
+            },
             raw::SW_DTYPE_U16 => Err(
                 "u16 activations have a zero point, which no operation on 16 bits is known to take here; the format `a16-symmetric` has none"
                     .to_owned(),
@@ -64,6 +52,21 @@ impl Encoding {
         }
     }
 
+    fn is_index(self) -> bool {
+        self == Encoding::Index
+    }
+
+    fn describe(self) -> String {
+        match self {
+            Encoding::Single => "f32".to_owned(),
+            Encoding::Half => "f16".to_owned(),
+            Encoding::Index => "i32".to_owned(),
+            Encoding::Fixed(scale) => format!("i16 (scale {scale:e})"),
+        }
+    }
+}
+
+impl Encoding {
     /// i16 that reaches `most` on both sides.
     pub fn reaching(most: f32) -> Encoding {
         Encoding::Fixed((most / LARGEST).max(f32::MIN_POSITIVE))
@@ -109,33 +112,4 @@ impl Encoding {
             Encoding::Index => operand::TENSOR_INT32,
         }
     }
-
-    /// For reasons.
-    pub fn describe(self) -> String {
-        match self {
-            Encoding::Single => "f32".to_owned(),
-            Encoding::Half => "f16".to_owned(),
-            Encoding::Index => "i32".to_owned(),
-            Encoding::Fixed(scale) => format!("i16 (scale {scale:e})"),
-        }
-    }
-}
-
-/// Name of an `SW_DTYPE_…`.
-pub(super) fn dtype_name(dtype: u32) -> String {
-    let name = match dtype {
-        raw::SW_DTYPE_F32 => "f32",
-        raw::SW_DTYPE_F16 => "f16",
-        raw::SW_DTYPE_BF16 => "bf16",
-        raw::SW_DTYPE_I32 => "i32",
-        raw::SW_DTYPE_I16 => "i16",
-        raw::SW_DTYPE_U16 => "u16",
-        raw::SW_DTYPE_I8 => "i8",
-        raw::SW_DTYPE_U8 => "u8",
-        raw::SW_DTYPE_I64 => "i64",
-        raw::SW_DTYPE_I4 => "i4",
-        raw::SW_DTYPE_I2 => "i2",
-        other => return format!("element type {other}"),
-    };
-    name.to_owned()
 }

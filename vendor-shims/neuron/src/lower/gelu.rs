@@ -4,8 +4,8 @@
 //! at 36 and the hyperbolic tangent's argument at 8.
 
 use shardwright_neuron_adapter::operation;
+use shardwright_shim_npu::ValueId;
 
-use super::draft::ValueId;
 use super::encoding::{Encoding, Family};
 use super::import::Importer;
 

@@ -5,8 +5,9 @@
 //! divided by what they reach, so that nothing leaves the range of a 16-bit float; a norm does not notice but for its epsilon, which is divided as well.
 
 use shardwright_neuron_adapter::operation;
+use shardwright_shim_npu::ValueId;
 
-use super::draft::{ActKind, ValueId};
+use super::draft::Compute;
 use super::encoding::{Encoding, Family};
 use super::import::Importer;
 
@@ -32,7 +33,7 @@ fn encoding(family: Family) -> Encoding {
 
 /// A value in floats. Constants are made for the island as they are.
 fn enter(importer: &mut Importer<'_, '_>, value: ValueId, family: Family) -> ValueId {
-    match importer.draft.encoding(value) {
+    match importer.work.draft.encoding(value) {
         None => value,
         Some(_) => importer.convert(value, encoding(family)),
     }
@@ -64,9 +65,9 @@ pub(super) fn maximum(importer: &mut Importer<'_, '_>, x: ValueId, value: f32, t
 }
 
 fn reduced(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, encoding: Encoding) -> ValueId {
-    let mut shape = importer.draft.shape(x).to_vec();
+    let mut shape = importer.work.draft.shape(x).to_vec();
     shape.last_mut().into_iter().for_each(|last| *last = 1);
-    importer.act(ActKind::Reduce(kind), &[x], shape, encoding)
+    importer.work.act(Compute::Reduce(kind), &[x], shape, encoding)
 }
 
 /// A sum, mean or maximum over the last axis.
@@ -79,7 +80,7 @@ pub(super) fn reduce(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, tar
 
 /// Values divided by what they reach, and what that is.
 fn within_one(importer: &mut Importer<'_, '_>, x: ValueId, family: Family) -> (ValueId, f32) {
-    let reach = importer.encoding_of(x).reach();
+    let reach = importer.work.encoding_of(x).reach();
     let x = enter(importer, x, family);
     let Some(reach) = reach.filter(|reach| reach.is_normal()) else { return (x, 1.0) };
     let part = importer.number(reach.recip(), family);
@@ -94,7 +95,7 @@ pub(super) fn rms_norm(
     eps: f32,
     target: Encoding,
 ) -> ValueId {
-    let family = family(importer.encoding_of(x));
+    let family = family(importer.work.encoding_of(x));
     let inside = encoding(family);
     let (x, reach) = within_one(importer, x, family);
     let least = if reach == 1.0 { 0.0 } else { LEAST_EPSILON };
@@ -112,7 +113,7 @@ pub(super) fn rms_norm(
 
 /// Vectors of length one along the last axis.
 pub(super) fn l2_normalize(importer: &mut Importer<'_, '_>, x: ValueId, target: Encoding) -> ValueId {
-    let family = family(importer.encoding_of(x));
+    let family = family(importer.work.encoding_of(x));
     let inside = encoding(family);
     let (x, reach) = within_one(importer, x, family);
     let least = if reach == 1.0 { L2_EPSILON } else { LEAST_EPSILON };

@@ -9,7 +9,7 @@
 //!
 //! **Not its job.** It calls no library.
 //!
-//! Reading order: [`check`], then the way of an entry: `source` (read), `import`, `attention`, `island` and `gelu` (written in the adapter's operations), `draft`
+//! Reading order: [`check`], then the way of an entry, which `shardwright-shim-npu` has read: `import`, `attention`, `island` and `gelu` (written in the adapter's operations), `draft`
 //! (rewritten), `emit` (made operands and operations).
 
 mod attention;
@@ -17,19 +17,20 @@ mod check;
 mod draft;
 mod emit;
 mod encoding;
-mod error;
 mod gelu;
 mod import;
 mod island;
-mod source;
 mod weights;
 
 use shardwright_neuron_adapter::RuntimeVersion;
 use shardwright_neuron_adapter::version::FOUR_BITS_PER_CHANNEL;
-use shardwright_shim_abi::{EntryView, PortView, Verdict};
+use shardwright_shim_abi::{EntryView, Verdict};
+pub use shardwright_shim_npu::LowerError;
+use shardwright_shim_npu::check::{check_all, verdicts};
+use shardwright_shim_npu::port::Port;
 
-use self::encoding::Encoding;
-pub use self::error::LowerError;
+use self::check::Adapter;
+use self::draft::Source;
 use crate::graph::NeuronGraph;
 use crate::soc::{FourBits, Soc};
 
@@ -95,49 +96,13 @@ impl Target<'_> {
 pub struct Lowered<'w> {
     /// The graph.
     pub graph: NeuronGraph<'w>,
-    /// Its inputs, then its outputs, in the entry's order, which is the graph's.
-    pub ports: Vec<LoweredPort>,
-}
-
-/// What a run binds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LoweredPort {
-    /// Of the entry's port; the two sides of a state share one.
-    pub name: String,
-    /// `SW_ROLE_…`
-    pub role: u32,
-    /// Detail of the role.
-    pub index: u64,
-    /// Whether a run writes it.
-    pub is_output: bool,
-    /// Extents in the entry.
-    pub shape: Vec<u64>,
-    /// Extents in the graph: the same values in the same order.
-    pub held: Vec<u64>,
-    /// `SW_DTYPE_…`
-    pub dtype: u32,
-    /// 1 for floats.
-    pub scale: f64,
-}
-
-impl LoweredPort {
-    fn new(port: &PortView<'_>, is_output: bool, shape: &[u64], held: &[u64], encoding: Encoding) -> Self {
-        LoweredPort {
-            name: port.name().to_owned(),
-            role: port.role(),
-            index: port.index(),
-            is_output,
-            shape: shape.to_vec(),
-            held: held.to_vec(),
-            dtype: port.dtype(),
-            scale: encoding.scale().map_or(1.0, f64::from),
-        }
-    }
+    /// Its inputs, then its outputs, in the entry's order, which is the graph's; each with its extents in the graph, where the same values are in the same order.
+    pub ports: Vec<Port<Vec<u64>>>,
 }
 
 /// One verdict per node, in the entry's order. Weights may have no bytes and no scales: then their kinds and extents decide.
 pub fn check(entry: EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
-    check::verdicts(entry, target)
+    verdicts(entry, &Adapter(target))
 }
 
 /// The graph of an entry. Weights that are not at hand are [absent](crate::graph::Value::Absent) in it: good for counting.
@@ -150,10 +115,11 @@ pub fn lower<'w>(
     target: &Target<'_>,
     lowering: Lowering,
 ) -> Result<Lowered<'w>, LowerError> {
-    let source = source::Source::read(entry)?;
-    check::check_all(&source, target)?;
+    let source = Source::read(entry)?;
+    check_all(&source, &Adapter(target))?;
     let mut draft = import::import(&source, target, lowering)?;
-    draft.tidy();
+    draft::leave(&mut draft);
+    draft::tidy(&mut draft);
     emit::emit(&source, draft)
 }
 

@@ -182,6 +182,31 @@ fn floats_are_computed_as_sixteen_bits_hold_them() {
     }
 }
 
+#[test]
+fn floats_of_32_bits_are_said_to_be_computed_in_16() {
+    let simulator = Simulator::with(json!({}));
+    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    for (dtype, own, expected) in [(SW_DTYPE_F32, Encoding::F32, [0, 1, 2]), (SW_DTYPE_I16, fixed, [1, 9, 9])]
+    {
+        let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
+        entry.encoding = own;
+        let x = entry.input_as("x", SW_ROLE_HIDDEN, &[ROWS, 16], own);
+        let x = entry.unary(SW_OP_GELU, x, vec![]);
+        // In integers this is an island of floats.
+        let x = entry.unary(SW_OP_EXP, x, vec![]);
+        let x = entry.unary(SW_OP_MUL_SCALAR, x, number("value", 0.5));
+        entry.output("out", SW_ROLE_TAP, x);
+        for lowering in ["lean", "plain"] {
+            let host = simulator.host(DEVICE, lowering);
+            let compiled = host.compile(&[entry.build()], &[]).expect("compiled");
+            let told: Vec<u64> =
+                compiled.placements.iter().filter(|told| told.2 == "npu").map(|told| told.1).collect();
+            let wanted: Vec<u64> = expected.into_iter().filter(|node| *node < 3).collect();
+            assert_eq!(told, wanted, "{dtype} {lowering}: {:?}", compiled.placements);
+        }
+    }
+}
+
 /// Attention of grouped heads with a state and new rows, and rotary embedding, as `legalise` leaves them.
 fn attention(rows: u64, kv: u64) -> Builder {
     let (group, width, slots) = (2u64, 8u64, 5 + rows);

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::draft::{ActKind, Draft, ValueId, ValueKind};
+use shardwright_shim_npu::port::Port;
+use shardwright_shim_npu::{LowerError, ValueId, ValueKind};
+
+use super::Lowered;
+use super::draft::{ActKind, Compute, Draft, Source};
 use super::encoding::Encoding;
-use super::error::LowerError;
-use super::source::Source;
-use super::{Lowered, LoweredPort, PortDirection};
 use crate::graph::{
     DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorIndex, TensorKind,
 };
@@ -25,7 +26,11 @@ struct Emitter<'d, 'w> {
 
 /// The compiler's graph of a draft of `source`.
 pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowered<'w>, LowerError> {
-    leave(&mut draft);
+    draft.part_outputs(|draft, value| {
+        let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
+        let (shape, name) = (draft.shape(value).to_vec(), format!("{}.out", draft.values[value.0].name));
+        draft.act(ActKind::Reshape, &[value], (shape, encoding), &name, None)
+    });
     let mut names: HashSet<String> = HashSet::new();
     for value in &draft.values {
         if let ValueKind::Constant(constant) = &value.kind {
@@ -35,24 +40,16 @@ pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowe
     let tensors = vec![None; draft.values.len()];
     let graph = QnnGraph { name: source.entry.name().to_owned(), ..QnnGraph::default() };
     let mut emitter = Emitter { draft: &mut draft, graph, tensors, names, node_names: HashSet::new() };
+    let sides = [emitter.draft.inputs.clone(), emitter.draft.outputs.clone()];
+    let views = [source.entry.inputs().collect::<Vec<_>>(), source.entry.outputs().collect()];
     let mut ports = Vec::new();
-    let bound = source.entry.inputs().map(|port| (port, PortDirection::Input));
-    let inputs = emitter.draft.inputs.clone();
-    for ((port, direction), value) in bound.zip(inputs) {
-        let tensor = emitter.tensor(value, true)?;
-        ports.push(LoweredPort::new(
-            &port,
-            direction,
-            tensor,
-            emitter.draft.shape(value),
-            emitter.draft.encoding(value),
-        ));
-    }
-    let outputs: Vec<ValueId> = emitter.draft.outputs.clone();
-    for (port, value) in source.entry.outputs().zip(&outputs) {
-        let tensor = emitter.tensor(*value, true)?;
-        let (shape, encoding) = (emitter.draft.shape(*value), emitter.draft.encoding(*value));
-        ports.push(LoweredPort::new(&port, PortDirection::Output, tensor, shape, encoding));
+    for (is_output, (views, values)) in [false, true].into_iter().zip(views.iter().zip(&sides)) {
+        for (view, value) in views.iter().zip(values) {
+            let tensor = emitter.tensor(*value, true)?;
+            let (scale, zero_point) = emitter.draft.encoding(*value).map_or((1.0, 0), Encoding::affine);
+            let shape = emitter.draft.shape(*value);
+            ports.push(Port::of(view, is_output, shape, (scale, zero_point), tensor));
+        }
     }
     for node in std::mem::take(&mut emitter.draft.nodes) {
         let inputs =
@@ -60,7 +57,8 @@ pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowe
         let outputs = vec![emitter.tensor(node.output, false)?];
         let (op, params) = emitter.operation(&node.kind, &node.inputs, node.output);
         let name = unique(&mut emitter.node_names, &node.name);
-        emitter.graph.nodes.push(QnnNode { name, op, params, inputs, outputs, origin: node.origin });
+        let origin = node.origin.map(|origin| origin.node);
+        emitter.graph.nodes.push(QnnNode { name, op, params, inputs, outputs, origin });
     }
     let stand_ins = emitter
         .graph
@@ -69,23 +67,6 @@ pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowe
         .filter(|tensor| matches!(tensor.kind, TensorKind::Static(StaticData::Stand { .. })))
         .count();
     Ok(Lowered { graph: emitter.graph, ports, stand_ins })
-}
-
-/// Gives every output port a tensor of its own that a node writes: the library knows no other way out.
-fn leave(draft: &mut Draft<'_>) {
-    let mut left = HashSet::new();
-    for port in 0..draft.outputs.len() {
-        let value = draft.outputs[port];
-        let is_computed = matches!(draft.values[value.0].kind, ValueKind::Computed(_));
-        if is_computed && left.insert(value) {
-            continue;
-        }
-        let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
-        let (shape, name) = (draft.shape(value).to_vec(), format!("{}.out", draft.values[value.0].name));
-        let copy = draft.act(ActKind::Reshape, &[value], (shape, encoding), &name, None);
-        left.insert(copy);
-        draft.outputs[port] = copy;
-    }
 }
 
 fn unique(names: &mut HashSet<String>, name: &str) -> String {
@@ -119,7 +100,8 @@ impl<'w> Emitter<'_, 'w> {
             ValueKind::Computed(encoding) if is_port => (TensorKind::Output, computed(*encoding)),
             ValueKind::Computed(encoding) => (TensorKind::Native, computed(*encoding)),
             ValueKind::Constant(constant) => {
-                (TensorKind::Static(constant.data.clone()), (constant.dtype, constant.encoding.clone()))
+                let content = &constant.content;
+                (TensorKind::Static(content.data.clone()), (content.dtype, content.encoding.clone()))
             }
         };
         let name = match &held.kind {
@@ -141,32 +123,36 @@ impl<'w> Emitter<'_, 'w> {
         let rank = self.draft.shape(inputs[0]).len() as u32;
         let last = rank.saturating_sub(1);
         match kind {
-            ActKind::FullyConnected => ("FullyConnected", vec![]),
-            ActKind::Pixel => (
+            ActKind::Compute(Compute::FullyConnected) => ("FullyConnected", vec![]),
+            ActKind::Compute(Compute::Pixel) => (
                 "Conv2d",
                 vec![
                     ("stride", Param::U32s(vec![1, 1])),
                     ("pad_amount", Param::U32Block(vec![0; 4], vec![2, 2])),
                 ],
             ),
-            ActKind::MatMul { transpose_second } => (
+            ActKind::Compute(Compute::MatMul { transpose_second }) => (
                 "MatMul",
                 vec![
                     ("transpose_in0", Param::Bool(false)),
                     ("transpose_in1", Param::Bool(*transpose_second)),
                 ],
             ),
-            ActKind::RmsNorm(epsilon) => (
+            ActKind::Compute(Compute::RmsNorm(epsilon)) => (
                 "RmsNorm",
                 vec![("epsilon", Param::F32(f32::from_bits(*epsilon))), ("axes", Param::U32s(vec![last]))],
             ),
-            ActKind::Rotary => ("RotaryEmbedding", vec![("interleaved", Param::Bool(false))]),
-            ActKind::Unary(op) | ActKind::Binary(op) => (op, vec![]),
-            ActKind::Softmax => ("Softmax", vec![("axis", Param::U32(last)), ("beta", Param::F32(1.0))]),
-            ActKind::L2Norm => {
+            ActKind::Compute(Compute::Rotary) => {
+                ("RotaryEmbedding", vec![("interleaved", Param::Bool(false))])
+            }
+            ActKind::Compute(Compute::Unary(op) | Compute::Binary(op)) => (op, vec![]),
+            ActKind::Compute(Compute::Softmax) => {
+                ("Softmax", vec![("axis", Param::U32(last)), ("beta", Param::F32(1.0))])
+            }
+            ActKind::Compute(Compute::L2Norm) => {
                 ("L2Norm", vec![("axis", Param::U32(last)), ("epsilon", Param::F32(L2_EPSILON))])
             }
-            ActKind::Reduce(op) => {
+            ActKind::Compute(Compute::Reduce(op)) => {
                 (op, vec![("axes", Param::U32s(vec![last])), ("keep_dims", Param::Bool(true))])
             }
             ActKind::Reshape => ("Reshape", vec![]),
@@ -179,7 +165,7 @@ impl<'w> Emitter<'_, 'w> {
                 ("StridedSlice", vec![("ranges", Param::I32s(ranges.collect(), vec![rank, 3]))])
             }
             ActKind::Concat(axis) => ("Concat", vec![("axis", Param::U32(*axis as u32))]),
-            ActKind::Convert => {
+            ActKind::Compute(Compute::Convert) => {
                 let (from, to) = (self.draft.encoding(inputs[0]), self.draft.encoding(output));
                 let is_float = |encoding| matches!(encoding, Some(Encoding::Single | Encoding::Half));
                 match (is_float(from), is_float(to)) {

@@ -2,6 +2,9 @@
 
 use shardwright_shim_abi::{TensorView, raw};
 
+use shardwright_shim_npu as npu;
+use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
+
 use crate::graph::{DataType, QnnEncoding, ScaleOffset};
 
 /// Largest stored value of 16 bits.
@@ -35,33 +38,39 @@ pub(super) enum Encoding {
     Index,
 }
 
-impl Encoding {
-    /// The encoding of a tensor of an entry, or why this shim has none for it.
-    pub fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
-        let quantisation = tensor.quantisation();
-        let affine = || -> Result<Affine, String> {
-            let quantisation = quantisation.ok_or("integers without a scale stand for nothing")?;
-            if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR {
-                return Err("activations have one scale, this one has many".to_owned());
-            }
-            let scale = quantisation.scale_values().map_err(|error| error.message)?;
-            let scale = scale.first().copied().unwrap_or(0.0);
-            if !scale.is_normal() || scale < 0.0 {
-                return Err(format!("its scale is {scale:e}"));
-            }
-            let zeros = quantisation.zero_points().map_err(|error| error.message)?;
-            Ok(Affine { scale, zero: zeros.first().copied().unwrap_or(0) })
-        };
+impl npu::Encoding for Encoding {
+    const HALF: Encoding = Encoding::Half;
+
+    fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
+        let affine = || per_tensor(tensor).map(|(scale, zero)| Affine { scale, zero });
         match tensor.dtype() {
             raw::SW_DTYPE_U16 => affine().map(Encoding::Fixed16),
             raw::SW_DTYPE_U8 => affine().map(Encoding::Fixed8),
             raw::SW_DTYPE_F16 => Ok(Encoding::Half),
             raw::SW_DTYPE_F32 => Ok(Encoding::Single),
-            raw::SW_DTYPE_I32 if quantisation.is_none() => Ok(Encoding::Index),
+            raw::SW_DTYPE_I32 if tensor.quantisation().is_none() => Ok(Encoding::Index),
             other => Err(format!("{} activations are computed wrongly or not at all", dtype_name(other))),
         }
     }
 
+    fn is_index(self) -> bool {
+        self == Encoding::Index
+    }
+
+    fn describe(self) -> String {
+        match self {
+            Encoding::Single => "f32".to_owned(),
+            Encoding::Half => "f16".to_owned(),
+            Encoding::Index => "i32".to_owned(),
+            Encoding::Fixed16(affine) => {
+                format!("u16 (scale {:e}, zero point {})", affine.scale, affine.zero)
+            }
+            Encoding::Fixed8(affine) => format!("u8 (scale {:e}, zero point {})", affine.scale, affine.zero),
+        }
+    }
+}
+
+impl Encoding {
     /// u16 over an interval, zero included.
     pub fn covering(low: f32, high: f32) -> Encoding {
         let (low, high) = (low.min(0.0), high.max(0.0));
@@ -138,6 +147,16 @@ impl Encoding {
         }
     }
 
+    /// Scale and zero point of a port stored like this: 1 and 0 for floats.
+    pub fn affine(self) -> (f64, i64) {
+        match self {
+            Encoding::Fixed16(affine) | Encoding::Fixed8(affine) => {
+                (f64::from(affine.scale), i64::from(affine.zero))
+            }
+            Encoding::Single | Encoding::Half | Encoding::Index => (1.0, 0),
+        }
+    }
+
     /// Element type in the compiler's graph.
     pub fn dtype(self) -> DataType {
         match self {
@@ -158,38 +177,6 @@ impl Encoding {
             Encoding::Single | Encoding::Half | Encoding::Index => QnnEncoding::None,
         }
     }
-
-    /// For reasons: `u16 · 0.01 − 12`.
-    pub fn describe(self) -> String {
-        match self {
-            Encoding::Single => "f32".to_owned(),
-            Encoding::Half => "f16".to_owned(),
-            Encoding::Index => "i32".to_owned(),
-            Encoding::Fixed16(affine) => {
-                format!("u16 (scale {:e}, zero point {})", affine.scale, affine.zero)
-            }
-            Encoding::Fixed8(affine) => format!("u8 (scale {:e}, zero point {})", affine.scale, affine.zero),
-        }
-    }
-}
-
-/// Name of an `SW_DTYPE_…`.
-pub(super) fn dtype_name(dtype: u32) -> String {
-    let name = match dtype {
-        raw::SW_DTYPE_F32 => "f32",
-        raw::SW_DTYPE_F16 => "f16",
-        raw::SW_DTYPE_BF16 => "bf16",
-        raw::SW_DTYPE_I32 => "i32",
-        raw::SW_DTYPE_I16 => "i16",
-        raw::SW_DTYPE_U16 => "u16",
-        raw::SW_DTYPE_I8 => "i8",
-        raw::SW_DTYPE_U8 => "u8",
-        raw::SW_DTYPE_I64 => "i64",
-        raw::SW_DTYPE_I4 => "i4",
-        raw::SW_DTYPE_I2 => "i2",
-        other => return format!("element type {other}"),
-    };
-    name.to_owned()
 }
 
 #[cfg(test)]

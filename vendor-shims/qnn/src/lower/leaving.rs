@@ -3,7 +3,9 @@
 //! The compiler writes a result from the layout it computed it in by one or two threads, while everything else waits for them: 50 thousand
 //! cycles for 64 rows of 1536 values. Blocks of it are written by as many threads as there are blocks, each as soon as it is there.
 
-use super::draft::{Act, ActKind, Draft, ValueId, ValueKind};
+use shardwright_shim_npu::{ValueId, ValueKind};
+
+use super::draft::{Act, ActKind, Compute, Draft};
 use super::variants::Leaving;
 
 /// Values of a row in one block.
@@ -40,7 +42,7 @@ struct Blocks {
 
 /// How an operation is cut, `back` axes before the end; none where that is not possible or of no use.
 fn blocks(draft: &Draft<'_>, act: &Act, back: usize) -> Option<Blocks> {
-    if !matches!(act.kind, ActKind::Unary(_) | ActKind::Binary(_)) {
+    if !matches!(act.kind, ActKind::Compute(Compute::Unary(_) | Compute::Binary(_))) {
         return None;
     }
     let shape = draft.shape(act.output);
@@ -113,7 +115,7 @@ mod tests {
     use super::super::encoding::Encoding;
     use super::*;
 
-    fn draft(kind: ActKind, shapes: &[&[u64]]) -> Draft<'static> {
+    fn draft(kind: impl Into<ActKind>, shapes: &[&[u64]]) -> Draft<'static> {
         let mut draft = Draft::default();
         let inputs: Vec<ValueId> = shapes
             .iter()
@@ -131,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_sum_leaves_in_two_blocks_of_rows_or_in_blocks_of_columns() {
-        let add = ActKind::Binary("ElementWiseAdd");
+        let add: ActKind = Compute::Binary("ElementWiseAdd").into();
         let slice = |axis, start, end| ActKind::Slice { axis, start, end };
         let mut rows = draft(add.clone(), &[&[5, 600], &[1, 600]]);
         let out = rows.outputs[0];
@@ -150,20 +152,20 @@ mod tests {
     #[test]
     fn what_is_not_value_by_value_or_fits_one_block_leaves_whole() {
         for (kind, shape) in [
-            (ActKind::Softmax, &[5u64, 600][..]),
-            (ActKind::Unary("Gelu"), &[1, 600]),
-            (ActKind::Unary("Gelu"), &[600]),
-            (ActKind::Unary("Gelu"), &[5, 256]),
+            (Compute::Softmax, &[5u64, 600][..]),
+            (Compute::Unary("Gelu"), &[1, 600]),
+            (Compute::Unary("Gelu"), &[600]),
+            (Compute::Unary("Gelu"), &[5, 256]),
         ] {
             let mut draft = draft(kind.clone(), &[shape]);
             leave(&mut draft, Leaving::Columns);
-            assert_eq!(kinds(&draft), [kind], "{shape:?}");
+            assert_eq!(kinds(&draft), [kind.into()], "{shape:?}");
         }
     }
 
     #[test]
     fn a_constant_that_would_be_cut_keeps_its_operation_whole() {
-        let mut draft = draft(ActKind::Binary("ElementWiseMultiply"), &[&[5, 600]]);
+        let mut draft = draft(Compute::Binary("ElementWiseMultiply"), &[&[5, 600]]);
         let number = super::super::weights::scalar(2.0, 600, Encoding::Half);
         let constant = draft.constant(number);
         draft.nodes[0].inputs.push(constant);

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::draft::{Act, ActKind, Draft, ValueId, ValueKind, moves_only_ones};
+use shardwright_shim_npu::draft::moves_only_ones;
+use shardwright_shim_npu::{ValueId, ValueKind};
+
+use super::draft::{Act, ActKind, Compute, Draft};
 use super::encoding::Encoding;
 
 /// Rounds of rewriting. Each one moves a reshape past at least one operation or ends it, and chains are short.
@@ -29,7 +32,7 @@ pub(super) fn tidy(draft: &mut Draft<'_>) {
             break;
         }
     }
-    sweep(draft);
+    draft.sweep();
 }
 
 struct Round {
@@ -105,7 +108,9 @@ fn round(draft: &mut Draft<'_>) -> bool {
                     }
                 }
             }
-            ActKind::Convert if draft.encoding(act.inputs[0]) == draft.encoding(act.output) => {
+            ActKind::Compute(Compute::Convert)
+                if draft.encoding(act.inputs[0]) == draft.encoding(act.output) =>
+            {
                 round.replace(act.output, act.inputs[0]);
                 continue;
             }
@@ -136,14 +141,15 @@ fn round(draft: &mut Draft<'_>) -> bool {
 fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<ValueId>> {
     let first = act.inputs[0];
     let last = |value: ValueId| draft.shape(value).last().copied();
-    match &act.kind {
+    let ActKind::Compute(kind) = &act.kind else { return None };
+    match kind {
         kind if kind.is_pointwise() => Some(vec![round.reshaped(first)?]),
         kind if kind.is_along_last() => {
             let source = round.reshaped(first)?;
             let fits = last(source) == last(first) && draft.shape(source).len() <= 4;
             fits.then(|| [&[source], &act.inputs[1..]].concat())
         }
-        ActKind::Binary(_) => {
+        Compute::Binary(_) => {
             let second = *act.inputs.get(1)?;
             let is_number = |value: ValueId| {
                 matches!(draft.values[value.0].kind, ValueKind::Constant(_))
@@ -184,21 +190,6 @@ fn sink(draft: &mut Draft<'_>, round: &mut Round, act: Act, inputs: &[ValueId]) 
     round.changed = true;
 }
 
-/// Drops nodes that nothing reads.
-fn sweep(draft: &mut Draft<'_>) {
-    let mut used = vec![false; draft.values.len()];
-    draft.outputs.iter().for_each(|output| used[output.0] = true);
-    let mut keep = vec![false; draft.nodes.len()];
-    for (index, act) in draft.nodes.iter().enumerate().rev() {
-        if used[act.output.0] {
-            keep[index] = true;
-            act.inputs.iter().for_each(|input| used[input.0] = true);
-        }
-    }
-    let mut keep = keep.into_iter();
-    draft.nodes.retain(|_| keep.next().unwrap_or(false));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,7 +200,7 @@ mod tests {
         value
     }
 
-    fn act(draft: &mut Draft<'_>, kind: ActKind, inputs: &[ValueId], shape: &[u64]) -> ValueId {
+    fn act(draft: &mut Draft<'_>, kind: impl Into<ActKind>, inputs: &[ValueId], shape: &[u64]) -> ValueId {
         draft.act(kind, inputs, (shape.to_vec(), Encoding::Half), "act", None)
     }
 
@@ -225,10 +216,10 @@ mod tests {
         let b = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[a], &[1, 2, 6, 2]);
         let c = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[b], &[1, 6, 2, 2]);
         let d = act(&mut draft, ActKind::Reshape, &[c], &[6, 4]);
-        let out = act(&mut draft, ActKind::Unary("Gelu"), &[d], &[6, 4]);
+        let out = act(&mut draft, Compute::Unary("Gelu"), &[d], &[6, 4]);
         draft.outputs.push(out);
         tidy(&mut draft);
-        assert_eq!(kinds(&draft), [ActKind::Unary("Gelu")]);
+        assert_eq!(kinds(&draft), [Compute::Unary("Gelu").into()]);
         assert_eq!(draft.nodes[0].inputs, [x]);
     }
 
@@ -248,13 +239,17 @@ mod tests {
         let x = input(&mut draft, &[6, 4]);
         let y = input(&mut draft, &[6, 4]);
         let [a, b] = [x, y].map(|x| act(&mut draft, ActKind::Reshape, &[x], &[1, 6, 4]));
-        let sum = act(&mut draft, ActKind::Binary("ElementWiseAdd"), &[a, b], &[1, 6, 4]);
-        let gelu = act(&mut draft, ActKind::Unary("Gelu"), &[sum], &[1, 6, 4]);
-        let soft = act(&mut draft, ActKind::Softmax, &[gelu], &[1, 6, 4]);
+        let sum = act(&mut draft, Compute::Binary("ElementWiseAdd"), &[a, b], &[1, 6, 4]);
+        let gelu = act(&mut draft, Compute::Unary("Gelu"), &[sum], &[1, 6, 4]);
+        let soft = act(&mut draft, Compute::Softmax, &[gelu], &[1, 6, 4]);
         let out = act(&mut draft, ActKind::Reshape, &[soft], &[6, 4]);
         draft.outputs.push(out);
         tidy(&mut draft);
-        let wanted = [ActKind::Binary("ElementWiseAdd"), ActKind::Unary("Gelu"), ActKind::Softmax];
+        let wanted: [ActKind; 3] = [
+            Compute::Binary("ElementWiseAdd").into(),
+            Compute::Unary("Gelu").into(),
+            Compute::Softmax.into(),
+        ];
         assert_eq!(kinds(&draft), wanted);
         assert_eq!(draft.outputs[0], draft.nodes[2].output);
     }
@@ -264,23 +259,23 @@ mod tests {
         let mut draft = Draft::default();
         let x = input(&mut draft, &[6, 4]);
         let a = act(&mut draft, ActKind::Reshape, &[x], &[12, 2]);
-        let out = act(&mut draft, ActKind::Softmax, &[a], &[12, 2]);
+        let out = act(&mut draft, Compute::Softmax, &[a], &[12, 2]);
         draft.outputs.push(out);
         tidy(&mut draft);
-        assert_eq!(kinds(&draft), [ActKind::Reshape, ActKind::Softmax]);
+        assert_eq!(kinds(&draft), [ActKind::Reshape, Compute::Softmax.into()]);
     }
 
     #[test]
     fn equal_operations_run_once_and_unread_ones_not_at_all() {
         let mut draft = Draft::default();
         let x = input(&mut draft, &[6, 4]);
-        let a = act(&mut draft, ActKind::Unary("Gelu"), &[x], &[6, 4]);
-        let b = act(&mut draft, ActKind::Unary("Gelu"), &[x], &[6, 4]);
-        act(&mut draft, ActKind::Unary("Tanh"), &[x], &[6, 4]);
-        let out = act(&mut draft, ActKind::Binary("ElementWiseAdd"), &[a, b], &[6, 4]);
+        let a = act(&mut draft, Compute::Unary("Gelu"), &[x], &[6, 4]);
+        let b = act(&mut draft, Compute::Unary("Gelu"), &[x], &[6, 4]);
+        act(&mut draft, Compute::Unary("Tanh"), &[x], &[6, 4]);
+        let out = act(&mut draft, Compute::Binary("ElementWiseAdd"), &[a, b], &[6, 4]);
         draft.outputs.push(out);
         tidy(&mut draft);
-        assert_eq!(kinds(&draft), [ActKind::Unary("Gelu"), ActKind::Binary("ElementWiseAdd")]);
+        assert_eq!(kinds(&draft), [Compute::Unary("Gelu").into(), Compute::Binary("ElementWiseAdd").into()]);
         assert_eq!(draft.nodes[1].inputs, [a, a]);
     }
 }

@@ -3,15 +3,17 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use half::f16;
-use shardwright_shim_abi::{QuantisationView, WeightView, raw};
+use shardwright_shim_abi::{WeightView, raw};
+use shardwright_shim_npu::Encoding as _;
+use shardwright_shim_npu::constant::{
+    halves, plus, rows_of_bits, scales, small_affine, small_values, symmetric,
+};
+use shardwright_shim_npu::encoding::dtype_name;
 
-use super::draft::Constant;
-use super::encoding::{Encoding, dtype_name};
+use super::draft::{Constant, Content};
+use super::encoding::Encoding;
 use crate::graph::{DataType, QnnEncoding, ScaleOffset, StaticData};
 
-/// Values of a constant that is not a matrix: norm scales, factors. Those are decoded and encoded anew where their type is another.
-pub(super) const MAX_SMALL: u64 = 1 << 20;
 /// Extent of a block of the one format of blocks that proves right.
 const BLOCK: u64 = 32;
 /// Largest multiple of a channel's scale that a block may have.
@@ -49,26 +51,6 @@ pub(super) enum MatrixLayout {
     Pixel,
 }
 
-fn has_zero_points(quantisation: &QuantisationView<'_>) -> Result<bool, String> {
-    let zeros = quantisation.zero_points().map_err(|error| error.message)?;
-    Ok(zeros.iter().any(|zero| *zero != 0))
-}
-
-/// The scales; none when they are not at hand.
-fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, String> {
-    if !matches!(quantisation.scale_dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16) {
-        return Err(format!("its scales are {}", dtype_name(quantisation.scale_dtype())));
-    }
-    if quantisation.scales().is_err() {
-        return Ok(None);
-    }
-    let scales = quantisation.scale_values().map_err(|error| error.message)?;
-    match scales.iter().find(|scale| !scale.is_normal() || **scale < 0.0) {
-        Some(scale) => Err(format!("one of its scales is {scale:e}")),
-        None => Ok(Some(scales)),
-    }
-}
-
 /// The form of a matrix that is multiplied with values stored as `x`, or why such a product is refused. Scales are looked at where they
 /// are at hand.
 pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<MatrixForm, String> {
@@ -92,22 +74,9 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
         raw::SW_DTYPE_I2 => 2,
         _ => return Err(format!("weight `{name}` is {kind}; matrices are i8, i4, i2, or f16 beside f16")),
     };
-    let Some(quantisation) = weight.quantisation() else {
-        return Err(format!("weight `{name}` is {kind} without scales"));
-    };
-    if has_zero_points(&quantisation)? {
-        return Err(format!("weight `{name}` has zero points; matrices are symmetric"));
-    }
+    let quantisation = symmetric(weight)?;
     let form = match (quantisation.kind(), bits) {
-        (raw::SW_QUANTISATION_PER_CHANNEL, _) => {
-            if quantisation.axis() != 0 {
-                return Err(format!(
-                    "weight `{name}` has scales along axis {}, not per output",
-                    quantisation.axis()
-                ));
-            }
-            MatrixForm::PerChannel { bits }
-        }
+        (raw::SW_QUANTISATION_PER_CHANNEL, _) => MatrixForm::PerChannel { bits },
         (raw::SW_QUANTISATION_PER_TENSOR, 8 | 4) if x.is_fixed() => MatrixForm::PerTensor { bits },
         (raw::SW_QUANTISATION_PER_TENSOR, _) => {
             return Err(format!(
@@ -206,9 +175,12 @@ pub(super) fn matrix<'w>(
     layout: MatrixLayout,
     rows: Range<u64>,
 ) -> Result<Constant<'w>, String> {
-    let [outputs, inputs] = *weight.shape() else {
-        return Err(format!("{:?} is not a matrix", weight.shape()));
+    let bits = match form {
+        MatrixForm::PerChannel { bits } | MatrixForm::PerTensor { bits } => bits,
+        MatrixForm::Blocks => 4,
+        MatrixForm::Half => 16,
     };
+    let (outputs, inputs, stride) = rows_of_bits(&weight, bits)?;
     let count = rows.end - rows.start;
     let mut name = weight.name().to_owned();
     if count != outputs {
@@ -219,16 +191,6 @@ pub(super) fn matrix<'w>(
         MatrixLayout::Columns => ".columns",
         MatrixLayout::Pixel => ".pixel",
     });
-    let bits = match form {
-        MatrixForm::PerChannel { bits } | MatrixForm::PerTensor { bits } => bits,
-        MatrixForm::Blocks => 4,
-        MatrixForm::Half => 16,
-    };
-    let stride = inputs.checked_mul(u64::from(bits)).ok_or("its rows are too long")?.div_ceil(8);
-    let length = stride.checked_mul(outputs).ok_or("it is too large")?;
-    if weight.length() != length {
-        return Err(format!("{} bytes where {:?} has {length}", weight.length(), weight.shape()));
-    }
     let transposed = layout != MatrixLayout::Stored;
     let data = match weight.bytes() {
         Err(_) => StaticData::Stand { seed: seed(&name) },
@@ -248,7 +210,7 @@ pub(super) fn matrix<'w>(
         MatrixLayout::Pixel => (vec![1, 1, inputs, count], 3),
     };
     if form == MatrixForm::Half {
-        return Ok(Constant { name, dims, dtype: DataType::Float16, encoding: QnnEncoding::None, data });
+        return Ok(constant(name, dims, DataType::Float16, QnnEncoding::None, data));
     }
     let quantisation = weight.quantisation().ok_or("it has no scales")?;
     let known = scales(&quantisation)?;
@@ -287,73 +249,17 @@ pub(super) fn matrix<'w>(
         }
         MatrixForm::Half => QnnEncoding::None,
     };
-    Ok(Constant { name, dims, dtype: DataType::Sfixed8, encoding, data })
+    Ok(constant(name, dims, DataType::Sfixed8, encoding, data))
 }
 
-/// Whether a constant that is no matrix can be decoded.
-pub(super) fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
-    let (name, elements) =
-        (weight.name(), weight.shape().iter().fold(1u64, |product, extent| product.saturating_mul(*extent)));
-    if elements > MAX_SMALL {
-        return Err(format!(
-            "constant `{name}` {:?} has more than {MAX_SMALL} values and is no matrix",
-            weight.shape()
-        ));
-    }
-    let width = match weight.dtype() {
-        raw::SW_DTYPE_F32 => 4,
-        raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16 | raw::SW_DTYPE_U16 | raw::SW_DTYPE_I16 => 2,
-        raw::SW_DTYPE_U8 | raw::SW_DTYPE_I8 => 1,
-        other => return Err(format!("constant `{name}` is {}", dtype_name(other))),
-    };
-    if weight.length() != elements * width {
-        return Err(format!("constant `{name}` {:?} has {} bytes", weight.shape(), weight.length()));
-    }
-    let is_integer = !matches!(weight.dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16);
-    match weight.quantisation() {
-        None if is_integer => {
-            Err(format!("constant `{name}` is {} without a scale", dtype_name(weight.dtype())))
-        }
-        Some(_) if !is_integer => {
-            Err(format!("constant `{name}` is {} with scales", dtype_name(weight.dtype())))
-        }
-        Some(quantisation) if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR => {
-            Err(format!("constant `{name}` has many scales and is no matrix"))
-        }
-        Some(quantisation) => {
-            scales(&quantisation).map(drop).map_err(|reason| format!("constant `{name}`: {reason}"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Scale and zero point of a small constant of integers; none where they are not at hand.
-fn small_affine(weight: &WeightView<'_>) -> Option<(f32, i32)> {
-    let quantisation = weight.quantisation()?;
-    let scale = *scales(&quantisation).ok()??.first()?;
-    Some((scale, quantisation.zero_points().ok()?.first().copied().unwrap_or(0)))
-}
-
-/// The values of a constant that passed [`check_small`]; none where they are not at hand.
-fn small_values(weight: &WeightView<'_>) -> Option<Vec<f32>> {
-    let bytes = weight.bytes().ok()?;
-    let pairs = || bytes.as_chunks::<2>().0.iter();
-    let floats = match weight.dtype() {
-        raw::SW_DTYPE_F32 => bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
-        raw::SW_DTYPE_F16 => pairs().map(|two| f16::from_le_bytes(*two).to_f32()).collect(),
-        raw::SW_DTYPE_BF16 => pairs().map(|two| half::bf16::from_le_bytes(*two).to_f32()).collect(),
-        integers => {
-            let (scale, zero) = small_affine(weight)?;
-            let value = |stored: i32| (stored - zero) as f32 * scale;
-            match integers {
-                raw::SW_DTYPE_U16 => pairs().map(|two| value(u16::from_le_bytes(*two).into())).collect(),
-                raw::SW_DTYPE_I16 => pairs().map(|two| value(i16::from_le_bytes(*two).into())).collect(),
-                raw::SW_DTYPE_I8 => bytes.iter().map(|one| value((*one as i8).into())).collect(),
-                _ => bytes.iter().map(|one| value((*one).into())).collect(),
-            }
-        }
-    };
-    Some(floats)
+fn constant<'w>(
+    name: String,
+    dims: Vec<u64>,
+    dtype: DataType,
+    encoding: QnnEncoding,
+    data: StaticData<'w>,
+) -> Constant<'w> {
+    Constant { name, dims, content: Content { dtype, encoding, data } }
 }
 
 /// A constant that is no matrix, plus `offset`, as activations stored like `family` are read: u16 or f16.
@@ -362,7 +268,7 @@ pub(super) fn small<'w>(
     family: Encoding,
     offset: f32,
 ) -> Result<Constant<'w>, String> {
-    check_small(&weight)?;
+    let values = small_values(&weight)?;
     let dims = weight.shape().to_vec();
     let mut name = weight.name().to_owned();
     let is_half = family == Encoding::Half;
@@ -374,10 +280,10 @@ pub(super) fn small<'w>(
             name.push_str(&format!(".plus-{offset}"));
         }
     }
-    let (Some(values), true) = (small_values(&weight), weight.bytes().is_ok()) else {
+    let Some(values) = values else {
         let data = StaticData::Stand { seed: seed(&name) };
         let encoding = if is_half { Encoding::Half } else { Encoding::covering(0.0, 2.0) };
-        return Ok(Constant { name, dims, dtype: encoding.dtype(), encoding: encoding.qnn(), data });
+        return Ok(constant(name, dims, encoding.dtype(), encoding.qnn(), data));
     };
     if as_stored {
         let data = StaticData::Bytes(Cow::Borrowed(weight.bytes().map_err(|error| error.message)?));
@@ -386,22 +292,17 @@ pub(super) fn small<'w>(
             _ => QnnEncoding::None,
         };
         let dtype = if is_half { DataType::Float16 } else { DataType::Ufixed16 };
-        return Ok(Constant { name, dims, dtype, encoding, data });
+        return Ok(constant(name, dims, dtype, encoding, data));
     }
-    let values: Vec<f32> = values.into_iter().map(|value| value + offset).collect();
-    if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-        return Err(format!("constant `{}` holds {value}", weight.name()));
-    }
+    let values = plus(&weight, values, offset)?;
     Ok(encoded(name, dims, &values, family))
 }
 
 /// Values as a constant that activations stored like `family` are read with: u16 over their range, or f16.
 pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Encoding) -> Constant<'w> {
     if family == Encoding::Half {
-        let limit = f16::MAX.to_f32();
-        let halves = values.iter().map(|value| f16::from_f32(value.clamp(-limit, limit)));
-        let data = StaticData::Bytes(Cow::Owned(halves.flat_map(f16::to_le_bytes).collect()));
-        return Constant { name, dims, dtype: DataType::Float16, encoding: QnnEncoding::None, data };
+        let data = StaticData::Bytes(Cow::Owned(halves(values)));
+        return constant(name, dims, DataType::Float16, QnnEncoding::None, data);
     }
     let ends = values.iter().fold((0.0f32, 0.0f32), |(low, high), value| (low.min(*value), high.max(*value)));
     let encoding = Encoding::covering(ends.0, ends.1);
@@ -414,7 +315,7 @@ pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: 
         _ => Vec::new(),
     };
     let data = StaticData::Bytes(Cow::Owned(stored));
-    Constant { name, dims, dtype: DataType::Ufixed16, encoding: encoding.qnn(), data }
+    constant(name, dims, DataType::Ufixed16, encoding.qnn(), data)
 }
 
 /// One number for every value of a tensor: exact in u16 as a power of two times itself, nearest in f16.
@@ -434,11 +335,13 @@ pub(super) fn scalar<'w>(value: f32, extent: u64, family: Encoding) -> Constant<
     let scale = scale.max(f32::MIN_POSITIVE);
     let data = StaticData::Bytes(Cow::Owned(stored.to_le_bytes().repeat(count)));
     let encoding = QnnEncoding::PerTensor(ScaleOffset { scale, offset });
-    Constant { name, dims, dtype: DataType::Ufixed16, encoding, data }
+    constant(name, dims, DataType::Ufixed16, encoding, data)
 }
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
 
     #[test]
@@ -463,7 +366,7 @@ mod tests {
         for value in [1.0f32, 0.1, 30.0, -2.5, 1e-6, 0.0] {
             let constant = scalar(value, 2, Encoding::FRACTION);
             let (QnnEncoding::PerTensor(encoding), StaticData::Bytes(bytes)) =
-                (constant.encoding, constant.data)
+                (constant.content.encoding, constant.content.data)
             else {
                 panic!("one scale")
             };

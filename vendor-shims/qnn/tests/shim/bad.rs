@@ -132,7 +132,7 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
     sibling.load(&made.artefact, &[]).expect("loaded");
     let head = String::from_utf8(made.head.clone()).expect("text");
     for (head, answer) in [
-        (head.replace("\"format\":1", "\"format\":2"), SW_COMPATIBILITY_UNSUPPORTED),
+        (head.replace("\"format\":2", "\"format\":9"), SW_COMPATIBILITY_UNSUPPORTED),
         (head.replace("\"core\":[2,", "\"core\":[3,"), SW_COMPATIBILITY_UNSUPPORTED),
         (head.replace("\"build\":\"v2.", "\"build\":\"v1."), SW_COMPATIBILITY_RECOMPILE),
         ("\x7fELF of somebody else".to_owned(), SW_COMPATIBILITY_NOT_MINE),
@@ -156,7 +156,7 @@ fn a_binary_under_another_description_is_refused() {
     let binary = large.binary().expect("undamaged");
     let mut descriptor = small.descriptor.clone();
     descriptor.head.binary_bytes = binary.len() as u64;
-    descriptor.head.binary_sha256 = artefact::hash(binary);
+    descriptor.head.binary_sha256 = shardwright_shim_npu::artefact::hash(binary);
     let mut bytes = artefact::prefix(&descriptor).expect("written");
     bytes.extend(binary);
     let region = Region::new(&bytes);

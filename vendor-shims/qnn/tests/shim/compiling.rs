@@ -56,7 +56,7 @@ fn the_same_order_gives_the_same_bytes() {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    shardwright_shim_qnn::artefact::hash(bytes)
+    shardwright_shim_npu::artefact::hash(bytes)
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
                 .as_array_mut()
                 .expect("a list")
                 .iter_mut()
-                .for_each(|port| drop(port["tensor"].take()));
+                .for_each(|port| drop(port["place"].take()));
         }
     }
     assert_eq!(

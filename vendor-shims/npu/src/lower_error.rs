@@ -1,3 +1,5 @@
+//! Why an entry cannot become a graph of a compiler.
+
 use shardwright_shim_abi::{Error, ErrorClass};
 
 /// Why an entry cannot become a graph of the compiler.

@@ -1,4 +1,4 @@
-//! What this shim itself refuses or fails at. What the vendor's library says is `session`'s to tell.
+//! What a shim itself refuses or fails at. What its vendor's library says is the shim's own to tell.
 
 use shardwright_shim_abi::{Error, ErrorClass};
 
@@ -12,18 +12,24 @@ pub enum ShimError {
         soc: String,
         /// Why not.
         reason: String,
+        /// How chips of the vendor are named.
+        help: &'static str,
     },
     /// A device this shim does not have.
     #[error("no device `{name}`")]
     UnknownDevice {
         /// The name.
         name: String,
+        /// How the shim's devices are named.
+        help: &'static str,
     },
     /// A device that nothing can run on here.
     #[error("device `{device}` only compiles on this machine")]
     CompilesOnly {
         /// The device.
         device: String,
+        /// Where else its code runs.
+        help: String,
     },
     /// An option outside its range.
     #[error("`{name}` is `{value}`, expected {expected}")]
@@ -76,6 +82,8 @@ pub enum ShimError {
         asked: String,
         /// What the binary says of itself.
         made: String,
+        /// How another library is named.
+        help: &'static str,
     },
     /// A run that asks for something impossible.
     #[error("{reason}")]
@@ -114,23 +122,20 @@ impl ShimError {
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<String> {
         Some(match self {
-            ShimError::UnsupportedSoc { .. } => {
-                "chips are named as Qualcomm prints them, `sm8850`; a newer vendor library may know more".to_owned()
+            ShimError::UnsupportedSoc { help, .. }
+            | ShimError::UnknownDevice { help, .. }
+            | ShimError::WrongCode { help, .. } => (*help).to_owned(),
+            ShimError::CompilesOnly { help, .. } | ShimError::IncompatibleArtefact { help, .. } => {
+                help.clone()
             }
-            ShimError::UnknownDevice { .. } => {
-                "devices are named by chip: `sm8850`, and `sm8850.simulated` to run on an x86-64 machine".to_owned()
+            ShimError::Limit { .. } => {
+                "cut the model into smaller shards or use fewer entry points".to_owned()
             }
-            ShimError::CompilesOnly { device } => {
-                format!("compile for `{device}.simulated` and run it there, or carry the artefact to the phone")
-            }
-            ShimError::Limit { .. } => "cut the model into smaller shards or use fewer entry points".to_owned(),
             ShimError::CorruptArtefact { .. } => "compile the work order again".to_owned(),
-            ShimError::IncompatibleArtefact { help, .. } => help.clone(),
-            ShimError::WrongCode { .. } => {
-                "the library's interface differs from what this shim was written for; `SHARDWRIGHT_QNN_LIB` names another".to_owned()
-            }
             ShimError::UnsupportedMemory { .. } => "bind memory of the process instead".to_owned(),
-            ShimError::InvalidValue { .. } | ShimError::InvalidGraph { .. } | ShimError::InvalidRun { .. } => {
+            ShimError::InvalidValue { .. }
+            | ShimError::InvalidGraph { .. }
+            | ShimError::InvalidRun { .. } => {
                 return None;
             }
         })
@@ -142,15 +147,15 @@ impl From<ShimError> for Error {
         let mut out = Error::new(error.class(), error.to_string());
         match &error {
             ShimError::UnsupportedSoc { soc, .. } => out = out.detail("soc", soc),
-            ShimError::UnknownDevice { name } => out = out.detail("device", name),
-            ShimError::CompilesOnly { device } => out = out.detail("device", device),
+            ShimError::UnknownDevice { name, .. } => out = out.detail("device", name),
+            ShimError::CompilesOnly { device, .. } => out = out.detail("device", device),
             ShimError::InvalidValue { name, .. } => out = out.detail("option", name),
             ShimError::InvalidGraph { entry, .. } => out = out.detail("entry", entry),
             ShimError::Limit { limit, value, max } => {
                 out = out.detail("limit", limit).detail("value", value).detail("max", max);
             }
             ShimError::CorruptArtefact { offset, .. } => out = out.detail("offset", offset),
-            ShimError::WrongCode { asked, made } => out = out.detail("asked", asked).detail("made", made),
+            ShimError::WrongCode { asked, made, .. } => out = out.detail("asked", asked).detail("made", made),
             ShimError::UnsupportedMemory { what, .. } => out = out.detail("memory", what),
             ShimError::IncompatibleArtefact { .. } | ShimError::InvalidRun { .. } => {}
         }
@@ -170,9 +175,13 @@ mod tests {
         let text = || "x".to_owned();
         let invalid = ErrorClass::InvalidArgument;
         let cases = [
-            (ShimError::UnsupportedSoc { soc: text(), reason: text() }, invalid, &["soc", "help"][..]),
-            (ShimError::UnknownDevice { name: text() }, invalid, &["device", "help"]),
-            (ShimError::CompilesOnly { device: text() }, invalid, &["device", "help"]),
+            (
+                ShimError::UnsupportedSoc { soc: text(), reason: text(), help: "x" },
+                invalid,
+                &["soc", "help"][..],
+            ),
+            (ShimError::UnknownDevice { name: text(), help: "x" }, invalid, &["device", "help"]),
+            (ShimError::CompilesOnly { device: text(), help: text() }, invalid, &["device", "help"]),
             (ShimError::InvalidValue { name: text(), value: text(), expected: text() }, invalid, &["option"]),
             (ShimError::InvalidGraph { entry: text(), reason: text() }, invalid, &["entry"]),
             (
@@ -191,7 +200,7 @@ mod tests {
                 &["help"],
             ),
             (
-                ShimError::WrongCode { asked: text(), made: text() },
+                ShimError::WrongCode { asked: text(), made: text(), help: "x" },
                 ErrorClass::Internal,
                 &["asked", "made", "help"],
             ),

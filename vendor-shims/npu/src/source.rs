@@ -2,36 +2,33 @@
 
 use shardwright_shim_abi::{EntryView, NodeView, WeightView};
 
-use super::encoding::Encoding;
-use super::error::LowerError;
+use crate::{Encoding, LowerError};
 
 /// Nodes of one entry: ten times those of the largest decoder known.
-pub(super) const MAX_NODES: u64 = 1 << 16;
+pub const MAX_NODES: u64 = 1 << 16;
 /// Inputs and outputs of one entry.
-pub(super) const MAX_PORTS: u64 = 4096;
+pub const MAX_PORTS: u64 = 4096;
 /// Values of one tensor: more are no embedding table that anybody has.
-pub(super) const MAX_VALUES: u64 = 1 << 32;
-/// Axes of one tensor: public guidelines give 4, and padding is told for 4.
-pub(super) const MAX_RANK: usize = 4;
+pub const MAX_VALUES: u64 = 1 << 32;
 
 /// An entry of which every tensor is defined exactly once, before its first use.
-pub(super) struct Source<'a> {
+pub struct Source<'a, E> {
     /// The contract's view.
     pub entry: EntryView<'a>,
     /// Nodes by index.
     pub nodes: Vec<NodeView<'a>>,
     /// Tensors by index.
-    pub tensors: Vec<SourceTensor<'a>>,
+    pub tensors: Vec<SourceTensor<'a, E>>,
 }
 
 /// A tensor of an entry and where it comes from.
-pub(super) struct SourceTensor<'a> {
+pub struct SourceTensor<'a, E> {
     /// Name in the entry.
     pub name: &'a str,
     /// Extents, none of them 0; their product is at most [`MAX_VALUES`].
     pub shape: &'a [u64],
     /// Of an activation.
-    pub encoding: Result<Encoding, String>,
+    pub encoding: Result<E, String>,
     /// Origin.
     pub origin: Origin<'a>,
     /// Nodes that read it, in order.
@@ -42,7 +39,7 @@ pub(super) struct SourceTensor<'a> {
 
 /// Where a tensor comes from.
 #[derive(Clone, Copy)]
-pub(super) enum Origin<'a> {
+pub enum Origin<'a> {
     /// Nobody mentions it.
     Unused,
     /// Bound before a run.
@@ -53,16 +50,20 @@ pub(super) enum Origin<'a> {
     Node(usize),
 }
 
-impl SourceTensor<'_> {
+impl<E> SourceTensor<'_, E> {
     /// Extent of the last axis; 1 of a tensor without axes.
     pub fn last(&self) -> u64 {
         self.shape.last().copied().unwrap_or(1)
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a, E: Encoding> Source<'a, E> {
     /// Checks an entry as a whole. Single nodes may still be refused.
-    pub fn read(entry: EntryView<'a>) -> Result<Source<'a>, LowerError> {
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError::InvalidGraph`] for an entry that contradicts itself, [`LowerError::TooLarge`] for one beyond the limits above.
+    pub fn read(entry: EntryView<'a>) -> Result<Source<'a, E>, LowerError> {
         let invalid = |reason: String| LowerError::InvalidGraph { entry: entry.name().to_owned(), reason };
         let limit = |limit, value: u64, max| match value > max {
             true => Err(LowerError::TooLarge { limit, value, max }),
@@ -81,13 +82,13 @@ impl<'a> Source<'a> {
             tensors.push(SourceTensor {
                 name,
                 shape: tensor.shape(),
-                encoding: Encoding::of(&tensor),
+                encoding: E::of(&tensor),
                 origin: Origin::Unused,
                 readers: Vec::new(),
                 is_output: false,
             });
         }
-        let define = |tensors: &mut Vec<SourceTensor<'a>>, index: u32, origin: Origin<'a>| {
+        let define = |tensors: &mut Vec<SourceTensor<'a, E>>, index: u32, origin: Origin<'a>| {
             let Some(tensor) = tensors.get_mut(index as usize) else {
                 return Err(invalid(format!("there is no tensor {index}")));
             };
@@ -149,7 +150,7 @@ impl<'a> Source<'a> {
     }
 
     /// The tensor of an index that was taken from this entry.
-    pub fn tensor(&self, index: u32) -> &SourceTensor<'a> {
+    pub fn tensor(&self, index: u32) -> &SourceTensor<'a, E> {
         &self.tensors[index as usize]
     }
 

@@ -1,0 +1,342 @@
+//! What compiled artefacts of all shims have in common: a header, a descriptor that is hashed, and whatever the vendor's library made behind it.
+//!
+//! ```text
+//! 0   magic        8 bytes, the shim's own
+//! 8   format       u32, then a u32 of zero
+//! 16  descriptor   u64, bytes from 4096 on
+//! 24  payload at   u64, a multiple of 4096
+//! 32  payload      u64, bytes, to the end of the artefact
+//! 40  sha256       32 bytes, of the descriptor
+//! 72  zeros, descriptor, zeros, payload
+//! ```
+//!
+//! Little-endian. The descriptor is JSON of the shim's, and holds hashes of the payload: vendors' libraries take damaged bytes. The head beside an artefact is a line
+//! of the shim's own and JSON.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use shardwright_shim_abi::{Compatibility, WorkOrderView};
+
+use crate::ShimError;
+
+/// What a payload begins at a multiple of.
+pub const PAGE: u64 = 4096;
+/// Bytes of the header.
+const HEADER: usize = 72;
+/// Longest descriptor: 64 entries of 300 ports take less than a tenth of it.
+pub const MAX_DESCRIPTOR: u64 = 64 << 20;
+/// Most entry points of one artefact; real ones have two to five.
+pub const MAX_ENTRIES: usize = 64;
+/// Most ports of one entry: 64 layers with four states or rows each, and what belongs to the step.
+pub const MAX_PORTS: usize = 4096;
+/// Longest name of an entry, graph, tensor or port.
+const MAX_NAME: usize = 4096;
+
+/// What tells one shim's artefacts from others'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// First bytes of an artefact.
+    pub magic: &'static [u8; 8],
+    /// First line of a head; the rest is JSON.
+    pub head: &'static str,
+    /// Version of the layout, the descriptor and the head.
+    pub number: u32,
+    /// Name of the shim.
+    pub shim: &'static str,
+    /// What stands behind the descriptor: `a binary`.
+    pub payload: &'static str,
+    /// What helps somebody who has another file.
+    pub foreign_help: &'static str,
+}
+
+/// A head, read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadHead<H> {
+    /// It begins otherwise.
+    Foreign,
+    /// Of another layout, which may mean anything else by its members.
+    OtherFormat(u32),
+    /// Of this layout.
+    Known(Box<H>),
+}
+
+impl<H> ReadHead<H> {
+    /// The head, where it is one this shim reads.
+    ///
+    /// # Errors
+    ///
+    /// The answer to whether the artefact can be used, where it is not.
+    pub fn known(&self, format: &Format) -> Result<&H, Compatibility> {
+        match self {
+            ReadHead::Known(head) => Ok(head),
+            ReadHead::Foreign => {
+                Err(Compatibility::NotMine(format!("the head is not one of the {} shim", format.shim)))
+            }
+            ReadHead::OtherFormat(other) => {
+                Err(Compatibility::Unsupported(format!("format {other}, this shim reads {}", format.number)))
+            }
+        }
+    }
+}
+
+/// Whether an artefact is loaded, by what was answered from its head.
+///
+/// # Errors
+///
+/// [`ShimError::IncompatibleArtefact`] with what helps where it is not.
+pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(), ShimError> {
+    match answer {
+        Compatibility::Optimal | Compatibility::Recompile(_) => Ok(()),
+        Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
+            Err(ShimError::IncompatibleArtefact { reason, help: help() })
+        }
+    }
+}
+
+/// An artefact taken apart: its descriptor is the one that was written, its payload was not looked at.
+#[derive(Clone, Debug)]
+pub struct Opened<'m, D> {
+    /// The shim's descriptor.
+    pub descriptor: D,
+    /// Where the payload begins.
+    pub payload_at: u64,
+    /// To the end of the artefact.
+    pub payload: &'m [u8],
+}
+
+impl Format {
+    /// What `compatibility` answers from.
+    ///
+    /// # Errors
+    ///
+    /// [`ShimError::InvalidGraph`] for a head that is no JSON, as a plain struct always is.
+    pub fn head_bytes<H: Serialize>(&self, head: &H) -> Result<Vec<u8>, ShimError> {
+        let mut bytes = self.head.as_bytes().to_vec();
+        bytes.extend(json(head)?);
+        Ok(bytes)
+    }
+
+    /// Reads a head.
+    ///
+    /// # Errors
+    ///
+    /// [`ShimError::CorruptArtefact`] when it begins like one and goes on like none.
+    pub fn read_head<H: DeserializeOwned>(&self, bytes: &[u8]) -> Result<ReadHead<H>, ShimError> {
+        let Some(text) = bytes.strip_prefix(self.head.as_bytes()) else { return Ok(ReadHead::Foreign) };
+        #[derive(Deserialize)]
+        struct OnlyFormat {
+            format: u32,
+        }
+        let damaged = |error: serde_json::Error| {
+            corrupt(self.head.len() as u64, format!("the head is damaged: {error}"))
+        };
+        let format = serde_json::from_slice::<OnlyFormat>(text).map_err(damaged)?.format;
+        if format != self.number {
+            return Ok(ReadHead::OtherFormat(format));
+        }
+        serde_json::from_slice(text).map(|head| ReadHead::Known(Box::new(head))).map_err(damaged)
+    }
+
+    /// Whether bytes begin as artefacts of the shim do, of any format.
+    pub fn is_ours(&self, bytes: &[u8]) -> bool {
+        bytes.starts_with(self.magic)
+    }
+
+    /// Everything before the payload, of a descriptor by [`json`].
+    ///
+    /// # Errors
+    ///
+    /// [`ShimError::Limit`] for a descriptor beyond [`MAX_DESCRIPTOR`].
+    pub fn prefix(&self, descriptor: &[u8], payload: u64) -> Result<Vec<u8>, ShimError> {
+        limit("descriptor-bytes", descriptor.len() as u64, MAX_DESCRIPTOR)?;
+        let payload_at = payload_at(descriptor.len());
+        let mut bytes = Vec::with_capacity(payload_at as usize);
+        bytes.extend(self.magic);
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend((descriptor.len() as u64).to_le_bytes());
+        bytes.extend(payload_at.to_le_bytes());
+        bytes.extend(payload.to_le_bytes());
+        bytes.extend(Sha256::digest(descriptor));
+        bytes.resize(PAGE as usize, 0);
+        bytes.extend(descriptor);
+        bytes.resize(payload_at as usize, 0);
+        Ok(bytes)
+    }
+
+    /// Reads the header and the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`ShimError::IncompatibleArtefact`] for something else or another layout, [`ShimError::CorruptArtefact`] for damage.
+    pub fn open<'m, D: DeserializeOwned>(&self, bytes: &'m [u8]) -> Result<Opened<'m, D>, ShimError> {
+        if !self.is_ours(bytes) {
+            return Err(ShimError::IncompatibleArtefact {
+                reason: format!("the bytes are no artefact of the {} shim", self.shim),
+                help: self.foreign_help.to_owned(),
+            });
+        }
+        let header = bytes.first_chunk::<HEADER>().ok_or_else(|| corrupt(bytes.len() as u64, "cut short"))?;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&header[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let format = word(8);
+        if format != u64::from(self.number) {
+            return Err(ShimError::IncompatibleArtefact {
+                reason: format!("the artefact is of format {format}, this shim reads {}", self.number),
+                help: "compile the work order again with this shim".to_owned(),
+            });
+        }
+        let (length, payload_at, payload) = (word(16), word(24), word(32));
+        if length > MAX_DESCRIPTOR {
+            return Err(corrupt(16, format!("a descriptor of {length} bytes, at most {MAX_DESCRIPTOR}")));
+        }
+        let end = PAGE + length;
+        if payload_at != end.next_multiple_of(PAGE) {
+            return Err(corrupt(
+                24,
+                format!("{} at {payload_at} does not follow its descriptor", self.payload),
+            ));
+        }
+        if payload_at.checked_add(payload) != Some(bytes.len() as u64) {
+            let (held, what) = (bytes.len(), self.payload);
+            let reason = format!("{held} bytes where {what} of {payload} from {payload_at} on is told");
+            return Err(corrupt(32, reason));
+        }
+        // Within the artefact by the comparison above.
+        let text = &bytes[PAGE as usize..end as usize];
+        if Sha256::digest(text)[..] != header[40..HEADER] {
+            return Err(corrupt(PAGE, "the descriptor is not the one that was written"));
+        }
+        zeros(bytes, HEADER as u64..PAGE)?;
+        zeros(bytes, end..payload_at)?;
+        let descriptor = serde_json::from_slice(text)
+            .map_err(|error| corrupt(PAGE, format!("the descriptor cannot be read: {error}")))?;
+        Ok(Opened { descriptor, payload_at, payload: &bytes[payload_at as usize..] })
+    }
+}
+
+/// Where what was compiled begins behind a descriptor of that many bytes.
+pub fn payload_at(descriptor: usize) -> u64 {
+    (PAGE + descriptor as u64).next_multiple_of(PAGE)
+}
+
+/// Whether a range within an artefact is padding.
+///
+/// # Errors
+///
+/// [`ShimError::CorruptArtefact`] where it is not zero.
+pub fn zeros(bytes: &[u8], range: std::ops::Range<u64>) -> Result<(), ShimError> {
+    match bytes[range.start as usize..range.end as usize].iter().any(|byte| *byte != 0) {
+        true => Err(corrupt(range.start, "padding is not zero")),
+        false => Ok(()),
+    }
+}
+
+/// Lower-case hex of a SHA-256.
+pub fn hash(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether bytes of what was compiled are those that were written: `what` of `offset` has the hash.
+///
+/// # Errors
+///
+/// [`ShimError::CorruptArtefact`] when they are not.
+pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Result<(), ShimError> {
+    let found = hash(bytes);
+    match found == written {
+        true => Ok(()),
+        false => Err(corrupt(offset, format!("{what} has the hash {found}, {written} was written"))),
+    }
+}
+
+/// A head or a descriptor as bytes.
+///
+/// # Errors
+///
+/// [`ShimError::InvalidGraph`] never for plain structs of numbers and text.
+pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, ShimError> {
+    serde_json::to_vec(value)
+        .map_err(|error| ShimError::InvalidGraph { entry: "all".to_owned(), reason: error.to_string() })
+}
+
+/// Damage.
+pub fn corrupt(offset: u64, reason: impl Into<String>) -> ShimError {
+    ShimError::CorruptArtefact { offset, reason: reason.into() }
+}
+
+fn limit(limit: &'static str, value: u64, max: u64) -> Result<(), ShimError> {
+    if value > max { Err(ShimError::Limit { limit, value, max }) } else { Ok(()) }
+}
+
+/// Whether an artefact may have that many entry points with those numbers of ports.
+///
+/// # Errors
+///
+/// [`ShimError::Limit`].
+pub fn check_limits(ports: impl ExactSizeIterator<Item = usize>) -> Result<(), ShimError> {
+    limit("entries", ports.len() as u64, MAX_ENTRIES as u64)?;
+    ports.into_iter().try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
+}
+
+/// What holds for the entry points of any descriptor that anyone may have written, each told by name, rows and number of ports: there are as many as its head
+/// says, no two of a name.
+///
+/// # Errors
+///
+/// What is impossible.
+pub fn check_entries<'d>(
+    told: u32,
+    entries: impl ExactSizeIterator<Item = (&'d str, u64, usize)>,
+) -> Result<(), String> {
+    let count = entries.len();
+    if count == 0 || count > MAX_ENTRIES || count != told as usize {
+        return Err(format!("{count} entries, {told} in the head"));
+    }
+    let mut names = std::collections::HashSet::new();
+    for (name, rows, ports) in entries {
+        check_name("an entry", name)?;
+        if !names.insert(name) {
+            return Err(format!("two entries `{name}`"));
+        }
+        if rows == 0 {
+            return Err(format!("entry `{name}` has no rows"));
+        }
+        if ports > MAX_PORTS {
+            return Err(format!("entry `{name}` has {ports} ports"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name is one.
+///
+/// # Errors
+///
+/// Its length, and what it would name.
+pub fn check_name(what: &str, name: &str) -> Result<(), String> {
+    match name.len() {
+        1..=MAX_NAME if !name.contains('\0') => Ok(()),
+        length => Err(format!("a name of {length} bytes for {what}")),
+    }
+}
+
+/// The entry points of a work order, as many as an artefact can hold.
+///
+/// # Errors
+///
+/// [`ShimError::InvalidGraph`] for none, [`ShimError::Limit`] for too many.
+pub fn entry_count(order: WorkOrderView<'_>) -> Result<usize, ShimError> {
+    let count = order.entries().len();
+    if count == 0 {
+        let reason = "the order has no entry points".to_owned();
+        return Err(ShimError::InvalidGraph { entry: order.name().to_owned(), reason });
+    }
+    limit("entries", count as u64, MAX_ENTRIES as u64)?;
+    Ok(count)
+}

@@ -1,0 +1,162 @@
+//! Constants of a work order: what can be read of them for any compiler. Large ones are borrowed by the shims and never decoded here.
+
+use half::f16;
+use shardwright_shim_abi::{QuantisationView, WeightView, raw};
+
+use crate::encoding::dtype_name;
+
+/// Values of a constant that is not a matrix: norm scales, factors. Those are decoded and encoded anew where their type is another.
+pub const MAX_SMALL: u64 = 1 << 20;
+
+/// The scales; none when they are not at hand.
+///
+/// # Errors
+///
+/// Which of them is none.
+pub fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, String> {
+    if !matches!(quantisation.scale_dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16) {
+        return Err(format!("its scales are {}", dtype_name(quantisation.scale_dtype())));
+    }
+    if quantisation.scales().is_err() {
+        return Ok(None);
+    }
+    let scales = quantisation.scale_values().map_err(|error| error.message)?;
+    match scales.iter().find(|scale| !scale.is_normal() || **scale < 0.0) {
+        Some(scale) => Err(format!("one of its scales is {scale:e}")),
+        None => Ok(Some(scales)),
+    }
+}
+
+/// How a matrix of integers `[N, K]` is quantised: without zero points, and where there is a scale per channel, those are outputs.
+///
+/// # Errors
+///
+/// What about it is otherwise, with the weight's name.
+pub fn symmetric<'a>(weight: &WeightView<'a>) -> Result<QuantisationView<'a>, String> {
+    let name = weight.name();
+    let Some(quantisation) = weight.quantisation() else {
+        return Err(format!("weight `{name}` is {} without scales", dtype_name(weight.dtype())));
+    };
+    let zeros = quantisation.zero_points().map_err(|error| error.message)?;
+    if zeros.iter().any(|zero| *zero != 0) {
+        return Err(format!("weight `{name}` has zero points; matrices are symmetric"));
+    }
+    if quantisation.kind() == raw::SW_QUANTISATION_PER_CHANNEL && quantisation.axis() != 0 {
+        return Err(format!("weight `{name}` has scales along axis {}, not per output", quantisation.axis()));
+    }
+    Ok(quantisation)
+}
+
+/// Outputs, inputs and bytes of a row of a matrix `[N, K]` of elements of that many bits, each row padded to a whole byte.
+///
+/// # Errors
+///
+/// That it is no matrix, or of another length.
+pub fn rows_of_bits(weight: &WeightView<'_>, bits: u32) -> Result<(u64, u64, u64), String> {
+    let [outputs, inputs] = *weight.shape() else {
+        return Err(format!("{:?} is not a matrix", weight.shape()));
+    };
+    let stride = inputs.checked_mul(u64::from(bits)).ok_or("its rows are too long")?.div_ceil(8);
+    let length = stride.checked_mul(outputs).ok_or("it is too large")?;
+    match weight.length() == length {
+        true => Ok((outputs, inputs, stride)),
+        false => Err(format!("{} bytes where {:?} has {length}", weight.length(), weight.shape())),
+    }
+}
+
+/// Whether a constant that is no matrix can be decoded.
+///
+/// # Errors
+///
+/// Why not, with its name.
+pub fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
+    let (name, elements) =
+        (weight.name(), weight.shape().iter().fold(1u64, |product, extent| product.saturating_mul(*extent)));
+    if elements > MAX_SMALL {
+        return Err(format!(
+            "constant `{name}` {:?} has more than {MAX_SMALL} values and is no matrix",
+            weight.shape()
+        ));
+    }
+    let width = match weight.dtype() {
+        raw::SW_DTYPE_F32 => 4,
+        raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16 | raw::SW_DTYPE_U16 | raw::SW_DTYPE_I16 => 2,
+        raw::SW_DTYPE_U8 | raw::SW_DTYPE_I8 => 1,
+        other => return Err(format!("constant `{name}` is {}", dtype_name(other))),
+    };
+    if weight.length() != elements * width {
+        return Err(format!("constant `{name}` {:?} has {} bytes", weight.shape(), weight.length()));
+    }
+    let is_integer = !matches!(weight.dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16);
+    match weight.quantisation() {
+        None if is_integer => {
+            Err(format!("constant `{name}` is {} without a scale", dtype_name(weight.dtype())))
+        }
+        Some(_) if !is_integer => {
+            Err(format!("constant `{name}` is {} with scales", dtype_name(weight.dtype())))
+        }
+        Some(quantisation) if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR => {
+            Err(format!("constant `{name}` has many scales and is no matrix"))
+        }
+        Some(quantisation) => {
+            scales(&quantisation).map(drop).map_err(|reason| format!("constant `{name}`: {reason}"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Scale and zero point of a small constant of integers; none where they are not at hand.
+pub fn small_affine(weight: &WeightView<'_>) -> Option<(f32, i32)> {
+    let quantisation = weight.quantisation()?;
+    let scale = *scales(&quantisation).ok()??.first()?;
+    Some((scale, quantisation.zero_points().ok()?.first().copied().unwrap_or(0)))
+}
+
+/// The values of a constant that is no matrix; none where they are not at hand.
+///
+/// # Errors
+///
+/// What [`check_small`] finds.
+pub fn small_values(weight: &WeightView<'_>) -> Result<Option<Vec<f32>>, String> {
+    check_small(weight)?;
+    Ok(stored_values(weight))
+}
+
+/// Values of a constant with `offset` added to each.
+///
+/// # Errors
+///
+/// A value that is no finite number.
+pub fn plus(weight: &WeightView<'_>, mut values: Vec<f32>, offset: f32) -> Result<Vec<f32>, String> {
+    values.iter_mut().for_each(|value| *value += offset);
+    match values.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(format!("constant `{}` holds {value}", weight.name())),
+        None => Ok(values),
+    }
+}
+
+fn stored_values(weight: &WeightView<'_>) -> Option<Vec<f32>> {
+    let bytes = weight.bytes().ok()?;
+    let pairs = || bytes.as_chunks::<2>().0.iter();
+    Some(match weight.dtype() {
+        raw::SW_DTYPE_F32 => bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
+        raw::SW_DTYPE_F16 => pairs().map(|two| f16::from_le_bytes(*two).to_f32()).collect(),
+        raw::SW_DTYPE_BF16 => pairs().map(|two| half::bf16::from_le_bytes(*two).to_f32()).collect(),
+        integers => {
+            let (scale, zero) = small_affine(weight)?;
+            let value = |stored: i32| (stored - zero) as f32 * scale;
+            match integers {
+                raw::SW_DTYPE_U16 => pairs().map(|two| value(u16::from_le_bytes(*two).into())).collect(),
+                raw::SW_DTYPE_I16 => pairs().map(|two| value(i16::from_le_bytes(*two).into())).collect(),
+                raw::SW_DTYPE_I8 => bytes.iter().map(|byte| value((*byte as i8).into())).collect(),
+                _ => bytes.iter().map(|byte| value((*byte).into())).collect(),
+            }
+        }
+    })
+}
+
+/// Values as f16, little-endian, the largest in the place of larger ones.
+pub fn halves(values: &[f32]) -> Vec<u8> {
+    let limit = f16::MAX.to_f32();
+    values.iter().flat_map(|value| f16::from_f32(value.clamp(-limit, limit)).to_le_bytes()).collect()
+}

@@ -1,0 +1,228 @@
+//! The graph between an entry and the compiler's: operations with one result each, free to be rewritten.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::Encoding;
+
+/// Index of a value within its [`Draft`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub usize);
+
+/// A graph in the making, of a vendor's encodings `E`, contents of constants `C` and operations `K`. Nodes are in an order in which they can run.
+#[derive(Debug)]
+pub struct Draft<E, C, K> {
+    /// All values; those no node mentions are not emitted.
+    pub values: Vec<Value<E, C>>,
+    /// All operations.
+    pub nodes: Vec<Act<K>>,
+    /// Per input port its value.
+    pub inputs: Vec<ValueId>,
+    /// Per output port its value.
+    pub outputs: Vec<ValueId>,
+    constants: HashMap<(String, Vec<u64>), ValueId>,
+}
+
+/// A tensor.
+#[derive(Debug)]
+pub struct Value<E, C> {
+    /// Not yet unique.
+    pub name: String,
+    /// Extents.
+    pub shape: Vec<u64>,
+    /// Where it comes from.
+    pub kind: ValueKind<E, C>,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub enum ValueKind<E, C> {
+    /// Bound before a run.
+    Input(E),
+    /// Made by a node.
+    Computed(E),
+    /// Known before a run.
+    Constant(Constant<C>),
+}
+
+/// A tensor known before a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constant<C> {
+    /// Says content and layout: equal names in one entry mean equal constants.
+    pub name: String,
+    /// Extents.
+    pub dims: Vec<u64>,
+    /// Type, scales and stored values, as the vendor's compiler takes them.
+    pub content: C,
+}
+
+/// An operation with one result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Act<K> {
+    /// What it does.
+    pub kind: Kind<K>,
+    /// Operands.
+    pub inputs: Vec<ValueId>,
+    /// Result.
+    pub output: ValueId,
+    /// The entry's node it comes from.
+    pub origin: Option<NodeRef>,
+    /// Not yet unique.
+    pub name: String,
+}
+
+/// The node of an entry that an operation comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRef {
+    /// Its index.
+    pub node: u32,
+    /// Its layer.
+    pub layer: Option<u32>,
+}
+
+/// What an operation does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kind<K> {
+    /// Same values, other extents.
+    Reshape,
+    /// Axes in another order.
+    Transpose(Vec<u32>),
+    /// A range of one axis.
+    Slice {
+        /// Which axis.
+        axis: usize,
+        /// First index.
+        start: u64,
+        /// One past the last.
+        end: u64,
+    },
+    /// Joined along an axis.
+    Concat(usize),
+    /// An operation of the vendor's that computes.
+    Compute(K),
+}
+
+impl<K> From<K> for Kind<K> {
+    fn from(kind: K) -> Kind<K> {
+        Kind::Compute(kind)
+    }
+}
+
+/// Whether an order of axes leaves every axis longer than 1 where it was among those.
+pub fn moves_only_ones(perm: &[u32], shape: &[u64]) -> bool {
+    let long: Vec<u32> = perm.iter().copied().filter(|axis| shape.get(*axis as usize) != Some(&1)).collect();
+    long.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+impl<E, C, K> Default for Draft<E, C, K> {
+    fn default() -> Self {
+        Draft {
+            values: Vec::new(),
+            nodes: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            constants: HashMap::new(),
+        }
+    }
+}
+
+impl<E: Encoding, C, K> Draft<E, C, K> {
+    /// Adds a value.
+    pub fn value(&mut self, name: impl Into<String>, shape: Vec<u64>, kind: ValueKind<E, C>) -> ValueId {
+        self.values.push(Value { name: name.into(), shape, kind });
+        ValueId(self.values.len() - 1)
+    }
+
+    /// The value of a constant, added once per name and extents.
+    pub fn constant(&mut self, constant: Constant<C>) -> ValueId {
+        let key = (constant.name.clone(), constant.dims.clone());
+        if let Some(&known) = self.constants.get(&key) {
+            return known;
+        }
+        let shape = constant.dims.clone();
+        let id = self.value(constant.name.clone(), shape, ValueKind::Constant(constant));
+        self.constants.insert(key, id);
+        id
+    }
+
+    /// Adds an operation with a fresh result.
+    pub fn act(
+        &mut self,
+        kind: impl Into<Kind<K>>,
+        inputs: &[ValueId],
+        (shape, encoding): (Vec<u64>, E),
+        name: &str,
+        origin: Option<NodeRef>,
+    ) -> ValueId {
+        let output = self.value(name, shape, ValueKind::Computed(encoding));
+        let (kind, inputs) = (kind.into(), inputs.to_vec());
+        self.nodes.push(Act { kind, inputs, output, origin, name: name.to_owned() });
+        output
+    }
+
+    /// Extents of a value.
+    pub fn shape(&self, value: ValueId) -> &[u64] {
+        &self.values[value.0].shape
+    }
+
+    /// Encoding of an activation; none of a constant.
+    pub fn encoding(&self, value: ValueId) -> Option<E> {
+        match self.values[value.0].kind {
+            ValueKind::Input(encoding) | ValueKind::Computed(encoding) => Some(encoding),
+            ValueKind::Constant(_) => None,
+        }
+    }
+
+    /// Whether an operation makes a value.
+    pub fn is_computed(&self, value: ValueId) -> bool {
+        matches!(self.values[value.0].kind, ValueKind::Computed(_))
+    }
+
+    /// Gives every output port a value of its own that an operation makes, since compilers know no other way out: `copy` adds one that holds the same.
+    pub fn part_outputs(&mut self, mut copy: impl FnMut(&mut Self, ValueId) -> ValueId) {
+        let mut left: HashSet<ValueId> = HashSet::new();
+        for port in 0..self.outputs.len() {
+            let value = self.outputs[port];
+            if self.is_computed(value) && left.insert(value) {
+                continue;
+            }
+            let copied = copy(self, value);
+            left.insert(copied);
+            self.outputs[port] = copied;
+        }
+    }
+
+    /// Drops operations that nothing reads.
+    pub fn sweep(&mut self) {
+        let mut used = vec![false; self.values.len()];
+        self.outputs.iter().for_each(|output| used[output.0] = true);
+        let mut keep = vec![false; self.nodes.len()];
+        for (index, act) in self.nodes.iter().enumerate().rev() {
+            if used[act.output.0] {
+                keep[index] = true;
+                act.inputs.iter().for_each(|input| used[input.0] = true);
+            }
+        }
+        let mut keep = keep.into_iter();
+        self.nodes.retain(|_| keep.next().unwrap_or(false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_that_moves_only_ones_moves_nothing() {
+        for (perm, shape, expected) in [
+            (&[0u32, 2, 1, 3][..], &[1u64, 64, 8, 256][..], false),
+            (&[0, 2, 1, 3], &[1, 1, 8, 256], true),
+            (&[0, 2, 1, 3], &[1, 64, 1, 256], true),
+            (&[1, 2, 0, 3], &[1, 1, 8, 256], true),
+            (&[1, 2, 0, 3], &[64, 1, 8, 256], false),
+            (&[1, 0], &[3, 4], false),
+            (&[1, 0], &[1, 4], true),
+        ] {
+            assert_eq!(moves_only_ones(perm, shape), expected, "{perm:?} {shape:?}");
+        }
+    }
+}

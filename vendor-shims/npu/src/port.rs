@@ -1,0 +1,245 @@
+//! Inputs and outputs of a compiled entry: how an artefact holds them, what a run binds for them, and the copies of rows a run needs.
+
+use serde::{Deserialize, Serialize};
+use shardwright_shim_abi::raw::{
+    SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I8, SW_DTYPE_I16, SW_DTYPE_I32, SW_DTYPE_U8, SW_DTYPE_U16,
+    SW_ROLE_STATE, SW_ROLE_STATE_ROWS, SW_UPDATE_BY_RUNTIME, SW_UPDATE_NONE,
+};
+use shardwright_shim_abi::{Binding, Direction, EntryView, Error, MemoryKinds, PortView};
+
+use crate::ShimError;
+use crate::artefact::check_name;
+
+/// Most axes of a port.
+pub const MAX_RANK: usize = 8;
+
+/// What a port is to a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortKind {
+    /// Read.
+    Input,
+    /// A state that is read; whose rows are outputs, if the entry makes any.
+    State,
+    /// Written as a whole.
+    Output,
+}
+
+impl PortKind {
+    /// Of a side and a `SW_ROLE_…`.
+    pub fn of(is_output: bool, role: u32) -> PortKind {
+        match (is_output, role) {
+            (true, _) => PortKind::Output,
+            (false, SW_ROLE_STATE) => PortKind::State,
+            (false, _) => PortKind::Input,
+        }
+    }
+}
+
+/// An input or output of an entry, dense row-major.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port<P> {
+    /// As in the work order.
+    pub name: String,
+    /// Its part in a run.
+    pub kind: PortKind,
+    /// `SW_ROLE_…`
+    pub role: u32,
+    /// Detail of the role.
+    pub index: u64,
+    /// `SW_DTYPE_…`
+    pub dtype: u32,
+    /// Extents in the work order.
+    pub shape: Vec<u64>,
+    /// Bits of the scale, an f64: text would not give every number back.
+    pub scale_bits: u64,
+    /// 0 for floats.
+    pub zero_point: i64,
+    /// What it is in the compiled graph: the vendor's.
+    pub place: P,
+}
+
+/// Bytes of an element of a port.
+pub fn element_bytes(dtype: u32) -> Option<u64> {
+    Some(match dtype {
+        SW_DTYPE_I8 | SW_DTYPE_U8 => 1,
+        SW_DTYPE_F16 | SW_DTYPE_I16 | SW_DTYPE_U16 => 2,
+        SW_DTYPE_F32 | SW_DTYPE_I32 => 4,
+        _ => return None,
+    })
+}
+
+impl<P> Port<P> {
+    /// A port of an entry in extents of its own, with scale and zero point.
+    pub fn of(
+        view: &PortView<'_>,
+        is_output: bool,
+        shape: &[u64],
+        (scale, zero_point): (f64, i64),
+        place: P,
+    ) -> Port<P> {
+        Port {
+            name: view.name().to_owned(),
+            kind: PortKind::of(is_output, view.role()),
+            role: view.role(),
+            index: view.index(),
+            dtype: view.dtype(),
+            shape: shape.to_vec(),
+            scale_bits: scale.to_bits(),
+            zero_point,
+            place,
+        }
+    }
+
+    /// The same in another place.
+    pub fn placed<Q>(&self, place: Q) -> Port<Q> {
+        Port {
+            name: self.name.clone(),
+            kind: self.kind,
+            role: self.role,
+            index: self.index,
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            scale_bits: self.scale_bits,
+            zero_point: self.zero_point,
+            place,
+        }
+    }
+
+    /// `value = (stored − zero point) · scale`; 1 for floats.
+    pub fn scale(&self) -> f64 {
+        f64::from_bits(self.scale_bits)
+    }
+
+    /// Bytes; none for an element type that no port has, or more than can be addressed.
+    pub fn bytes(&self) -> Option<u64> {
+        let element = element_bytes(self.dtype)?;
+        let bytes = self.shape.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent))?;
+        (bytes <= isize::MAX as u64).then_some(bytes)
+    }
+
+    /// Extents before the rows, bytes of a row; none where neither of the first two axes is the rows.
+    fn row_axis(&self, rows: u64) -> Option<(u64, u64)> {
+        let axis = self.shape.iter().take(2).position(|extent| *extent == rows)?;
+        let before = self.shape[..axis].iter().product();
+        Some((before, self.bytes()? / before / rows))
+    }
+
+    /// Whether a run of fewer rows needs a copy of it in which the others are zero: an input of floats over rows. Whatever lies beyond the valid rows may be no
+    /// number, and that would reach valid rows even through a mask; stored integers are always numbers.
+    pub fn needs_blank_rows(&self, rows: u64) -> bool {
+        let is_float = matches!(self.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
+        self.kind == PortKind::Input && is_float && rows > 1 && self.row_axis(rows).is_some()
+    }
+
+    /// Copies the valid rows; the others become zero.
+    pub fn copy_rows(&self, rows: u64, valid: u64, from: &[u8], to: &mut [u8]) {
+        let Some((before, row)) = self.row_axis(rows) else { return };
+        let (block, kept) = ((rows * row) as usize, (valid * row) as usize);
+        for (from, to) in from.chunks_exact(block).zip(to.chunks_exact_mut(block)).take(before as usize) {
+            to[..kept].copy_from_slice(&from[..kept]);
+            to[kept..].fill(0);
+        }
+    }
+}
+
+/// What holds for the ports of any entry that anyone may have written: names of their own, sizes that can be, scales.
+///
+/// # Errors
+///
+/// What is impossible.
+pub fn check_ports<P>(entry: &str, ports: &[Port<P>]) -> Result<(), String> {
+    let mut names = std::collections::HashSet::new();
+    for port in ports {
+        check_name("a port", &port.name)?;
+        if !names.insert(port.name.as_str()) {
+            return Err(format!("port `{}` of `{entry}` is there twice", port.name));
+        }
+        if port.shape.len() > MAX_RANK || port.bytes().is_none_or(|bytes| bytes == 0) {
+            let (name, shape, dtype) = (&port.name, &port.shape, port.dtype);
+            return Err(format!("port `{name}` of {shape:?} of element type {dtype}"));
+        }
+        if !(port.scale().is_finite() && port.scale() > 0.0) {
+            return Err(format!("port `{}` has the scale {}", port.name, port.scale()));
+        }
+    }
+    Ok(())
+}
+
+/// What a run binds for the ports of an entry, in their order, aligned as told for each.
+pub fn bindings<P>(
+    ports: &[Port<P>],
+    memory_kinds: MemoryKinds,
+    alignment: impl Fn(&Port<P>) -> u64,
+) -> Vec<Binding> {
+    let is_given = |port: &Port<P>| {
+        ports.iter().any(|other| other.role == SW_ROLE_STATE_ROWS && other.index == port.index)
+    };
+    let binding = |port: &Port<P>| Binding {
+        name: port.name.clone(),
+        direction: match port.kind {
+            PortKind::Input => Direction::Input,
+            PortKind::State => Direction::StateRead,
+            PortKind::Output => Direction::Output,
+        },
+        role: port.role,
+        dtype: port.dtype,
+        update: match port.kind == PortKind::State && is_given(port) {
+            true => SW_UPDATE_BY_RUNTIME,
+            false => SW_UPDATE_NONE,
+        },
+        shape: port.shape.clone(),
+        strides: None,
+        bytes: port.bytes().unwrap_or(0),
+        alignment: alignment(port),
+        memory_kinds,
+        scale: port.scale(),
+        zero_point: port.zero_point,
+    };
+    ports.iter().map(binding).collect()
+}
+
+/// Whether a run may begin: as many bindings as ports, and rows the entry has.
+///
+/// # Errors
+///
+/// [`ShimError::InvalidRun`].
+pub fn check_run(
+    entry: &str,
+    ports: usize,
+    bound: usize,
+    static_rows: u64,
+    rows: usize,
+) -> Result<(), ShimError> {
+    if bound != ports {
+        return Err(ShimError::InvalidRun { reason: format!("{bound} bindings, `{entry}` has {ports}") });
+    }
+    if rows == 0 || rows as u64 > static_rows {
+        return Err(ShimError::InvalidRun { reason: format!("{rows} rows of {static_rows}") });
+    }
+    Ok(())
+}
+
+/// Nodes of an entry that no operation of the compiled graph comes from.
+pub fn vanished(entry: EntryView<'_>, origins: impl Iterator<Item = u32>) -> Vec<u64> {
+    let mut is_there = vec![false; entry.nodes().len()];
+    for origin in origins {
+        if let Some(place) = is_there.get_mut(origin as usize) {
+            *place = true;
+        }
+    }
+    is_there.iter().enumerate().filter(|(_, there)| !**there).map(|(node, _)| node as u64).collect()
+}
+
+/// An error of the vendor's library with the entry, the node of it that is at fault where that is known, and that node's layer.
+pub fn at_node(error: impl Into<Error>, entry: EntryView<'_>, origin: Option<u32>) -> Error {
+    let mut out = error.into().detail("entry", entry.name());
+    if let Some(node) = origin.and_then(|origin| entry.nodes().nth(origin as usize)) {
+        out = out.detail("origin", node.name());
+        if let Some(layer) = node.layer() {
+            out = out.detail("layer", layer);
+        }
+    }
+    out
+}

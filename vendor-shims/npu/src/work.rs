@@ -1,0 +1,310 @@
+//! An entry on its way into a draft: the node at work, the values that stand for the entry's tensors, and the operations that move values, which every
+//! compiler has.
+
+use shardwright_shim_abi::{NodeView, PortView, raw};
+
+use crate::draft::moves_only_ones;
+use crate::{Constant, Draft, Encoding, Kind, LowerError, NodeRef, Source, ValueId, ValueKind};
+
+/// Whether what moves nothing is written all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Movements {
+    /// Orders of axes that move only axes of extent 1; else they are reshapes.
+    pub idle_transposes: bool,
+    /// Slices of a whole axis; else they are nothing.
+    pub whole_slices: bool,
+}
+
+/// An entry that passed `check`, and the draft it becomes.
+pub struct Work<'s, 'w, E, C, K> {
+    /// The entry.
+    pub source: &'s Source<'w, E>,
+    /// What it becomes.
+    pub draft: Draft<E, C, K>,
+    movements: Movements,
+    /// Per tensor of the entry its value.
+    held: Vec<Option<ValueId>>,
+    /// The node at work, and the operations it has become so far.
+    node: usize,
+    acts: usize,
+}
+
+impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
+    /// Nothing done yet. Each input port is held in the extents that `port_shape` gives it: the same values in the same order.
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError::InvalidGraph`] for a port without an encoding.
+    pub fn new(
+        source: &'s Source<'w, E>,
+        movements: Movements,
+        port_shape: impl Fn(&PortView<'w>, &[u64]) -> Vec<u64>,
+    ) -> Result<Self, LowerError> {
+        let held = vec![None; source.tensors.len()];
+        let mut work = Work { source, draft: Draft::default(), movements, held, node: 0, acts: 0 };
+        for port in source.entry.inputs() {
+            let tensor = source.tensor(port.tensor());
+            let encoding = work.encoding(port.tensor())?;
+            let shape = port_shape(&port, tensor.shape);
+            let value = work.draft.value(tensor.name, shape, ValueKind::Input(encoding));
+            work.bind(port.tensor(), value);
+            work.draft.inputs.push(value);
+        }
+        Ok(work)
+    }
+
+    /// Goes on with a node.
+    pub fn begin(&mut self, node: usize) -> NodeView<'w> {
+        (self.node, self.acts) = (node, 0);
+        self.source.nodes[node]
+    }
+
+    /// The draft with the entry's output ports.
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError::InvalidGraph`] for an output that nothing was bound to.
+    pub fn finish(mut self) -> Result<Draft<E, C, K>, LowerError> {
+        for port in self.source.entry.outputs() {
+            let value = self.value(port.tensor())?;
+            self.draft.outputs.push(value);
+        }
+        Ok(self.draft)
+    }
+
+    fn invalid(&self, reason: String) -> LowerError {
+        LowerError::InvalidGraph { entry: self.source.entry.name().to_owned(), reason }
+    }
+
+    /// What `check` looked at turned out otherwise.
+    pub fn refused(&self, reason: String) -> LowerError {
+        let node = &self.source.nodes[self.node];
+        LowerError::Unsupported { node: node.name().to_owned(), layer: node.layer(), reason }
+    }
+
+    /// A weight of the node at work does not hold what its type promises.
+    pub fn bad_weight(&self, tensor: u32, reason: String) -> LowerError {
+        let weight =
+            self.source.weight(tensor).map_or(self.source.tensor(tensor).name, |weight| weight.name());
+        let layer = self.source.nodes[self.node].layer();
+        LowerError::InvalidEncoding { weight: weight.to_owned(), layer, reason }
+    }
+
+    /// What was read of the node at work.
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError::Unsupported`] where it is not there.
+    pub fn read<T>(&self, attribute: shardwright_shim_abi::Result<T>) -> Result<T, LowerError> {
+        attribute.map_err(|error| self.refused(error.message))
+    }
+
+    /// The weight that a tensor of the node at work is.
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError::Unsupported`] where it is none.
+    pub fn weight(&self, tensor: u32) -> Result<shardwright_shim_abi::WeightView<'w>, LowerError> {
+        let none = || self.refused(format!("`{}` is no constant", self.source.tensor(tensor).name));
+        self.source.weight(tensor).ok_or_else(none)
+    }
+
+    /// Adds an operation of the node at work.
+    pub fn act(
+        &mut self,
+        kind: impl Into<Kind<K>>,
+        inputs: &[ValueId],
+        shape: Vec<u64>,
+        encoding: E,
+    ) -> ValueId {
+        self.acts += 1;
+        let node = &self.source.nodes[self.node];
+        let name = match self.acts {
+            1 => node.name().to_owned(),
+            number => format!("{}.{number}", node.name()),
+        };
+        let origin = NodeRef { node: self.node as u32, layer: node.layer() };
+        self.draft.act(kind, inputs, (shape, encoding), &name, Some(origin))
+    }
+
+    /// Adds an operation on one value whose result has its shape.
+    pub fn act_like(&mut self, kind: impl Into<Kind<K>>, x: ValueId, encoding: E) -> ValueId {
+        let shape = self.draft.shape(x).to_vec();
+        self.act(kind, &[x], shape, encoding)
+    }
+
+    /// Adds an operation value by value on two values that broadcast.
+    pub fn act_broadcast(
+        &mut self,
+        kind: impl Into<Kind<K>>,
+        a: ValueId,
+        b: ValueId,
+        encoding: E,
+    ) -> ValueId {
+        let (left, right) = (self.draft.shape(a), self.draft.shape(b));
+        let rank = left.len().max(right.len());
+        let at =
+            |shape: &[u64], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |axis| shape[axis]);
+        let shape = (0..rank).map(|axis| at(left, axis).max(at(right, axis))).collect();
+        self.act(kind, &[a, b], shape, encoding)
+    }
+
+    /// Lets a value stand for a tensor of the entry.
+    pub fn bind(&mut self, tensor: u32, value: ValueId) {
+        self.held[tensor as usize] = Some(value);
+    }
+
+    /// The value of a tensor of the entry that is no constant, in the extents it is held in.
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError::InvalidGraph`] where there is none yet.
+    pub fn held(&self, tensor: u32) -> Result<ValueId, LowerError> {
+        self.held[tensor as usize].ok_or_else(|| {
+            self.invalid(format!("`{}` is read before it is there", self.source.tensor(tensor).name))
+        })
+    }
+
+    /// The same in the extents of the entry.
+    ///
+    /// # Errors
+    ///
+    /// As [`Work::held`].
+    pub fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+        let value = self.held(tensor)?;
+        Ok(self.reshape(value, self.source.tensor(tensor).shape))
+    }
+
+    /// Encoding of a value that is no constant.
+    pub fn encoding_of(&self, value: ValueId) -> E {
+        self.draft.encoding(value).unwrap_or(E::HALF)
+    }
+
+    /// Encoding of a tensor of the entry.
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError::InvalidGraph`] where it has none, which `check` refuses.
+    pub fn encoding(&self, tensor: u32) -> Result<E, LowerError> {
+        let tensor = self.source.tensor(tensor);
+        tensor.encoding.clone().map_err(|reason| self.invalid(format!("`{}`: {reason}", tensor.name)))
+    }
+
+    /// A tensor known before a run.
+    pub fn constant(&mut self, constant: Constant<C>) -> ValueId {
+        self.draft.constant(constant)
+    }
+
+    /// The same values in other extents.
+    pub fn reshape(&mut self, value: ValueId, shape: &[u64]) -> ValueId {
+        if self.draft.shape(value) == shape {
+            return value;
+        }
+        let encoding = self.encoding_of(value);
+        self.act(Kind::Reshape, &[value], shape.to_vec(), encoding)
+    }
+
+    /// Axes in another order.
+    pub fn transpose(&mut self, value: ValueId, perm: &[u32]) -> ValueId {
+        let from = self.draft.shape(value);
+        let shape: Vec<u64> = perm.iter().map(|axis| from[*axis as usize]).collect();
+        if !self.movements.idle_transposes && moves_only_ones(perm, from) {
+            return self.reshape(value, &shape);
+        }
+        let encoding = self.encoding_of(value);
+        self.act(Kind::Transpose(perm.to_vec()), &[value], shape, encoding)
+    }
+
+    /// A range of one axis.
+    pub fn slice(&mut self, value: ValueId, axis: usize, start: u64, end: u64) -> ValueId {
+        let mut shape = self.draft.shape(value).to_vec();
+        if !self.movements.whole_slices && (start, end) == (0, shape[axis]) {
+            return value;
+        }
+        shape[axis] = end - start;
+        let encoding = self.encoding_of(value);
+        self.act(Kind::Slice { axis, start, end }, &[value], shape, encoding)
+    }
+
+    /// Values joined along an axis.
+    pub fn concat(&mut self, values: &[ValueId], axis: usize) -> ValueId {
+        if let [one] = values {
+            return *one;
+        }
+        let mut shape = self.draft.shape(values[0]).to_vec();
+        shape[axis] = values.iter().map(|value| self.draft.shape(*value)[axis]).sum();
+        let encoding = self.encoding_of(values[0]);
+        self.act(Kind::Concat(axis), values, shape, encoding)
+    }
+
+    /// `[R, heads · width]` with its heads apart, `[1, R, heads, width]`; anything else as it is.
+    pub fn apart(&mut self, value: ValueId, width: u64) -> ValueId {
+        let [rows, all] = *self.draft.shape(value) else { return value };
+        self.reshape(value, &[1, rows, all / width, width])
+    }
+
+    /// Groups of `width` along the last axis on an axis of their own.
+    pub fn grouped(&mut self, value: ValueId, width: u64) -> ValueId {
+        let mut shape = self.draft.shape(value).to_vec();
+        let last = shape.pop().unwrap_or(1);
+        shape.extend([last / width, width]);
+        self.reshape(value, &shape)
+    }
+
+    /// The product of the two innermost axes, by an operation of the vendor's that wants operands of one rank. The second operand is `[.., N, K]` where
+    /// `transpose_second`.
+    pub fn mat_mul(
+        &mut self,
+        kind: impl Into<Kind<K>>,
+        a: ValueId,
+        b: ValueId,
+        transpose_second: bool,
+        encoding: E,
+    ) -> ValueId {
+        let rank = self.draft.shape(a).len().max(self.draft.shape(b).len());
+        let full = |shape: &[u64]| [vec![1; rank - shape.len()], shape.to_vec()].concat();
+        let (left, right) = (full(self.draft.shape(a)), full(self.draft.shape(b)));
+        let (a, b) = (self.reshape(a, &left), self.reshape(b, &right));
+        let batch = rank.saturating_sub(2);
+        let mut shape: Vec<u64> = left.iter().zip(&right).take(batch).map(|(a, b)| *a.max(b)).collect();
+        shape.extend([left[batch], right[if transpose_second { batch } else { batch + 1 }]]);
+        self.act(kind, &[a, b], shape, encoding)
+    }
+
+    /// The result of a node that only moves values; none of another node.
+    ///
+    /// # Errors
+    ///
+    /// [`LowerError`] for operands and attributes that are not there.
+    pub fn movement(&mut self, node: NodeView<'w>) -> Result<Option<ValueId>, LowerError> {
+        let first = self.read(node.input(0))?;
+        Ok(Some(match node.op() {
+            raw::SW_OP_RESHAPE => {
+                let out = self.read(node.output())?;
+                let x = self.value(first)?;
+                self.reshape(x, self.source.tensor(out).shape)
+            }
+            raw::SW_OP_TRANSPOSE => {
+                let x = self.value(first)?;
+                let perm = self.read(node.attribute_list("perm"))?;
+                let perm: Vec<u32> = perm.iter().map(|axis| *axis as u32).collect();
+                self.transpose(x, &perm)
+            }
+            raw::SW_OP_SLICE => {
+                let [axis, start, end] =
+                    ["axis", "start", "end"].map(|name| self.read(node.attribute_usize(name)));
+                let x = self.value(first)?;
+                self.slice(x, axis?, start? as u64, end? as u64)
+            }
+            raw::SW_OP_CONCAT => {
+                let axis = self.read(node.attribute_usize("axis"))?;
+                let values =
+                    node.inputs().flatten().map(|input| self.value(input)).collect::<Result<Vec<_>, _>>()?;
+                self.concat(&values, axis)
+            }
+            // In the encoding of its result, which whoever binds it gives it.
+            raw::SW_OP_CONVERT => self.value(first)?,
+            _ => return Ok(None),
+        }))
+    }
+}

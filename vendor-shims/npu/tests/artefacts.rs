@@ -1,0 +1,197 @@
+//! Artefacts of a made-up shim: written, read back, damaged; and what their ports are to a run.
+
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_abi::{Compatibility, Direction, MemoryKinds};
+use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::{
+    Format, MAX_ENTRIES, MAX_PORTS, Opened, PAGE, ReadHead, check_entries, check_hash, check_limits, hash,
+    json, loads,
+};
+use shardwright_shim_npu::port::{Port, PortKind, bindings, check_ports, check_run};
+
+const FORMAT: Format = Format {
+    magic: b"SWTESTED",
+    head: "shardwright-tested-artefact\n",
+    number: 3,
+    shim: "tested",
+    payload: "a payload",
+    foreign_help: "there is none",
+};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Head {
+    format: u32,
+    hash: String,
+}
+
+fn written(payload: &[u8]) -> Vec<u8> {
+    let head = Head { format: FORMAT.number, hash: hash(payload) };
+    let descriptor = json(&head).expect("plain");
+    let mut bytes = FORMAT.prefix(&descriptor, payload.len() as u64).expect("small");
+    bytes.extend(payload);
+    bytes
+}
+
+fn read(bytes: &[u8]) -> Result<Opened<'_, Head>, ShimError> {
+    let opened = FORMAT.open::<Head>(bytes)?;
+    check_hash(opened.payload, &opened.descriptor.hash, "the payload", opened.payload_at)?;
+    Ok(opened)
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_found() {
+    let payload: Vec<u8> = (0..3000u32).map(|index| index as u8).collect();
+    let bytes = written(&payload);
+    let opened = read(&bytes).expect("undamaged");
+    assert_eq!((opened.payload, opened.payload_at % PAGE), (payload.as_slice(), 0));
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+        assert!(read(&damaged).is_err(), "a bit at {at}");
+    }
+    for length in (0..bytes.len()).step_by(97).chain([0, 1, 8, 71, 72, bytes.len() - 1]) {
+        assert!(read(&bytes[..length]).is_err(), "cut to {length}");
+    }
+    assert!(read(&[&bytes[..], &[0]].concat()).is_err());
+}
+
+#[test]
+fn another_kind_another_format_and_damage_are_three_answers() {
+    let bytes = written(&[1]);
+    for foreign in [&b"somebody else's"[..], b""] {
+        let refused = read(foreign).expect_err("foreign");
+        assert!(matches!(&refused, ShimError::IncompatibleArtefact { help, .. } if help == "there is none"));
+        assert!(refused.to_string().contains("tested shim"), "{refused}");
+    }
+    let mut newer = bytes.clone();
+    newer[8] = 9;
+    let refused = read(&newer).expect_err("newer");
+    assert!(
+        matches!(refused, ShimError::IncompatibleArtefact { .. }) && refused.to_string().contains("format 9")
+    );
+    assert!(matches!(read(&bytes[..40]), Err(ShimError::CorruptArtefact { offset: 40, .. })));
+
+    let head = Head { format: FORMAT.number, hash: String::new() };
+    let text = FORMAT.head_bytes(&head).expect("small");
+    let of = |bytes: &[u8]| FORMAT.read_head::<Head>(bytes);
+    assert_eq!(of(&text).expect("told").known(&FORMAT), Ok(&head));
+    let foreign = of(b"shardwright-other").expect("told");
+    assert_eq!(foreign, ReadHead::Foreign);
+    assert!(matches!(foreign.known(&FORMAT), Err(Compatibility::NotMine(_))));
+    let other = FORMAT.head_bytes(&Head { format: 9, ..head }).expect("small");
+    let other = of(&other).expect("told");
+    assert_eq!(other, ReadHead::OtherFormat(9));
+    assert!(matches!(other.known(&FORMAT), Err(Compatibility::Unsupported(reason)) if reason.contains('9')));
+    assert!(matches!(of(&text[..text.len() - 1]), Err(ShimError::CorruptArtefact { .. })));
+
+    assert_eq!(loads(Compatibility::Recompile(String::new()), String::new), Ok(()));
+    let refused = loads(Compatibility::Unsupported("other chip".to_owned()), || "go away".to_owned());
+    assert!(matches!(refused, Err(ShimError::IncompatibleArtefact { help, .. }) if help == "go away"));
+}
+
+fn port(name: &str, kind: PortKind, role: u32, dtype: u32) -> Port<u32> {
+    Port {
+        name: name.to_owned(),
+        kind,
+        role,
+        index: 0,
+        dtype,
+        shape: vec![3, 2],
+        scale_bits: 0.5f64.to_bits(),
+        zero_point: 7,
+        place: 0,
+    }
+}
+
+#[test]
+fn entries_and_ports_that_cannot_be_are_refused() {
+    assert_eq!(check_limits([MAX_PORTS].into_iter()), Ok(()));
+    let limit = |refused: Result<(), ShimError>| match refused {
+        Err(ShimError::Limit { limit, .. }) => limit,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(limit(check_limits([MAX_PORTS + 1].into_iter())), "ports");
+    assert_eq!(limit(check_limits([0; MAX_ENTRIES + 1].into_iter())), "entries");
+
+    let entries = |told, list: &[(&'static str, u64, usize)]| check_entries(told, list.iter().copied());
+    assert_eq!(entries(2, &[("a", 1, 2), ("b", 4, 2)]), Ok(()));
+    for (told, list, part) in [
+        (0, &[][..], "0 entries"),
+        (2, &[("a", 1, 2)], "1 entries, 2 in the head"),
+        (2, &[("a", 1, 2), ("a", 1, 2)], "two entries"),
+        (1, &[("a", 0, 2)], "no rows"),
+        (1, &[("a", 1, MAX_PORTS + 1)], "4097 ports"),
+        (1, &[("", 1, 1)], "a name of 0 bytes"),
+        (1, &[("a\0", 1, 1)], "a name of 2 bytes"),
+    ] {
+        let refused = entries(told, list).expect_err(part);
+        assert!(refused.contains(part), "`{part}` not in `{refused}`");
+    }
+
+    let sound = port("x", PortKind::Input, SW_ROLE_HIDDEN, SW_DTYPE_U16);
+    assert_eq!(check_ports("e", std::slice::from_ref(&sound)), Ok(()));
+    type Change = fn(&mut Port<u32>);
+    let changes: [(&str, Change); 6] = [
+        ("a name of 0 bytes", |port| port.name.clear()),
+        ("element type 99", |port| port.dtype = 99),
+        ("of element type", |port| port.shape = vec![1 << 40, 1 << 40]),
+        ("of element type", |port| port.shape = vec![1; 9]),
+        ("scale NaN", |port| port.scale_bits = f64::NAN.to_bits()),
+        ("scale 0", |port| port.scale_bits = 0),
+    ];
+    for (part, change) in changes {
+        let mut changed = sound.clone();
+        change(&mut changed);
+        let refused = check_ports("e", &[changed]).expect_err(part);
+        assert!(refused.contains(part), "`{part}` not in `{refused}`");
+    }
+    assert!(check_ports("e", &[sound.clone(), sound]).expect_err("twice").contains("twice"));
+}
+
+#[test]
+fn runs_bind_what_ports_say() {
+    let ports = [
+        port("x", PortKind::of(false, SW_ROLE_HIDDEN), SW_ROLE_HIDDEN, SW_DTYPE_F16),
+        port("k", PortKind::of(false, SW_ROLE_STATE), SW_ROLE_STATE, SW_DTYPE_U16),
+        port("k", PortKind::of(true, SW_ROLE_STATE_ROWS), SW_ROLE_STATE_ROWS, SW_DTYPE_U16),
+    ];
+    let bound = bindings(&ports, MemoryKinds::HOST, |_| 64);
+    let told: Vec<_> =
+        bound.iter().map(|one| (one.direction, one.update, one.bytes, one.alignment)).collect();
+    assert_eq!(
+        told,
+        [
+            (Direction::Input, SW_UPDATE_NONE, 12, 64),
+            (Direction::StateRead, SW_UPDATE_BY_RUNTIME, 12, 64),
+            (Direction::Output, SW_UPDATE_NONE, 12, 64),
+        ]
+    );
+    assert_eq!((bound[0].scale, bound[0].zero_point), (0.5, 7));
+    assert_eq!(bindings(&ports[..2], MemoryKinds::HOST, |_| 1)[1].update, SW_UPDATE_NONE, "nothing new");
+
+    assert!(ports[0].needs_blank_rows(3) && !ports[0].needs_blank_rows(1) && !ports[1].needs_blank_rows(3));
+    let mut copy = [9u8; 12];
+    ports[0].copy_rows(3, 1, &[5; 12], &mut copy);
+    assert_eq!(copy, [5, 5, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0]);
+
+    assert_eq!(check_run("e", 3, 3, 4, 4), Ok(()));
+    for (bound, rows) in [(2, 1), (3, 0), (3, 5)] {
+        assert!(matches!(check_run("e", 3, bound, 4, rows), Err(ShimError::InvalidRun { .. })));
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_are_refused_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..9000), is_ours: bool) {
+        if is_ours && bytes.len() >= 16 {
+            bytes[..8].copy_from_slice(FORMAT.magic);
+            bytes[8..16].copy_from_slice(&u64::from(FORMAT.number).to_le_bytes());
+        }
+        prop_assert!(read(&bytes).is_err());
+        let mut head = FORMAT.head.as_bytes().to_vec();
+        head.extend(&bytes);
+        prop_assert!(!matches!(FORMAT.read_head::<Head>(&head), Ok(ReadHead::Known(_))));
+    }
+}
