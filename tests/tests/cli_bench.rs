@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{Copy, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{Run, shardwright};
 
 const FIXTURE: &str = TEXT_FIXTURES[0];
@@ -76,6 +76,27 @@ fn a_bench_tells_speeds_phases_memory_and_the_plan() {
     let first = &report["first_token"];
     assert_eq!(first["tokens"], 16);
     assert!(first["run_seconds"].as_f64() < first["since_start_seconds"].as_f64(), "{first}");
+    assert!(first["tokenizer_since_start_seconds"].is_null(), "nobody asked for a tokenizer: {first}");
+}
+
+#[test]
+fn ids_need_no_tokenizer_and_text_tells_when_there_was_one() {
+    let copy = Copy::of(FIXTURE).with("tokenizer.json", "{");
+    let damaged = copy.path().to_str().expect("UTF-8");
+    bench(damaged).json();
+    let (code, said) = bench(damaged).argument("--text").refuses();
+    assert!(code == 4 && said.contains("tokenizer.json"), "{said}");
+    let first = &bench(FIXTURE).argument("--text").json()["first_token"];
+    assert!(
+        first["tokenizer_since_start_seconds"].as_f64() >= first["since_start_seconds"].as_f64(),
+        "{first}"
+    );
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let bundle = bundle.to_str().expect("UTF-8");
+    shardwright(["compile", FIXTURE, "--output", bundle]).succeeds();
+    assert!(bench(bundle).json()["first_token"]["tokenizer_since_start_seconds"].is_null());
+    assert!(bench(bundle).argument("--text").json()["first_token"]["tokenizer_since_start_seconds"].is_f64());
 }
 
 #[test]
@@ -155,6 +176,7 @@ fn a_peer_is_measured_in_turns_at_its_better_setting() {
         assert_eq!((slow["pairs"].as_u64(), slow["peer"].as_f64()), (Some(2), Some(speed)));
         let (ours, ratio) = (slow["ours"].as_f64().expect("ours"), slow["ratio"].as_f64().expect("a ratio"));
         assert!((ratio - ours / speed).abs() <= 1e-9 * ratio, "{slow}");
+        assert_eq!(slow["of_probe"].is_f64(), test == "tg4", "a prompt reads weights once for many tokens");
         // The samples of the pairs are those of the results.
         let of_pairs: Vec<f64> = work["pairs"]
             .as_array()

@@ -1,6 +1,7 @@
-//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other.
+//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo xtask bench peers [MODEL …]`: the CPU engine beside others.
 
 mod neuron;
+mod peers;
 mod qnn;
 
 use std::process::Command;
@@ -15,13 +16,16 @@ const LONG: [&str; 2] = ["qnn_", "neuron_"];
 
 /// Runs every bench target whose name contains one of the filters (without a filter all but the long ones). Each prints its own table.
 pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
+    if let Some((peers::NAME, models)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return peers::compare(workspace, models);
+    }
     let wanted = |bench: &str| match filters {
         [] => !LONG.iter().any(|long| bench.starts_with(long)),
         filters => filters.iter().any(|filter| bench.contains(filter.as_str())),
     };
     if filters.is_empty() {
         eprintln!(
-            "left out: `cargo xtask bench qnn`, which takes hours, and `cargo xtask bench neuron`, which takes much disk"
+            "left out: `cargo xtask bench qnn` and `cargo xtask bench peers`, which take hours, and `cargo xtask bench neuron`, which takes much disk"
         );
     }
     let wanted: Vec<&String> = workspace

@@ -47,7 +47,7 @@ pub enum Command {
     },
     /// Measure planning, shard boundaries, tokenizer and generation (release)
     Bench {
-        /// Only benches whose name contains one of these
+        /// Only benches whose name contains one of these; `peers`, and after it models: the CPU engine beside llama.cpp, in pairs
         filters: Vec<String>,
     },
     /// Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none

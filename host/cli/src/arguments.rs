@@ -258,6 +258,9 @@ pub struct BenchArguments {
     /// Given tokens of the first step of all, which tells how long the program takes to its first token.
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     pub first_tokens: u32,
+    /// Load the tokenizer too, beside the weights, and tell when it was ready: what a text pays before its first token.
+    #[arg(long)]
+    pub text: bool,
     /// Measure llama.cpp in turns with this program: its `llama-bench`, built for this machine.
     #[arg(long, value_name = "PROGRAM", requires = "peer_model")]
     pub peer_llama_bench: Option<PathBuf>,

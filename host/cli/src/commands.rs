@@ -195,13 +195,33 @@ fn open(
     checkpoint: &Path,
     compiled_from: Option<&Path>,
 ) -> Result<Model, Failure> {
+    open_for(target, execution, checkpoint, compiled_from, Input::Text)
+}
+
+/// What a model is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Text,
+    /// No tokenizer unless it is asked for.
+    Ids,
+}
+
+/// The same for that.
+fn open_for(
+    target: &TargetArguments,
+    execution: &ExecutionArguments,
+    checkpoint: &Path,
+    compiled_from: Option<&Path>,
+    input: Input,
+) -> Result<Model, Failure> {
     if !shardwright::is_bundle(checkpoint) {
         if compiled_from.is_some() {
             let what = format!("--checkpoint is for bundles, and {} is none", checkpoint.display());
             return Err(Failure::Arguments(what));
         }
         let mut watch = views::Progress::new();
-        return Ok(open_options(target, execution).open_watched(checkpoint, &mut watch)?);
+        let options = open_options(target, execution).tokenizer_when_asked(input == Input::Ids);
+        return Ok(options.open_watched(checkpoint, &mut watch)?);
     }
     if let Some(what) = decided_before(target, execution) {
         let what = format!("{what} was decided when {} was compiled", checkpoint.display());
@@ -211,7 +231,8 @@ fn open(
     let mut options = BundleOptions::new()
         .search_path(search_path(&target.places))
         .strict(target.strict)
-        .isolation(isolation(execution));
+        .isolation(isolation(execution))
+        .tokenizer_when_asked(input == Input::Ids);
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }

@@ -16,7 +16,7 @@ use shardwright_runtime::{
 
 use crate::isolation::Shims;
 use crate::model::{BundleOrigin, NextOf, OpeningTimes, Origin};
-use crate::text_side::TextSide;
+use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Isolation, Model, Result, SearchPath};
 
 /// How to open a bundle.
@@ -27,6 +27,7 @@ pub struct BundleOptions {
     isolation: Isolation,
     strict: bool,
     verify: bool,
+    tokenizer_when_asked: bool,
     #[cfg(feature = "build")]
     checkpoint: Option<std::path::PathBuf>,
     #[cfg(feature = "build")]
@@ -74,6 +75,13 @@ impl BundleOptions {
         self
     }
 
+    /// Loads the tokenizer when something asks for it first, not beside the shards: for programs that bring token ids. Default: off.
+    #[must_use]
+    pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
+        self.tokenizer_when_asked = when_asked;
+        self
+    }
+
     /// The checkpoint the bundle was made of. Where a chain cannot be loaded and its plan says `just-in-time` of every shard, it is planned and
     /// compiled anew on this machine, which the placement record tells with its cost. Default: none, nothing is compiled.
     #[cfg(feature = "build")]
@@ -98,6 +106,7 @@ impl BundleOptions {
         if self.verify {
             bundle.verify_all(|_| ())?;
         }
+        let text = TextSide::of_bundle(&bundle, TokenizerStart::of(self.tokenizer_when_asked))?;
         let reading = started.elapsed();
         let loading = Instant::now();
         let search = self.search.clone().unwrap_or_else(SearchPath::standard);
@@ -127,7 +136,6 @@ impl BundleOptions {
         if let Some(fallback) = fallback.filter(|_| self.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
         }
-        let text = TextSide::of_bundle(&bundle)?;
         let origin = Origin::Bundle(Arc::new(BundleOrigin {
             #[cfg(feature = "build")]
             plan: match compiled.plan {

@@ -15,7 +15,7 @@ use shardwright_build::quantisation::{Calibration, CalibrationError, Calibrator,
 use shardwright_build::shims::Watch;
 use shardwright_runtime::text::{Message, RenderOptions};
 
-use crate::text_side::TextSide;
+use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, OpenOptions, Result};
 
 /// Tokens of a calibration at most, and of one conversation of it: ranges settle long before.
@@ -75,7 +75,7 @@ fn conversations(
         Some(path) => read_text(path)?,
         None => CALIBRATION_TEXT.to_owned(),
     };
-    let side = TextSide::load(checkpoint.directory())?;
+    let side = TextSide::load(checkpoint.directory(), TokenizerStart::Beside)?;
     let mut conversations = Vec::new();
     let mut tokens = 0;
     for line in text.lines().filter(|line| !line.trim().is_empty()) {

@@ -38,7 +38,7 @@ use crate::isolation::Shims;
 use crate::making::Making;
 use crate::measuring;
 use crate::model::{BuiltOrigin, NextOf, OpeningTimes, Origin};
-use crate::text_side::TextSide;
+use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result};
 
 /// Context taken when none is asked for, where the model allows more: long enough for a conversation, small enough for a phone.
@@ -75,7 +75,7 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions, watch: &mut dyn Wat
 /// Plans, compiles, revises what is refused, and loads.
 pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Model> {
     let started = Instant::now();
-    let text = TextSide::load(directory)?;
+    let text = TextSide::load(directory, TokenizerStart::of(options.tokenizer_when_asked))?;
     let checkpoint = Checkpoint::open(directory)?;
     let reading = started.elapsed();
     let settled = settle(&checkpoint, options, Purpose::Run, &mut Unkept, watch)?;

@@ -80,6 +80,7 @@ pub struct OpenOptions {
     pub(crate) calibration_text: Option<PathBuf>,
     pub(crate) quality_per_mille: Option<u32>,
     pub(crate) isolation: Isolation,
+    pub(crate) tokenizer_when_asked: bool,
     pub(crate) taps: bool,
     pub(crate) break_middle_layer: bool,
 }
@@ -219,6 +220,13 @@ impl OpenOptions {
     #[must_use]
     pub fn cache_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache = Some(directory.into());
+        self
+    }
+
+    /// Loads the tokenizer when something asks for it first, not beside planning and compiling: for programs that bring token ids. Default: off.
+    #[must_use]
+    pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
+        self.tokenizer_when_asked = when_asked;
         self
     }
 

@@ -20,7 +20,23 @@ enum Source {
     Bundle(Arc<Bundle>),
 }
 
-/// Tokenizer, template and settings. The tokenizer loads on its own thread, beside planning and compiling.
+/// When the tokenizer is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TokenizerStart {
+    /// On its own thread, beside planning, compiling and loading.
+    #[default]
+    Beside,
+    /// When something asks for it first.
+    WhenAsked,
+}
+
+impl TokenizerStart {
+    pub(crate) fn of(when_asked: bool) -> Self {
+        if when_asked { TokenizerStart::WhenAsked } else { TokenizerStart::Beside }
+    }
+}
+
+/// Tokenizer, template and settings.
 pub(crate) struct TextSide {
     source: Source,
     loading: Mutex<Option<TokenizerLoading>>,
@@ -32,7 +48,7 @@ pub(crate) struct TextSide {
 impl TextSide {
     /// Of a checkpoint directory.
     #[cfg(feature = "build")]
-    pub(crate) fn load(directory: &Path) -> Result<Self> {
+    pub(crate) fn load(directory: &Path, start: TokenizerStart) -> Result<Self> {
         if !directory.is_dir() {
             return Err(Error::new(
                 ErrorKind::Missing,
@@ -40,18 +56,20 @@ impl TextSide {
             )
             .with_help("name a directory that holds config.json, *.safetensors and tokenizer.json"));
         }
-        let loading = Tokenizer::load_in_background(directory.join(TextFile::Tokenizer.name()));
+        let path = directory.join(TextFile::Tokenizer.name());
+        let loading = (start == TokenizerStart::Beside).then(|| Tokenizer::load_in_background(path));
         Ok(TextSide {
             template: ChatTemplate::from_directory(directory)?,
             generation: GenerationConfig::from_directory(directory)?,
             source: Source::Checkpoint(directory.to_owned()),
-            loading: Mutex::new(Some(loading)),
+            loading: Mutex::new(loading),
             tokenizer: OnceLock::new(),
         })
     }
 
     /// Of a bundle, whose files are verified as they are read.
-    pub(crate) fn of_bundle(bundle: &Arc<Bundle>) -> Result<Self> {
+    pub(crate) fn of_bundle(bundle: &Arc<Bundle>, start: TokenizerStart) -> Result<Self> {
+        let loading = (start == TokenizerStart::Beside).then(|| load_tokenizer(bundle));
         let mut texts = Vec::new();
         for &file in TextFile::ALL.iter().filter(|&&file| file != TextFile::Tokenizer) {
             if let Some(bytes) = bundle.text(file)? {
@@ -63,7 +81,7 @@ impl TextSide {
         Ok(TextSide {
             template: ChatTemplate::from_files(directory, given)?,
             generation: GenerationConfig::from_files(directory, given)?,
-            loading: Mutex::new(Some(load_tokenizer(bundle))),
+            loading: Mutex::new(loading),
             source: Source::Bundle(Arc::clone(bundle)),
             tokenizer: OnceLock::new(),
         })
@@ -84,7 +102,7 @@ impl TextSide {
         let mut loading = self.loading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let tokenizer = match loading.take() {
             Some(loading) => loading.join()?,
-            // It failed before, or another thread has just set it.
+            // It was not to be loaded before, or failed before, or another thread has just set it.
             None => match self.tokenizer.get() {
                 Some(tokenizer) => return Ok(tokenizer),
                 None => match &self.source {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use shardwright::runtime::Session;
 use shardwright::{Error, ErrorKind, Model};
 
-use super::{open, print, say_notices};
+use super::{Input, open_for, print, say_notices};
 use crate::arguments::{BenchArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
@@ -79,6 +79,8 @@ pub struct FirstToken {
     pub run_seconds: f64,
     /// From the start of this program to the logits.
     pub since_start_seconds: f64,
+    /// From the start of this program to the tokenizer, looked at after that first step; where it is loaded at all.
+    pub tokenizer_since_start_seconds: Option<f64>,
 }
 
 /// Measures.
@@ -99,8 +101,14 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     let mut execution = arguments.execution.clone();
     execution.threads = Some(threads);
     let opening = Instant::now();
-    let model =
-        open(&arguments.target, &execution, &arguments.checkpoint, arguments.compiled_from.as_deref())?;
+    let input = if arguments.text { Input::Text } else { Input::Ids };
+    let model = open_for(
+        &arguments.target,
+        &execution,
+        &arguments.checkpoint,
+        arguments.compiled_from.as_deref(),
+        input,
+    )?;
     let opened = opening.elapsed();
     let fits = check(&model, &works, arguments.first_tokens);
     let allocating = Instant::now();
@@ -114,6 +122,10 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     let first = Instant::now();
     session.append(&first_ids).map_err(Error::from)?;
     let (first_time, since_start) = (first.elapsed(), started.elapsed());
+    if arguments.text {
+        model.tokenizer()?;
+    }
+    let tokenizer_ready = arguments.text.then(|| started.elapsed().as_secs_f64());
     say_notices(&model, false);
 
     let busy = views::Busy::new("measuring");
@@ -128,7 +140,8 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         Some(peer) => {
             let prober = Prober::new(arguments.probe_mebibytes)?;
             let ours = &mut |index: usize| measured[index].sample(&mut session, &mut tokens);
-            paired = Some(pairs::pairs(peer, &works, arguments.repetitions, thresholds, &prober, ours)?);
+            let (pairs, read) = (arguments.repetitions, memory.weight_bytes);
+            paired = Some(pairs::pairs(peer, &works, pairs, thresholds, &prober, read, ours)?);
         }
         None => alone(arguments, &mut measured, &mut session, &mut tokens, &mut probes)?,
     }
@@ -164,6 +177,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
             session_seconds: session_time.as_secs_f64(),
             run_seconds: first_time.as_secs_f64(),
             since_start_seconds: since_start.as_secs_f64(),
+            tokenizer_since_start_seconds: tokenizer_ready,
         },
         memory,
         results: measured.into_iter().map(Measured::report).collect(),

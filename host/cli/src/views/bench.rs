@@ -71,6 +71,9 @@ pub fn bench(report: &BenchReport) -> String {
         milliseconds(first.since_start_seconds),
         milliseconds(first.run_seconds)
     );
+    if let Some(ready) = first.tokenizer_since_start_seconds {
+        let _ = writeln!(text, "tokenizer ready: {} from the start of the program", milliseconds(ready));
+    }
     let memory = &report.memory;
     let known = |size: Option<u64>| size.map_or_else(|| "unknown".to_owned(), bytes);
     let _ = writeln!(
@@ -101,14 +104,27 @@ fn paired(pairs: &Pairs) -> String {
         "\npeer: {}, llama.cpp {}, {} threads ({}), {}",
         peer.model_type, peer.build, peer.threads, peer.pinning, peer.processor
     );
-    let mut ratios = table(&["test", "memory", "pairs", "GB/s", "ours", "peer", "ratio", "of single pairs"]);
+    let mut ratios = table(&[
+        "test",
+        "memory",
+        "pairs",
+        "load",
+        "GB/s",
+        "of it",
+        "ours",
+        "peer",
+        "ratio",
+        "of single pairs",
+    ]);
     for work in &pairs.works {
         let mut row = |memory: String, share: &Share| {
             ratios.add_row([
                 work.test.clone(),
                 memory,
                 share.pairs.to_string(),
+                share.load.map_or_else(dash, |load| format!("{load:.1}")),
                 format!("{:.1}", share.probe),
+                share.of_probe.map_or_else(dash, |part| format!("{:.0} %", 100.0 * part)),
                 rate(share.ours),
                 format!(
                     "{}{}",
@@ -126,7 +142,6 @@ fn paired(pairs: &Pairs) -> String {
             row(format!("fast (> {})", pairs.fast_above), share);
         }
         if work.discarded > 0 {
-            let dash = || "-".to_owned();
             let discarded = work.discarded.to_string();
             ratios.add_row([
                 work.test.clone(),
@@ -137,11 +152,17 @@ fn paired(pairs: &Pairs) -> String {
                 dash(),
                 dash(),
                 dash(),
+                dash(),
+                dash(),
             ]);
         }
     }
     let _ = writeln!(text, "{ratios}");
     text
+}
+
+fn dash() -> String {
+    "-".to_owned()
 }
 
 /// The beginning of a hash.

@@ -14,7 +14,7 @@ use crate::bundled::{devices_for, only_compiled_for};
 use crate::isolation::Shims;
 use crate::model::{BuiltOrigin, Origin};
 use crate::opening::{Purpose, on_the_cpu, settle};
-use crate::text_side::TextSide;
+use crate::text_side::{TextSide, TokenizerStart};
 use crate::{BundleOptions, Error, ErrorKind, Executor, Model, OpenOptions, Result};
 
 /// Proves the chain of `bundle` that runs here, as [`verify`](super::verify) does: the artefacts of the bundle themselves are run.
@@ -125,7 +125,7 @@ fn twin_of(
     let differs = device.detail.unwrap_or_else(|| "the shim does not say in what they differ".to_owned());
     let twin = TwinReport { device: device.name, artefacts, differs };
     let origin = BuiltOrigin { plan, plan_id, broken_layer: None, compiled: Vec::new() };
-    let text = TextSide::of_bundle(bundle)?;
+    let text = TextSide::of_bundle(bundle, TokenizerStart::Beside)?;
     let model = Model::new(chain, None, text, Origin::Built(Box::new(origin)), times);
     let name = bundle.manifest().chains.first().map(|chain| chain.name.clone()).unwrap_or_default();
     Ok((model, compiled, name, Some(twin)))

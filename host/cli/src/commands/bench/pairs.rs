@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::peer::{Peer, PeerFacts, Side};
 use super::probe::{Probe, Prober};
 use super::statistics::{median, range};
-use super::work::Work;
+use super::work::{Kind, Work};
 use crate::outcome::Failure;
 
 /// From which bandwidth on a pair counts as slow or fast, in GB/s.
@@ -90,6 +90,10 @@ pub struct Share {
     pub largest_ratio: f64,
     /// Median of the probes beside, GB/s.
     pub probe: f64,
+    /// Of generation, where the bytes of weights are known: what reading all of them for every token is of what the probes read.
+    pub of_probe: Option<f64>,
+    /// Median of the machine's load.
+    pub load: Option<f64>,
 }
 
 /// One of each, between two probes.
@@ -98,6 +102,8 @@ pub struct Pair {
     pub class: Class,
     pub before: Probe,
     pub after: Probe,
+    /// Programs that ran or waited to, over the minute before (Linux): beside others, pinned threads that wait for each other measure the others.
+    pub load: Option<f64>,
     /// Tokens a second.
     pub ours: f64,
     /// The peer's, one for each of its settings.
@@ -111,12 +117,14 @@ pub fn pairs(
     repetitions: u32,
     thresholds: Thresholds,
     prober: &Prober,
+    weight_bytes: Option<u64>,
     ours: &mut dyn FnMut(usize) -> Result<f64, Failure>,
 ) -> Result<Pairs, Failure> {
     let mut held: Vec<Vec<Pair>> = vec![Vec::new(); works.len()];
     let mut facts = None;
     for repetition in 0..repetitions {
         for (index, work) in works.iter().enumerate() {
+            let load = load();
             let before = prober.probe();
             // Who is first changes from pair to pair, so that a drift favours neither.
             let (ours, theirs) = if repetition % 2 == 0 {
@@ -128,16 +136,21 @@ pub fn pairs(
             };
             let after = prober.probe();
             let class = thresholds.class(before, after);
-            held[index].push(Pair { class, before, after, ours, peer: theirs.sides });
+            held[index].push(Pair { class, before, after, load, ours, peer: theirs.sides });
             facts.get_or_insert(theirs.facts);
         }
     }
-    let works = works.iter().zip(held).map(|(work, pairs)| summed_up(work.to_string(), pairs)).collect();
+    let works = works.iter().zip(held).map(|(work, pairs)| {
+        let read = weight_bytes.filter(|_| work.kind == Kind::Generation);
+        summed_up(work.to_string(), pairs, read)
+    });
+    let works = works.collect();
     let Thresholds { slow_below, fast_above } = thresholds;
     Ok(Pairs { slow_below, fast_above, peer: facts.unwrap_or_default(), works })
 }
 
-fn summed_up(test: String, pairs: Vec<Pair>) -> PairedWork {
+/// What the pairs of a work come to. `read` is what every token reads of weights.
+fn summed_up(test: String, pairs: Vec<Pair>, read: Option<u64>) -> PairedWork {
     let flash_attention = better(&pairs);
     let share = |class: Class| {
         let of_class: Vec<&Pair> = pairs.iter().filter(|pair| pair.class == class).collect();
@@ -152,7 +165,11 @@ fn summed_up(test: String, pairs: Vec<Pair>) -> PairedWork {
         let (least_ratio, largest_ratio) = range(&ratios);
         let (ours, peer) = (median(&ours), median(&peer));
         let (pairs, probe) = (of_class.len(), median(&probes));
-        Some(Share { pairs, ours, peer, ratio: ours / peer, least_ratio, largest_ratio, probe })
+        let of_probe = read.map(|bytes| bytes as f64 * ours / 1e9 / probe);
+        let loads: Vec<f64> = of_class.iter().filter_map(|pair| pair.load).collect();
+        let load = (!loads.is_empty()).then(|| median(&loads));
+        let ratio = ours / peer;
+        Some(Share { pairs, ours, peer, ratio, least_ratio, largest_ratio, probe, of_probe, load })
     };
     PairedWork {
         test,
@@ -162,6 +179,12 @@ fn summed_up(test: String, pairs: Vec<Pair>) -> PairedWork {
         discarded: pairs.iter().filter(|pair| pair.class == Class::Discarded).count(),
         pairs,
     }
+}
+
+/// The first of Linux's averages.
+fn load() -> Option<f64> {
+    let averages = std::fs::read_to_string("/proc/loadavg").ok()?;
+    averages.split_whitespace().next()?.parse().ok()
 }
 
 /// The setting with which the peer is at its best, over all pairs, the discarded ones too.
@@ -205,6 +228,7 @@ mod tests {
             class: thresholds().class(probe(before), probe(after)),
             before: probe(before),
             after: probe(after),
+            load: Some(before / 100.0),
             ours,
             peer: vec![side(false, peer[0]), side(true, peer[1])],
         }
@@ -242,19 +266,20 @@ mod tests {
             pair(100.0, 100.0, 300.0, [100.0, 150.0]),
             pair(50.0, 100.0, 900.0, [1.0, 300.0]),
         ];
-        let work = summed_up("tg128".to_owned(), pairs);
+        let work = summed_up("tg128".to_owned(), pairs, Some(100_000_000));
         assert_eq!(work.flash_attention, Some(true));
         assert_eq!(work.discarded, 1);
         let slow = work.slow.unwrap();
         assert_eq!((slow.pairs, slow.ours, slow.peer, slow.ratio), (3, 140.0, 100.0, 1.4));
         assert_eq!((slow.least_ratio, slow.largest_ratio, slow.probe), (1.3, 2.8, 50.0));
+        assert_eq!((slow.of_probe, slow.load), (Some(0.28), Some(0.5)));
         let fast = work.fast.unwrap();
         assert_eq!((fast.pairs, fast.ratio), (1, 2.0));
     }
 
     #[test]
     fn a_class_without_pairs_has_no_ratio() {
-        let work = summed_up("pp512".to_owned(), vec![pair(70.0, 70.0, 1.0, [1.0, 1.0])]);
+        let work = summed_up("pp512".to_owned(), vec![pair(70.0, 70.0, 1.0, [1.0, 1.0])], None);
         assert_eq!((work.slow, work.fast, work.discarded), (None, None, 1));
     }
 }

@@ -1,0 +1,147 @@
+//! llama.cpp, built for this machine from the source package of `llama-cpp-python`, which holds its whole source.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::Error;
+use crate::{process, workspace};
+
+/// Names a `llama-bench` that is here; `llama-quantize` must lie beside it.
+const PROGRAM_VARIABLE: &str = "SHARDWRIGHT_LLAMA_BENCH";
+
+/// The source.
+pub const SOURCE: &str = "llama-cpp-python==0.3.36";
+
+/// What building it needs besides a compiler: where the machine has none.
+const TOOLS: [&str; 2] = ["cmake==4.4.4", "ninja"];
+
+/// GCC before 14 declares that the instruction which configures AMX tiles reads eight of the 64 bytes it reads, drops the writes of the others as dead,
+/// and the first product ends in an illegal instruction. Included before everything, this says what the instruction reads.
+const TILE_FIX: &str =
+    "#if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 14
+#include <immintrin.h>
+#undef _tile_loadconfig
+#define _tile_loadconfig(tiles) __asm__ volatile(\"ldtilecfg %0\" : : \"m\"(*(const char(*)[64])(tiles)))
+#endif
+";
+
+/// How it is configured: for this very processor, without what needs a network or other libraries.
+const OPTIONS: [&str; 8] = [
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DGGML_NATIVE=ON",
+    "-DBUILD_SHARED_LIBS=OFF",
+    "-DLLAMA_CURL=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+    "-DLLAMA_BUILD_SERVER=OFF",
+];
+
+/// Its programs.
+pub struct Llama {
+    pub bench: PathBuf,
+    pub quantize: PathBuf,
+    /// How it was built, in a line.
+    pub built: String,
+}
+
+/// Finds it or builds it.
+pub fn provide(folder: &Path) -> Result<Llama, Error> {
+    if let Some(bench) = std::env::var_os(PROGRAM_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from)
+    {
+        let quantize = bench.with_file_name("llama-quantize");
+        for path in [&bench, &quantize] {
+            fs::metadata(path).map_err(|source| Error::File { path: path.clone(), source })?;
+        }
+        return Ok(Llama { bench, quantize, built: format!("as {PROGRAM_VARIABLE} names it") });
+    }
+    let home = folder.join("llama.cpp");
+    let programs = home.join("build/bin");
+    let built = format!(
+        "Release, GGML_NATIVE, OpenMP{}",
+        if cfg!(target_arch = "x86_64") {
+            ", tile configuration of AMX read whole under GCC before 14"
+        } else {
+            ""
+        }
+    );
+    let found = || Llama {
+        bench: programs.join("llama-bench"),
+        quantize: programs.join("llama-quantize"),
+        built: built.clone(),
+    };
+    // Written last.
+    let done = home.join("built.txt");
+    if fs::read_to_string(&done).is_ok_and(|held| held == SOURCE) {
+        return Ok(found());
+    }
+    fs::create_dir_all(&home).map_err(|source| Error::File { path: home.clone(), source })?;
+    let source = fetch(&home)?;
+    let (cmake, ninja) = tools(&home)?;
+    let fix = home.join("tile-configuration.h");
+    workspace::replace(&fix, TILE_FIX.as_bytes())?;
+    let flags = format!("-include {}", fix.display());
+    process::run(
+        Command::new(&cmake)
+            .args(["-G", "Ninja"])
+            .arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()))
+            .arg(format!("-DCMAKE_CXX_FLAGS={flags}"))
+            .args(OPTIONS)
+            .arg("-S")
+            .arg(&source)
+            .arg("-B")
+            .arg(home.join("build")),
+    )?;
+    process::run(Command::new(&cmake).arg("--build").arg(home.join("build")).args([
+        "--target",
+        "llama-bench",
+        "llama-quantize",
+    ]))?;
+    workspace::replace(&done, SOURCE.as_bytes())?;
+    Ok(found())
+}
+
+/// Fetches and unpacks the source; gives the folder of llama.cpp within.
+fn fetch(home: &Path) -> Result<PathBuf, Error> {
+    let download = home.join("download");
+    let name = SOURCE.replace('-', "_").replace("==", "-");
+    let source = download.join(&name).join("vendor/llama.cpp");
+    if source.join("CMakeLists.txt").is_file() {
+        return Ok(source);
+    }
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"])
+        .args(["--no-binary", "llama-cpp-python", SOURCE, "--dest"])
+        .arg(&download);
+    process::announce(&pip);
+    let status = pip.status().map_err(|source| process::not_started(&pip, source))?;
+    if !status.success() {
+        let what = format!("the source package {SOURCE}");
+        return Err(Error::NotFetched { what, with: "pip", status: status.to_string() });
+    }
+    let archive = download.join(format!("{name}.tar.gz"));
+    process::run(Command::new("python3").args(["-m", "tarfile", "-e"]).arg(&archive).arg(&download))?;
+    match source.join("CMakeLists.txt").is_file() {
+        true => Ok(source),
+        false => {
+            Err(Error::Unexpected { path: archive, problem: "it holds no source of llama.cpp".to_owned() })
+        }
+    }
+}
+
+/// CMake and Ninja, in an environment of their own.
+fn tools(home: &Path) -> Result<(PathBuf, PathBuf), Error> {
+    let environment = home.join("tools");
+    let programs = environment.join("bin");
+    let found = (programs.join("cmake"), programs.join("ninja"));
+    if !found.0.is_file() || !found.1.is_file() {
+        process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+        process::run(
+            Command::new(programs.join("python"))
+                .args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"])
+                .args(TOOLS),
+        )?;
+    }
+    Ok(found)
+}
