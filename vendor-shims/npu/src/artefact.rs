@@ -279,9 +279,9 @@ fn limit(limit: &'static str, value: u64, max: u64) -> Result<(), ShimError> {
 /// # Errors
 ///
 /// [`ShimError::Limit`].
-pub fn check_limits(ports: impl ExactSizeIterator<Item = usize>) -> Result<(), ShimError> {
+pub fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), ShimError> {
     limit("entries", ports.len() as u64, MAX_ENTRIES as u64)?;
-    ports.into_iter().try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
+    ports.try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
 }
 
 /// What holds for the entry points of any descriptor that anyone may have written, each told by name, rows and number of ports: there are as many as its head
