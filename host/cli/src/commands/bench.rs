@@ -110,9 +110,8 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         input,
     )?;
     let opened = opening.elapsed();
-    let fits = check(&model, &works, arguments.first_tokens);
+    check(&model, &works, arguments.first_tokens)?;
     let allocating = Instant::now();
-    fits?;
     let mut session = model.chain().session().map_err(Error::from)?;
     let session_time = allocating.elapsed();
     let handle = session.cancel_handle();
