@@ -236,6 +236,9 @@ fn open_for(
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }
+    if let Some(cache) = shardwright::user_cache_directory() {
+        options = options.remember_proofs(cache.join("proofs"));
+    }
     if let Some(compiled_from) = compiled_from {
         options = options.checkpoint(compiled_from);
     }

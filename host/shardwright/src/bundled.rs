@@ -8,7 +8,9 @@ use std::time::Instant;
 use shardwright_build::NoticeKind;
 use shardwright_runtime::bundle::{Bundle, BundleNotice, BundleNoticeKind, ChainEntry, ShardEntry, Verify};
 use shardwright_runtime::graph::target::TargetKind;
-use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimError, ShimInstance};
+use shardwright_runtime::shims::{
+    Artefact, Compatibility, Device, DeviceKind, Proofs, ShimError, ShimInstance,
+};
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
     SessionError, ShardDescription, ShardExecutor, ShimShard,
@@ -27,6 +29,7 @@ pub struct BundleOptions {
     isolation: Isolation,
     strict: bool,
     verify: bool,
+    proofs: Option<Proofs>,
     tokenizer_when_asked: bool,
     #[cfg(feature = "build")]
     checkpoint: Option<std::path::PathBuf>,
@@ -82,6 +85,15 @@ impl BundleOptions {
         self
     }
 
+    /// Remembers in `directory` which artefacts were proved to be undamaged, so that a start does not hash all of a model again: a file that
+    /// did not change since is taken as it is. Default: nothing is remembered and every artefact is hashed. Of no effect with
+    /// [`verify_all`](Self::verify_all).
+    #[must_use]
+    pub fn remember_proofs(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
+        self.proofs = Some(Proofs::kept_in(directory));
+        self
+    }
+
     /// The checkpoint the bundle was made of. Where a chain cannot be loaded and its plan says `just-in-time` of every shard, it is planned and
     /// compiled anew on this machine, which the placement record tells with its cost. Default: none, nothing is compiled.
     #[cfg(feature = "build")]
@@ -113,6 +125,7 @@ impl BundleOptions {
         let loader = Arc::new(Loader {
             shims: Shims::open(&search, self.isolation)?,
             bundle: Arc::clone(&bundle),
+            proofs: self.proofs.clone().filter(|_| !self.verify),
             threads: self.threads,
             #[cfg(feature = "build")]
             site: crate::just_in_time::Site {
@@ -161,6 +174,7 @@ impl BundleOptions {
 struct Loader {
     shims: Shims,
     bundle: Arc<Bundle>,
+    proofs: Option<Proofs>,
     threads: Option<u32>,
     /// With what a chain is compiled here, where its plan allows it.
     #[cfg(feature = "build")]
@@ -279,7 +293,12 @@ impl Loader {
         instance: &ShimInstance,
     ) -> Result<(ShardDescription, Box<dyn ShardExecutor>)> {
         let device = &shard.compiled_by.device;
-        let artefact = Artefact::open(&self.bundle.path(&shard.artefact)?).map_err(|error| {
+        let path = self.bundle.path(&shard.artefact)?;
+        let artefact = match &self.proofs {
+            Some(proofs) => Artefact::open_proved(&path, proofs),
+            None => Artefact::open(&path),
+        };
+        let artefact = artefact.map_err(|error| {
             let help = error.help().map(str::to_owned);
             Error::from_room(ErrorKind::Invalid, error, help)
         })?;

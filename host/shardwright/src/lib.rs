@@ -69,7 +69,7 @@ pub use bundled::BundleOptions;
 pub use error::{Error, ErrorKind, Result};
 pub use isolation::Isolation;
 pub use model::{EmbedOptions, Model, OpeningTimes};
-pub use search::SearchPath;
+pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
 pub use shardwright_runtime as runtime;
 pub use shardwright_runtime::{

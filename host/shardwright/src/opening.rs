@@ -39,7 +39,7 @@ use crate::making::Making;
 use crate::measuring;
 use crate::model::{BuiltOrigin, NextOf, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
-use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result};
+use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result, user_cache_directory};
 
 /// Context taken when none is asked for, where the model allows more: long enough for a conversation, small enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
@@ -1020,7 +1020,9 @@ impl PlannerTools {
             })
         };
         let trusted = trusted.iter().map(key).collect::<Result<_>>()?;
-        let cache = cache.or_else(user_cache).map(|directory| CompiledCache::new(directory.join("planners")));
+        let cache = cache
+            .or_else(user_cache_directory)
+            .map(|directory| CompiledCache::new(directory.join("planners")));
         Ok(PlannerTools { sandbox: Sandbox::new(EngineKind::Native)?, cache, trusted })
     }
 
@@ -1031,15 +1033,6 @@ impl PlannerTools {
     pub(crate) fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
         entry.load(&self.sandbox, self.cache.as_ref(), &self.trusted)
     }
-}
-
-/// `$XDG_CACHE_HOME/shardwright`, else `~/.cache/shardwright`.
-pub(crate) fn user_cache() -> Option<PathBuf> {
-    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
-    let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);
-    let home =
-        || std::env::var_os("HOME").map(PathBuf::from).and_then(absolute).map(|home| home.join(".cache"));
-    given.or_else(home).map(|directory| directory.join("shardwright"))
 }
 
 /// Adds a half to the first norm scale of the layer in the middle; gives that layer.

@@ -277,7 +277,7 @@ impl OpenOptions {
 
     /// Where made weights are kept.
     pub(crate) fn cache_directory_path(&self) -> Option<PathBuf> {
-        self.cache.clone().or_else(crate::opening::user_cache)
+        self.cache.clone().or_else(crate::user_cache_directory)
     }
 
     pub(crate) fn search(&self) -> SearchPath {

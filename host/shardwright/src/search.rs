@@ -32,3 +32,12 @@ impl SearchPath {
         }
     }
 }
+
+/// Where this user's programs keep what can be made again: `$XDG_CACHE_HOME/shardwright`, else `~/.cache/shardwright`.
+pub fn user_cache_directory() -> Option<PathBuf> {
+    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
+    let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);
+    let home =
+        || std::env::var_os("HOME").map(PathBuf::from).and_then(absolute).map(|home| home.join(".cache"));
+    given.or_else(home).map(|directory| directory.join("shardwright"))
+}

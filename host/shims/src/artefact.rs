@@ -16,6 +16,7 @@ use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
 
 use crate::container::{Container, ContainerError, Format, HeadAt, Writer, hexadecimal};
 use crate::interface::EntryInterface;
+use crate::proofs::Proofs;
 
 const MAGIC: [u8; 8] = *b"SWARTEF\0";
 
@@ -121,6 +122,11 @@ impl Artefact {
     /// Maps a file and checks its hash and what it says of itself. The file must not be changed while it is open.
     pub fn open(path: &Path) -> Result<Artefact, ArtefactError> {
         Artefact::from_container(Container::open(path, &FORMAT)?)
+    }
+
+    /// As [`Artefact::open`], but the hash of a file that `proofs` remember as it is now is not computed again.
+    pub fn open_proved(path: &Path, proofs: &Proofs) -> Result<Artefact, ArtefactError> {
+        Artefact::from_container(Container::open_proved(path, &FORMAT, proofs)?)
     }
 
     /// Maps a file and checks what it says of itself, not its hash: to be shown, never to be loaded.

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
+use crate::proofs::Proofs;
+
 /// Alignment of everything a shim may map on its own.
 pub(crate) const PAGE: u64 = 4096;
 
@@ -133,6 +135,15 @@ pub(crate) enum HeadAt {
     Back,
 }
 
+/// Whether the hash of a file is computed.
+#[derive(Clone, Copy)]
+enum Verify<'a> {
+    Always,
+    /// Not of a file that was proved before and did not change.
+    Unless(&'a Proofs),
+    Never,
+}
+
 /// A mapped container whose hash was checked.
 #[derive(Debug)]
 pub(crate) struct Container {
@@ -157,13 +168,24 @@ impl Container {
     pub(crate) fn open(path: &Path, format: &Format) -> Result<Container, ContainerError> {
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
-        Container::map(path, file, format, true)
+        Container::map(path, file, format, Verify::Always)
+    }
+
+    /// As [`Container::open`], but a file that `proofs` remember is not hashed again.
+    pub(crate) fn open_proved(
+        path: &Path,
+        format: &Format,
+        proofs: &Proofs,
+    ) -> Result<Container, ContainerError> {
+        let io = |source| ContainerError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        Container::map(path, file, format, Verify::Unless(proofs))
     }
 
     /// Maps a file without checking its hash: weights may be gigabytes, and it is only to be shown.
     pub(crate) fn open_unproved(path: &Path, format: &Format) -> Result<Container, ContainerError> {
         let file = File::open(path).map_err(|source| ContainerError::Io { path: path.to_owned(), source })?;
-        Container::map(path, file, format, false)
+        Container::map(path, file, format, Verify::Never)
     }
 
     /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed again: weights may be
@@ -172,11 +194,16 @@ impl Container {
         (path, file): (PathBuf, File),
         format: &Format,
     ) -> Result<Container, ContainerError> {
-        Container::map(&path, file, format, false)
+        Container::map(&path, file, format, Verify::Never)
     }
 
     /// `path` is for messages.
-    fn map(path: &Path, mut file: File, format: &Format, verify: bool) -> Result<Container, ContainerError> {
+    fn map(
+        path: &Path,
+        mut file: File,
+        format: &Format,
+        verify: Verify<'_>,
+    ) -> Result<Container, ContainerError> {
         let Format { magic, what, head_limit, head_at } = *format;
         let owned = || path.to_owned();
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
@@ -241,13 +268,23 @@ impl Container {
             return Err(ContainerError::Length { path: owned(), expected: found, found: map.len() as u64 });
         }
         let hash: [u8; 32] = number(&prefix, 32);
-        let sum = if verify { Sha256::digest(&map[PREFIX as usize..]).into() } else { hash };
+        let verify = match verify {
+            Verify::Unless(proofs) if proofs.hold(&file, &hash) => Verify::Never,
+            verify => verify,
+        };
+        let sum = match verify {
+            Verify::Never => hash,
+            _ => Sha256::digest(&map[PREFIX as usize..]).into(),
+        };
         if sum != hash {
             return Err(ContainerError::Hash {
                 path: owned(),
                 expected: hexadecimal(&hash),
                 found: hexadecimal(&sum),
             });
+        }
+        if let Verify::Unless(proofs) = verify {
+            proofs.note(&metadata, &file, &hash);
         }
         Ok(Container { path: owned(), file, map, head_at, head_length, hash })
     }

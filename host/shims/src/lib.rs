@@ -39,6 +39,7 @@ mod loaded;
 mod local;
 mod manifest;
 mod os;
+mod proofs;
 mod registry;
 mod shim;
 mod tables;
@@ -59,6 +60,7 @@ pub use isolated::{
 pub use layout::LayoutCheck;
 pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, Update};
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
+pub use proofs::Proofs;
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
 pub use shim::{

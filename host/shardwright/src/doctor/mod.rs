@@ -173,7 +173,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
 
 /// The limits kept in the user's cache. One that cannot be used is a problem: it is ignored until then.
 fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
-    let Some(cache) = crate::opening::user_cache() else { return Vec::new() };
+    let Some(cache) = crate::user_cache_directory() else { return Vec::new() };
     let folder = cache.join(crate::opening::LEARNED);
     let found = Learned::kept_in(folder.clone()).list().unwrap_or_else(|error| {
         let what = format!("{}: limits that were learned cannot be listed: {error}", folder.display());

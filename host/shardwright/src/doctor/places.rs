@@ -102,7 +102,7 @@ pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> 
 /// The folders of the user's cache, and where files of the moment go.
 pub(crate) fn caches() -> Vec<CacheReport> {
     let mut reports = Vec::new();
-    if let Some(cache) = crate::opening::user_cache() {
+    if let Some(cache) = crate::user_cache_directory() {
         let mut folders: Vec<PathBuf> = std::fs::read_dir(&cache)
             .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
             .unwrap_or_default();
