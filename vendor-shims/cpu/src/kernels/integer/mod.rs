@@ -195,7 +195,8 @@ pub fn integer_linear<const N: usize>(
     };
     if rows < MANY {
         // A task is a run of panels, read once from front to back.
-        let part = panels.div_ceil(threads * 4).max(if threads == 1 { panels } else { 4 }).max(1);
+        let part = if threads == 1 { panels } else { panels.div_ceil(threads * 4) };
+        let part = part.next_multiple_of(tile::STREAMS).max(tile::STREAMS);
         run(&|panels| panels.div_ceil(part), &|(operands, target), task, _| {
             let first = task * part;
             let panels = part.min(operands.weights.panels() - first);

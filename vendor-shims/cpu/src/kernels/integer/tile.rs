@@ -78,6 +78,9 @@ impl<const S: bool> Stored for Ready<S> {
     }
 }
 
+/// Panels that are read side by side for a single row.
+pub(super) const STREAMS: usize = 4;
+
 /// A row is one block, whose exact sum is the result.
 pub(super) const WHOLE: u8 = 0;
 /// Blocks have scales.
@@ -277,36 +280,66 @@ pub fn stream<D: Dot, W: Stored>(
     let bytes = operands.geometry.panel_bytes(operands.weights.kind);
     let weights = operands.weights.data[panel * bytes..][..panels * bytes].as_ptr();
     let mode = mode(&operands);
-    for index in 0..panels {
+    let mut index = 0;
+    while index < panels {
+        macro_rules! cover {
+            ($mode:ident, $row:expr, $rows:literal, $panels:literal, $chains:literal) => {
+                // SAFETY: the panels are within the weights by the slice above, `row + $rows` ≤ `rows`; a task has its own panels.
+                unsafe {
+                    let w = weights.add(index * bytes);
+                    tile::<D, W, $mode, $rows, $panels, $chains>(
+                        d, operands, $row, panel + index, w, bytes, target,
+                    )
+                }
+            };
+        }
+        // One row is bound by memory, which several streams read faster than one.
+        let several = const { !matches!(<D::F as Simd>::REGISTERS, Registers::None) };
+        if several && rows == 1 && panels - index >= STREAMS {
+            match mode {
+                WHOLE => cover!(WHOLE, 0, 1, 4, 1),
+                SCALED => cover!(SCALED, 0, 1, 4, 1),
+                _ => cover!(LONG, 0, 1, 4, 1),
+            }
+            index += STREAMS;
+            continue;
+        }
         let mut row = 0;
         while row < rows {
-            macro_rules! cover {
-                ($mode:ident, $rows:literal, $chains:literal) => {{
-                    // SAFETY: the panels are within the weights by the slice above, `row + $rows` ≤ `rows`; a task has its own panels.
-                    unsafe {
-                        let w = weights.add(index * bytes);
-                        tile::<D, W, $mode, $rows, 1, $chains>(d, operands, row, panel + index, w, bytes, target)
-                    }
-                    row += $rows;
-                }};
-            }
             // Conditions that are constant per level leave out the shapes that it does not use.
             if const { matches!(<D::F as Simd>::REGISTERS, Registers::None) } {
                 match mode {
-                    WHOLE => cover!(WHOLE, 1, 1),
-                    SCALED => cover!(SCALED, 1, 1),
-                    _ => cover!(LONG, 1, 1),
+                    WHOLE => cover!(WHOLE, row, 1, 1, 1),
+                    SCALED => cover!(SCALED, row, 1, 1, 1),
+                    _ => cover!(LONG, row, 1, 1, 1),
                 }
+                row += 1;
             } else {
-                match (mode, rows - row) {
-                    (WHOLE, 4..) => cover!(WHOLE, 4, 1),
-                    (WHOLE, _) => cover!(WHOLE, 1, 4),
-                    (SCALED, 2..) => cover!(SCALED, 2, 1),
-                    (SCALED, _) => cover!(SCALED, 1, 2),
-                    _ => cover!(LONG, 1, 1),
+                row += match (mode, rows - row) {
+                    (WHOLE, 4..) => {
+                        cover!(WHOLE, row, 4, 1, 1);
+                        4
+                    }
+                    (SCALED, 2..) => {
+                        cover!(SCALED, row, 2, 1, 1);
+                        2
+                    }
+                    (WHOLE, _) => {
+                        cover!(WHOLE, row, 1, 1, 4);
+                        1
+                    }
+                    (SCALED, _) => {
+                        cover!(SCALED, row, 1, 1, 2);
+                        1
+                    }
+                    _ => {
+                        cover!(LONG, row, 1, 1, 1);
+                        1
+                    }
                 }
             }
         }
+        index += 1;
     }
 }
 
