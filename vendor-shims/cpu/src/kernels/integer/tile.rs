@@ -78,6 +78,9 @@ impl<const S: bool> Stored for Ready<S> {
     }
 }
 
+/// Bytes that a stream is fetched ahead of its use: the processor fetches ahead within a page only. Measured: 1, 2 and 4 KiB are within
+/// a few per cent, without it a tenth is lost.
+const AHEAD: usize = 2048;
 /// Panels that are read side by side for a single row.
 pub(super) const STREAMS: usize = 4;
 
@@ -146,7 +149,11 @@ unsafe fn tile<
                 let bytes: [D::Bytes; PANELS] = std::array::from_fn(
                     #[inline(always)]
                     |p| unsafe {
-                        d.load(w.add(p * panel_bytes + (place / (4 * W::PARTS) + vector) * VECTOR))
+                        let at = w.add(p * panel_bytes + (place / (4 * W::PARTS) + vector) * VECTOR);
+                        if ROWS == 1 {
+                            d.prefetch(at.wrapping_add(AHEAD));
+                        }
+                        d.load(at)
                     },
                 );
                 for part in 0..W::PARTS {

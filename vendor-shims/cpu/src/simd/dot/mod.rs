@@ -49,6 +49,11 @@ pub unsafe trait Dot: Copy + Send + Sync {
     /// # Safety
     /// `source` is readable for as many bytes.
     unsafe fn load(self, source: *const u8) -> Self::Bytes;
+    /// Asks for the line of `address`, which need not be readable.
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        let _ = address;
+    }
     /// [`VECTOR`] bytes to `target`.
     ///
     /// # Safety
