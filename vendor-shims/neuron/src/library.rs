@@ -12,7 +12,7 @@
 //! Functions are bound one by one. One that is missing is an error with its name when it is needed ([`NeuronError::FunctionMissing`]), and one that came with a
 //! later version than the library says it is counts as missing.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -42,6 +42,9 @@ pub const PLATFORM_NAMES: [&str; 6] = [
 const SIMULATOR_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_describe";
 /// What the simulator said last on this thread.
 const MESSAGE_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_lastMessage";
+
+/// Makes a simulator play a processor, whose C string it takes.
+const PLAY_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_play";
 
 /// Where to look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +86,7 @@ pub struct SimulatorDescription {
 }
 
 type TextFunction = unsafe extern "C" fn() -> *const c_char;
+type PlayFunction = unsafe extern "C" fn(*const c_char);
 
 /// An opened library. It is never closed.
 #[derive(Debug)]
@@ -94,6 +98,7 @@ pub struct Library {
     magic: Option<i32>,
     simulator: Option<SimulatorDescription>,
     message: Option<TextFunction>,
+    play: Option<PlayFunction>,
 }
 
 impl Library {
@@ -165,6 +170,10 @@ impl Library {
             })
         });
         let message = text_function(MESSAGE_SYMBOL);
+        let found = symbol(PLAY_SYMBOL);
+        // SAFETY: as above, of this type.
+        let play =
+            (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, PlayFunction>(found) });
         steps.say(format!(
             "{} is version {version}, magic number {}{}",
             path.display(),
@@ -180,6 +189,7 @@ impl Library {
             magic,
             simulator,
             message,
+            play,
         }))
     }
 
@@ -206,6 +216,14 @@ impl Library {
     /// Set where it is a simulator and not the vendor's.
     pub fn simulator(&self) -> Option<&SimulatorDescription> {
         self.simulator.as_ref()
+    }
+
+    /// Has a simulator be this chip from now on, in this process, unless its configuration says otherwise; the vendor's library is not asked.
+    pub fn play(&self, soc: &str) {
+        if let (Some(play), Ok(soc)) = (self.play, CString::new(soc)) {
+            // SAFETY: the text outlives the call.
+            unsafe { play(soc.as_ptr()) }
+        }
     }
 
     /// For people: version, magic number, and whether it is a simulator.
@@ -359,6 +377,7 @@ mod tests {
             magic: Some(300),
             simulator: None,
             message: None,
+            play: None,
         }
     }
 

@@ -241,6 +241,8 @@ impl Shim for NeuronShim {
             );
             return Err(ShimError::CompilesOnly { device, help }.into());
         }
+        // This may be another process than the one that compiled.
+        driver.library().play(named.soc.name);
         Ok(Box::new(Shard::load(&driver, named.soc.name, artefact.bytes())?))
     }
 

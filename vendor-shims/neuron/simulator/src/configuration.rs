@@ -195,10 +195,20 @@ struct Read {
 
 static LAST: Mutex<Option<Read>> = Mutex::new(None);
 
+/// The processor that a client asked for.
+static PLAYED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Plays a processor from now on, where no file says which.
+pub fn play(soc: &str) {
+    *PLAYED.lock().unwrap_or_else(PoisonError::into_inner) = Some(soc.to_owned());
+}
+
 /// The configuration in force, or what is wrong with its file.
 pub fn current() -> Result<Arc<Configuration>, String> {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
-        return Ok(Arc::new(Configuration::default()));
+        let played = PLAYED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let otherwise = Configuration::default();
+        return Ok(Arc::new(Configuration { soc: played.unwrap_or(otherwise.soc), ..otherwise }));
     };
     let wrong = |problem: String| format!("{VARIABLE}: {}: {problem}", path.display());
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;

@@ -755,6 +755,21 @@ pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     })
 }
 
+/// Plays a processor from now on, unless a configuration file or the client's variable says which. Null and what is no UTF-8 are passed over.
+///
+/// # Safety
+/// `soc` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ShardwrightNeuronSimulator_play(soc: *const c_char) {
+    if soc.is_null() {
+        return;
+    }
+    // SAFETY: not null, and a C string by the caller's promise.
+    if let Ok(soc) = unsafe { CStr::from_ptr(soc) }.to_str() {
+        configuration::play(soc);
+    }
+}
+
 /// Why the last refused call on this thread was refused; empty if none was. The text stays until another call is refused on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_lastMessage() -> *const c_char {

@@ -135,6 +135,9 @@ pub struct Map<'a> {
     pub out: &'a mut [f32],
 }
 
+/// A task: of which map, which one, and on which thread.
+type MapTask<'t> = dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync + 't;
+
 /// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised once, and all maps are one job.
 ///
 /// # Panics
@@ -173,8 +176,7 @@ pub fn integer_linear<const N: usize>(
     let shared = pool.worth(rows as u64 * panels as u64 * (LANES * geometry.length) as u64 / CHEAPER);
     let threads = if shared { pool.threads() } else { 1 };
     // Tasks of one map after those of another.
-    let run = |tasks_of: &dyn Fn(usize) -> usize,
-               body: &(dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync)| {
+    let run = |tasks_of: &dyn Fn(usize) -> usize, body: &MapTask<'_>| {
         let mut ends = [0; N];
         let mut tasks = 0;
         for (end, map) in ends.iter_mut().zip(&maps) {
