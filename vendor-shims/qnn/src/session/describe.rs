@@ -31,7 +31,7 @@ pub struct BinaryDescription {
     pub soc_model: u32,
     /// Architecture of its processor, 81 for v81.
     pub arch: Option<u32>,
-    /// Its graphs.
+    /// Its graphs, by name.
     pub graphs: Vec<GraphDescription>,
 }
 
@@ -226,6 +226,9 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
     let stride = unsafe { graph_stride(info.graphs, count) };
     // SAFETY: the library keeps that many graphs, so far apart.
     let graphs = (0..count).map(|index| unsafe { read_graph(info.graphs.byte_add(index * stride)) });
+    let mut graphs = graphs.collect::<Result<Vec<_>>>()?;
+    // The library lists them in an order of its own, another one in another process.
+    graphs.sort_by(|a, b| a.name.cmp(&b.name));
     let metadata = info.metadata;
     let known = info.metadata_bytes as usize >= size_of::<ffi::ContextMetadata>() && !metadata.is_null();
     // SAFETY: not null and long enough.
@@ -238,7 +241,7 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
         blob_version: info.blob_version.to_string(),
         soc_model: info.soc_model,
         arch,
-        graphs: graphs.collect::<Result<_>>()?,
+        graphs,
     })
 }
 
