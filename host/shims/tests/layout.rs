@@ -158,8 +158,8 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
         &[
             (
                 "vendor-shims/abi/src/raw.rs",
-                "    pub deadline_nanoseconds: u64,\n}",
-                "    pub deadline_nanoseconds: u64,\n    pub later: u64,\n}",
+                "    pub largest_logits: u64,\n}",
+                "    pub largest_logits: u64,\n    pub later: u64,\n}",
             ),
             ("Cargo.toml", "version = \"0.1.0\"", "version = \"0.1.1\""),
         ],

@@ -52,7 +52,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* Which draft of that version: until the first tagged release the contract changes under one version number, together with all its
  * users. A host refuses a shim that was compiled from another draft. The number follows from the code of this file; a test says it. */
-#define SW_DRAFT 0x4fe38fa8u
+#define SW_DRAFT 0xaefae859u
 
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
@@ -647,6 +647,9 @@ typedef struct sw_run {
     const sw_bound *const *bounds; /* [host, call, null iff bound_count is 0] one per binding, in their order */
     uint64_t bound_count;
     uint64_t deadline_nanoseconds; /* from the call; 0: none */
+    /* 0: all logits are wanted. Otherwise only so many of the largest of every row, of equal ones those of lower index, and where they
+     * stand: every other may be less than it is, down to the least finite number, never more. A shim may ignore it. */
+    uint64_t largest_logits;
 } sw_run;
 
 /* ---- The table ------------------------------------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_void};
 use std::marker::PhantomData;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::OnceLock;
@@ -840,6 +841,7 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
             entry: run.entry as usize,
             rows: run.rows as usize,
             bound,
+            largest_logits: NonZeroUsize::new(usize::try_from(run.largest_logits).unwrap_or(usize::MAX)),
             control: Control { cancelled: &shard.cancelled, deadline },
         })
     })

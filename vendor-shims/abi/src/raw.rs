@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_void};
 use abi_stable::StableAbi;
 
 pub const SW_VERSION_0_1: u32 = 0x00000001;
-pub const SW_DRAFT: u32 = 0x4fe38fa8;
+pub const SW_DRAFT: u32 = 0xaefa_e859;
 pub const SW_DTYPE_F32: u32 = 1;
 pub const SW_DTYPE_F16: u32 = 2;
 pub const SW_DTYPE_BF16: u32 = 3;
@@ -668,6 +668,7 @@ pub struct SwRun {
     pub bounds: *const *const SwBound,
     pub bound_count: u64,
     pub deadline_nanoseconds: u64,
+    pub largest_logits: u64,
 }
 
 /// `sw_table`

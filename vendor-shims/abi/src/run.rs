@@ -1,3 +1,4 @@
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -37,6 +38,9 @@ pub struct Run<'a> {
     pub rows: usize,
     /// One per binding of the entry, in their order, each exactly as long as its binding says and aligned as it asks.
     pub bound: Vec<Bound<'a>>,
+    /// How many of the largest logits of every row are wanted, of equal ones those of lower index; every other may be less than it is, never
+    /// more. `None`: all of them. May be ignored.
+    pub largest_logits: Option<NonZeroUsize>,
     /// Cancellation and deadline.
     pub control: Control<'a>,
 }

@@ -219,6 +219,7 @@ fn run(shard: *mut SwShard, input: &[f32], output: &mut [f32], rows: u64) -> *mu
         bounds: pointers.as_ptr(),
         bound_count: 2,
         deadline_nanoseconds: 0,
+        largest_logits: 0,
     };
     // SAFETY: everything is alive and nothing overlaps.
     unsafe { enter().run.unwrap()(shard, &run) }
@@ -312,6 +313,7 @@ fn a_run_sees_what_is_bound_and_refuses_what_does_not_fit() {
             bounds: pointers.as_ptr(),
             bound_count: 2,
             deadline_nanoseconds: 0,
+            largest_logits: 0,
         };
         // SAFETY: everything is alive; the first binding is refused before anything is written.
         take(unsafe { enter().run.unwrap()(shard, &run) }).unwrap()

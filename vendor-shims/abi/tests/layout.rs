@@ -79,7 +79,7 @@ SwCompileOutput = "sw_compile_output" { size, context, write, head, progress, ca
 SwArtefact = "sw_artefact" { size, head, head_length, pointer, length, fd, reserved, fd_offset },
 SwImport = "sw_import" { size, kind, fd, fd_offset, handle, length },
 SwBound = "sw_bound" { size, buffer, pointer, offset, length },
-SwRun = "sw_run" { size, entry, rows, bounds, bound_count, deadline_nanoseconds },
+SwRun = "sw_run" { size, entry, rows, bounds, bound_count, deadline_nanoseconds, largest_logits },
 SwTable = "sw_table" { size, version, draft, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect },}
 
 fn header() -> String {

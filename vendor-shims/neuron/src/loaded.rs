@@ -238,7 +238,7 @@ impl LoadedShard for Shard {
     }
 
     fn run(&mut self, run: Run<'_>) -> Result<()> {
-        let Run { entry, rows, mut bound, control } = run;
+        let Run { entry, rows, mut bound, control, .. } = run;
         let count = self.entries.len();
         let Some(loaded) = self.entries.get_mut(entry) else {
             return Err(invalid(format!("entry {entry} of {count}")));

@@ -123,7 +123,7 @@ impl LoadedShard for Shard<'_> {
     }
 
     fn run(&mut self, run: Run<'_>) -> Result<()> {
-        let Run { entry, rows, mut bound, control } = run;
+        let Run { entry, rows, mut bound, control, .. } = run;
         let count = self.entries.len();
         let Some(loaded) = self.entries.get_mut(entry) else {
             return Err(ShimError::InvalidRun { reason: format!("entry {entry} of {count}") }.into());

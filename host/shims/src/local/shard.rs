@@ -199,6 +199,7 @@ impl LocalShard {
             // 0 means none in the contract: a deadline of zero is the shortest there is.
             deadline_nanoseconds: deadline
                 .map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)),
+            largest_logits: 0,
         };
         // SAFETY: pointers are as the contract says. Written memory overlaps nothing: `&mut` guarantees it for plain memory,
         // `_acquired` for buffers. The error came from this table.

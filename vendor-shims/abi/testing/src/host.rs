@@ -625,20 +625,41 @@ impl Loaded<'_> {
         rows: usize,
         bound: &mut HashMap<String, M>,
     ) -> Result<(), Failure> {
-        self.run_until(entry, rows, bound, 0)
+        self.run_with(entry, rows, bound, 0, 0)
+    }
+
+    /// The same, of whose logits only so many of the largest are looked at.
+    pub fn run_for_largest<M: Memory>(
+        &mut self,
+        entry: &str,
+        rows: usize,
+        bound: &mut HashMap<String, M>,
+        largest_logits: u64,
+    ) -> Result<(), Failure> {
+        self.run_with(entry, rows, bound, 0, largest_logits)
     }
 
     /// The same with a deadline on the monotonic clock.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such entry or a binding is missing in `bound`.
     pub fn run_until<M: Memory>(
         &mut self,
         entry: &str,
         rows: usize,
         bound: &mut HashMap<String, M>,
         deadline_nanoseconds: u64,
+    ) -> Result<(), Failure> {
+        self.run_with(entry, rows, bound, deadline_nanoseconds, 0)
+    }
+
+    /// # Panics
+    ///
+    /// When there is no such entry or a binding is missing in `bound`.
+    fn run_with<M: Memory>(
+        &mut self,
+        entry: &str,
+        rows: usize,
+        bound: &mut HashMap<String, M>,
+        deadline_nanoseconds: u64,
+        largest_logits: u64,
     ) -> Result<(), Failure> {
         let index = self.entries.iter().position(|(name, _)| name == entry).expect("an entry of that name");
         let bindings = self.entries[index].1.clone();
@@ -662,6 +683,7 @@ impl Loaded<'_> {
             bounds: pointers.as_ptr().cast(),
             bound_count: pointers.len() as u64,
             deadline_nanoseconds,
+            largest_logits,
         };
         // SAFETY: everything outlives the call; every memory is bound once.
         let error = unsafe { (self.host.table.run.expect("offered"))(self.shard, &run) };
