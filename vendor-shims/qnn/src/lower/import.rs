@@ -347,8 +347,15 @@ impl<'w> Importer<'_, 'w> {
             }
             false => (self.work.grouped(value, width), None),
         };
-        let shape = self.work.draft.shape(groups).to_vec();
+        let apart = self.work.draft.shape(groups).to_vec();
+        // Of f16 the library takes rows and heads as axes of their own, and computes most such extents wrongly.
+        let shape = match target {
+            Encoding::Half => vec![apart.iter().product::<u64>() / width, width],
+            _ => apart.clone(),
+        };
+        let groups = self.work.reshape(groups, &shape);
         let normed = self.work.act(kind, &[groups, gamma], shape, target);
+        let normed = self.work.reshape(normed, &apart);
         Ok(match layout {
             Some(layout) => self.together(normed, layout),
             None => self.work.reshape(normed, &whole),

@@ -2,6 +2,7 @@
 //! the contract says.
 
 mod estimates;
+mod halves;
 mod layers;
 mod odd;
 mod operations;

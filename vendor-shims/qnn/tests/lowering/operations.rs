@@ -243,18 +243,21 @@ fn along_rows() -> Vec<Trial> {
 fn norms() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (family, half) in FAMILIES {
-        for (width, offset, weighted, eight) in [
-            (96u64, 0.0, true, false),
-            (32, 0.0, true, false),
-            (32, 0.0, false, false),
-            (96, 1.0, true, false),
-            (32, 0.0, false, true),
+        for (rows, width, offset, weighted, eight) in [
+            (5u64, 96u64, 0.0, true, false),
+            (5, 32, 0.0, true, false),
+            (5, 32, 0.0, false, false),
+            (5, 96, 1.0, true, false),
+            (5, 32, 0.0, false, true),
+            (12, 96, 0.0, true, false),
+            (12, 32, 0.0, true, false),
+            (12, 32, 0.0, false, true),
         ] {
             if half && eight {
                 continue;
             }
-            let mut tables = Tables::new("trial", 5);
-            let x = tables.input("x", SW_ROLE_HIDDEN, &[5, 96], store(half, -6.0, 6.0));
+            let mut tables = Tables::new("trial", rows);
+            let x = tables.input("x", SW_ROLE_HIDDEN, &[rows, 96], store(half, -6.0, 6.0));
             let values = Random(3).values(width, -0.4, 1.5);
             let weight = weighted.then(|| Weight::stored("gamma", &[width], store(half, -0.4, 1.5), &values));
             let gamma: Vec<f64> = match &weight {
@@ -266,7 +269,9 @@ fn norms() -> Vec<Trial> {
             tables.nodes[0].attributes[2] = Attribute::Float("weight_offset", offset);
             tables.output("y", SW_ROLE_HIDDEN, y);
             trials.push(Trial {
-                name: format!("rms-norm {family} width {width} offset {offset} weight {weighted} u8 {eight}"),
+                name: format!(
+                    "rms-norm {family} rows {rows} width {width} offset {offset} weight {weighted} u8 {eight}"
+                ),
                 tables,
                 variants: Variants::default(),
                 ranges: vec![(-6.0, 6.0)],

@@ -247,6 +247,21 @@ impl Table {
         rms("RmsNorm a16 beta s32".to_owned(), "a16", a16(1.3), Some(fine), &[4, 64]);
         rms("RmsNorm a16 rank 3".to_owned(), "a16", a16(1.3), None, &[1, 4, 64]);
         rms("RmsNorm a16 rank 4".to_owned(), "a16", a16(1.3), None, &[1, 2, 2, 64]);
+        // Rows and heads as axes of their own, and as rows alone.
+        for act in ACTIVATIONS {
+            for dims in [
+                &[48, 64][..],
+                &[1, 1, 48, 64],
+                &[1, 8, 4, 64],
+                &[1, 9, 1, 64],
+                &[1, 12, 4, 64],
+                &[1, 4, 16, 64],
+                &[1, 4, 17, 64],
+                &[12, 4, 64],
+            ] {
+                rms(format!("RmsNorm {act} {dims:?}"), act, activation(act, 1.3), None, dims);
+            }
+        }
 
         let mut softmax = |name: String, input: Kind, output: Kind| {
             let mut case = Case::new("");
