@@ -21,7 +21,7 @@ const fn case(checkpoint: &'static str, formats: &'static str, pieces: u32) -> C
     Case { checkpoint, formats, pieces, soc: "sm8850" }
 }
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     case(DEMO_MODEL, W8, 1),
     case(DEMO_MODEL, W8, 2),
     case(DEMO_MODEL, W8, 3),
@@ -36,6 +36,7 @@ const CASES: [Case; 16] = [
     case(RANDOM, W8, 1),
     case(RANDOM, W8, 2),
     case(RANDOM, W8, 3),
+    case(RANDOM, F16, 2),
     case(RANDOM, W4, 2),
     case(RANDOM, MIX, 2),
 ];
