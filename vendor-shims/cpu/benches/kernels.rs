@@ -1,9 +1,11 @@
 //! Prints what the kernels reach on this machine, after checking that they give the bits of the scalar twin.
 //!
-//! `cargo bench -p shardwright-shim-cpu [-- [read | integer | linear | attention]… [THREADS…]]`
+//! `cargo bench -p shardwright-shim-cpu [-- [read | integer | head | linear | attention]… [THREADS…]]`
 //!
 //! `integer` multiplies what the matrices of one token multiply, in the shapes of Gemma 3 270M and 1B and in memory of their size, so that one
 //! row is bound by memory as it is in a model. The same memory is read beside it, before and after.
+//!
+//! `head` finds the largest logits of heads in two parts, beside all logits of them and of whole bytes.
 //!
 //! Timings of one thread count the time on the core, so they hold on a busy machine; the others are by the clock.
 //!
@@ -15,8 +17,11 @@ use std::time::Instant;
 
 use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
 use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
+use shardwright_shim_cpu::kernels::integer::split::{
+    Split, pack_high, pack_low, panel_bytes, scratch_values as split_scratch, split_linear,
+};
 use shardwright_shim_cpu::kernels::integer::{
-    Geometry, IntegerType, Map, Tiles, integer_linear, scratch_values as integer_scratch,
+    Geometry, IntegerType, Map, Tiles, integer_linear, pack_tiles, scratch_values as integer_scratch,
 };
 use shardwright_shim_cpu::kernels::linear::{PanelData, Panels, Scales, linear, packed_elements};
 use shardwright_shim_cpu::pool::Pool;
@@ -213,6 +218,74 @@ fn thread_counts() -> Vec<usize> {
     if asked.is_empty() { vec![1, 2] } else { asked }
 }
 
+/// Roughly normal, within −127 and 127: three of four deviations of rows that are scaled to their largest.
+fn normal(count: usize) -> Vec<i8> {
+    let uniform = values(4 * count);
+    let sum = |four: &[f32]| four.iter().sum::<f32>() / 4.0 * 127.0;
+    uniform.chunks_exact(4).map(|four| sum(four) as i8).collect()
+}
+
+fn heads() {
+    const OUTPUTS: usize = 262_144;
+    for inputs in [640, 1152, 1536] {
+        let raw = normal(inputs * OUTPUTS);
+        let geometry = Geometry::new(inputs, None);
+        let (whole, part) = (geometry.panel_bytes(IntegerType::I8), panel_bytes(inputs));
+        let mut data = vec![0; OUTPUTS / LANES * whole];
+        let mut high = vec![0; OUTPUTS / LANES * part];
+        let (mut low, mut spread) = (vec![0; OUTPUTS * inputs / 2], vec![0; OUTPUTS]);
+        for (panel, rows) in raw.chunks(LANES * inputs).enumerate() {
+            pack_tiles(IntegerType::I8, geometry, rows, &mut data[panel * whole..][..whole]);
+            pack_high(rows, inputs, &mut high[panel * part..][..part]);
+        }
+        for ((row, low), spread) in raw.chunks(inputs).zip(low.chunks_mut(inputs / 2)).zip(&mut spread) {
+            *spread = pack_low(row, low);
+        }
+        let scales: Vec<f32> = values(OUTPUTS).iter().map(|value| 1e-3 + value.abs() * 1e-5).collect();
+        let split =
+            Split { high: &high, low: &low, spread: &spread, scales: &scales, inputs, outputs: OUTPUTS };
+        let tiles = Tiles {
+            kind: IntegerType::I8,
+            data: &data,
+            scales: Scales::PerOutput(&scales),
+            inputs,
+            outputs: OUTPUTS,
+        };
+        let x: Vec<f32> = normal(inputs).iter().map(|value| f32::from(*value)).collect();
+        let (level, dot) = (Level::detect(), DotLevel::within(Level::detect()));
+        for threads in thread_counts() {
+            let pool = Pool::new(threads);
+            let mut scratch = vec![0.0; integer_scratch(geometry, 1, threads).expect("small")];
+            let mut expected = vec![0.0; OUTPUTS];
+            let plain = best(threads, || {
+                let map = Map { weights: tiles, bias: None, out: &mut expected };
+                integer_linear(level, dot, &pool, &x, [Some(map)], 1, &mut scratch);
+            });
+            let mut scratch = vec![0.0; split_scratch(inputs, threads).expect("small")];
+            let mut out = vec![0.0; OUTPUTS];
+            let mut order: Vec<f32> = expected.clone();
+            order.sort_by(|a, b| b.total_cmp(a));
+            print!("head {inputs}x{OUTPUTS} {threads} threads: whole {:.2} ms", plain * 1e3);
+            for wanted in [0, 1, 64] {
+                let largest = std::num::NonZeroUsize::new(wanted);
+                let seconds = best(threads, || {
+                    split_linear(level, dot, &pool, &x, split, largest, &mut scratch, &mut out);
+                });
+                match wanted {
+                    0 => assert!(out == expected, "all logits are those of whole bytes"),
+                    _ => {
+                        out.sort_by(|a, b| b.total_cmp(a));
+                        assert_eq!(out[..wanted], order[..wanted]);
+                    }
+                }
+                let what = if wanted == 0 { "all".to_owned() } else { format!("largest {wanted}") };
+                print!(", {what} {:.2} ms ({:.2}x)", seconds * 1e3, plain / seconds);
+            }
+            println!();
+        }
+    }
+}
+
 fn main() {
     let chosen = |name: &str| {
         let mut words = std::env::args()
@@ -221,8 +294,13 @@ fn main() {
             .peekable();
         words.peek().is_none() || words.any(|word| word == name)
     };
-    let sections: [(&str, fn()); 4] =
-        [("read", reads), ("integer", integers), ("linear", linears), ("attention", attentions)];
+    let sections: [(&str, fn()); 5] = [
+        ("read", reads),
+        ("integer", integers),
+        ("head", heads),
+        ("linear", linears),
+        ("attention", attentions),
+    ];
     sections.into_iter().filter(|(name, _)| chosen(name)).for_each(|(_, section)| section());
 }
 

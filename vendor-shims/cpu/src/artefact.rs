@@ -19,12 +19,12 @@
 use std::collections::BTreeSet;
 
 use crate::error::CpuError;
-use crate::program::{PackedScales, Program, Step, decode, encode};
+use crate::program::{PackedScales, PackedSplit, Program, Step, decode, encode};
 
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
 /// Version of the layout and of the program's encoding.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
@@ -216,6 +216,9 @@ pub fn head(program: &Program) -> Vec<u8> {
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {
         let lying: Vec<(&str, PackedScales, &str)> = match step {
             Step::Linear { weights, .. } => vec![(weights.kind.name(), weights.scales, "")],
+            Step::SplitLinear { weights: PackedSplit { scales: offset, .. }, .. } => {
+                vec![("i8", PackedScales::PerOutput { offset: *offset }, "-split")]
+            }
             Step::DynamicLinear { maps, .. } => {
                 maps.iter().map(|map| (map.weights.kind.name(), map.weights.scales, "-tiles")).collect()
             }

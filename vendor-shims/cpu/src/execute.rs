@@ -1,5 +1,6 @@
 //! Runs a checked program over bound memory.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, typed};
@@ -9,6 +10,7 @@ use crate::error::CpuError;
 use crate::kernels::attention::{self, Operands, Visible};
 use crate::kernels::elementwise::{binary, gated, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
+use crate::kernels::integer::split::{Split, split_linear};
 use crate::kernels::integer::{self, Map, Tiles, integer_linear};
 use crate::kernels::linear::{self, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
@@ -17,7 +19,7 @@ use crate::kernels::rotary::{rope, rotary_table};
 use crate::kernels::shape::{state_update, strided_copy};
 use crate::pool::Pool;
 use crate::program::{
-    AttentionKeys, DynamicMap, Entry, MAX_MAPS, MAX_VALUES, Operand, PackedScales, PackedTiles,
+    AttentionKeys, DynamicMap, Entry, MAX_MAPS, MAX_VALUES, Operand, PackedScales, PackedSplit, PackedTiles,
     PackedWeights, Place, Program, Step, VALUE_BYTES,
 };
 use crate::simd::Level;
@@ -172,6 +174,7 @@ impl<'m> Engine<'m> {
             visible: &mut self.visible,
             blocks: &mut self.blocks,
             rows,
+            largest: run.largest_logits,
         };
         stage.steps(run.control)
     }
@@ -205,6 +208,9 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
             let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
             integer::scratch_values(maps.first()?.weights.geometry(), rows, threads)
         }
+        Step::SplitLinear { weights, .. } => {
+            integer::split::scratch_values(usize::try_from(weights.inputs).ok()?, threads)
+        }
         _ => Some(0),
     }
 }
@@ -235,6 +241,14 @@ fn tiles<'m>(section: &'m [u8], weights: &PackedTiles) -> Result<Tiles<'m>, Erro
         inputs: weights.inputs as usize,
         outputs: weights.outputs as usize,
     })
+}
+
+/// As [`packed`], of weights in two parts.
+fn split<'m>(section: &'m [u8], weights: &PackedSplit) -> Result<Split<'m>, Error> {
+    let [high, low, spread, scales] =
+        weights.parts().map(|(offset, bytes)| &section[offset as usize..][..bytes as usize]);
+    let (inputs, outputs) = (weights.inputs as usize, weights.outputs as usize);
+    Ok(Split { high, low, spread, scales: typed(scales)?, inputs, outputs })
 }
 
 fn packed_scales(section: &[u8], scales: PackedScales, bytes: u64) -> Result<Scales<'_>, Error> {
@@ -334,6 +348,7 @@ struct Stage<'r, 'e> {
     visible: &'e mut Vec<Visible>,
     blocks: &'e mut Vec<attention::Block>,
     rows: usize,
+    largest: Option<NonZeroUsize>,
 }
 
 impl Stage<'_, '_> {
@@ -364,6 +379,10 @@ impl Stage<'_, '_> {
                     *slot = Some(Map { weights, bias: bias.as_ref().map(read), out: write(out) });
                 }
                 integer_linear(level, dot, pool, read(x), all, rows.at(valid), self.scratch);
+            }
+            Step::SplitLinear { x, weights, out } => {
+                let split = split(self.weights, weights)?;
+                split_linear(level, dot, pool, read(x), split, self.largest, self.scratch, write(out));
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
                 let sizes =

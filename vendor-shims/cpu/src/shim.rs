@@ -154,7 +154,7 @@ impl Shim for CpuShim {
             let value = order.entries().len() as u64;
             return Err(CpuError::Limit { limit: "entries", value, max: MAX_ENTRIES }.into());
         }
-        let mut weights = Weights::default();
+        let mut weights = Weights::new(order.entries().all(|entry| entry.rows() == 1));
         let mut program = Program { threads, entries: Vec::new() };
         for (index, entry) in order.entries().enumerate() {
             output.progress(0, "lowering")?;

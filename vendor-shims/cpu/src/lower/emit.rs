@@ -1,5 +1,7 @@
 use std::collections::HashSet;
 
+use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
+
 use super::fuse::{Fusion, Taken, pairs};
 use super::graph::{Graph, Source};
 use super::recognise::{Operation, Refusal, recognise};
@@ -256,6 +258,13 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
+    /// Whether a tensor is logits and nothing else: they leave as they are, and nobody reads what a run may leave out.
+    fn is_logits(&self, tensor: u32, out: Operand) -> bool {
+        let leaves = matches!(out.place, Place::Bound(port) if self.storage.ports[port as usize].role == SW_ROLE_LOGITS);
+        let read = self.graph.nodes.iter().any(|node| node.inputs().flatten().any(|input| input == tensor));
+        leaves && !read && self.graph.entry.outputs().filter(|port| port.tensor() == tensor).count() == 1
+    }
+
     /// A map of quantised rows, joined with the step before when that maps the same rows.
     fn dynamic_map(&mut self, x: Operand, rows: Extent, map: DynamicMap) {
         if let Some(Step::DynamicLinear { x: before, rows: of, maps }) = self.steps.last_mut()
@@ -293,6 +302,14 @@ impl Emit<'_, '_> {
                 };
                 let (x, bias) = (self.input(index, 0)?, self.optional(index, 2)?);
                 let rows = self.extent(out_tensor, groups);
+                if dynamic
+                    && bias.is_none()
+                    && self.is_logits(out_tensor, out)
+                    && let Some(weights) = self.weights.split(weight)?
+                {
+                    self.steps.push(Step::SplitLinear { x, weights, out });
+                    return Ok(());
+                }
                 if dynamic {
                     let weights = self.weights.tiles(weight)?;
                     self.dynamic_map(x, rows, DynamicMap { weights, bias, out });

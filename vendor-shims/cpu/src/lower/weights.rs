@@ -4,9 +4,12 @@ use shardwright_shim_abi::WeightView;
 
 use super::constant::{Constant, Scaling};
 use crate::error::CpuError;
+use crate::kernels::integer::split::{Split, pack_high, pack_low, panel_bytes};
 use crate::kernels::integer::{Geometry, IntegerType, pack_tiles};
 use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
-use crate::program::{MAX_VALUES, Operand, PackedScales, PackedTiles, PackedWeights, Place, VALUE_BYTES};
+use crate::program::{
+    MAX_VALUES, Operand, PackedScales, PackedSplit, PackedTiles, PackedWeights, Place, VALUE_BYTES,
+};
 use crate::simd::LANES;
 
 /// Packed matrices start on pages, so that each can be mapped, locked or dropped alone.
@@ -24,6 +27,8 @@ pub struct Weights<'a> {
     /// Constants that were looked at as a whole, by identity of the weight.
     complete: HashMap<usize, Constant<'a>>,
     length: u64,
+    /// Whether all entries have one row.
+    single: bool,
 }
 
 struct Item<'a> {
@@ -48,6 +53,24 @@ enum Form<'a> {
         geometry: Geometry,
         outputs: usize,
     },
+    /// The first parts of signed bytes, in panels.
+    HighParts {
+        constant: Constant<'a>,
+        inputs: usize,
+        outputs: usize,
+    },
+    /// The second parts, row by row.
+    LowParts {
+        constant: Constant<'a>,
+        inputs: usize,
+        outputs: usize,
+    },
+    /// How far second parts are from their middle.
+    Spreads {
+        constant: Constant<'a>,
+        inputs: usize,
+        outputs: usize,
+    },
     /// The scales of a matrix, one per output.
     OutputScales {
         constant: Constant<'a>,
@@ -70,12 +93,20 @@ enum Form<'a> {
 enum Key {
     Panels { weight: usize, by_columns: bool, kind: PanelType },
     Tiles { weight: usize },
+    HighParts { weight: usize },
+    LowParts { weight: usize },
+    Spreads { weight: usize },
     Scales { weight: usize },
     Wide { weight: usize },
     Literal(Vec<u32>),
 }
 
 impl<'a> Weights<'a> {
+    /// None yet, for entries that all have one row, or not.
+    pub fn new(single: bool) -> Self {
+        Weights { single, ..Weights::default() }
+    }
+
     /// Bytes of the section.
     pub fn length(&self) -> u64 {
         self.length
@@ -168,6 +199,43 @@ impl<'a> Weights<'a> {
         Ok(PackedTiles { offset, kind, scales, inputs, outputs })
     }
 
+    /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it is one that can be split. Several rows take whole bytes, and
+    /// nothing lies here twice.
+    pub fn split(&mut self, weight: WeightView<'a>) -> Result<Option<PackedSplit>, CpuError> {
+        let constant = self.complete(weight)?;
+        let &[outputs, inputs] = weight.shape() else { return Ok(None) };
+        let whole = !matches!(constant.scaling(), Some(Scaling::Block { .. }));
+        if constant.integers() != Ok(IntegerType::I8) || !whole || !self.single || !Split::takes(inputs) {
+            return Ok(None);
+        }
+        let identity = weight.identity();
+        let dimensions = (inputs as usize, outputs as usize);
+        // The lengths follow from the dimensions alone.
+        let lengths = PackedSplit { high: 0, low: 0, spread: 0, scales: 0, inputs, outputs }.parts();
+        let [(_, high), (_, low), (_, spread), _] = lengths;
+        let (inputs_here, outputs_here) = dimensions;
+        let high = self.place(Key::HighParts { weight: identity }, high, PAGE, || Form::HighParts {
+            constant,
+            inputs: inputs_here,
+            outputs: outputs_here,
+        })?;
+        let low = self.place(Key::LowParts { weight: identity }, low, PAGE, || Form::LowParts {
+            constant,
+            inputs: inputs_here,
+            outputs: outputs_here,
+        })?;
+        let spread = self.place(Key::Spreads { weight: identity }, spread, LINE, || Form::Spreads {
+            constant,
+            inputs: inputs_here,
+            outputs: outputs_here,
+        })?;
+        let PackedScales::PerOutput { offset: scales } = self.scales(identity, constant, inputs, outputs)?
+        else {
+            return Ok(None);
+        };
+        Ok(Some(PackedSplit { high, low, spread, scales, inputs, outputs }))
+    }
+
     /// The scales of integers, per output or per block.
     fn scales(
         &mut self,
@@ -255,6 +323,15 @@ impl<'a> Weights<'a> {
                 Form::Tiles { constant, kind, geometry, outputs } => {
                     tiles(constant, *kind, *geometry, *outputs, &mut give)?;
                 }
+                Form::HighParts { constant, inputs, outputs } => {
+                    high_parts(constant, *inputs, *outputs, &mut give)?;
+                }
+                Form::LowParts { constant, inputs, outputs } => {
+                    low_parts(constant, *inputs, *outputs, |low, _| give(low))?;
+                }
+                Form::Spreads { constant, inputs, outputs } => {
+                    low_parts(constant, *inputs, *outputs, |_, spread| give(&[spread]))?;
+                }
                 Form::Panels { constant, kind, inputs, outputs, by_columns } => {
                     panels(constant, *kind, *inputs, *outputs, *by_columns, &mut give)?;
                 }
@@ -287,6 +364,42 @@ fn tiles<E: From<CpuError>>(
         }
         pack_tiles(kind, geometry, rows, &mut panel);
         give(&panel)?;
+    }
+    Ok(())
+}
+
+/// Writes the first parts of signed bytes, panel by panel.
+fn high_parts<E: From<CpuError>>(
+    constant: &Constant<'_>,
+    inputs: usize,
+    outputs: usize,
+    mut give: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut panel = vec![0u8; panel_bytes(inputs)];
+    let mut rows = vec![0i8; LANES * inputs];
+    for index in 0..outputs.div_ceil(LANES) {
+        let rows = &mut rows[..LANES.min(outputs - index * LANES) * inputs];
+        for (lane, row) in rows.chunks_exact_mut(inputs).enumerate() {
+            constant.read_integers(index * LANES + lane, row)?;
+        }
+        pack_high(rows, inputs, &mut panel);
+        give(&panel)?;
+    }
+    Ok(())
+}
+
+/// Gives the second parts of every row, and the row's spread.
+fn low_parts<E: From<CpuError>>(
+    constant: &Constant<'_>,
+    inputs: usize,
+    outputs: usize,
+    mut give: impl FnMut(&[u8], u8) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut row, mut low) = (vec![0i8; inputs], vec![0u8; inputs / 2]);
+    for index in 0..outputs {
+        constant.read_integers(index, &mut row)?;
+        let spread = pack_low(&row, &mut low);
+        give(&low, spread)?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::kernels::elementwise::Broadcast;
 use crate::kernels::encoding::Element;
+use crate::kernels::integer::split::Split;
 use crate::kernels::linear::PanelType;
 use crate::simd::LANES;
 
@@ -173,6 +174,18 @@ impl Bounds<'_> {
             .map_err(|reason| format!("{weights:?} {reason}"))
     }
 
+    fn split(&self, weights: &PackedSplit) -> Checked {
+        ensure(Split::takes(weights.inputs), || format!("{} inputs in two parts", weights.inputs))?;
+        product(&[weights.outputs.div_ceil(LANES as u64), LANES as u64, weights.inputs])?;
+        for (offset, bytes) in weights.parts() {
+            let end = offset.checked_add(bytes);
+            ensure(end.is_some_and(|end| end <= self.constants) && offset % 64 == 0, || {
+                format!("{weights:?} reach beyond {} bytes", self.constants)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Weights and scales of so many bytes lie within the weight section.
     fn in_section(&self, weights: u64, scales: PackedScales, bytes: [u64; 2]) -> Checked {
         let scales = match scales {
@@ -226,6 +239,10 @@ impl Bounds<'_> {
                     }
                 }
                 Ok(())
+            }
+            Step::SplitLinear { x, weights, out } => {
+                self.split(weights)?;
+                self.linear(*x, Extent::Fixed(1), [weights.inputs, weights.outputs], None, *out)
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], batch, .. } => {
                 let (batches, reach_a, reach_b) = self.broadcast(batch)?;

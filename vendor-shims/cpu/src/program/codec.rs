@@ -192,6 +192,7 @@ macro_rules! coded_struct {
 coded_struct!(Operand { place, offset, elements });
 coded_struct!(PackedWeights { offset, kind, scales, inputs, outputs });
 coded_struct!(PackedTiles { offset, kind, scales, inputs, outputs });
+coded_struct!(PackedSplit { high, low, spread, scales, inputs, outputs });
 coded_struct!(DynamicMap { weights, bias, out });
 coded_struct!(RmsNorm { width, eps, offset });
 coded_struct!(Heads { heads, kv_heads, head_dim, scale, softcap });
@@ -262,6 +263,7 @@ coded_enum!(Step {
     16 => Encode { x, count, target },
     17 => Nearest { encoding, count, values },
     18 => Gated { kind, gate, up, count, out },
+    19 => SplitLinear { x, weights, out },
 });
 
 /// The program's bytes; equal programs give equal bytes.

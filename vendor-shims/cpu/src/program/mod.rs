@@ -9,8 +9,8 @@ mod step;
 
 pub use codec::{Reader, decode, encode};
 pub use step::{
-    AttentionKeys, DynamicMap, Extent, MAX_MAPS, Operand, PackedScales, PackedTiles, PackedWeights, Place,
-    Step,
+    AttentionKeys, DynamicMap, Extent, MAX_MAPS, Operand, PackedScales, PackedSplit, PackedTiles,
+    PackedWeights, Place, Step,
 };
 
 use crate::kernels::encoding::Encoding;

@@ -1,6 +1,7 @@
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Gate, Unary};
 use crate::kernels::encoding::Encoding;
+use crate::kernels::integer::split::panel_bytes;
 use crate::kernels::integer::{Geometry, IntegerType};
 use crate::kernels::linear::PanelType;
 use crate::kernels::norm::RmsNorm;
@@ -146,6 +147,36 @@ impl PackedTiles {
     }
 }
 
+/// Signed bytes in two parts in the weight section; see [`split`](crate::kernels::integer::split).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedSplit {
+    /// First byte of the first parts in the section.
+    pub high: u64,
+    /// First byte of the second parts.
+    pub low: u64,
+    /// First byte of the spreads.
+    pub spread: u64,
+    /// First byte of the scales, a binary32 per output.
+    pub scales: u64,
+    /// Inputs.
+    pub inputs: u64,
+    /// Outputs.
+    pub outputs: u64,
+}
+
+impl PackedSplit {
+    /// Where the four parts begin, and how many bytes each has; of dimensions that were checked.
+    pub fn parts(&self) -> [(u64, u64); 4] {
+        let panel = panel_bytes(self.inputs as usize) as u64;
+        [
+            (self.high, self.outputs.div_ceil(LANES as u64) * panel),
+            (self.low, self.outputs * (self.inputs / 2)),
+            (self.spread, self.outputs),
+            (self.scales, self.outputs * 4),
+        ]
+    }
+}
+
 /// Most maps that share the rows they read.
 pub const MAX_MAPS: usize = 4;
 
@@ -199,6 +230,15 @@ pub enum Step {
         rows: Extent,
         /// 1 to [`MAX_MAPS`] maps, whose weights cut the inputs into the same blocks.
         maps: Vec<DynamicMap>,
+    },
+    /// As [`Step::DynamicLinear`] of one row and one map to logits, of which a run may want only the largest.
+    SplitLinear {
+        /// `[inputs]`
+        x: Operand,
+        /// Packed `[outputs, inputs]`.
+        weights: PackedSplit,
+        /// `[outputs]`
+        out: Operand,
     },
     /// Batched product of two computed matrices; the right one is packed in scratch memory.
     MatMul {

@@ -15,6 +15,7 @@
 mod amx;
 pub mod pack;
 mod quantise;
+pub mod split;
 mod tile;
 
 pub use pack::{Geometry, IntegerType, pack_tiles};

@@ -132,7 +132,7 @@ unsafe fn tile<
     let mut values = [[f.splat(0.0); PANELS]; ROWS];
     let mut lanes = [[[0i32; LANES]; PANELS]; ROWS];
     let mut totals = [[[0.0f64; LANES]; PANELS]; ROWS];
-    let mut place = 0;
+    let (mut place, mut ahead) = (0, AHEAD);
     for block in 0..if MODE == WHOLE { 1 } else { blocks } {
         let end = if MODE == WHOLE { length } else { place + geometry.places(block) };
         let mut sums = [[[d.splat(0); CHAINS]; PANELS]; ROWS];
@@ -144,6 +144,10 @@ unsafe fn tile<
             }
         }
         while place < end {
+            // What follows the end of a panel is read by its neighbour; what this stream reads next follows the last of them.
+            if ROWS == 1 && place * LANES / W::PARTS + AHEAD >= panel_bytes {
+                ahead = AHEAD + (PANELS - 1) * panel_bytes;
+            }
             for vector in 0..4 / W::PARTS {
                 // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, and `place` is a multiple of it within the panel.
                 let bytes: [D::Bytes; PANELS] = std::array::from_fn(
@@ -151,7 +155,7 @@ unsafe fn tile<
                     |p| unsafe {
                         let at = w.add(p * panel_bytes + (place / (4 * W::PARTS) + vector) * VECTOR);
                         if ROWS == 1 {
-                            d.prefetch(at.wrapping_add(AHEAD));
+                            d.prefetch(at.wrapping_add(ahead));
                         }
                         d.load(at)
                     },
@@ -214,6 +218,12 @@ unsafe fn tile<
     }
 }
 
+/// A result from an exact sum.
+#[inline(always)]
+pub(super) fn value(sum: f64, row_scale: f64, scale: f32, bias: f32) -> f32 {
+    (sum * (row_scale * f64::from(scale)) + f64::from(bias)) as f32
+}
+
 /// Results of one row and panel from exact sums.
 #[inline(always)]
 pub(super) fn finish(
@@ -231,18 +241,16 @@ pub(super) fn finish(
     let out = unsafe { target.out.part(row * target.stride + column, columns) };
     let scales = &scales[column..column + columns];
     let bias = operands.bias.map(|bias| &bias[column..column + columns]);
-    let value =
-        |sum: f64, scale: f32, bias: f32| (sum * (row_scale * f64::from(scale)) + f64::from(bias)) as f32;
     // Whole panels have a length the compiler knows.
     match (<&mut [f32; LANES]>::try_from(&mut *out), <&[f32; LANES]>::try_from(scales), bias) {
         (Ok(out), Ok(scales), None) => {
             for lane in 0..LANES {
-                out[lane] = value(sums[lane], scales[lane], 0.0);
+                out[lane] = value(sums[lane], row_scale, scales[lane], 0.0);
             }
         }
         _ => {
             for lane in 0..columns {
-                out[lane] = value(sums[lane], scales[lane], bias.map_or(0.0, |bias| bias[lane]));
+                out[lane] = value(sums[lane], row_scale, scales[lane], bias.map_or(0.0, |bias| bias[lane]));
             }
         }
     }

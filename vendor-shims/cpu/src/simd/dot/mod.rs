@@ -70,10 +70,16 @@ pub unsafe trait Dot: Copy + Send + Sync {
     unsafe fn quad(self, source: *const i8) -> Self::Quad;
     /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of bytes that [`Dot::signed`] gave.
     fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
-    /// As [`Dot::dot`], of bytes within 0 and 15.
+    /// Bytes within 0 and 15, each plus 16 where bit `part` of the byte of `bits` is set.
+    fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes;
+    /// As [`Dot::dot`], of bytes within 0 and 31.
     fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
+    /// `sums[i] + Σ w[4i + j] · q[4i + j]`, wrapping, of bytes within 0 and 31 and signed bytes as they are stored, none of them −128.
+    fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums;
     /// The nearest values, ties to even.
     fn widen(self, sums: Self::Sums) -> <Self::F as Simd>::V;
+    /// The sum of the sums, wrapping.
+    fn total(self, sums: Self::Sums) -> i32;
     /// The sums themselves.
     fn lanes(self, sums: Self::Sums) -> [i32; 16];
 }

@@ -135,6 +135,25 @@ macro_rules! quarters {
                 }
             }
             #[inline(always)]
+            fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+                // SAFETY: `self` proves Advanced SIMD.
+                let one = |at: usize| unsafe {
+                    let bits = bits[at];
+                    let shifted = match part {
+                        0 => vshlq_n_u8::<4>(bits),
+                        1 => vshlq_n_u8::<3>(bits),
+                        2 => vshlq_n_u8::<2>(bits),
+                        3 => vshlq_n_u8::<1>(bits),
+                        4 => bits,
+                        5 => vshrq_n_u8::<1>(bits),
+                        6 => vshrq_n_u8::<2>(bits),
+                        _ => vshrq_n_u8::<3>(bits),
+                    };
+                    vorrq_u8(small[at], vandq_u8(shifted, vdupq_n_u8(16)))
+                };
+                [one(0), one(1), one(2), one(3)]
+            }
+            #[inline(always)]
             unsafe fn quad(self, source: *const i8) -> Self::Quad {
                 // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
                 unsafe { vreinterpretq_s8_s32(vdupq_n_s32(source.cast::<i32>().read_unaligned())) }
@@ -153,8 +172,16 @@ macro_rules! quarters {
             }
             #[inline(always)]
             fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
-                // What is at most 15 is the same with a sign.
+                // What is at most 31 is the same with a sign.
                 self.dot(sums, w, q)
+            }
+            #[inline(always)]
+            fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
+                // SAFETY: `self` proves the instructions; what is at most 31 is the same with a sign.
+                let one = |at: usize| unsafe {
+                    $dot(sums[at], vreinterpretq_s8_u8(w[at]), vreinterpretq_s8_u8(q[at]))
+                };
+                [one(0), one(1), one(2), one(3)]
             }
             #[inline(always)]
             fn widen(self, sums: Self::Sums) -> [float32x4_t; 4] {
@@ -167,6 +194,11 @@ macro_rules! quarters {
                         vcvtq_f32_s32(sums[3]),
                     ]
                 }
+            }
+            #[inline(always)]
+            fn total(self, sums: Self::Sums) -> i32 {
+                // SAFETY: `self` proves Advanced SIMD.
+                unsafe { vaddvq_s32(vaddq_s32(vaddq_s32(sums[0], sums[1]), vaddq_s32(sums[2], sums[3]))) }
             }
             #[inline(always)]
             fn lanes(self, sums: Self::Sums) -> [i32; LANES] {

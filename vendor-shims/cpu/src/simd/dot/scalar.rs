@@ -49,6 +49,10 @@ unsafe impl Dot for Scalar {
         bytes.map(|byte| (byte >> (bits * part)) & ((1 << bits) - 1))
     }
     #[inline(always)]
+    fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+        std::array::from_fn(|at| small[at] + (bits[at] >> part & 1) * 16)
+    }
+    #[inline(always)]
     unsafe fn quad(self, source: *const i8) -> Self::Quad {
         // SAFETY: the caller grants the memory read; bytes have no alignment.
         unsafe { source.cast::<[i8; 4]>().read() }
@@ -62,8 +66,21 @@ unsafe impl Dot for Scalar {
         sums(sum, w, q, i32::from)
     }
     #[inline(always)]
+    fn dot_each(self, mut sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
+        for (sum, (w, q)) in sums.iter_mut().zip(w.as_chunks::<4>().0.iter().zip(q.as_chunks::<4>().0)) {
+            for (w, q) in w.iter().zip(q) {
+                *sum = sum.wrapping_add(i32::from(*w) * i32::from(*q as i8));
+            }
+        }
+        sums
+    }
+    #[inline(always)]
     fn widen(self, sums: Self::Sums) -> [f32; LANES] {
         sums.map(|sum| sum as f32)
+    }
+    #[inline(always)]
+    fn total(self, sums: Self::Sums) -> i32 {
+        sums.iter().fold(0, |total, sum| total.wrapping_add(*sum))
     }
     #[inline(always)]
     fn lanes(self, sums: Self::Sums) -> [i32; LANES] {

@@ -16,11 +16,25 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
     let sums = d.dot(d.splat(start.wrapping_sub(D::OFFSET * all)), d.signed(w), quad);
     out.extend(d.lanes(sums).map(|sum| sum as u32));
     out.extend(d.lanes(d.add(sums, d.splat(-77))).map(|sum| sum as u32));
+    out.push(d.total(sums) as u32);
     for (bits, parts) in [(4, 2), (2, 4)] {
         for part in 0..parts {
             let small = d.dot_small(d.splat(start), d.field(w, bits, part), quad);
             out.extend(d.lanes(small).map(|sum| sum as u32));
         }
+    }
+    let mut each = [0i8; VECTOR];
+    each.iter_mut().enumerate().for_each(|(at, value)| *value = q[(at / 4 + at) % 4]);
+    // SAFETY: sixty-four bytes.
+    let each = unsafe { d.load(each.as_ptr().cast()) };
+    for part in 0..2 {
+        let small = d.dot_each(d.splat(start), d.field(w, 4, part), each);
+        out.extend(d.lanes(small).map(|sum| sum as u32));
+    }
+    for part in 0..8 {
+        let raised = d.raise(d.field(w, 4, part % 2), w, part);
+        out.extend(d.lanes(d.dot_small(d.splat(start), raised, quad)).map(|sum| sum as u32));
+        out.extend(d.lanes(d.dot_each(d.splat(start), raised, each)).map(|sum| sum as u32));
     }
     let mut values = [0.0f32; 16];
     // SAFETY: sixteen places.
@@ -67,7 +81,7 @@ fn scalar_products_are_what_they_say() {
     bytes[4..8].copy_from_slice(&[0x81, 2, 0xff, 0x35]);
     let mut got = Vec::new();
     trace(Scalar, &bytes, &[1, 10, -100, 2], 1000, &mut got);
-    let lane = |trace: usize| got[VECTOR + 16 * trace + 1] as i32;
+    let lane = |trace: usize| got[VECTOR + 16 * trace + usize::from(trace > 1) + 1] as i32;
     assert_eq!(lane(0), 1000 - 127 + 20 + 100 + 106);
     // Low halves 1, 2, 15, 5; high halves 8, 0, 15, 3; pairs of bits from the lowest on.
     assert_eq!((lane(2), lane(3)), (1000 + 1 + 20 - 1500 + 10, 1000 + 8 - 1500 + 6));

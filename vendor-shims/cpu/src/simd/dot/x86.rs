@@ -77,6 +77,23 @@ unsafe impl Dot for Avx512Vnni {
         }
     }
     #[inline(always)]
+    fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+        // SAFETY: `self` proves AVX-512.
+        unsafe {
+            let shifted = match part {
+                0 => _mm512_slli_epi16::<4>(bits),
+                1 => _mm512_slli_epi16::<3>(bits),
+                2 => _mm512_slli_epi16::<2>(bits),
+                3 => _mm512_slli_epi16::<1>(bits),
+                4 => bits,
+                5 => _mm512_srli_epi16::<1>(bits),
+                6 => _mm512_srli_epi16::<2>(bits),
+                _ => _mm512_srli_epi16::<3>(bits),
+            };
+            _mm512_or_si512(small, _mm512_and_si512(shifted, _mm512_set1_epi8(16)))
+        }
+    }
+    #[inline(always)]
     unsafe fn quad(self, source: *const i8) -> Self::Quad {
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
         unsafe { _mm512_set1_epi32(source.cast::<i32>().read_unaligned()) }
@@ -91,9 +108,18 @@ unsafe impl Dot for Avx512Vnni {
         self.dot(sums, w, q)
     }
     #[inline(always)]
+    fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
+        self.dot(sums, w, q)
+    }
+    #[inline(always)]
     fn widen(self, sums: Self::Sums) -> __m512 {
         // SAFETY: `self` proves AVX-512.
         unsafe { _mm512_cvtepi32_ps(sums) }
+    }
+    #[inline(always)]
+    fn total(self, sums: Self::Sums) -> i32 {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_reduce_add_epi32(sums) }
     }
     #[inline(always)]
     fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
@@ -175,6 +201,26 @@ macro_rules! halves {
                 }
             }
             #[inline(always)]
+            fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+                // SAFETY: `self` proves AVX2.
+                unsafe {
+                    let one = |small: __m256i, bits: __m256i| {
+                        let shifted = match part {
+                            0 => _mm256_slli_epi16::<4>(bits),
+                            1 => _mm256_slli_epi16::<3>(bits),
+                            2 => _mm256_slli_epi16::<2>(bits),
+                            3 => _mm256_slli_epi16::<1>(bits),
+                            4 => bits,
+                            5 => _mm256_srli_epi16::<1>(bits),
+                            6 => _mm256_srli_epi16::<2>(bits),
+                            _ => _mm256_srli_epi16::<3>(bits),
+                        };
+                        _mm256_or_si256(small, _mm256_and_si256(shifted, _mm256_set1_epi8(16)))
+                    };
+                    Halves(one(small.0, bits.0), one(small.1, bits.1))
+                }
+            }
+            #[inline(always)]
             unsafe fn quad(self, source: *const i8) -> Self::Quad {
                 // SAFETY: `self` proves AVX2; the caller grants the memory read.
                 unsafe { _mm256_set1_epi32(source.cast::<i32>().read_unaligned()) }
@@ -192,9 +238,26 @@ macro_rules! halves {
                 Halves(one(sums.0, w.0), one(sums.1, w.1))
             }
             #[inline(always)]
+            fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
+                // SAFETY: `self` proves the instructions.
+                let one = |$sum: __m256i, $w: __m256i, $q: __m256i| unsafe { $small };
+                Halves(one(sums.0, w.0, q.0), one(sums.1, w.1, q.1))
+            }
+            #[inline(always)]
             fn widen(self, sums: Self::Sums) -> Pair {
                 // SAFETY: `self` proves AVX2.
                 unsafe { Pair(_mm256_cvtepi32_ps(sums.0), _mm256_cvtepi32_ps(sums.1)) }
+            }
+            #[inline(always)]
+            fn total(self, sums: Self::Sums) -> i32 {
+                // SAFETY: `self` proves AVX2.
+                unsafe {
+                    let eight = _mm256_add_epi32(sums.0, sums.1);
+                    let four =
+                        _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+                    let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b1110>(four));
+                    _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<1>(two)))
+                }
             }
             #[inline(always)]
             fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
@@ -253,7 +316,7 @@ unsafe fn gather(sum: __m256i, pairs: __m256i) -> __m256i {
     unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }
 
-// |w| ≤ 128 and |q| ≤ 127: two products are at most 32512, so nothing saturates. Small ones are below 2 · 15 · 127.
+// |w| ≤ 128 and |q| ≤ 127: two products are at most 32512, so nothing saturates. Small ones are at most 2 · 31 · 127.
 halves!(
     Avx2Pairs,
     0,

@@ -1,0 +1,531 @@
+//! `y = x · wᵀ` of one row over signed bytes in two parts, so that the largest of very many results are found by little more than the first.
+//!
+//! A weight of eight bits is `w = 8·h + l` with `−16 ≤ h ≤ 15` and `0 ≤ l ≤ 7`. With the quantised row q, `Σ w·q = 8·Σ h·q + Σ l·q`, and
+//!
+//! `Σ l·q = 3.5·Σ q + Σ (l − 3.5)·q ≤ 3.5·Σ q + ‖l − 3.5‖ · ‖q‖` (Cauchy and Schwarz).
+//!
+//! So the first parts give an upper bound of every result, and whatever is asked for is exact: the second part of a row is left alone only
+//! where the bound is below as many exact results of other rows as are wanted. For K independent weights the bound is some
+//! `0.06 · √K` standard deviations of the results above what it bounds, and the largest of V results some `√(2 ln V)` of them above the
+//! mean: of a quarter of a million rows, one in a thousand is read to its end at K = 640, one in fifty at K = 1536.
+//!
+//! First parts lie in panels of sixteen outputs. Every 32 inputs of a panel are five vectors of 64 bytes, bytes 4·i to 4·i + 3 of each for
+//! output i: four hold the low four bits of `h + 16` as integers of four bits do ([`super::pack`]), bits 2·t and 2·t + 1 of the fifth
+//! what is above them of the low and the high half of vector t. Second parts lie row by row, four bits each: few are read, far apart.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::tile::value;
+use super::{Geometry, bytes_of, integers_of, quantise_rows};
+use crate::pool::{Pool, SharedOutput};
+use crate::simd::dot::{Dot, DotLevel, VECTOR, dispatch_dot};
+use crate::simd::{LANES, Level, Simd};
+
+/// Second parts of a row are whole vectors: inputs are a multiple of so many.
+pub const STEP: usize = 2 * VECTOR;
+/// Most inputs: sums of first parts are exact in f32, `16 · 127 · 2¹³ < 2²⁴`.
+pub const LONGEST: usize = 1 << 13;
+/// Most of the largest results that are looked for; whoever wants more gets all.
+pub const MOST: usize = 256;
+/// Inputs of a block of first parts, and the vectors it has.
+const BLOCK: usize = 32;
+const BLOCK_VECTORS: usize = 5;
+/// What a step of a row's spread is worth, as a part of √K.
+const SPREAD: f32 = 3.5 / 255.0;
+/// Bytes that a stream is fetched ahead of its use.
+const AHEAD: usize = 2048;
+/// Panels that are read side by side.
+const STREAMS: usize = 4;
+/// Panels whose bounds are compared while they are in cache.
+const PANELS: usize = 64;
+/// Outputs of as many panels.
+const CHUNK: usize = PANELS * LANES;
+
+/// Packed weights of one linear map, a scale per output, no bias.
+#[derive(Clone, Copy, Debug)]
+pub struct Split<'a> {
+    /// First parts, panel after panel; see [`pack_high`].
+    pub high: &'a [u8],
+    /// Second parts `[outputs, inputs / 2]`; see [`pack_low`].
+    pub low: &'a [u8],
+    /// Per output: `‖l − 3.5‖` in steps of `3.5/255 · √inputs`, rounded up.
+    pub spread: &'a [u8],
+    /// One per output.
+    pub scales: &'a [f32],
+    /// Inputs, K: a multiple of [`STEP`], at most [`LONGEST`].
+    pub inputs: usize,
+    /// Outputs, N.
+    pub outputs: usize,
+}
+
+impl Split<'_> {
+    /// Whether matrices of so many inputs can be split.
+    pub const fn takes(inputs: u64) -> bool {
+        inputs > 0 && inputs.is_multiple_of(STEP as u64) && inputs <= LONGEST as u64
+    }
+
+    /// # Panics
+    /// When there are fewer weights or scales than the dimensions say, or the dimensions are none that can be split.
+    fn check(&self) {
+        assert!(Split::takes(self.inputs as u64), "{} inputs in two parts", self.inputs);
+        let panels = self.outputs.div_ceil(LANES);
+        assert!(self.high.len() >= panels * panel_bytes(self.inputs), "fewer first parts than panels");
+        assert!(self.low.len() >= self.outputs * self.inputs / 2, "fewer second parts than weights");
+        assert!(
+            self.spread.len() >= self.outputs && self.scales.len() >= self.outputs,
+            "fewer scales than outputs"
+        );
+    }
+}
+
+/// Bytes of the first parts of a panel.
+pub const fn panel_bytes(inputs: usize) -> usize {
+    inputs / BLOCK * BLOCK_VECTORS * VECTOR
+}
+
+/// Packs the first parts of one panel: `rows` holds up to sixteen rows of `inputs` weights; outputs that are not there become zeros.
+///
+/// # Panics
+/// When the target is shorter than the panel.
+pub fn pack_high(rows: &[i8], inputs: usize, target: &mut [u8]) {
+    let target = &mut target[..panel_bytes(inputs)];
+    target.fill(0);
+    for lane in 0..LANES {
+        for input in 0..inputs {
+            let part = (rows.get(lane * inputs + input).map_or(0, |weight| weight >> 3) + 16) as u8;
+            let (block, vector, half) = (input / BLOCK, input % BLOCK / 8, input / 4 % 2);
+            let block = &mut target[block * BLOCK_VECTORS * VECTOR..][..BLOCK_VECTORS * VECTOR];
+            let byte = lane * 4 + input % 4;
+            block[vector * VECTOR + byte] |= (part & 15) << (4 * half);
+            block[4 * VECTOR + byte] |= (part >> 4) << (2 * vector + half);
+        }
+    }
+}
+
+/// Packs the second parts of a row: byte `4·i + j` holds those of inputs `8·i + j` and `8·i + 4 + j`, in its low and its high half.
+/// Returns the row's spread.
+///
+/// # Panics
+/// When the row is no multiple of eight, or the target is shorter than half of it.
+pub fn pack_low(row: &[i8], low: &mut [u8]) -> u8 {
+    let (eights, rest) = row.as_chunks::<8>();
+    assert!(rest.is_empty() && low.len() * 2 >= row.len(), "{} weights in {} bytes", row.len(), low.len());
+    let mut squares = 0.0f64;
+    for (weights, low) in eights.iter().zip(low.chunks_exact_mut(4)) {
+        let parts = weights.map(|weight| weight as u8 & 7);
+        for (place, byte) in low.iter_mut().enumerate() {
+            *byte = parts[place] | parts[place + 4] << 4;
+        }
+        squares += parts.iter().map(|part| (f64::from(*part) - 3.5).powi(2)).sum::<f64>();
+    }
+    let step = f64::from(SPREAD) * (row.len() as f64).sqrt();
+    // At most 3.5·√K, which is 255 steps. What is lost here is far less than what the search adds.
+    (squares.sqrt() / step * (1.0 - 1e-6)).ceil().clamp(0.0, 255.0) as u8
+}
+
+/// Where the parts of the scratch memory begin, in values of four bytes.
+struct Layout {
+    parts: usize,
+    upper: usize,
+    list: usize,
+    end: usize,
+}
+
+/// Values of the list of a thread: a count, a gap, then bits and index of each.
+const LIST: usize = LANES + 2 * MOST;
+
+impl Layout {
+    fn new(inputs: usize, threads: usize) -> Option<Layout> {
+        let parts = inputs / 4;
+        let upper = parts.checked_mul(2)?.checked_next_multiple_of(LANES)?;
+        let list = threads.checked_mul(2 * CHUNK)?.checked_add(upper)?;
+        Some(Layout { parts, upper, list, end: threads.checked_mul(LIST)?.checked_add(list)? })
+    }
+}
+
+/// Values of scratch memory that [`split_linear`] needs for a pool of so many threads; `None` on overflow.
+pub fn scratch_values(inputs: usize, threads: usize) -> Option<usize> {
+    Some(Layout::new(inputs, threads)?.end)
+}
+
+/// Writes `out[n]` of a row `x [inputs]`, quantised as [`quantise_rows`] does; every result is `sum · (row scale · weight scale)` in f64,
+/// rounded once.
+///
+/// Where only the `largest` so many are wanted, those are written, of equal ones those of lower index, and [`f32::MIN`] for all others;
+/// which they are depends on nothing but the operands.
+///
+/// # Panics
+/// When a length does not fit the dimensions, or the dimensions are none that can be split.
+#[allow(clippy::too_many_arguments, reason = "operands and where to work")]
+pub fn split_linear(
+    level: Level,
+    dot: DotLevel,
+    pool: &Pool,
+    x: &[f32],
+    split: Split<'_>,
+    largest: Option<NonZeroUsize>,
+    scratch: &mut [f32],
+    out: &mut [f32],
+) {
+    split.check();
+    let Split { inputs, outputs, .. } = split;
+    assert!(x.len() >= inputs && out.len() >= outputs, "operands shorter than the dimensions");
+    let layout = Layout::new(inputs, pool.threads()).expect("a row that fits in memory");
+    let (q, rest) = scratch[..layout.end].split_at_mut(layout.parts);
+    let (parts, rest) = rest.split_at_mut(layout.upper - layout.parts);
+    let (room, lists) = rest.split_at_mut(layout.list - layout.upper);
+    let (q, parts, lists) = (bytes_of(q), bytes_of(parts), integers_of(lists));
+    let (mut sum, mut scale) = ([0], [0.0]);
+    quantise_rows(level, pool, x, Geometry::new(inputs, None), 1, q, &mut sum, &mut scale);
+    let (even, odd) = parts[..inputs].split_at_mut(inputs / 2);
+    for (q, (even, odd)) in
+        q.as_chunks::<8>().0.iter().zip(even.chunks_exact_mut(4).zip(odd.chunks_exact_mut(4)))
+    {
+        even.copy_from_slice(&q[..4]);
+        odd.copy_from_slice(&q[4..]);
+    }
+    let row = Row { split, q, even, odd, sum: sum[0], scale: scale[0] };
+    let tasks = outputs.div_ceil(CHUNK);
+    let out = SharedOutput::new(&mut out[..outputs]);
+    let run = |body: &(dyn Fn(usize, usize) + Sync)| match pool.worth((outputs * inputs) as u64 / 4) {
+        true => pool.run_indexed(tasks, body),
+        false => (0..tasks).for_each(|task| body(task, 0)),
+    };
+    let wanted = largest.map_or(outputs, NonZeroUsize::get);
+    if wanted > MOST || wanted >= outputs || !row.scale.is_finite() {
+        return run(&|task, _| complete_at(dot, &row, task, out));
+    }
+    let squares: i64 = q[..inputs].iter().map(|q| i64::from(*q).pow(2)).sum();
+    // Upwards, by more than all that is rounded here and in the bounds.
+    let length = (squares as f64).sqrt() as f32 * SPREAD * (inputs as f32).sqrt() * (1.0 + 1e-3);
+    let search = Search { row, middle: 3.5 * sum[0] as f32, length, bar: &AtomicU32::new(0) };
+    let (room, lists) = (SharedOutput::new(room), SharedOutput::new(lists));
+    let list = |thread: usize| {
+        // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
+        unsafe { lists.part(thread * LIST, LIST) }
+    };
+    (0..pool.threads()).for_each(|thread| list(thread)[0] = 0);
+    for step in [begin_at, search_at] {
+        run(&|task, thread| {
+            // SAFETY: as above.
+            let room = unsafe { room.part(thread * 2 * CHUNK, 2 * CHUNK) };
+            step(dot, &search, task, room, &mut Best::of(list(thread), wanted), out);
+        });
+    }
+    let mut best = Best::of(list(0), wanted);
+    for thread in 1..pool.threads() {
+        for [bits, index] in Best::of(list(thread), wanted).held() {
+            best.add(f32::from_bits(*bits as u32), *index as u32);
+        }
+    }
+    for [bits, index] in best.held() {
+        // SAFETY: all tasks are done.
+        unsafe { out.part(*index as usize, 1)[0] = f32::from_bits(*bits as u32) };
+    }
+}
+
+/// A quantised row and what it is multiplied with.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    split: Split<'a>,
+    q: &'a [i8],
+    /// Of every eight values the first four.
+    even: &'a [i8],
+    /// Of every eight values the last four.
+    odd: &'a [i8],
+    /// `Σ q`
+    sum: i32,
+    scale: f32,
+}
+
+impl Row<'_> {
+    /// Writes `Σ h·q` of the outputs of a task, in their places.
+    #[inline(always)]
+    fn high<D: Dot>(&self, d: D, task: usize, held: &mut [f32]) {
+        let bytes = panel_bytes(self.split.inputs);
+        let panels = held.len().div_ceil(LANES);
+        let high = &self.split.high[task * PANELS * bytes..][..panels * bytes];
+        let mut panel = 0;
+        while panel < panels {
+            let (held, high) = (&mut held[panel * LANES..], high[panel * bytes..].as_ptr());
+            // SAFETY: so many panels are there.
+            panel += unsafe {
+                if panels - panel >= STREAMS {
+                    self.panels::<D, STREAMS>(d, high, held)
+                } else {
+                    self.panels::<D, 1>(d, high, held)
+                }
+            };
+        }
+    }
+
+    /// # Safety
+    /// `high` is readable for so many panels.
+    #[inline(always)]
+    unsafe fn panels<D: Dot, const N: usize>(&self, d: D, high: *const u8, held: &mut [f32]) -> usize {
+        let bytes = panel_bytes(self.split.inputs);
+        let mut sums = [d.splat((-16i32).wrapping_mul(self.sum)); N];
+        let mut ahead = AHEAD;
+        for (block, q) in self.q[..self.split.inputs].as_chunks::<BLOCK>().0.iter().enumerate() {
+            let at = |panel: usize, vector: usize| {
+                high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
+            };
+            // What follows the end of a panel is read by its neighbour; what this stream reads next follows the last of them.
+            if block * BLOCK_VECTORS * VECTOR + AHEAD >= bytes {
+                ahead = AHEAD + (STREAMS - 1) * bytes;
+            }
+            // SAFETY: five vectors of each panel, as the caller grants; 32 values.
+            unsafe {
+                let bits: [D::Bytes; N] = std::array::from_fn(
+                    #[inline(always)]
+                    |panel| d.load(at(panel, 4)),
+                );
+                for vector in 0..4 {
+                    let bytes: [D::Bytes; N] = std::array::from_fn(
+                        #[inline(always)]
+                        |panel| {
+                            d.prefetch(at(panel, vector).wrapping_add(ahead));
+                            d.load(at(panel, vector))
+                        },
+                    );
+                    for half in 0..2 {
+                        let quad = d.quad(q.as_ptr().add(8 * vector + 4 * half));
+                        for panel in 0..N {
+                            let w = d.raise(d.field(bytes[panel], 4, half), bits[panel], 2 * vector + half);
+                            sums[panel] = d.dot_small(sums[panel], w, quad);
+                        }
+                    }
+                }
+                for panel in 0..N {
+                    d.prefetch(at(panel, 4).wrapping_add(ahead));
+                }
+            }
+        }
+        for (panel, sums) in sums.into_iter().enumerate() {
+            let held = &mut held[panel * LANES..];
+            let count = held.len().min(LANES);
+            // SAFETY: so many values.
+            unsafe { d.values().store_partial(held.as_mut_ptr(), count, d.widen(sums)) };
+        }
+        N
+    }
+
+    /// The result of an output, whose sum of first parts is known; what lies `ahead` is fetched.
+    #[inline(always)]
+    fn result<D: Dot>(&self, d: D, output: usize, high: f32, ahead: usize) -> f32 {
+        let half = self.split.inputs / 2;
+        let low = self.split.low[output * half..][..half].as_chunks::<VECTOR>().0;
+        let (even, odd) = (self.even.as_chunks::<VECTOR>().0, self.odd.as_chunks::<VECTOR>().0);
+        let mut sums = [d.splat(0); 2];
+        for (low, (even, odd)) in low.iter().zip(even.iter().zip(odd)) {
+            d.prefetch(low.as_ptr().wrapping_add(ahead));
+            // SAFETY: every chunk is a vector.
+            unsafe {
+                let bytes = d.load(low.as_ptr());
+                sums[0] = d.dot_each(sums[0], d.field(bytes, 4, 0), d.load(even.as_ptr().cast()));
+                sums[1] = d.dot_each(sums[1], d.field(bytes, 4, 1), d.load(odd.as_ptr().cast()));
+            }
+        }
+        let low = d.total(d.add(sums[0], sums[1]));
+        let sum = 8 * i64::from(high as i32) + i64::from(low);
+        value(sum as f64, f64::from(self.scale), self.split.scales[output], 0.0)
+    }
+}
+
+/// The outputs of a task.
+#[inline(always)]
+fn outputs_of<'a>(row: &Row<'_>, task: usize, out: SharedOutput<'a, f32>) -> (usize, &'a mut [f32]) {
+    let first = task * CHUNK;
+    // SAFETY: a task has its own outputs.
+    (first, unsafe { out.part(first, CHUNK.min(row.split.outputs - first)) })
+}
+
+dispatch_dot! { fn complete_at => complete(row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>) }
+
+/// All results of a task.
+#[inline(always)]
+fn complete<D: Dot>(d: D, row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>) {
+    let (first, held) = outputs_of(row, task, out);
+    row.high(d, task, held);
+    for (output, held) in held.iter_mut().enumerate() {
+        *held = row.result(d, first + output, *held, AHEAD);
+    }
+}
+
+/// What the tasks of a search share.
+struct Search<'a> {
+    row: Row<'a>,
+    /// `3.5·Σ q`
+    middle: f32,
+    /// What a step of spread is worth: `‖q‖` times it, rounded up.
+    length: f32,
+    /// [`key`] of a value that as many exact results as are wanted reach.
+    bar: &'a AtomicU32,
+}
+
+/// Integers in the order of values; both zeros are one, no number is above all.
+fn key(value: f32) -> u32 {
+    let bits = if value.is_nan() { f32::NAN.to_bits() } else { (value + 0.0).to_bits() };
+    bits ^ if bits >> 31 == 0 { 1 << 31 } else { u32::MAX }
+}
+
+/// The value of a key of no NaN; below all values for zero.
+fn value_of(key: u32) -> f32 {
+    match key {
+        0 => f32::NEG_INFINITY,
+        key if key >> 31 == 1 => f32::from_bits(key ^ (1 << 31)),
+        key => f32::from_bits(!key),
+    }
+}
+
+/// The best of some results, best first, of equal ones those of lower index. Memory: a count, a gap, then bits and index of each.
+struct Best<'a> {
+    count: &'a mut i32,
+    entries: &'a mut [[i32; 2]],
+}
+
+impl<'a> Best<'a> {
+    fn of(memory: &'a mut [i32], wanted: usize) -> Best<'a> {
+        let (head, entries) = memory.split_at_mut(LANES);
+        Best { count: &mut head[0], entries: &mut entries.as_chunks_mut::<2>().0[..wanted] }
+    }
+
+    fn held(&self) -> &[[i32; 2]] {
+        &self.entries[..*self.count as usize]
+    }
+
+    fn rank([bits, index]: [i32; 2]) -> (u32, u32) {
+        (key(f32::from_bits(bits as u32)), !(index as u32))
+    }
+
+    /// Adds a result; gives the key of the last one where there are as many as wanted, and this is one of them.
+    fn add(&mut self, result: f32, index: u32) -> Option<u32> {
+        let new = [result.to_bits() as i32, index as i32];
+        let count = *self.count as usize;
+        let last = self.entries.len() - 1;
+        if count > last && Best::rank(self.entries[last]) > Best::rank(new) {
+            return None;
+        }
+        let place = self.held().partition_point(|held| Best::rank(*held) > Best::rank(new));
+        let end = (count + 1).min(self.entries.len());
+        self.entries.copy_within(place..end - 1, place + 1);
+        self.entries[place] = new;
+        *self.count = end as i32;
+        (end > last).then(|| Best::rank(self.entries[last]).0)
+    }
+}
+
+dispatch_dot! {
+    fn begin_at => begin(
+        shared: &Search<'_>, task: usize, upper: &mut [f32], best: &mut Best<'_>, out: SharedOutput<'_, f32>,
+    )
+}
+
+/// Sums of first parts of a task, and the exact result of the output with the highest bound: it is likely to be high, and raises the bar for
+/// all others.
+#[inline(always)]
+fn begin<D: Dot>(
+    d: D,
+    shared: &Search<'_>,
+    task: usize,
+    upper: &mut [f32],
+    best: &mut Best<'_>,
+    out: SharedOutput<'_, f32>,
+) {
+    let (first, held) = outputs_of(&shared.row, task, out);
+    shared.row.high(d, task, held);
+    let likely = bounds(d, shared, first, held, upper);
+    consider(d, shared, first + likely, held[likely], best);
+}
+
+dispatch_dot! {
+    fn search_at => search(
+        shared: &Search<'_>, task: usize, room: &mut [f32], best: &mut Best<'_>, out: SharedOutput<'_, f32>,
+    )
+}
+
+/// Exact results of all other outputs of a task whose bounds reach the bar.
+#[inline(always)]
+fn search<D: Dot>(
+    d: D,
+    shared: &Search<'_>,
+    task: usize,
+    room: &mut [f32],
+    best: &mut Best<'_>,
+    out: SharedOutput<'_, f32>,
+) {
+    let (first, held) = outputs_of(&shared.row, task, out);
+    let (count, half) = (held.len(), shared.row.split.inputs / 2);
+    let (upper, candidates) = room.split_at_mut(CHUNK);
+    let likely = bounds(d, shared, first, held, upper);
+    let bar = value_of(shared.bar.load(Ordering::Relaxed));
+    let candidates = integers_of(candidates);
+    let mut found = 0;
+    for (group, upper) in upper[..count].chunks(LANES).enumerate() {
+        // No number is no lower than the bar.
+        if upper.iter().fold(true, |below, upper| below & (*upper < bar)) {
+            continue;
+        }
+        for (lane, upper) in upper.iter().enumerate() {
+            let output = group * LANES + lane;
+            if *upper < bar || output == likely {
+                continue;
+            }
+            candidates[found] = output as i32;
+            found += 1;
+            let low = shared.row.split.low[(first + output) * half..].as_ptr();
+            (0..half).step_by(VECTOR).for_each(|at| d.prefetch(low.wrapping_add(at)));
+        }
+    }
+    for output in &candidates[..found] {
+        let output = *output as usize;
+        // The bar may have risen.
+        if upper[output] < value_of(shared.bar.load(Ordering::Relaxed)) {
+            continue;
+        }
+        consider(d, shared, first + output, held[output], best);
+    }
+    held.fill(f32::MIN);
+}
+
+/// Finds the exact result of an output. No closure: those are compiled without the instructions of who calls them.
+#[inline(always)]
+fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &mut Best<'_>) {
+    if let Some(bar) = best.add(shared.row.result(d, output, high, 0), output as u32)
+        && bar > shared.bar.load(Ordering::Relaxed)
+    {
+        shared.bar.fetch_max(bar, Ordering::Relaxed);
+    }
+}
+
+/// Writes upper bounds of the results whose sums of first parts are `held`; gives the place of the highest.
+#[inline(always)]
+fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, held: &[f32], upper: &mut [f32]) -> usize {
+    let f = d.values();
+    let Split { spread, scales, .. } = search.row.split;
+    let [row_scale, middle, length] =
+        [search.row.scale, search.middle, search.length].map(|value| f.splat(value));
+    let mut highest = f.splat(f32::NEG_INFINITY);
+    let mut wide = [0.0f32; LANES];
+    for (group, (held, upper)) in held.chunks(LANES).zip(upper.chunks_exact_mut(LANES)).enumerate() {
+        let (from, count) = (first + group * LANES, held.len());
+        let (spread, scales) = (&spread[from..from + count], &scales[from..from + count]);
+        wide.iter_mut().zip(spread).for_each(|(wide, spread)| *wide = f32::from(*spread));
+        // SAFETY: so many values are there, in `upper` and `wide` sixteen.
+        unsafe {
+            let scale = f.mul(row_scale, f.load_partial(scales.as_ptr(), count));
+            let sum = f.fma(f.splat(8.0), f.load_partial(held.as_ptr(), count), middle);
+            // A millionth of the sum is more than what is rounded here.
+            let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(wide.as_ptr())));
+            let bound = f.fma(f.abs(scale), slack, f.mul(scale, sum));
+            f.store(upper.as_mut_ptr(), bound);
+            highest = f.max(bound, highest);
+        }
+    }
+    let highest = f.reduce_max(highest);
+    upper[..held.len()].iter().position(|upper| *upper == highest).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

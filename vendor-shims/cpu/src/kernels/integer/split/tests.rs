@@ -1,0 +1,201 @@
+use proptest::prelude::*;
+
+use super::*;
+
+struct Packed {
+    raw: Vec<i8>,
+    high: Vec<u8>,
+    low: Vec<u8>,
+    spread: Vec<u8>,
+    scales: Vec<f32>,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl Packed {
+    fn new(raw: Vec<i8>, scales: Vec<f32>, inputs: usize) -> Packed {
+        let outputs = scales.len();
+        let bytes = panel_bytes(inputs);
+        let mut high = vec![0xff; outputs.div_ceil(LANES) * bytes];
+        for (panel, rows) in high.chunks_mut(bytes).zip(raw.chunks(LANES * inputs)) {
+            pack_high(rows, inputs, panel);
+        }
+        let mut low = vec![0xff; raw.len() / 2];
+        let rows = raw.chunks(inputs).zip(low.chunks_mut(inputs / 2));
+        let spread = rows.map(|(row, low)| pack_low(row, low)).collect();
+        Packed { raw, high, low, spread, scales, inputs, outputs }
+    }
+
+    fn split(&self) -> Split<'_> {
+        Split {
+            high: &self.high,
+            low: &self.low,
+            spread: &self.spread,
+            scales: &self.scales,
+            inputs: self.inputs,
+            outputs: self.outputs,
+        }
+    }
+
+    /// By the definition.
+    fn results(&self, x: &[f32]) -> Vec<f32> {
+        let largest = x.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
+        let scale = largest * (1.0 / 127.0);
+        let q: Vec<i64> = x.iter().map(|value| (value / scale).round_ties_even() as i64).collect();
+        let result = |(row, held): (&[i8], &f32)| {
+            let sum: i64 = q.iter().zip(row).map(|(q, w)| q * i64::from(*w)).sum();
+            (sum as f64 * (f64::from(scale) * f64::from(*held)) + 0.0) as f32
+        };
+        self.raw.chunks(self.inputs).zip(&self.scales).map(result).collect()
+    }
+
+    fn run(&self, dot: DotLevel, threads: usize, x: &[f32], largest: usize) -> Vec<f32> {
+        let pool = Pool::eager(threads);
+        let mut scratch = vec![f32::NAN; scratch_values(self.inputs, threads).expect("small")];
+        let mut out = vec![f32::NAN; self.outputs];
+        let largest = NonZeroUsize::new(largest);
+        split_linear(Level::detect(), dot, &pool, x, self.split(), largest, &mut scratch, &mut out);
+        out
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// What is left of results of which so many are wanted.
+fn largest_of(results: &[f32], wanted: usize) -> Vec<f32> {
+    let mut order: Vec<usize> = (0..results.len()).collect();
+    order.sort_by(|a, b| results[*b].partial_cmp(&results[*a]).expect("numbers").then(a.cmp(b)));
+    let mut left = vec![f32::MIN; results.len()];
+    order[..wanted].iter().for_each(|index| left[*index] = results[*index]);
+    left
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+
+    /// Roughly normal, within −1 and 1.
+    fn value(&mut self) -> f32 {
+        (0..4).map(|_| (self.next() % 20001) as f32 / 10000.0 - 1.0).sum::<f32>() / 4.0
+    }
+}
+
+/// Weights of several kinds: roughly normal, of the whole range, few different rows, all alike.
+fn packed(kind: u8, inputs: usize, outputs: usize, seed: u64) -> Packed {
+    let mut random = Random(seed | 1);
+    let mut raw: Vec<i8> = (0..inputs * outputs)
+        .map(|_| match kind {
+            0 => (random.value() * 127.0) as i8,
+            1 => random.next() as i8,
+            _ => (random.next() % 3) as i8 - 1,
+        })
+        .collect();
+    if kind >= 2 {
+        // Results that are equal, and the same row at a distance.
+        for output in 3..outputs {
+            raw.copy_within((output % 3) * inputs..(output % 3 + 1) * inputs, output * inputs);
+        }
+    }
+    let scales = (0..outputs)
+        .map(|_| match kind {
+            0 => 0.01 + random.value().abs() / 1000.0,
+            1 => random.value() / 100.0,
+            2 => 0.5,
+            _ => 0.0,
+        })
+        .collect();
+    Packed::new(raw, scales, inputs)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #[test]
+    fn results_are_the_definitions_and_the_largest_are_found(
+        kind in 0u8..4, steps in 1usize..8, outputs in 1usize..2500,
+        wanted in prop::sample::select(vec![1usize, 2, 7, 64, MOST]), seed: u64,
+    ) {
+        let inputs = steps * STEP;
+        let packed = packed(kind, inputs, outputs, seed);
+        let mut random = Random(seed ^ 77);
+        let x: Vec<f32> = (0..inputs).map(|_| random.value()).collect();
+        let expected = packed.results(&x);
+        for dot in DotLevel::available() {
+            for threads in [1, 3] {
+                let all = packed.run(dot, threads, &x, 0);
+                prop_assert_eq!(bits(&all), bits(&expected), "{} with {} threads", dot.name(), threads);
+                let some = packed.run(dot, threads, &x, wanted);
+                let left = if wanted < outputs { largest_of(&expected, wanted) } else { expected.clone() };
+                prop_assert_eq!(bits(&some), bits(&left), "{} of {}, {}", wanted, outputs, dot.name());
+            }
+        }
+    }
+}
+
+/// The bound has to hold at its worst: second parts that point the way the row does.
+#[test]
+fn rows_whose_second_halves_decide_are_found() {
+    let inputs = 3 * STEP;
+    let mut random = Random(5);
+    let x: Vec<f32> = (0..inputs).map(|_| random.value()).collect();
+    let mut raw = Vec::new();
+    for output in 0..1500 {
+        // First parts are all alike, and only one row has second parts that are the largest possible.
+        raw.extend(x.iter().map(|x| match (output == 1234, *x > 0.0) {
+            (true, true) => 47,
+            (true, false) => 40,
+            _ => 43 + (random.next() % 3) as i8 - 1,
+        }));
+    }
+    let packed = Packed::new(raw, vec![0.01; 1500], inputs);
+    let expected = packed.results(&x);
+    let most = expected.iter().copied().fold(f32::MIN, f32::max);
+    assert_eq!(expected[1234], most);
+    for dot in DotLevel::available() {
+        assert_eq!(bits(&packed.run(dot, 2, &x, 1)), bits(&largest_of(&expected, 1)), "{}", dot.name());
+    }
+}
+
+#[test]
+fn a_row_of_zeros_and_one_of_no_numbers() {
+    let packed = packed(0, STEP, 300, 9);
+    for dot in DotLevel::available() {
+        let zeros = packed.run(dot, 2, &[0.0; STEP], 3);
+        assert_eq!(bits(&zeros), bits(&largest_of(&[0.0; 300], 3)));
+        let mut x = [1.0; STEP];
+        x[7] = f32::NAN;
+        assert!(packed.run(dot, 2, &x, 3).iter().all(|value| value.is_nan()));
+    }
+}
+
+#[test]
+fn a_bound_is_never_below_what_it_bounds() {
+    for (row, spread) in [([0i8; 256], 255), ([-1; 256], 255), ([3; 256], 37), ([-8; 256], 255)] {
+        let mut low = [0; 128];
+        assert_eq!(pack_low(&row, &mut low), spread);
+        let part = row[0] as u8 & 7;
+        assert_eq!(low, [part | part << 4; 128]);
+    }
+}
+
+#[test]
+fn keys_are_in_the_order_of_values() {
+    let values =
+        [f32::NEG_INFINITY, f32::MIN, -1.0, -f32::MIN_POSITIVE, 0.0, 1e-40, 1.0, f32::MAX, f32::INFINITY];
+    assert!(values.is_sorted_by_key(|value| key(*value)));
+    assert!(values.iter().all(|value| value_of(key(*value)) == *value));
+    assert_eq!(key(-0.0), key(0.0));
+    assert!(key(f32::NAN) > key(f32::INFINITY) && key(-f32::NAN) == key(f32::NAN));
+    assert!(value_of(0) < f32::MIN);
+}
+
+#[test]
+fn scratch_memory_that_no_machine_has_is_none() {
+    assert_eq!(scratch_values(LONGEST, usize::MAX / 4), None);
+    assert!(scratch_values(640, 2).is_some_and(|values| values < 1 << 16));
+}
