@@ -1,9 +1,10 @@
 //! One step: inputs computed, shards run in order, boundaries and state rows carried between them.
 
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use shardwright_graph::target::ErrorClass;
-use shardwright_shims::{Bound, Buffer, ShimError};
+use shardwright_shims::{Bound, Buffer, RunOptions, ShimError};
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
@@ -80,12 +81,14 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Runs every shard of a schedule over `tokens` at `position`. When it fails, what lies at and beyond `position` is undefined.
+    /// Runs every shard of a schedule over `tokens` at `position`; so many of the largest logits are looked at, without a number all. When
+    /// it fails, what lies at and beyond `position` is undefined.
     pub(crate) fn step(
         &mut self,
         schedule: usize,
         position: usize,
         tokens: &[u32],
+        largest_logits: Option<NonZeroUsize>,
     ) -> Result<(), SessionError> {
         let chain = self.chain.clone();
         let plan = &chain.layout().schedules[schedule];
@@ -101,7 +104,7 @@ impl Engine {
             self.counters.entries[schedule].input_bytes += written;
         }
         for run in &plan.runs {
-            self.run(run, step).map_err(|stop| match stop {
+            self.run(run, step, largest_logits).map_err(|stop| match stop {
                 Stop::Cancelled => {
                     self.cancel.reset();
                     SessionError::Cancelled { position }
@@ -137,7 +140,12 @@ impl Engine {
         Ok(written)
     }
 
-    fn run(&mut self, run: &ShardRun, step: Step<'_>) -> Result<(), Stop> {
+    fn run(
+        &mut self,
+        run: &ShardRun,
+        step: Step<'_>,
+        largest_logits: Option<NonZeroUsize>,
+    ) -> Result<(), Stop> {
         let rows = step.tokens.len() as u64;
         for copy in &run.copies {
             self.counters.boundaries[copy.boundary] += self.copy(copy, rows)?;
@@ -149,12 +157,12 @@ impl Engine {
         if self.cancel.is_requested() {
             return Err(Stop::Cancelled);
         }
-        let deadline = self.time_left()?;
+        let options = RunOptions { deadline: self.time_left()?, largest_logits };
         let bindings = run.bindings.iter();
         let mut bound: Vec<Bound<'_>> =
             bindings.map(|binding| Bound::BufferAt(&self.memories[binding.memory], binding.offset)).collect();
         let start = Instant::now();
-        let result = executor.run(run.entry, rows, &mut bound, deadline);
+        let result = executor.run(run.entry, rows, &mut bound, options);
         let (runs, nanoseconds) = &mut self.counters.shards[run.shard];
         *runs += 1;
         *nanoseconds += u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -1,9 +1,8 @@
 //! What the chain asks of whatever runs a shard, and the shim's answer to it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use shardwright_shims::{Bound, Buffer, LoadedEntry, LoadedShard, Running, ShimError};
+use shardwright_shims::{Bound, Buffer, LoadedEntry, LoadedShard, RunOptions, Running, ShimError};
 
 use crate::description::Place;
 use crate::origin::ProcessPlacement;
@@ -29,7 +28,7 @@ pub trait ShardExecutor: Send {
         entry: usize,
         rows: u64,
         bound: &mut [Bound<'_>],
-        deadline: Option<Duration>,
+        options: RunOptions,
     ) -> Result<(), ShimError>;
 
     /// Something to end runs with; `None` where they cannot be ended.
@@ -96,9 +95,9 @@ impl ShardExecutor for ShimShard {
         entry: usize,
         rows: u64,
         bound: &mut [Bound<'_>],
-        deadline: Option<Duration>,
+        options: RunOptions,
     ) -> Result<(), ShimError> {
-        self.shard.run(entry, rows, bound, deadline)
+        self.shard.run(entry, rows, bound, options)
     }
 
     fn interrupt(&self) -> Option<Interrupt> {

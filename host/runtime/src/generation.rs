@@ -105,7 +105,7 @@ pub enum GenerationEvent {
 }
 
 /// One reply in the making. It owns no session; [`Generation::next`] is given the same one every time, and afterwards that holds
-/// the prompt and the reply, but for the last token.
+/// the prompt and the reply, but for the last token, and of its logits those right that choosing a token looks at.
 pub struct Generation {
     prompt: Vec<u32>,
     sampler: Sampler,
@@ -175,10 +175,11 @@ impl Generation {
 
     /// One step of the session and what follows from it; `None` at the end.
     fn advance(&mut self, session: &mut Session) -> Option<Result<(), SessionError>> {
+        let largest = self.sampler.parameters().largest_logits();
         let ran = match self.stage {
             Stage::Ended => return None,
-            Stage::Prompt => self.run_prompt(session),
-            Stage::Token(id) => session.append(&[id]).map(|_| ()),
+            Stage::Prompt => session.looking_at(largest, |session| self.run_prompt(session)),
+            Stage::Token(id) => session.looking_at(largest, |session| session.append(&[id])).map(|_| ()),
         };
         let outcome = match ran {
             Ok(()) => self.choose(session),

@@ -1,5 +1,6 @@
 mod going_on;
 
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use shardwright_graph::EntryKind;
@@ -30,6 +31,10 @@ pub struct Session {
     high_water: usize,
     /// Of the last token; empty when not known.
     logits: Vec<f32>,
+    /// How many of the largest of them are right; all without a number.
+    logits_right: Option<NonZeroUsize>,
+    /// The same of the steps to come.
+    largest_logits: Option<NonZeroUsize>,
     /// What happens when the chain is lost, and happened.
     onward: Onward,
 }
@@ -146,14 +151,17 @@ impl Session {
             filled: 0,
             high_water: 0,
             logits: Vec::new(),
+            logits_right: None,
+            largest_logits: None,
             onward: Onward::default(),
         })
     }
 
-    /// The same history on another chain, for when a device is lost: the next call runs the history there. Cancellation handles and the
-    /// deadline stay with this session.
+    /// The same history on another chain, for when a device is lost: the next call runs the history there, for as many of the largest
+    /// logits. Cancellation handles and the deadline stay with this session.
     pub fn resume_on(&self, chain: &Chain) -> Result<Session, SessionError> {
         let mut session = chain.session()?;
+        session.largest_logits = self.largest_logits;
         if !self.tokens.is_empty() {
             session.check_generative(&self.tokens)?;
             session.tokens.clone_from(&self.tokens);
@@ -181,9 +189,35 @@ impl Session {
     }
 
     /// Logits after the last token, one for each entry of the vocabulary; `None` before the first token, after a truncation,
-    /// and after an error.
+    /// and after an error. As many of the largest are right as [`Session::logits_right`] says.
     pub fn logits(&self) -> Option<&[f32]> {
         (!self.logits.is_empty()).then_some(self.logits.as_slice())
+    }
+
+    /// How many of the largest of [`Session::logits`] are right, of equal ones those of lower id; every other may be less than it is, never
+    /// more. `None`: all are right, as they always are unless a [`Generation`](crate::Generation) ran or [`Session::set_largest_logits`]
+    /// asked for fewer.
+    pub fn logits_right(&self) -> Option<NonZeroUsize> {
+        self.logits_right
+    }
+
+    /// From then on only so many of the largest logits of every row are looked at, which spares work where shims make use of it; `None`,
+    /// as in a new session: all of them. What [`Session::logits`] gives already stays as it is. Where the runtime caps logits, all are
+    /// computed whatever is said here: capping may make equal what was not.
+    pub fn set_largest_logits(&mut self, count: Option<NonZeroUsize>) {
+        self.largest_logits = count;
+    }
+
+    /// Does something for which only so many of the largest logits are looked at.
+    pub(crate) fn looking_at<T>(
+        &mut self,
+        count: Option<NonZeroUsize>,
+        does: impl FnOnce(&mut Session) -> T,
+    ) -> T {
+        let before = std::mem::replace(&mut self.largest_logits, count);
+        let done = does(self);
+        self.largest_logits = before;
+        done
     }
 
     /// Ends operations of this session from other threads.
@@ -251,7 +285,7 @@ impl Session {
         // Before anything is given up.
         self.check_tokens(ids, 0)?;
         let common = self.tokens.iter().zip(ids).take_while(|(held, given)| held == given).count();
-        if common == ids.len() && common == self.tokens.len() && !self.logits.is_empty() {
+        if common == ids.len() && common == self.tokens.len() && self.holds_logits() {
             return Ok(Prompted { reused: common, run: 0 });
         }
         // The last token always runs: its logits are wanted.
@@ -260,6 +294,16 @@ impl Session {
         let reused = self.filled;
         self.append(&ids[kept..])?;
         Ok(Prompted { reused, run: ids.len() - reused })
+    }
+
+    /// Whether logits are there, and right as far as they are looked at.
+    fn holds_logits(&self) -> bool {
+        let enough = match (self.logits_right, self.largest_logits) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(right), Some(wanted)) => right >= wanted,
+        };
+        enough && !self.logits.is_empty()
     }
 
     /// The sentence vector of `ids`; for encoders.
@@ -287,7 +331,7 @@ impl Session {
         else {
             return Err(SessionError::InputTooLong { tokens: ids.len(), rows: chain.context() });
         };
-        self.engine.step(schedule, 0, ids)?;
+        self.engine.step(schedule, 0, ids, None)?;
         self.stepped();
         let mut embedding = Vec::new();
         if let Some(located) = &chain.layout().schedules[schedule].embedding {
@@ -415,7 +459,10 @@ impl Session {
         self.logits.clear();
         // A run that fails may have written all of its rows.
         self.high_water = self.high_water.max(position + rows);
-        if let Err(error) = self.engine.step(schedule, position, work) {
+        let cap = chain.description().logits_softcap();
+        // Two logits that differ may be capped to the same, and then the lower id is the larger one.
+        let largest_logits = self.largest_logits.filter(|_| cap.is_none());
+        if let Err(error) = self.engine.step(schedule, position, work, largest_logits) {
             self.engine.clear_state_rows(position, rows);
             if let SessionError::Run { source, .. } = &error
                 && matches!(source.class(), Some(ErrorClass::StateLost | ErrorClass::DeviceLost))
@@ -430,7 +477,7 @@ impl Session {
             let width = located.shape.last().copied().unwrap_or(0) as usize;
             let mut logits = std::mem::take(&mut self.logits);
             read(&mut self.engine, schedule, position, located, rows * width, &mut logits)?;
-            if let Some(cap) = chain.description().logits_softcap() {
+            if let Some(cap) = cap {
                 softcap(cap, &mut logits);
             }
             visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &logits });
@@ -438,6 +485,7 @@ impl Session {
             logits.copy_within((rows - 1) * width.., 0);
             logits.truncate(width);
             self.logits = logits;
+            self.logits_right = largest_logits;
         } else {
             visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] });
         }

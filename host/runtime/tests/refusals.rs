@@ -92,7 +92,7 @@ impl ShardExecutor for Told {
         _: usize,
         _: u64,
         _: &mut [shardwright_shims::Bound<'_>],
-        _: Option<std::time::Duration>,
+        _: shardwright_shims::RunOptions,
     ) -> Result<(), shardwright_shims::ShimError> {
         unreachable!()
     }

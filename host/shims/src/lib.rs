@@ -58,7 +58,7 @@ pub use isolated::{
     Caps, Isolation, Running, Touched, WorkerEnd, WorkerFailure, WorkerReport, entry_identity, find_worker,
 };
 pub use layout::LayoutCheck;
-pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, Update};
+pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, RunOptions, Update};
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use proofs::Proofs;
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};

@@ -1,5 +1,6 @@
 //! A loaded shard: what it binds, running it, cancelling it.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,16 @@ pub enum Bound<'a> {
     Read(&'a [u8]),
     /// Plain memory for an output or state.
     Write(&'a mut [u8]),
+}
+
+/// What is said of one run besides its rows and its memory. By default it takes as long as it takes, and all logits are right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunOptions {
+    /// How long it may take. Without one it takes as long as it takes, in a worker as long as its cap allows.
+    pub deadline: Option<Duration>,
+    /// How many of the largest logits of every row are looked at, of equal ones those of lower index. They are right and stand where they
+    /// stand; every other may be less than it is, down to the least finite number, never more. `None`: all are right. Shims may ignore it.
+    pub largest_logits: Option<NonZeroUsize>,
 }
 
 /// Where a shard was loaded.
@@ -209,14 +220,13 @@ impl LoadedShard {
     ///
     /// `rows` are valid, 1 to the entry's rows. `bound` has one element per binding, in their order; outputs and states take a
     /// buffer or [`Bound::Write`]. A buffer of this instance and device is handed over as it is, any other mapped memory as a
-    /// pointer (to a worker: as a copy). Without a deadline the run takes as long as it takes, in a worker as long as its cap
-    /// allows.
+    /// pointer (to a worker: as a copy).
     pub fn run(
         &mut self,
         entry: usize,
         rows: u64,
         bound: &mut [Bound<'_>],
-        deadline: Option<Duration>,
+        options: RunOptions,
     ) -> Result<(), ShimError> {
         let told = self
             .entries
@@ -236,8 +246,8 @@ impl LoadedShard {
         }
         let engine = &mut self.engine;
         self.instance.timed("run", || match engine {
-            ShardEngine::Local(shard) => shard.run(entry, rows, &told.bindings, bound, deadline),
-            ShardEngine::Remote(shard) => shard.run(entry, rows, &told.bindings, bound, deadline),
+            ShardEngine::Local(shard) => shard.run(entry, rows, &told.bindings, bound, options),
+            ShardEngine::Remote(shard) => shard.run(entry, rows, &told.bindings, bound, options),
         })
     }
 }

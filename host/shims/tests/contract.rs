@@ -9,8 +9,8 @@ use common::{Builder, Shims, doubling, f32_bytes, f32_values};
 use shardwright_graph::target::{ErrorClass, Flag, FlagType, FlagVerdict, Provenance};
 use shardwright_graph::{DType, EntryKind, Op, Role};
 use shardwright_shims::{
-    Artefact, Bound, Compatibility, DeviceKind, Place, ShimError, ShimInstance, ShimRegistry, Watch,
-    WorkOrder, WorkOrderBuilder,
+    Artefact, Bound, Compatibility, DeviceKind, Place, RunOptions, ShimError, ShimInstance, ShimRegistry,
+    Watch, WorkOrder, WorkOrderBuilder,
 };
 
 struct Fixture {
@@ -322,7 +322,7 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
     let x = instance.allocate("npu", 16, 16).unwrap();
     let y = instance.allocate("npu", 48, 16).unwrap();
     x.write().unwrap().copy_from_slice(&f32_bytes(&[1.0, 2.0, 3.0, 4.0]));
-    shard.run(0, 3, &mut [Bound::Buffer(&x), Bound::BufferAt(&y, 32)], None).unwrap();
+    shard.run(0, 3, &mut [Bound::Buffer(&x), Bound::BufferAt(&y, 32)], RunOptions::default()).unwrap();
     assert_eq!(f32_values(&y.read().unwrap()[32..]), [2.0, 4.0, 6.0, 0.0]);
 
     let argument = |result: Result<(), ShimError>, text: &str| match result {
@@ -330,22 +330,31 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
         other => panic!("{text}: {other:?}"),
     };
     let both = || [Bound::Buffer(&x), Bound::Buffer(&y)];
-    argument(shard.run(1, 1, &mut both(), None), "entry 1 of 1");
-    argument(shard.run(0, 0, &mut both(), None), "0 rows");
-    argument(shard.run(0, 5, &mut both(), None), "5 rows");
-    argument(shard.run(0, 1, &mut [Bound::Buffer(&x)], None), "1 bindings given");
+    argument(shard.run(1, 1, &mut both(), RunOptions::default()), "entry 1 of 1");
+    argument(shard.run(0, 0, &mut both(), RunOptions::default()), "0 rows");
+    argument(shard.run(0, 5, &mut both(), RunOptions::default()), "5 rows");
+    argument(shard.run(0, 1, &mut [Bound::Buffer(&x)], RunOptions::default()), "1 bindings given");
     argument(
-        shard.run(0, 1, &mut [Bound::BufferAt(&x, 8), Bound::Buffer(&y)], None),
+        shard.run(0, 1, &mut [Bound::BufferAt(&x, 8), Bound::Buffer(&y)], RunOptions::default()),
         "8 bytes given, 16 needed",
     );
-    argument(shard.run(0, 1, &mut [Bound::BufferAt(&x, 99), Bound::Buffer(&y)], None), "offset 99");
+    argument(
+        shard.run(0, 1, &mut [Bound::BufferAt(&x, 99), Bound::Buffer(&y)], RunOptions::default()),
+        "offset 99",
+    );
     let plain = [0_u8; 16];
-    argument(shard.run(0, 1, &mut [Bound::Read(&plain), Bound::Buffer(&y)], None), "no plain memory");
-    argument(shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Read(&plain)], None), "bound for reading");
+    argument(
+        shard.run(0, 1, &mut [Bound::Read(&plain), Bound::Buffer(&y)], RunOptions::default()),
+        "no plain memory",
+    );
+    argument(
+        shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Read(&plain)], RunOptions::default()),
+        "bound for reading",
+    );
     // A buffer of another instance of the same shim is not this device's.
     let foreign = fixture.open("").allocate("npu", 16, 16).unwrap();
     argument(
-        shard.run(0, 1, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], None),
+        shard.run(0, 1, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], RunOptions::default()),
         "cannot see this buffer",
     );
 
@@ -354,25 +363,26 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
         Err(error @ ShimError::BufferBusy { .. }) => assert!(error.help().is_some()),
         other => panic!("{other:?}"),
     };
-    busy(shard.run(0, 1, &mut [Bound::Buffer(&y), Bound::Buffer(&y)], None));
+    busy(shard.run(0, 1, &mut [Bound::Buffer(&y), Bound::Buffer(&y)], RunOptions::default()));
     let reading = y.read().unwrap();
-    busy(shard.run(0, 1, &mut both(), None));
+    busy(shard.run(0, 1, &mut both(), RunOptions::default()));
     assert!(matches!(y.write().map(|_| ()), Err(ShimError::BufferBusy { .. })));
     drop(reading);
     let writing = x.write().unwrap();
-    busy(shard.run(0, 1, &mut both(), None));
+    busy(shard.run(0, 1, &mut both(), RunOptions::default()));
     drop(writing);
-    shard.run(0, 4, &mut both(), None).unwrap();
+    shard.run(0, 4, &mut both(), RunOptions::default()).unwrap();
     assert!(y.same(&y.clone()) && !y.same(&x));
 
     // The shard keeps its instance and mapping.
     drop((instance, artefact));
-    shard.run(0, 4, &mut both(), None).unwrap();
+    shard.run(0, 4, &mut both(), RunOptions::default()).unwrap();
 
     let lost = fixture.open("run-lost");
     let mut shard = lost.load("npu", &compile(&lost).unwrap(), &[]).unwrap();
     let (x, y) = (lost.allocate("npu", 16, 16).unwrap(), lost.allocate("npu", 16, 16).unwrap());
-    let error = shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], None).unwrap_err();
+    let error =
+        shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     assert!(error.help().unwrap().contains("recover"));
     // A failed run gives its buffers back.
@@ -408,7 +418,8 @@ fn a_run_is_cancelled_from_another_thread() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let error = shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], None).unwrap_err();
+        let error =
+            shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
         done.store(true, Ordering::Relaxed);
         assert!(error.is_cancelled(), "{error}");
     });

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{Shims, doubling, f32_bytes, f32_values, repository};
 use shardwright_shims::{
-    Bound, Compatibility, LayoutCheck, LoadError, Place, ShimRegistry, WorkOrderBuilder,
+    Bound, Compatibility, LayoutCheck, LoadError, Place, RunOptions, ShimRegistry, WorkOrderBuilder,
 };
 
 /// Builds the example's crate, whose library is called `library`, and gives its path.
@@ -120,7 +120,7 @@ fn the_rust_example_has_the_hosts_layouts_and_runs() {
     let mut shard = instance.load("cpu", &artefact, &[]).unwrap();
     let (x, y) = (instance.allocate("cpu", 16, 64).unwrap(), instance.allocate("cpu", 16, 64).unwrap());
     x.write().unwrap().copy_from_slice(&f32_bytes(&[1.0, -2.0, 0.5, 8.0]));
-    shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], None).unwrap();
+    shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap();
     assert_eq!(f32_values(&y.read().unwrap()), [2.0, -4.0, 1.0, 16.0]);
 }
 

@@ -10,8 +10,8 @@ use common::{
 use shardwright_graph::target::ErrorClass;
 use shardwright_graph::{Attention, EntryKind, KeySource, Op};
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Compatibility, Direction, LoadedShard, Place, ShimError, ShimInstance, Update,
-    WorkOrder, WorkOrderBuilder,
+    Artefact, Bound, Buffer, Compatibility, Direction, LoadedShard, Place, RunOptions, ShimError,
+    ShimInstance, Update, WorkOrder, WorkOrderBuilder,
 };
 
 fn order() -> WorkOrder {
@@ -73,7 +73,7 @@ impl Session {
                 other => panic!("{other:?}"),
             })
             .collect();
-        self.shard.run(entry, rows as u64, &mut bound, None)?;
+        self.shard.run(entry, rows as u64, &mut bound, RunOptions::default())?;
         drop(bound);
         Ok(f32_values(&output)[..hidden.len()].to_vec())
     }
@@ -187,9 +187,10 @@ fn a_deadline_ends_a_run() {
             _ => Bound::Buffer(&input),
         })
         .collect();
-    let error = session.shard.run(1, 1, &mut bound, Some(Duration::ZERO)).unwrap_err();
+    let within = |deadline| RunOptions { deadline: Some(deadline), ..RunOptions::default() };
+    let error = session.shard.run(1, 1, &mut bound, within(Duration::ZERO)).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::Deadline));
-    session.shard.run(1, 1, &mut bound, Some(Duration::from_secs(60))).unwrap();
+    session.shard.run(1, 1, &mut bound, within(Duration::from_secs(60))).unwrap();
 }
 
 #[test]
@@ -215,7 +216,7 @@ fn a_damaged_artefact_of_the_c_example_is_refused_by_it() {
                         .map(|binding| Buffer::host(binding.bytes, binding.alignment).unwrap())
                         .collect();
                     let mut bound: Vec<Bound<'_>> = buffers.iter().map(Bound::Buffer).collect();
-                    shard.run(1, 1, &mut bound, None).unwrap();
+                    shard.run(1, 1, &mut bound, RunOptions::default()).unwrap();
                 }
                 Err(error) => {
                     let known = matches!(error, ShimError::Contract { .. } | ShimError::Failed(_));

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::num::NonZeroUsize;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,8 +17,8 @@ use shardwright_graph::target::ErrorClass;
 use shardwright_graph::{EntryKind, WeightId};
 use shardwright_shims::{
     Artefact, Bound, Buffer, Caps, Compatibility, Direction, Isolation, LoadError, LoadedShard, Place,
-    Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder,
-    WorkerEnd, WorkerReport, find_worker,
+    RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder,
+    WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
 };
 
 /// The dying shim, found by a registry that opens no library in this process.
@@ -78,7 +79,7 @@ fn run(shard: &mut LoadedShard, values: &[f32]) -> Result<Vec<f32>, ShimError> {
     let instance = shard.instance().clone();
     let (x, y) = (instance.allocate("npu", 16, 16)?, instance.allocate("npu", 16, 16)?);
     x.write()?.copy_from_slice(&f32_bytes(values));
-    shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], None)?;
+    shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default())?;
     Ok(f32_values(&y.read()?))
 }
 
@@ -219,7 +220,9 @@ impl Session {
                 }
             })
             .collect();
-        self.shard.run(entry, rows as u64, &mut bound, Some(Duration::from_secs(60))).unwrap();
+        let deadline = Some(Duration::from_secs(60));
+        let options = RunOptions { deadline, ..RunOptions::default() };
+        self.shard.run(entry, rows as u64, &mut bound, options).unwrap();
         drop(bound);
         f32_values(&output)[..hidden.len()].to_vec()
     }
@@ -288,15 +291,18 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
     let (x, y) = (instance.allocate("npu", 32, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
     for value in [1.0, 3.0] {
         x.write().unwrap().copy_from_slice(&f32_bytes(&[value; 8]));
-        shard.run(0, 4, &mut [Bound::BufferAt(&x, 16), Bound::Buffer(&y)], None).unwrap();
-        shard.run(0, 4, &mut [Bound::Buffer(&y), Bound::Buffer(&x)], None).unwrap();
+        shard.run(0, 4, &mut [Bound::BufferAt(&x, 16), Bound::Buffer(&y)], RunOptions::default()).unwrap();
+        shard.run(0, 4, &mut [Bound::Buffer(&y), Bound::Buffer(&x)], RunOptions::default()).unwrap();
         assert_eq!(f32_values(&x.read().unwrap()), [vec![4.0 * value; 4], vec![value; 4]].concat());
     }
     // As in process: plain memory is not taken.
-    let refused = shard.run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Buffer(&y)], None).unwrap_err();
+    let refused =
+        shard.run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
     assert!(refused.to_string().contains("takes no plain memory"), "{refused}");
     let foreign = Buffer::host(16, 16).unwrap();
-    let refused = shard.run(0, 4, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], None).unwrap_err();
+    let refused = shard
+        .run(0, 4, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], RunOptions::default())
+        .unwrap_err();
     assert!(refused.to_string().contains("cannot see this buffer"), "{refused}");
     let import = instance.import_dma_buf("npu", std::fs::File::open("/dev/null").unwrap().into(), 0, 16);
     assert!(matches!(import, Err(ShimError::Missing { function: "buffer_import", .. })), "{import:?}");
@@ -308,7 +314,7 @@ fn bindings_are_judged_as_in_this_process() {
     let mut shard = load(&instance);
     let (x, y) = (Buffer::host(32, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
     let mut refuse = |bound: &mut [Bound<'_>], text: &str| {
-        let error = shard.run(0, 4, bound, None).unwrap_err();
+        let error = shard.run(0, 4, bound, RunOptions::default()).unwrap_err();
         assert!(error.to_string().contains(text), "{text}: {error}");
     };
     refuse(&mut [Bound::Read(&[0; 8]), Bound::Buffer(&y)], "binding `x`: 8 bytes given, 16 needed");
@@ -323,7 +329,7 @@ fn bindings_are_judged_as_in_this_process() {
     // Buffers of another worker are shared with this one.
     let other = open("").allocate("npu", 16, 16).unwrap();
     other.write().unwrap().copy_from_slice(&f32_bytes(&[1.0, 2.0, 3.0, 4.0]));
-    shard.run(0, 4, &mut [Bound::Buffer(&other), Bound::Buffer(&y)], None).unwrap();
+    shard.run(0, 4, &mut [Bound::Buffer(&other), Bound::Buffer(&y)], RunOptions::default()).unwrap();
     assert_eq!(f32_values(&y.read().unwrap()), [2.0, 4.0, 6.0, 8.0]);
     for (length, alignment, text) in
         [(16, 3, "no such alignment"), (u64::MAX, 16, "too large"), (1 << 62, 16, "")]
@@ -688,8 +694,9 @@ fn writing_beside_a_buffer_is_found() {
     // Plain memory is copied to such a buffer.
     let instance = open("run-behind:16");
     let mut y = [7; 16];
-    let error =
-        load(&instance).run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Write(&mut y)], None).unwrap_err();
+    let error = load(&instance)
+        .run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Write(&mut y)], RunOptions::default())
+        .unwrap_err();
     assert!(error.to_string().contains("byte 16 of the 16 bytes bound as `y`"), "{error}");
     assert_eq!(y, [7; 16]);
     // Where the alignment is coarser than the length, or before the buffer, no page can be as near; marks are.
@@ -700,7 +707,8 @@ fn writing_beside_a_buffer_is_found() {
         let mut shard = load(&instance);
         let (x, y) =
             (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", length, 16).unwrap());
-        let error = shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], None).unwrap_err();
+        let error =
+            shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
         match &error.worker().unwrap().end {
             WorkerEnd::Overrun(touched) => {
                 assert_eq!((touched.offset, touched.length), (offset, length), "{die}");
@@ -727,7 +735,8 @@ fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
     let error = run(&mut shards[0], &[-1.0; 4]).unwrap_err();
     assert_eq!((error.class(), error.worker().unwrap().earlier), (Some(ErrorClass::DeviceLost), false));
     for shard in &mut shards {
-        let error = shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], None).unwrap_err();
+        let error =
+            shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
         assert!(error.worker().unwrap().earlier && error.class() == Some(ErrorClass::DeviceLost), "{error}");
         assert!(error.to_string().contains("ended earlier: it was killed by signal 6"), "{error}");
     }
@@ -743,7 +752,8 @@ fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
     let mut shard = load(&instance);
     // What belonged to the old worker is not taken by the new one.
     let fresh = instance.allocate("npu", 16, 16).unwrap();
-    let error = shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&fresh)], None).unwrap_err();
+    let error =
+        shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&fresh)], RunOptions::default()).unwrap_err();
     assert!(error.worker().unwrap().earlier, "{error}");
     assert_eq!(run(&mut shard, &[3.0; 4]).unwrap(), [6.0; 4]);
     let Running::Worker(report) = instance.running() else { panic!() };
@@ -786,13 +796,30 @@ fn pid_of(instance: &ShimInstance) -> Option<u32> {
 }
 
 #[test]
+fn a_shim_is_told_how_many_logits_are_looked_at_here_and_in_a_worker() {
+    let shims = Shims::new();
+    shims.dying(None);
+    let local = shims.registry().open("dying", "here", &options("run-largest:")).unwrap();
+    for instance in [local, open("run-largest:")] {
+        let mut shard = load(&instance);
+        let (x, y) = (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
+        for asked in [None, Some(1), Some(40), None] {
+            let largest_logits = asked.and_then(NonZeroUsize::new);
+            let options = RunOptions { largest_logits, ..RunOptions::default() };
+            shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], options).unwrap();
+            assert_eq!(f32_values(&y.read().unwrap())[0], asked.unwrap_or(0) as f32);
+        }
+    }
+}
+
+#[test]
 fn a_run_past_its_deadline_is_ended_after_its_grace() {
     let caps = Caps { grace: Duration::from_millis(100), ..Caps::default() };
     let instance = open_with("run:hang", caps).unwrap();
     let mut shard = load(&instance);
     let (x, y) = (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
-    let deadline = Some(Duration::from_millis(50));
-    let error = shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], deadline).unwrap_err();
+    let options = RunOptions { deadline: Some(Duration::from_millis(50)), ..RunOptions::default() };
+    let error = shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], options).unwrap_err();
     assert_eq!(error.worker().unwrap().end, WorkerEnd::OverTime { limit_ms: 150 });
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
 }

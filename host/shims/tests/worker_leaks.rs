@@ -4,7 +4,8 @@ mod common;
 
 use common::{Shims, doubling, f32_bytes, isolation};
 use shardwright_shims::{
-    Artefact, Bound, Place, ShimError, ShimInstance, ShimRegistry, WorkOrder, WorkOrderBuilder, WorkerEnd,
+    Artefact, Bound, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, WorkOrder, WorkOrderBuilder,
+    WorkerEnd,
 };
 
 const DEATHS: usize = 1000;
@@ -69,8 +70,12 @@ impl Bench {
                 let (x, y) = (buffer().unwrap(), buffer().unwrap());
                 x.write().unwrap().copy_from_slice(&f32_bytes(&[1.0; 4]));
                 let mut plain = [0; 16];
-                shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Write(&mut plain)], None).unwrap_err();
-                shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], None).unwrap_err()
+                shard
+                    .run(0, 4, &mut [Bound::Buffer(&x), Bound::Write(&mut plain)], RunOptions::default())
+                    .unwrap_err();
+                shard
+                    .run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default())
+                    .unwrap_err()
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Choosing the next token from a row of logits.
 
 use std::cmp::Ordering;
+use std::num::NonZeroUsize;
 
 use crate::error::{Result, TextError};
 use crate::random::Random;
@@ -82,6 +83,16 @@ impl SamplingParameters {
     /// Whether the choice is the largest logit.
     pub fn is_greedy(&self) -> bool {
         !self.do_sample || self.temperature == 0.0
+    }
+
+    /// How many of the largest logits decide, of equal ones those of lower id; `None`: all of them. A row in which every other is less than
+    /// it is, down to the least finite number, gives the same tokens.
+    pub fn largest_logits(&self) -> Option<NonZeroUsize> {
+        // What is penalised falls behind others, nobody knows how many.
+        if self.repetition_penalty != 1.0 {
+            return None;
+        }
+        NonZeroUsize::new(if self.is_greedy() { 1 } else { self.top_k as usize })
     }
 }
 
@@ -471,6 +482,52 @@ mod tests {
             let parameters =
                 SamplingParameters { top_k: kept as u32, ..SamplingParameters::at_temperature(1.0, 0) };
             assert_eq!(found.iter().map(|c| c.id).collect::<Vec<_>>(), plain_kept(&logits, &parameters));
+        }
+    }
+
+    #[test]
+    fn the_largest_logits_alone_decide() {
+        let mut random = Random::new(23);
+        let mut next = |below: u32| (random.next_unit() * f64::from(below)) as u32;
+        for case in 0..400_u64 {
+            let count = 1 + next(if case % 4 == 0 { 3000 } else { 60 }) as usize;
+            let mut whole = logits(case, count, 12.0);
+            // Ties, zeros of either sign and the least there is among them.
+            if case % 2 == 0 {
+                whole.iter_mut().for_each(|logit| *logit = (*logit * 0.5).round());
+            }
+            if case % 5 == 0 {
+                whole.iter_mut().for_each(|logit| *logit = if next(3) == 0 { *logit } else { f32::MIN });
+            }
+            let parameters = SamplingParameters {
+                do_sample: next(4) > 0,
+                temperature: [0.0, 0.3, 1.0, 7.0][next(4) as usize],
+                top_k: 1 + next(70),
+                top_p: [1.0, 0.9, 0.3][next(3) as usize],
+                min_p: [0.0, 0.05, 1.0][next(3) as usize],
+                ..SamplingParameters::at_temperature(1.0, u64::from(next(1000)))
+            };
+            let largest = parameters.largest_logits().unwrap().get();
+            assert_eq!(largest, if parameters.is_greedy() { 1 } else { parameters.top_k as usize });
+
+            let mut order: Vec<Candidate> =
+                whole.iter().enumerate().map(|(id, &logit)| Candidate { id: id as u32, logit }).collect();
+            order.sort_by(better_first);
+            let mut part = whole.clone();
+            for candidate in order.iter().skip(largest) {
+                let logit = &mut part[candidate.id as usize];
+                *logit = [f32::MIN, logit.next_down().max(f32::MIN)][next(2) as usize];
+            }
+            let [mut one, mut other] = [(); 2].map(|()| Sampler::new(parameters).unwrap());
+            for _ in 0..20 {
+                let (one, other) = (one.sample(&whole, &[]).unwrap(), other.sample(&part, &[]).unwrap());
+                assert_eq!(one, other, "case {case}: {parameters:?}");
+            }
+        }
+        let drawn = SamplingParameters::at_temperature(1.0, 0);
+        assert_eq!(drawn.largest_logits(), None);
+        for base in [SamplingParameters::greedy(), SamplingParameters { top_k: 5, ..drawn }] {
+            assert_eq!(SamplingParameters { repetition_penalty: 1.1, ..base }.largest_logits(), None);
         }
     }
 

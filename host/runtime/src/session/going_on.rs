@@ -62,6 +62,8 @@ impl Session {
             filled: 0,
             high_water: 0,
             logits: Vec::new(),
+            logits_right: None,
+            largest_logits: None,
             onward: Onward { next: Some(next), moves: Vec::new(), since: None },
         };
         session.moved(&lost, since, record, successor.passed_over);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,8 +20,8 @@ use shardwright_runtime::{
     ShardOrigin,
 };
 use shardwright_shims::{
-    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, MemoryKinds, Port, ShimError,
-    Update,
+    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, MemoryKinds, Port, RunOptions,
+    ShimError, Update,
 };
 use shardwright_test_checkpoints::Spec;
 
@@ -115,6 +116,8 @@ pub struct Trouble {
     pub blocked: AtomicBool,
     pub interrupted: AtomicBool,
     pub runs: AtomicUsize,
+    /// How many of the largest logits every run was asked for.
+    pub largest_logits: Mutex<Vec<Option<usize>>>,
     /// Be lost after so many further runs, for good.
     pub dies_after: Mutex<Option<usize>>,
     /// Refuse to allocate, in that way.
@@ -225,15 +228,16 @@ impl ShardExecutor for PlainShard {
         entry: usize,
         rows: u64,
         bound: &mut [Bound<'_>],
-        deadline: Option<Duration>,
+        options: RunOptions,
     ) -> Result<(), ShimError> {
         let trouble = &self.trouble;
         trouble.runs.fetch_add(1, Ordering::SeqCst);
+        trouble.largest_logits.lock().unwrap().push(options.largest_logits.map(NonZeroUsize::get));
         if trouble.block.swap(false, Ordering::SeqCst) {
             let start = Instant::now();
             trouble.blocked.store(true, Ordering::SeqCst);
             while !trouble.interrupted.swap(false, Ordering::SeqCst) {
-                if deadline.is_some_and(|deadline| start.elapsed() >= deadline) {
+                if options.deadline.is_some_and(|deadline| start.elapsed() >= deadline) {
                     return Err(failure(Some(ErrorClass::Deadline)));
                 }
                 assert!(start.elapsed() < Duration::from_secs(20), "nobody interrupted the run");
@@ -303,6 +307,9 @@ impl ShardExecutor for PlainShard {
             let array = array.unwrap_or_else(|| panic!("no {}", binding.port.name));
             let mut values = array.floats().to_vec();
             round(rounded, &mut values);
+            if let (Role::Logits, Some(count)) = (&binding.port.role, options.largest_logits) {
+                values.chunks_mut(binding.port.shape[1] as usize).for_each(|row| keep_largest(row, count));
+            }
             let mut bytes = to_bytes(&binding.port, &values);
             let mut held = buffer.write()?;
             let held = &mut held[offset as usize..(offset + binding.bytes) as usize];
@@ -336,6 +343,13 @@ impl ShardExecutor for PlainShard {
         let trouble = self.trouble.clone();
         Some(Arc::new(move || trouble.interrupted.store(true, Ordering::SeqCst)))
     }
+}
+
+/// All but so many of the largest become as small as the contract lets them.
+fn keep_largest(row: &mut [f32], count: NonZeroUsize) {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|&one, &other| row[other].partial_cmp(&row[one]).unwrap().then(one.cmp(&other)));
+    order.iter().skip(count.get()).for_each(|&id| row[id] = f32::MIN);
 }
 
 /// What a failed run may leave: in states, nonsense where it was about to write; after losing them, everywhere.

@@ -6,7 +6,7 @@ use shardwright_build::CompiledGraphs;
 use shardwright_build::graph::{Asset, ComponentKind, EntryPoint, Graph, Role, StateId};
 use shardwright_build::reference::step::{Step, step_input};
 use shardwright_build::reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
-use shardwright_build::shims::{Bound, Buffer, Direction, LoadedEntry, Port, ShimError};
+use shardwright_build::shims::{Bound, Buffer, Direction, LoadedEntry, Port, RunOptions, ShimError};
 use shardwright_runtime::ShardExecutor;
 
 use super::reference_fault;
@@ -161,7 +161,7 @@ impl ShardMemory {
             let buffer = buffer.as_ref().or(state.map(|state| &state.buffer));
             bound.push(Bound::Buffer(buffer.ok_or_else(|| unusable(&binding.port))?));
         }
-        executor.run(entry, rows.rows as u64, &mut bound, None).map_err(|error| {
+        executor.run(entry, rows.rows as u64, &mut bound, RunOptions::default()).map_err(|error| {
             let place = executor.place();
             failed(error, format!("{place}: {} at position {position}", told.interface.name))
         })?;

@@ -9,6 +9,8 @@
 //! The host asks one thing at a time on a channel and reads frames until the answer; descriptors travel with a request's first
 //! byte. Neither side trusts a length: what is buffered is what arrived, and never more than the cap.
 
+use std::num::NonZeroUsize;
+
 use serde::{Deserialize, Serialize};
 use shardwright_graph::target::{ErrorClass, FlagSchema, FlagVerdict, Limit};
 use shardwright_graph::{EntryGraph, Weight, WeightData, WeightId, WeightQuantisation};
@@ -239,6 +241,7 @@ pub(crate) enum Ask {
         rows: u64,
         bounds: Vec<Shown>,
         deadline_nanoseconds: Option<u64>,
+        largest_logits: Option<NonZeroUsize>,
     },
     /// On a shard's channel, last.
     Unload,
@@ -472,6 +475,7 @@ mod tests {
                 rows: 4,
                 bounds: vec![Shown(1, 0, 9)],
                 deadline_nanoseconds: Some(u64::MAX),
+                largest_logits: NonZeroUsize::new(40),
             },
         ];
         let binding = crate::loaded::ToldBinding {

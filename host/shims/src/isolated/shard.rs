@@ -12,7 +12,7 @@ use super::protocol::{Answer, Ask, Shown};
 use super::{Remote, SharedMemory, done, reopened};
 use crate::artefact::Artefact;
 use crate::error::ShimError;
-use crate::loaded::{Acquired, Binding, Bound, ToldEntry};
+use crate::loaded::{Acquired, Binding, Bound, RunOptions, ToldEntry};
 
 /// A loaded artefact in a worker.
 pub(crate) struct RemoteShard {
@@ -92,7 +92,7 @@ impl RemoteShard {
         rows: u64,
         bindings: &[Binding],
         bound: &mut [Bound<'_>],
-        deadline: Option<Duration>,
+        options: RunOptions,
     ) -> Result<(), ShimError> {
         if let Some(gone) = self.worker.gone("run") {
             return Err(gone);
@@ -115,6 +115,7 @@ impl RemoteShard {
             place.mapped = self.map(&place.memory)?;
             bounds.push(Shown(place.memory.id(), place.offset, place.memory.changes()));
         }
+        let RunOptions { deadline, largest_logits } = options;
         let nanoseconds = |deadline: Duration| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1);
         let ask = Ask::Run {
             number,
@@ -122,6 +123,7 @@ impl RemoteShard {
             rows,
             bounds,
             deadline_nanoseconds: deadline.map(nanoseconds),
+            largest_logits,
         };
         let caps = *self.worker.caps();
         let time = deadline.map_or(caps.run_time, |deadline| {

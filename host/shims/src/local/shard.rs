@@ -3,7 +3,6 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use shardwright_shim_abi::raw::*;
 
@@ -11,7 +10,7 @@ use super::{Local, c_text};
 use crate::artefact::Artefact;
 use crate::call;
 use crate::error::ShimError;
-use crate::loaded::{Acquired, Binding, Bound, ToldBinding, ToldEntry};
+use crate::loaded::{Acquired, Binding, Bound, RunOptions, ToldBinding, ToldEntry};
 use crate::tables::OptionTables;
 
 struct Inner {
@@ -179,7 +178,7 @@ impl LocalShard {
         rows: u64,
         bindings: &[Binding],
         bound: &mut [Bound<'_>],
-        deadline: Option<Duration>,
+        options: RunOptions,
     ) -> Result<(), ShimError> {
         let local = &self.inner.local;
         let function = local.table().0.run.ok_or_else(|| local.missing("run"))?;
@@ -197,9 +196,10 @@ impl LocalShard {
             bounds: if self.pointers.is_empty() { ptr::null() } else { self.pointers.as_ptr() },
             bound_count: self.pointers.len() as u64,
             // 0 means none in the contract: a deadline of zero is the shortest there is.
-            deadline_nanoseconds: deadline
+            deadline_nanoseconds: options
+                .deadline
                 .map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)),
-            largest_logits: 0,
+            largest_logits: options.largest_logits.map_or(0, |count| count.get() as u64),
         };
         // SAFETY: pointers are as the contract says. Written memory overlaps nothing: `&mut` guarantees it for plain memory,
         // `_acquired` for buffers. The error came from this table.

@@ -12,7 +12,7 @@ use crate::buffer::Buffer;
 use crate::error::ShimError;
 use crate::interface::Direction;
 use crate::isolated::protocol::{Answer, Ask, Fault, Shown};
-use crate::loaded::{Binding, Bound, LoadedEntry, join_entries};
+use crate::loaded::{Binding, Bound, LoadedEntry, RunOptions, join_entries};
 use crate::local::{Local, LocalShard};
 use crate::os::{self, Region};
 use crate::shim::lock;
@@ -108,9 +108,11 @@ impl Runner {
                 Ask::Map { buffer, offset, length, alignment } => {
                     map(buffer, offset, length, alignment, descriptors)
                 }
-                Ask::Run { number, entry, rows, bounds, deadline_nanoseconds } => self
-                    .numbered(number, entry, rows, &bounds, deadline_nanoseconds.map(Duration::from_nanos))
-                    .map(|()| Answer::Done),
+                Ask::Run { number, entry, rows, bounds, deadline_nanoseconds, largest_logits } => {
+                    let deadline = deadline_nanoseconds.map(Duration::from_nanos);
+                    let options = RunOptions { deadline, largest_logits };
+                    self.numbered(number, entry, rows, &bounds, options).map(|()| Answer::Done)
+                }
                 Ask::Unload => {
                     self.loaded = None;
                     Ok(Answer::Done)
@@ -131,7 +133,7 @@ impl Runner {
         entry: u64,
         rows: u64,
         bounds: &[Shown],
-        deadline: Option<Duration>,
+        options: RunOptions,
     ) -> Result<(), ShimError> {
         let set = |running: u64| {
             let mut shards = lock(&shared().shards);
@@ -144,7 +146,7 @@ impl Runner {
             set(0);
             return Err(cancelled(&self.local, "run"));
         }
-        let result = self.run(entry, rows, bounds, deadline);
+        let result = self.run(entry, rows, bounds, options);
         let mut shards = lock(&shared().shards);
         if let Some(state) = shards.get_mut(&self.shard) {
             state.running = 0;
@@ -152,13 +154,7 @@ impl Runner {
         result
     }
 
-    fn run(
-        &mut self,
-        entry: u64,
-        rows: u64,
-        bounds: &[Shown],
-        deadline: Option<Duration>,
-    ) -> Result<(), ShimError> {
+    fn run(&mut self, entry: u64, rows: u64, bounds: &[Shown], options: RunOptions) -> Result<(), ShimError> {
         let index = entry as usize;
         let refuse = |reason: &str| ShimError::Argument(reason.to_owned());
         let told = self.entries.get(index).ok_or_else(|| refuse("no such entry"))?;
@@ -186,7 +182,7 @@ impl Runner {
                 None => mapped.bound(*offset, binding),
             })
             .collect();
-        let result = loaded.run(index, rows, &told.bindings, &mut bound, deadline);
+        let result = loaded.run(index, rows, &told.bindings, &mut bound, options);
         drop(bound);
         for (((mapped, _, own), &Shown(_, _, change)), binding) in
             places.iter().zip(bounds).zip(&told.bindings)

@@ -1,8 +1,9 @@
 /* A shim that dies, hangs or misbehaves where and how its instance is told, and otherwise doubles four numbers.
  *
  * Option `die=<where>:<how>`; what runs in `run` may also be told in the first number it is given: `die=run-value:<how>` acts when
- * that is negative. Option `memory=shim` makes a device that takes only its own memory. With DIE_AT_DOOR=<how> it acts when the
- * library is opened, with DIE_AT_DESCRIBE=<how> when it is asked who it is. */
+ * that is negative. With `die=run-largest:` the first result is how many of the largest logits the run is asked for. Option
+ * `memory=shim` makes a device that takes only its own memory. With DIE_AT_DOOR=<how> it acts when the library is opened, with
+ * DIE_AT_DESCRIBE=<how> when it is asked who it is. */
 #include "shim.h"
 
 #include <pthread.h>
@@ -343,6 +344,7 @@ static sw_error *run(sw_shard *shard, const sw_run *run) {
     if (strcmp(shim->where, "run-before") == 0) ((volatile char *)y)[-atoi(shim->how)] = 1;
     if (strcmp(shim->where, "run-input") == 0) ((volatile char *)x)[atoi(shim->how)] = 1;
     for (uint64_t i = 0; i < run->rows; i++) y[i] = 2 * x[i];
+    if (strcmp(shim->where, "run-largest") == 0) y[0] = (float)run->largest_logits;
     at(shim, "run-end");
     return 0;
 }
