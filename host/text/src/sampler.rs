@@ -149,7 +149,7 @@ impl Sampler {
         if logits.is_empty() || u32::try_from(logits.len()).is_err() {
             return Err(TextError::NoLogits { length: logits.len() });
         }
-        if let Some(id) = logits.iter().position(|logit| !logit.is_finite()) {
+        if let Some(id) = first_not_finite(logits) {
             return Err(TextError::LogitNotFinite { id, value: logits[id] });
         }
         let mut penalised = std::mem::take(&mut self.penalised);
@@ -212,15 +212,45 @@ impl Sampler {
     }
 }
 
+/// Logits that are looked at together, without a branch; only a piece in which something was found is looked at one by one.
+const PIECE: usize = 256;
+
+/// Lowest id of a logit that is no finite number.
+fn first_not_finite(logits: &[f32]) -> Option<usize> {
+    const EXPONENT: u32 = f32::INFINITY.to_bits();
+    let found = |logit: &f32| logit.to_bits() & EXPONENT == EXPONENT;
+    let mut pieces = logits.chunks(PIECE);
+    let piece = pieces.position(|piece| piece.iter().fold(false, |any, logit| any | found(logit)))?;
+    let start = piece * PIECE;
+    logits[start..].iter().position(found).map(|id| start + id)
+}
+
 /// Lowest id of the largest logit.
 fn largest(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (id, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = id;
+    let (mut best, mut start) = (f32::NEG_INFINITY, 0);
+    for (piece, logits) in logits.chunks(PIECE).enumerate() {
+        let largest = largest_of(logits);
+        if largest > best {
+            (best, start) = (largest, piece * PIECE);
         }
     }
-    best as u32
+    // Zeros are equal whatever their sign.
+    let id = logits[start..].iter().position(|logit| *logit == best);
+    (start + id.unwrap_or(0)) as u32
+}
+
+/// The largest of finite numbers, of zeros any.
+fn largest_of(logits: &[f32]) -> f32 {
+    // A maximum of floating-point numbers one after the other cannot be reordered by a compiler; these are beside each other.
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let larger = |one: f32, other: f32| if one > other { one } else { other };
+    let (rows, rest) = logits.as_chunks::<16>();
+    for row in rows {
+        for (lane, logit) in lanes.iter_mut().zip(row) {
+            *lane = larger(*logit, *lane);
+        }
+    }
+    lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, larger)
 }
 
 fn largest_candidate(candidates: &[Candidate]) -> u32 {
@@ -250,21 +280,26 @@ fn penalise(logits: &[f32], history: &[u32], penalty: f32, penalised: &mut Vec<f
 /// Fills `candidates` with the `kept` best, in no order.
 fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
     candidates.clear();
-    let all = logits.iter().enumerate().map(|(id, &logit)| Candidate { id: id as u32, logit });
     if kept >= logits.len() {
-        candidates.extend(all);
+        let all = logits.iter().enumerate();
+        candidates.extend(all.map(|(id, &logit)| Candidate { id: id as u32, logit }));
         return;
     }
     // At most twice as many as wanted are held; whenever they are full the better half stays and sets the bar.
     let mut bar = f32::NEG_INFINITY;
-    for candidate in all {
+    for (piece, logits) in logits.chunks(PIECE).enumerate() {
         // Ids ascend, so one that only equals the bar loses against every one that set it.
-        if candidate.logit > bar || candidates.len() < kept {
-            candidates.push(candidate);
-            if candidates.len() >= kept.saturating_mul(2) {
-                candidates.select_nth_unstable_by(kept - 1, better_first);
-                candidates.truncate(kept);
-                bar = candidates[kept - 1].logit;
+        if largest_of(logits) <= bar {
+            continue;
+        }
+        for (place, &logit) in logits.iter().enumerate() {
+            if logit > bar {
+                candidates.push(Candidate { id: (piece * PIECE + place) as u32, logit });
+                if candidates.len() >= kept.saturating_mul(2) {
+                    candidates.select_nth_unstable_by(kept - 1, better_first);
+                    candidates.truncate(kept);
+                    bar = candidates[kept - 1].logit;
+                }
             }
         }
     }
@@ -528,6 +563,27 @@ mod tests {
         assert_eq!(drawn.largest_logits(), None);
         for base in [SamplingParameters::greedy(), SamplingParameters { top_k: 5, ..drawn }] {
             assert_eq!(SamplingParameters { repetition_penalty: 1.1, ..base }.largest_logits(), None);
+        }
+    }
+
+    #[test]
+    fn pieces_are_looked_at_as_one_row() {
+        for count in [1, 15, 16, 17, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5] {
+            let mut row = vec![f32::MIN; count];
+            assert_eq!((largest(&row), first_not_finite(&row)), (0, None));
+            for at in (0..count).step_by(7).chain([count - 1]) {
+                // Equal ones of higher id, in the same piece and in a later one.
+                row[at..].fill(-0.0);
+                row[count - 1] = 0.0;
+                assert_eq!(largest(&row), at as u32, "{at} of {count}");
+                for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut row = row.clone();
+                    row[count - 1] = f32::NAN;
+                    row[at] = bad;
+                    assert_eq!(first_not_finite(&row), Some(at), "{at} of {count}");
+                }
+                row.fill(f32::MIN);
+            }
         }
     }
 
