@@ -116,9 +116,27 @@ fn a_bundle_runs_by_the_plan_of_its_checkpoint() {
 }
 
 #[test]
+fn a_bench_tells_which_logits_every_step_was_asked_for() {
+    let logits = |run: Run| {
+        let report = run.json();
+        let results = report["results"].as_array().expect("results").iter();
+        results.map(|result| result["logits"].as_str().expect("a word").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(logits(bench(FIXTURE)), ["all", "largest"]);
+    assert_eq!(logits(bench(FIXTURE).argument("--all-logits")), ["all", "all"]);
+    // Whose logits the runtime caps.
+    let capped =
+        |place: &str| bench(TEXT_FIXTURES[1]).arguments(["--planner-option", &format!("softcap={place}")]);
+    assert_eq!(logits(capped("graph")), ["all", "largest"]);
+    assert_eq!(logits(capped("runtime")), ["all", "all"]);
+}
+
+#[test]
 fn a_bench_is_a_table_for_people() {
     let text = bench(FIXTURE).succeeds();
-    for word in ["pp8", "tg4", " ± ", "between shards", "planning", "first token", "memory:", "plan "] {
+    for word in
+        ["pp8", "tg4", "the largest", " ± ", "between shards", "planning", "first token", "memory:", "plan "]
+    {
         assert!(text.contains(word), "{word}:\n{text}");
     }
 }

@@ -255,6 +255,9 @@ pub struct BenchArguments {
     /// How often each is measured; with a peer, how many pairs there are of each.
     #[arg(short = 'r', long, default_value_t = 5)]
     pub repetitions: u32,
+    /// Generate with all logits, as `llama-bench` does. Otherwise a step is asked for the largest alone, as a greedy choice asks.
+    #[arg(long)]
+    pub all_logits: bool,
     /// Given tokens of the first step of all, which tells how long the program takes to its first token.
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     pub first_tokens: u32,

@@ -27,7 +27,7 @@ use crate::arguments::{
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
 
-pub use bench::{BenchReport, Pairs, Share};
+pub use bench::{BenchReport, Logits, Pairs, Share};
 
 /// Carries out the command of a program that was started at that time.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {

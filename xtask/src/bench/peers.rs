@@ -53,8 +53,10 @@ struct Case {
 const INT8: &str = "w8-per-channel/a8-dynamic";
 const INT4: &str = "w4-block32/a8-dynamic";
 
-/// Prompts and generation, as `llama-bench` measures by default.
+/// Prompts and generation, as `llama-bench` measures by default; of the logits of generation the largest is asked for.
 const USUAL: &[&str] = &["-p", "512,128", "-n", "128"];
+/// Generation with all logits, which `llama-bench` computes.
+const WHOLE: &[&str] = &["-n", "128", "--all-logits"];
 /// Generation after few and after many tokens.
 const LONG: &[&str] = &["-n", "32", "-d", "128,8192"];
 
@@ -69,16 +71,24 @@ const fn case(
 }
 
 /// In the order in which they are measured: the small ones first.
-const CASES: [Case; 9] = [
+const CASES: [Case; 17] = [
     case("gemma3-270m", INT8, "Q8_0", USUAL, "1024"),
+    case("gemma3-270m", INT8, "Q8_0", WHOLE, "1024"),
     case("gemma3-270m", INT4, "Q4_0", USUAL, "1024"),
+    case("gemma3-270m", INT4, "Q4_0", WHOLE, "1024"),
     case("qwen3-0.6b", INT8, "Q8_0", USUAL, "1024"),
+    case("qwen3-0.6b", INT8, "Q8_0", WHOLE, "1024"),
     case("qwen3-0.6b", INT4, "Q4_0", USUAL, "1024"),
+    case("qwen3-0.6b", INT4, "Q4_0", WHOLE, "1024"),
     case("gemma3-1b", INT8, "Q8_0", USUAL, "1024"),
+    case("gemma3-1b", INT8, "Q8_0", WHOLE, "1024"),
     case("gemma3-1b", INT4, "Q4_0", USUAL, "1024"),
+    case("gemma3-1b", INT4, "Q4_0", WHOLE, "1024"),
     case("gemma3-1b", INT8, "Q8_0", LONG, "8448"),
     case("gemma4-e2b", INT4, "Q4_0", USUAL, "1024"),
+    case("gemma4-e2b", INT4, "Q4_0", WHOLE, "1024"),
     case("gemma4-e2b", INT8, "Q8_0", USUAL, "1024"),
+    case("gemma4-e2b", INT8, "Q8_0", WHOLE, "1024"),
 ];
 
 /// Measures the cases whose model contains one of `models` (without one, all) and writes their figures and the table to `tests/benches/results`.

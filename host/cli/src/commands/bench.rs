@@ -1,5 +1,6 @@
 //! Speeds of a model, in the rows and by the rules of llama.cpp's `llama-bench`, so that one can be set beside the other: random token
-//! ids, no tokenizer, no sampling, logits after the last row, one unmeasured round first.
+//! ids, no tokenizer, no sampling, logits after the last row, one unmeasured round first. Only of generation is the largest logit alone
+//! asked for, as a greedy choice does, unless all are wanted.
 
 mod memory;
 mod pairs;
@@ -20,6 +21,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
 
 pub use pairs::{Pairs, Share};
+pub use work::Logits;
 
 use memory::{Memory, memory};
 use pairs::Thresholds;

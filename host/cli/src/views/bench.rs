@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use super::{bytes, table};
-use crate::commands::{BenchReport, Pairs, Share};
+use crate::commands::{BenchReport, Logits, Pairs, Share};
 
 /// Speeds as `llama-bench` shows them, then what they consist of, then the peer.
 pub fn bench(report: &BenchReport) -> String {
@@ -23,11 +23,16 @@ pub fn bench(report: &BenchReport) -> String {
         short(&report.plan_id)
     );
 
-    let mut speeds = table(&["test", "repetitions", "tok/s", "median", "best", "worst", "median step"]);
+    let mut speeds =
+        table(&["test", "logits", "repetitions", "tok/s", "median", "best", "worst", "median step"]);
     for work in &report.results {
         let held = &work.tokens_per_second;
         speeds.add_row([
             work.test.clone(),
+            match work.logits {
+                Logits::All => "all".to_owned(),
+                Logits::Largest => "the largest".to_owned(),
+            },
             held.samples.len().to_string(),
             format!("{} ± {}", rate(held.mean), rate(held.deviation)),
             rate(held.median),

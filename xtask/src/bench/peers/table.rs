@@ -26,7 +26,9 @@ pub fn markdown(figures: &Value) -> String {
     text += "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
     for case in list(&figures["cases"]) {
         let (name, peer) = (word(&case["case"]), word(&case["peer"]));
-        for work in list(&case["report"]["pairs"]["works"]) {
+        for (index, work) in list(&case["report"]["pairs"]["works"]).iter().enumerate() {
+            let largest = case["report"]["results"][index]["logits"] == "largest";
+            let test = format!("{}{}", word(&work["test"]), if largest { ", the largest logit" } else { "" });
             let flash = if work["flash_attention"] == true { " (flash attention)" } else { "" };
             for memory in ["slow", "fast"] {
                 let share = &work[memory];
@@ -35,8 +37,7 @@ pub fn markdown(figures: &Value) -> String {
                 }
                 let _ = writeln!(
                     text,
-                    "| {name} | {peer}{flash} | {} | {memory} | {} | {} | {} | {} | {} | {} | **{}** | {} to {} |",
-                    word(&work["test"]),
+                    "| {name} | {peer}{flash} | {test} | {memory} | {} | {} | {} | {} | {} | {} | **{}** | {} to {} |",
                     share["pairs"],
                     number(&share["load"], 1),
                     number(&share["probe"], 1),
@@ -51,7 +52,7 @@ pub fn markdown(figures: &Value) -> String {
                 );
             }
             if work["discarded"].as_u64().is_some_and(|discarded| discarded > 0) {
-                let (test, discarded) = (word(&work["test"]), &work["discarded"]);
+                let discarded = &work["discarded"];
                 let _ = writeln!(
                     text,
                     "| {name} | {peer} | {test} | discarded | {discarded} | - | - | - | - | - | - | - |"
@@ -126,17 +127,22 @@ mod tests {
                     "first_token": { "since_start_seconds": 0.1234 },
                     "opening": { "total_seconds": 0.1 },
                     "memory": { "weight_bytes": 270_000_000, "table_bytes": 1_000_000, "state_bytes": 2_000_000, "peak_resident_bytes": 300_000_000 },
+                    "results": [{ "logits": "largest" }, { "logits": "all" }],
                     "pairs": {
                         "peer": { "processor": "a processor", "build": "abc", "pinning": "taskset" },
-                        "works": [{ "test": "tg128", "flash_attention": true, "slow": share, "fast": null, "discarded": 2 }],
+                        "works": [
+                            { "test": "tg128", "flash_attention": true, "slow": share, "fast": null, "discarded": 2 },
+                            { "test": "tg128", "slow": null, "fast": share, "discarded": 0 },
+                        ],
                     },
                 },
             }],
         });
         let text = markdown(&figures);
         for line in [
-            "| model, format | Q8_0 (flash attention) | tg128 | slow | 5 | 0.5 | 50.2 | 61 % | 150.0 | 100.0 | **1.50** | 1.25 to 1.75 |",
-            "| model, format | Q8_0 | tg128 | discarded | 2 | - | - | - | - | - | - | - |",
+            "| model, format | Q8_0 (flash attention) | tg128, the largest logit | slow | 5 | 0.5 | 50.2 | 61 % | 150.0 | 100.0 | **1.50** | 1.25 to 1.75 |",
+            "| model, format | Q8_0 | tg128 | fast | 5 | 0.5 | 50.2 | 61 % | 150.0 | 100.0 | **1.50** | 1.25 to 1.75 |",
+            "| model, format | Q8_0 | tg128, the largest logit | discarded | 2 | - | - | - | - | - | - | - |",
             "| model, format | 123.4 | 100.0 | 270 | 1 | 2 | 300 |",
             "LiteRT-LM (litert-lm==1): not measured: why",
         ] {

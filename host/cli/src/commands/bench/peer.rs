@@ -298,6 +298,7 @@ fn allowed_processors(status: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::work::Logits;
     use super::*;
 
     #[test]
@@ -318,7 +319,8 @@ mod tests {
             processors: vec![0, 1],
             taskset: true,
         };
-        let command = peer.command(&Work { kind: Kind::Generation, tokens: 128, depth: 64 });
+        let command =
+            peer.command(&Work { kind: Kind::Generation, tokens: 128, depth: 64, logits: Logits::All });
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         let wanted = "-c 0,1 llama-bench -m m.gguf -t 2 -p 0 -n 128 -d 64 -r 1 -fa 0,1 -o json";
         assert_eq!(words.join(" "), wanted);

@@ -1,6 +1,7 @@
 //! What is measured: prompts at once, tokens one by one, each after so many tokens that are there already.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -21,6 +22,17 @@ pub struct Work {
     pub kind: Kind,
     pub tokens: u32,
     pub depth: u32,
+    pub logits: Logits,
+}
+
+/// Which logits of every step are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Logits {
+    /// As `llama-bench` does.
+    All,
+    /// One, as a greedy choice does.
+    Largest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +77,11 @@ impl Work {
         let mut works = Vec::new();
         for &depth in &arguments.depth {
             let of = |kind, sizes: &[u32]| -> Vec<Work> {
-                sizes.iter().map(|&tokens| Work { kind, tokens, depth }).collect()
+                let logits = match kind {
+                    Kind::Generation if !arguments.all_logits => Logits::Largest,
+                    _ => Logits::All,
+                };
+                sizes.iter().map(|&tokens| Work { kind, tokens, depth, logits }).collect()
             };
             works.extend(of(Kind::Prompt, prompts));
             works.extend(of(Kind::Generation, generated));
@@ -86,8 +102,16 @@ impl Work {
             Kind::Prompt => self.tokens,
             Kind::Generation => 1,
         };
+        self.look(session);
         session.append(&tokens.next(count)).map_err(Error::from)?;
         Ok(())
+    }
+
+    fn look(&self, session: &mut Session) {
+        session.set_largest_logits(match self.logits {
+            Logits::All => None,
+            Logits::Largest => NonZeroUsize::new(1),
+        });
     }
 
     /// From an empty session to its depth.
@@ -132,6 +156,8 @@ impl Tokens {
 /// A work with its measurements so far.
 pub struct Measured {
     work: Work,
+    /// Which were asked for in the end: where the runtime caps logits, all.
+    logits: Logits,
     seconds: Vec<f64>,
     /// Of each token, where they come one by one.
     steps: Vec<f64>,
@@ -162,6 +188,8 @@ pub struct WorkReport {
     pub test: String,
     pub tokens: u32,
     pub depth: u32,
+    /// Those of every step that had to be right.
+    pub logits: Logits,
     /// Of each repetition, in order.
     pub seconds: Vec<f64>,
     pub tokens_per_second: Speeds,
@@ -186,12 +214,21 @@ pub struct Steps {
 
 impl Measured {
     pub fn new(work: Work) -> Self {
-        Measured { work, seconds: Vec::new(), steps: Vec::new(), shards: Vec::new(), entries: Vec::new() }
+        let logits = work.logits;
+        Measured {
+            work,
+            logits,
+            seconds: Vec::new(),
+            steps: Vec::new(),
+            shards: Vec::new(),
+            entries: Vec::new(),
+        }
     }
 
     /// Measures once more and gives tokens a second.
     pub fn sample(&mut self, session: &mut Session, tokens: &mut Tokens) -> Result<f64, Failure> {
         interrupted()?;
+        self.work.look(session);
         self.work.descend(session, tokens)?;
         let ids = tokens.next(self.work.tokens);
         let before = session.placement();
@@ -212,6 +249,9 @@ impl Measured {
         }
         let took = started.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
         self.add(&before, &session.placement());
+        if session.logits_right().is_none() {
+            self.logits = Logits::All;
+        }
         self.seconds.push(took);
         Ok(f64::from(self.work.tokens) / took)
     }
@@ -249,6 +289,7 @@ impl Measured {
             test: self.work.to_string(),
             tokens: self.work.tokens,
             depth: self.work.depth,
+            logits: self.logits,
             tokens_per_second: Speeds::of(speeds),
             steps,
             shards: self.shards,
@@ -265,7 +306,7 @@ mod tests {
 
     #[test]
     fn works_are_named_as_llama_bench_names_them() {
-        let work = |kind, tokens, depth| Work { kind, tokens, depth };
+        let work = |kind, tokens, depth| Work { kind, tokens, depth, logits: Logits::All };
         assert_eq!(work(Kind::Prompt, 512, 0).to_string(), "pp512");
         assert_eq!(work(Kind::Generation, 128, 4096).to_string(), "tg128 @ d4096");
         assert_eq!(work(Kind::Generation, 128, 4096).positions(), 4224);
@@ -282,7 +323,8 @@ mod tests {
 
     #[test]
     fn single_steps_are_sorted_by_quickness() {
-        let mut measured = Measured::new(Work { kind: Kind::Generation, tokens: 10, depth: 0 });
+        let mut measured =
+            Measured::new(Work { kind: Kind::Generation, tokens: 10, depth: 0, logits: Logits::All });
         measured.steps = (1..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
         measured.seconds = vec![5.5];
         let report = measured.report();
