@@ -141,7 +141,9 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         Some(peer) => {
             let prober = Prober::new(arguments.probe_mebibytes)?;
             let ours = &mut |index: usize| measured[index].sample(&mut session, &mut tokens);
-            let (pairs, read) = (arguments.repetitions, memory.weight_bytes);
+            let pairs = arguments.repetitions;
+            // For the largest logit alone an engine may leave weights unread, and only it knows which.
+            let read = memory.weight_bytes.filter(|_| arguments.all_logits);
             paired = Some(pairs::pairs(peer, &works, pairs, thresholds, &prober, read, ours)?);
         }
         None => alone(arguments, &mut measured, &mut session, &mut tokens, &mut probes)?,

@@ -1,4 +1,4 @@
-//! How many cores are worth a thread. It reads what Linux tells in files; elsewhere it takes the standard library's count.
+//! Which cores are worth a thread. It reads what Linux tells in files; elsewhere it takes the standard library's count.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,15 +14,55 @@ pub fn performance_cores() -> usize {
         std::fs::read_to_string(path).ok()
     };
     // Quotas bound the count as well, and only the standard library reads them.
-    allowed.and_then(|list| count(list, read)).unwrap_or(available).clamp(1, available)
+    allowed.and_then(|list| fast(list, read)).map_or(available, |fast| fast.cores).clamp(1, available)
+}
+
+/// Keeps the calling thread to the processors of fast cores, where some of those it may use are slow: a system that sees a thread sleep between
+/// kernels takes it for a small one. It may move among them: two threads that are bound to one core each wait for whatever else runs there.
+pub fn keep_to_performance_cores() {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let read = |cpu: usize, what: &str| {
+        let path = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}")).join(what);
+        std::fs::read_to_string(path).ok()
+    };
+    if let Some(fast) = allowed.and_then(|list| fast(list, read)).filter(|fast| fast.left_out) {
+        keep_to(&fast.processors);
+    }
+}
+
+/// Keeps the calling thread to some processors; a wish, of which nothing depends on whether the system grants it.
+fn keep_to(processors: &[usize]) {
+    const WORD: usize = u64::BITS as usize;
+    let mut mask = vec![0u64; processors.iter().max().map_or(0, |most| most / WORD + 1)];
+    processors.iter().for_each(|processor| mask[processor / WORD] |= 1 << (processor % WORD));
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        unsafe extern "C" {
+            fn sched_setaffinity(thread: i32, bytes: usize, mask: *const u64) -> i32;
+        }
+        // SAFETY: the mask is readable for so many bytes; thread 0 is the calling one.
+        let _ = unsafe { sched_setaffinity(0, mask.len() * 8, mask.as_ptr()) };
+    }
 }
 
 /// Slower than this part of the fastest core's capacity (of 1024) is slow, in per cent.
 const SLOW: u64 = 60;
 
-/// Counts the cores of a list of processors; `read` gives a file of a processor's folder. `None` when the list is none.
-fn count(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<usize> {
-    let mut cores = BTreeSet::new();
+/// The cores of a list of processors that are about as fast as the fastest.
+#[derive(Debug, PartialEq, Eq)]
+struct Fast {
+    /// How many there are; threads of a core count once.
+    cores: usize,
+    /// All processors of them.
+    processors: Vec<usize>,
+    /// Whether others are slow.
+    left_out: bool,
+}
+
+/// `read` gives a file of a processor's folder. `None` when the list is none.
+fn fast(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<Fast> {
+    let mut all = Vec::new();
     let mut fastest = 0;
     for cpu in processors(allowed)? {
         // Where nothing is told, every processor is a core of its own and all are equally fast.
@@ -31,10 +71,12 @@ fn count(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<
         let number = |file| read(cpu, file)?.trim().parse::<u64>().ok();
         let speed = number("cpu_capacity").or_else(|| number("cpufreq/cpuinfo_max_freq")).unwrap_or(0);
         fastest = fastest.max(speed);
-        cores.insert((first, speed));
+        all.push((cpu, first, speed));
     }
-    let fast = cores.iter().filter(|(_, speed)| speed * 100 >= fastest * SLOW);
-    Some(fast.map(|(first, _)| first).collect::<BTreeSet<_>>().len())
+    let is_fast = |(.., speed): &&(usize, usize, u64)| speed * 100 >= fastest * SLOW;
+    let cores: BTreeSet<usize> = all.iter().filter(is_fast).map(|(_, first, _)| *first).collect();
+    let processors: Vec<usize> = all.iter().filter(is_fast).map(|(cpu, ..)| *cpu).collect();
+    Some(Fast { cores: cores.len(), left_out: processors.len() < all.len(), processors })
 }
 
 /// Processors of a list as `0-3,8`; `None` when it is none.
@@ -79,18 +121,40 @@ mod tests {
     #[test]
     fn threads_of_a_core_count_once_and_slow_cores_not_at_all() {
         const SIBLINGS: &str = "topology/thread_siblings_list";
-        assert_eq!(count("0-3", |_, _| None), Some(4));
+        let count =
+            |list: &str, files: &[(usize, &str, &str)]| fast(list, told(files)).map(|fast| fast.cores);
+        assert_eq!(count("0-3", &[]), Some(4));
         let two = [(0, SIBLINGS, "0,2"), (2, SIBLINGS, "0,2"), (1, SIBLINGS, "1,3"), (3, SIBLINGS, "1,3")];
-        assert_eq!(count("0-3", told(&two)), Some(2));
-        assert_eq!(count("2-3", told(&two)), Some(2));
+        assert_eq!(count("0-3", &two), Some(2));
+        assert_eq!(count("2-3", &two), Some(2));
         // One big, three middle, four little cores.
         let capacities = [1024, 800, 800, 800, 300, 300, 300, 300].map(|speed: u64| format!("{speed}\n"));
         let phone: Vec<_> = (0..8).map(|cpu| (cpu, "cpu_capacity", capacities[cpu].as_str())).collect();
-        assert_eq!(count("0-7", told(&phone)), Some(4));
-        assert_eq!(count("4-7", told(&phone)), Some(4));
+        assert_eq!(count("0-7", &phone), Some(4));
+        assert_eq!(count("4-7", &phone), Some(4));
+        let big = fast("0-7", told(&phone)).expect("a list");
+        assert_eq!((big.processors, big.left_out), (vec![0, 1, 2, 3], true));
+        assert!(!fast("4-7", told(&phone)).expect("a list").left_out);
         let hybrid = [(0, "cpufreq/cpuinfo_max_freq", "5000000"), (1, "cpufreq/cpuinfo_max_freq", "2900000")];
-        assert_eq!(count("0-1", told(&hybrid)), Some(1));
-        assert_eq!(count("none", |_, _| None), None);
+        assert_eq!(count("0-1", &hybrid), Some(1));
+        assert_eq!(count("none", &[]), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_is_kept_where_it_is_told() {
+        let allowed = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("readable");
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("told");
+            processors(list).expect("a list")
+        };
+        let thread = std::thread::spawn(move || {
+            let last = *allowed().last().expect("one");
+            keep_to(&[last]);
+            (vec![last], allowed())
+        });
+        let (told, found) = thread.join().expect("ended");
+        assert_eq!(told, found);
     }
 
     #[test]

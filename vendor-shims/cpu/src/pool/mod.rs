@@ -112,7 +112,11 @@ impl Pool {
         for index in 1..wanted {
             let shared = Arc::clone(&shared);
             let builder = std::thread::Builder::new().name(format!("shim-cpu-{index}"));
-            match builder.spawn(move || work(&shared, index)) {
+            let begin = move || {
+                cores::keep_to_performance_cores();
+                work(&shared, index);
+            };
+            match builder.spawn(begin) {
                 Ok(worker) => workers.push(worker),
                 Err(_) => break,
             }

@@ -90,7 +90,7 @@ pub struct Share {
     pub largest_ratio: f64,
     /// Median of the probes beside, GB/s.
     pub probe: f64,
-    /// Of generation, where the bytes of weights are known: what reading all of them for every token is of what the probes read.
+    /// Of generation with all logits, where the bytes of weights are known: what reading them for every token is of what the probes read.
     pub of_probe: Option<f64>,
     /// Median of the machine's load.
     pub load: Option<f64>,

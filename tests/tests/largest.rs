@@ -1,0 +1,68 @@
+//! Whoever looks at the largest logits alone gets those, and chooses the tokens, of whoever looks at all.
+
+use std::num::NonZeroUsize;
+
+use shardwright::{Isolation, Model, OpenOptions};
+use shardwright_test_checkpoints::Spec;
+use shardwright_tests::bundles::some_tokens;
+use shardwright_tests::program::search_path;
+
+/// A head of more rows than one task of the engine has, as wide as it splits.
+fn checkpoint() -> Spec {
+    Spec { vocabulary: 5000, hidden: 256, ..Spec::gemma3() }
+}
+
+fn open(folder: &std::path::Path, format: &str, isolation: Isolation) -> Model {
+    let options = OpenOptions::new().search_path(search_path()).threads(2).isolation(isolation);
+    let options = options.planner_option("format", format);
+    options.open(folder).unwrap_or_else(|error| panic!("{format}: {error}"))
+}
+
+/// Places of the largest, best first, of equal ones the first.
+fn order(logits: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).expect("numbers").then(a.cmp(b)));
+    order
+}
+
+/// How many logits of some steps were left out, of all.
+fn left_out(model: &Model, wanted: usize) -> (usize, usize) {
+    let [mut whole, mut part] = [(); 2].map(|()| model.chain().session().expect("a session"));
+    part.set_largest_logits(NonZeroUsize::new(wanted));
+    let prompt = some_tokens(model, 9);
+    for session in [&mut whole, &mut part] {
+        session.append(&prompt).expect("a prompt");
+    }
+    let (mut left_out, mut count) = (0, 0);
+    for _ in 0..12 {
+        let [all, some] = [&whole, &part].map(|session| session.logits().expect("logits").to_vec());
+        let (order, right) = (order(&all), part.logits_right().map_or(all.len(), NonZeroUsize::get));
+        for place in &order[..right] {
+            assert_eq!(some[*place].to_bits(), all[*place].to_bits(), "logit {place}");
+        }
+        assert!(some.iter().zip(&all).all(|(some, all)| some <= all));
+        left_out += some.iter().filter(|logit| **logit == f32::MIN).count();
+        count += all.len();
+        for session in [&mut whole, &mut part] {
+            session.append(&[order[0] as u32]).expect("a step");
+        }
+    }
+    (left_out, count)
+}
+
+#[test]
+fn the_largest_logits_are_those_of_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    checkpoint().write(folder.path()).expect("written");
+    for isolation in [Isolation::Off, Isolation::Process] {
+        let model = open(folder.path(), "w8-per-channel/a8-dynamic", isolation);
+        for wanted in [1, 40] {
+            let (left_out, count) = left_out(&model, wanted);
+            assert_eq!(left_out, count - 12 * wanted, "all others are left out");
+        }
+        assert_eq!(left_out(&model, 5000).0, 0);
+    }
+    // Heads of other weights are read whole.
+    let model = open(folder.path(), "w4-block32/a8-dynamic", Isolation::Off);
+    assert_eq!(left_out(&model, 1).0, 0);
+}
