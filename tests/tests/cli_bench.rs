@@ -185,11 +185,6 @@ fn a_peer_is_measured_in_turns_at_its_better_setting() {
         (&pairs["peer"]["build"], &pairs["peer"]["threads"]),
         (&Value::from("abc123"), &Value::from(2))
     );
-    let whole = sure(paired(FIXTURE, &program, &model)).argument("--all-logits").json();
-    for (index, of_probe) in [(0, false), (1, true)] {
-        let slow = &whole["pairs"]["works"][index]["slow"];
-        assert_eq!(slow["of_probe"].is_f64(), of_probe, "a prompt reads weights once for many tokens");
-    }
     for (index, (test, flash, speed)) in [("pp8", false, 9.0), ("tg4", true, 7.0)].into_iter().enumerate() {
         let work = &pairs["works"][index];
         assert_eq!((&work["test"], &work["flash_attention"]), (&Value::from(test), &Value::from(flash)));
@@ -226,6 +221,11 @@ fn a_peer_is_measured_in_turns_at_its_better_setting() {
         (&work["discarded"], work["slow"].is_null(), work["fast"].is_null()),
         (&Value::from(2), true, true)
     );
+    let whole = sure(paired(FIXTURE, &program, &model)).argument("--all-logits").json();
+    for (index, of_probe) in [(0, false), (1, true)] {
+        let slow = &whole["pairs"]["works"][index]["slow"];
+        assert_eq!(slow["of_probe"].is_f64(), of_probe, "a prompt reads weights once for many tokens");
+    }
 }
 
 #[test]
