@@ -5,7 +5,8 @@ mod support;
 use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_cpu::artefact::Checksum;
+use shardwright_shim_cpu::artefact::{Artefact, Checksum};
+use shardwright_shim_cpu::program::Step;
 use support::*;
 
 /// Something of everything: a state, attention, rotary, products, copies.
@@ -187,10 +188,33 @@ fn an_artefact_must_be_aligned() {
 /// Numbers that are edges of something.
 const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
 
+/// A head in two parts.
+fn head() -> Region {
+    let (rows, inputs) = (40, 128);
+    let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
+    let stored: Vec<i32> =
+        values((rows * inputs) as usize, 1, 127.0).iter().map(|value| *value as i32).collect();
+    let kind = (SW_QUANTISATION_PER_CHANNEL, 0);
+    let w = integers("head", &[rows, inputs], &stored, SW_DTYPE_I8, kind, &[0.01; 40], 0);
+    let w = b.constant(&w);
+    let x = b.input("x", SW_ROLE_HIDDEN, &[1, inputs]);
+    let logits = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[1, rows], vec![]);
+    b.output("logits", SW_ROLE_LOGITS, logits);
+    let host = open(&[("threads", "1")]).expect("opened");
+    let artefact = host.compile(&[b.build()], &[]).expect("compiled").artefact;
+    let program = Artefact::read(artefact.bytes()).expect("readable").program;
+    assert!(matches!(program.entries[0].steps[..], [Step::SplitLinear { .. }]));
+    artefact
+}
+
 #[test]
 fn forged_programs_are_refused_or_harmless() {
+    forge(&artefact());
+    forge(&head());
+}
+
+fn forge(original: &Region) {
     let host = open(&[("threads", "1")]).expect("opened");
-    let original = artefact();
     let program = number(original.bytes(), 24) as usize;
     let mut state = 1u64;
     let mut next = move || {
@@ -230,7 +254,7 @@ fn forged_programs_are_refused_or_harmless() {
         for entry in 0..loaded.entries.len() {
             let Some(mut bound) = bind(&loaded, entry) else { continue };
             let name = loaded.entries[entry].0.clone();
-            if let Err(failure) = loaded.run(&name, 1, &mut bound) {
+            if let Err(failure) = loaded.run_for_largest(&name, 1, &mut bound, round % 3) {
                 assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "round {round}: {failure:?}");
             }
         }

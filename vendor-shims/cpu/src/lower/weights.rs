@@ -208,31 +208,30 @@ impl<'a> Weights<'a> {
         if constant.integers() != Ok(IntegerType::I8) || !whole || !self.single || !Split::takes(inputs) {
             return Ok(None);
         }
-        let identity = weight.identity();
-        let dimensions = (inputs as usize, outputs as usize);
-        // The lengths follow from the dimensions alone.
-        let lengths = PackedSplit { high: 0, low: 0, spread: 0, scales: 0, inputs, outputs }.parts();
-        let [(_, high), (_, low), (_, spread), _] = lengths;
-        let (inputs_here, outputs_here) = dimensions;
-        let high = self.place(Key::HighParts { weight: identity }, high, PAGE, || Form::HighParts {
-            constant,
-            inputs: inputs_here,
-            outputs: outputs_here,
-        })?;
-        let low = self.place(Key::LowParts { weight: identity }, low, PAGE, || Form::LowParts {
-            constant,
-            inputs: inputs_here,
-            outputs: outputs_here,
-        })?;
-        let spread = self.place(Key::Spreads { weight: identity }, spread, LINE, || Form::Spreads {
-            constant,
-            inputs: inputs_here,
-            outputs: outputs_here,
-        })?;
-        let PackedScales::PerOutput { offset: scales } = self.scales(identity, constant, inputs, outputs)?
+        let weight = weight.identity();
+        let PackedScales::PerOutput { offset: scales } = self.scales(weight, constant, inputs, outputs)?
         else {
             return Ok(None);
         };
+        // How long the parts are follows from the dimensions alone.
+        let lengths = PackedSplit { high: 0, low: 0, spread: 0, scales: 0, inputs, outputs }.parts();
+        let [high, low, spread, _] = lengths.map(|(_, length)| length);
+        let [inputs_here, outputs_here] = [inputs, outputs].map(|extent| extent as usize);
+        let high = self.place(Key::HighParts { weight }, high, PAGE, || Form::HighParts {
+            constant,
+            inputs: inputs_here,
+            outputs: outputs_here,
+        })?;
+        let low = self.place(Key::LowParts { weight }, low, PAGE, || Form::LowParts {
+            constant,
+            inputs: inputs_here,
+            outputs: outputs_here,
+        })?;
+        let spread = self.place(Key::Spreads { weight }, spread, LINE, || Form::Spreads {
+            constant,
+            inputs: inputs_here,
+            outputs: outputs_here,
+        })?;
         Ok(Some(PackedSplit { high, low, spread, scales, inputs, outputs }))
     }
 

@@ -7,26 +7,24 @@ use std::path::Path;
 /// ends with its slowest thread.
 pub fn performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let read = |cpu: usize, what: &str| {
+    // Quotas bound the count as well, and only the standard library reads them.
+    told().map_or(available, |fast| fast.cores).clamp(1, available)
+}
+
+/// The fast cores among those that the calling thread may use; `None` where the system does not tell.
+fn told() -> Option<Fast> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    fast(allowed, |cpu, what| {
         let path = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}")).join(what);
         std::fs::read_to_string(path).ok()
-    };
-    // Quotas bound the count as well, and only the standard library reads them.
-    allowed.and_then(|list| fast(list, read)).map_or(available, |fast| fast.cores).clamp(1, available)
+    })
 }
 
 /// Keeps the calling thread to the processors of fast cores, where some of those it may use are slow: a system that sees a thread sleep between
 /// kernels takes it for a small one. It may move among them: two threads that are bound to one core each wait for whatever else runs there.
 pub fn keep_to_performance_cores() {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let read = |cpu: usize, what: &str| {
-        let path = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}")).join(what);
-        std::fs::read_to_string(path).ok()
-    };
-    if let Some(fast) = allowed.and_then(|list| fast(list, read)).filter(|fast| fast.left_out) {
+    if let Some(fast) = told().filter(|fast| fast.left_out) {
         keep_to(&fast.processors);
     }
 }
@@ -99,7 +97,7 @@ fn processors(list: &str) -> Option<Vec<usize>> {
 mod tests {
     use super::*;
 
-    fn told(files: &[(usize, &str, &str)]) -> impl Fn(usize, &str) -> Option<String> {
+    fn files_of(files: &[(usize, &str, &str)]) -> impl Fn(usize, &str) -> Option<String> {
         move |cpu, file| {
             files
                 .iter()
@@ -122,7 +120,7 @@ mod tests {
     fn threads_of_a_core_count_once_and_slow_cores_not_at_all() {
         const SIBLINGS: &str = "topology/thread_siblings_list";
         let count =
-            |list: &str, files: &[(usize, &str, &str)]| fast(list, told(files)).map(|fast| fast.cores);
+            |list: &str, files: &[(usize, &str, &str)]| fast(list, files_of(files)).map(|fast| fast.cores);
         assert_eq!(count("0-3", &[]), Some(4));
         let two = [(0, SIBLINGS, "0,2"), (2, SIBLINGS, "0,2"), (1, SIBLINGS, "1,3"), (3, SIBLINGS, "1,3")];
         assert_eq!(count("0-3", &two), Some(2));
@@ -132,9 +130,9 @@ mod tests {
         let phone: Vec<_> = (0..8).map(|cpu| (cpu, "cpu_capacity", capacities[cpu].as_str())).collect();
         assert_eq!(count("0-7", &phone), Some(4));
         assert_eq!(count("4-7", &phone), Some(4));
-        let big = fast("0-7", told(&phone)).expect("a list");
+        let big = fast("0-7", files_of(&phone)).expect("a list");
         assert_eq!((big.processors, big.left_out), (vec![0, 1, 2, 3], true));
-        assert!(!fast("4-7", told(&phone)).expect("a list").left_out);
+        assert!(!fast("4-7", files_of(&phone)).expect("a list").left_out);
         let hybrid = [(0, "cpufreq/cpuinfo_max_freq", "5000000"), (1, "cpufreq/cpuinfo_max_freq", "2900000")];
         assert_eq!(count("0-1", &hybrid), Some(1));
         assert_eq!(count("none", &[]), None);

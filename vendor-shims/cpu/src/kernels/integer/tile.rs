@@ -80,7 +80,7 @@ impl<const S: bool> Stored for Ready<S> {
 
 /// Bytes that a stream is fetched ahead of its use: the processor fetches ahead within a page only. Measured: 1, 2 and 4 KiB are within
 /// a few per cent, without it a tenth is lost.
-const AHEAD: usize = 2048;
+pub(super) const AHEAD: usize = 2048;
 /// Panels that are read side by side for a single row.
 pub(super) const STREAMS: usize = 4;
 

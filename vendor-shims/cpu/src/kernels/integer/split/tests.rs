@@ -118,12 +118,17 @@ proptest! {
     #[test]
     fn results_are_the_definitions_and_the_largest_are_found(
         kind in 0u8..4, steps in 1usize..8, outputs in 1usize..2500,
-        wanted in prop::sample::select(vec![1usize, 2, 7, 64, MOST]), seed: u64,
+        wanted in prop::sample::select(vec![1usize, 2, 7, 64, MOST]), tiny: bool, seed: u64,
     ) {
         let inputs = steps * STEP;
-        let packed = packed(kind, inputs, outputs, seed);
+        let mut packed = packed(kind, inputs, outputs, seed);
         let mut random = Random(seed ^ 77);
-        let x: Vec<f32> = (0..inputs).map(|_| random.value()).collect();
+        let mut x: Vec<f32> = (0..inputs).map(|_| random.value()).collect();
+        if tiny {
+            // Products of scales that a number of 32 bits hardly holds.
+            packed.scales.iter_mut().for_each(|scale| *scale *= 1e-11);
+            x.iter_mut().for_each(|x| *x *= 1e-31);
+        }
         let expected = packed.results(&x);
         for dot in DotLevel::available() {
             for threads in [1, 3] {
