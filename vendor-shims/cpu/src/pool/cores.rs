@@ -21,26 +21,34 @@ fn told() -> Option<Fast> {
     })
 }
 
-/// Keeps the calling thread to the processors of fast cores, where some of those it may use are slow: a system that sees a thread sleep between
-/// kernels takes it for a small one. It may move among them: two threads that are bound to one core each wait for whatever else runs there.
-pub fn keep_to_performance_cores() {
-    if let Some(fast) = told().filter(|fast| fast.left_out) {
-        keep_to(&fast.processors);
-    }
-}
+/// Some processors, as the system takes them: a bit for each.
+pub struct Processors(Vec<u64>);
 
-/// Keeps the calling thread to some processors; a wish, of which nothing depends on whether the system grants it.
-fn keep_to(processors: &[usize]) {
-    const WORD: usize = u64::BITS as usize;
-    let mut mask = vec![0u64; processors.iter().max().map_or(0, |most| most / WORD + 1)];
-    processors.iter().for_each(|processor| mask[processor / WORD] |= 1 << (processor % WORD));
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    {
-        unsafe extern "C" {
-            fn sched_setaffinity(thread: i32, bytes: usize, mask: *const u64) -> i32;
+impl Processors {
+    fn of(processors: &[usize]) -> Processors {
+        const WORD: usize = u64::BITS as usize;
+        let mut mask = vec![0u64; processors.iter().max().map_or(0, |most| most / WORD + 1)];
+        processors.iter().for_each(|processor| mask[processor / WORD] |= 1 << (processor % WORD));
+        Processors(mask)
+    }
+
+    /// The fast ones, where some that the calling thread may use are slow: a system that sees a thread sleep between kernels takes it for a
+    /// small one.
+    pub fn fast_among_slow() -> Option<Processors> {
+        told().filter(|fast| fast.left_out).map(|fast| Processors::of(&fast.processors))
+    }
+
+    /// Keeps the calling thread to them; a wish, of which nothing depends on whether the system grants it. The thread may move among them:
+    /// two that are bound to one core each wait for whatever else runs there.
+    pub fn keep(&self) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            unsafe extern "C" {
+                fn sched_setaffinity(thread: i32, bytes: usize, mask: *const u64) -> i32;
+            }
+            // SAFETY: the mask is readable for so many bytes; thread 0 is the calling one.
+            let _ = unsafe { sched_setaffinity(0, self.0.len() * 8, self.0.as_ptr()) };
         }
-        // SAFETY: the mask is readable for so many bytes; thread 0 is the calling one.
-        let _ = unsafe { sched_setaffinity(0, mask.len() * 8, mask.as_ptr()) };
     }
 }
 
@@ -148,7 +156,7 @@ mod tests {
         };
         let thread = std::thread::spawn(move || {
             let last = *allowed().last().expect("one");
-            keep_to(&[last]);
+            Processors::of(&[last]).keep();
             (vec![last], allowed())
         });
         let (told, found) = thread.join().expect("ended");

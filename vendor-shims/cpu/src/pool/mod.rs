@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use cores::Processors;
 pub use cores::performance_cores;
 use patience::Patience;
 
@@ -109,11 +110,15 @@ impl Pool {
             ending: Patience::new(crowded),
         });
         let mut workers = Vec::new();
+        let fast = Processors::fast_among_slow().map(Arc::new);
         for index in 1..wanted {
             let shared = Arc::clone(&shared);
             let builder = std::thread::Builder::new().name(format!("shim-cpu-{index}"));
+            let fast = fast.clone();
             let begin = move || {
-                cores::keep_to_performance_cores();
+                if let Some(fast) = &fast {
+                    fast.keep();
+                }
                 work(&shared, index);
             };
             match builder.spawn(begin) {
