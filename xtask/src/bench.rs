@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo xtask bench peers [MODEL …]`: the CPU engine beside others.
+//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo xtask bench peers [MODEL …]`: the CPU engine beside others;
+//! `cargo xtask bench growth`: how its work grows.
 
 mod neuron;
 mod peers;
@@ -19,13 +20,16 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     if let Some((peers::NAME, models)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return peers::compare(workspace, models);
     }
+    if filters.first().is_some_and(|first| first == peers::GROWTH) {
+        return peers::grow(workspace);
+    }
     let wanted = |bench: &str| match filters {
         [] => !LONG.iter().any(|long| bench.starts_with(long)),
         filters => filters.iter().any(|filter| bench.contains(filter.as_str())),
     };
     if filters.is_empty() {
         eprintln!(
-            "left out: `cargo xtask bench qnn` and `cargo xtask bench peers`, which take hours, and `cargo xtask bench neuron`, which takes much disk"
+            "left out: `cargo xtask bench qnn` and `cargo xtask bench peers`, which take hours, `cargo xtask bench growth`, and `cargo xtask bench neuron`, which takes much disk"
         );
     }
     let wanted: Vec<&String> = workspace

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -159,5 +159,42 @@ impl Deref for MappedFile {
 impl WeightBytes for MappedFile {
     fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    #[cfg(unix)]
+    fn release(&self, range: Range<usize>) {
+        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read from the file again and no byte
+        // of a slice changes. Advice that the system refuses changes nothing either.
+        let advised = unsafe {
+            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+        };
+        drop(advised);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// Bytes of a mapping that are in this process's memory.
+    fn resident(map: &MappedFile) -> u64 {
+        let start = format!("{:x}-", map.as_ptr() as usize);
+        let text = fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = text.lines().skip_while(|line| !line.starts_with(&start));
+        let line = lines.find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    #[test]
+    fn what_is_given_back_is_not_in_memory_and_reads_the_same() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[7; 5 << 20]).unwrap();
+        let map = MappedFile::new(file.path(), file.as_file(), 5 << 20).unwrap();
+        assert!(map.iter().step_by(4096).all(|byte| *byte == 7) && resident(&map) == 5 << 20);
+        map.release(0..map.len());
+        assert_eq!(resident(&map), 0);
+        assert_eq!(map[1 << 20], 7);
     }
 }

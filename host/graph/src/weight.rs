@@ -129,6 +129,14 @@ pub struct Asset {
 }
 
 impl Asset {
+    /// Says that the rows read so far are not needed soon; see [`WeightBytes::release`].
+    pub fn release(&self) {
+        let scales = self.table.quantisation.as_ref().map(|quantisation| &quantisation.scales);
+        for data in std::iter::once(&self.table.data).chain(scales) {
+            data.release(0..data.length());
+        }
+    }
+
     /// Values per row.
     pub fn width(&self) -> u64 {
         self.table.shape[1]

@@ -97,12 +97,22 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Rows beyond the valid ones are zero. Of the table only the rows asked for are read: it may be larger than memory.
+/// Rows after which the pages of a mapped table are given back. A system may map a file in pieces of two megabytes (Linux does from 6.18 on where
+/// it holds the file so), whatever little is read of them.
+const KEPT_ROWS: u64 = 4;
+
+/// Rows beyond the valid ones are zero. Of the table only the rows asked for are read, and little stays: it may be larger than memory.
 fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) {
     for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
-        let held = step.tokens.get(row).map(|&token| asset.row_of(token) as usize);
-        if !held.is_some_and(|held| asset.table.decode_row(held, values)) {
+        let Some(&token) = step.tokens.get(row) else {
             values.fill(0.0);
+            continue;
+        };
+        if !asset.table.decode_row(asset.row_of(token) as usize, values) {
+            values.fill(0.0);
+        }
+        if (step.position + row as u64 + 1).is_multiple_of(KEPT_ROWS) {
+            asset.release();
         }
     }
 }

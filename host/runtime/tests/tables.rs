@@ -3,7 +3,9 @@
 mod support;
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shardwright_graph::target::WeightFormat;
 use shardwright_graph::{Asset, DType, Graph, Weight, WeightBytes, WeightData, WeightQuantisation};
@@ -96,6 +98,55 @@ struct Mapped(memmap2::Mmap);
 impl WeightBytes for Mapped {
     fn bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// Bytes that count how often they are given back.
+struct Counted {
+    bytes: Vec<u8>,
+    released: AtomicUsize,
+}
+
+impl WeightBytes for Counted {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn release(&self, range: Range<usize>) {
+        assert_eq!(range, 0..self.bytes.len());
+        self.released.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// However long a session is, its tables leave little of what was read in memory, scales included.
+#[test]
+fn tables_give_back_what_was_read() {
+    let mut graph = graph(&Spec::gemma4());
+    let mut counted = Vec::new();
+    for asset in &mut graph.assets {
+        let held = table(asset, WeightFormat::W8PerChannel);
+        let mut watched = |data: &WeightData| {
+            let bytes = data.bytes().to_vec();
+            let source = Arc::new(Counted { bytes, released: AtomicUsize::new(0) });
+            counted.push(source.clone());
+            WeightData::new(source, 0, data.length()).unwrap()
+        };
+        let data = watched(&held.table.data);
+        let quantisation = held.table.quantisation.clone().unwrap();
+        let scales = watched(&quantisation.scales);
+        let quantisation = Some(WeightQuantisation { scales, ..quantisation });
+        *asset = Asset { table: Weight { data, quantisation, ..held.table.clone() }, ..held };
+    }
+    assert_eq!(counted.len(), 4);
+    let mut session = parts(&graph, &Plan::default()).chain().unwrap().session().unwrap();
+    let tokens = ids(30, graph.vocabulary);
+    session.append(&tokens[..23]).unwrap();
+    // One by one it is the same.
+    for token in &tokens[23..] {
+        session.append(&[*token]).unwrap();
+    }
+    for source in &counted {
+        assert_eq!(source.released.load(Ordering::Relaxed), 30 / 4);
     }
 }
 

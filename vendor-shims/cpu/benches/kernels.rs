@@ -18,7 +18,7 @@ use std::time::Instant;
 use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
 use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
 use shardwright_shim_cpu::kernels::integer::split::{
-    Split, pack_high, pack_low, panel_bytes, scratch_values as split_scratch, split_linear,
+    Split, pack_high, pack_low, panel_bytes, row_bytes, scratch_values as split_scratch, split_linear,
 };
 use shardwright_shim_cpu::kernels::integer::{
     Geometry, IntegerType, Map, Tiles, integer_linear, pack_tiles, scratch_values as integer_scratch,
@@ -233,12 +233,13 @@ fn heads() {
         let (whole, part) = (geometry.panel_bytes(IntegerType::I8), panel_bytes(inputs));
         let mut data = vec![0; OUTPUTS / LANES * whole];
         let mut high = vec![0; OUTPUTS / LANES * part];
-        let (mut low, mut spread) = (vec![0; OUTPUTS * inputs / 2], vec![0; OUTPUTS]);
+        let (mut low, mut spread) = (vec![0; OUTPUTS * row_bytes(inputs)], vec![0; OUTPUTS]);
         for (panel, rows) in raw.chunks(LANES * inputs).enumerate() {
             pack_tiles(IntegerType::I8, geometry, rows, &mut data[panel * whole..][..whole]);
             pack_high(rows, inputs, &mut high[panel * part..][..part]);
         }
-        for ((row, low), spread) in raw.chunks(inputs).zip(low.chunks_mut(inputs / 2)).zip(&mut spread) {
+        for ((row, low), spread) in raw.chunks(inputs).zip(low.chunks_mut(row_bytes(inputs))).zip(&mut spread)
+        {
             *spread = pack_low(row, low);
         }
         let scales: Vec<f32> = values(OUTPUTS).iter().map(|value| 1e-3 + value.abs() * 1e-5).collect();

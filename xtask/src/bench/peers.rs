@@ -4,13 +4,16 @@
 //! Everything large lies in the cache folder and is made once: checkpoints, GGUF files, bundles, the peers themselves. An interrupted command
 //! that is run again goes on where it stopped.
 
+mod growth;
 mod litert;
 mod llama;
 mod table;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -21,6 +24,8 @@ use crate::{build, process, setup, vendor};
 
 /// The word that asks for this comparison.
 pub const NAME: &str = "peers";
+/// The word that asks how work grows.
+pub const GROWTH: &str = "growth";
 
 /// The package that writes checkpoints, and its program for that.
 const WRITER: [&str; 4] = ["--package", "shardwright-test-checkpoints", "--example", "real_checkpoint"];
@@ -32,7 +37,10 @@ const BUILT_VARIABLE: &str = "SHARDWRIGHT_BIN_DIR";
 const REPETITIONS_VARIABLE: &str = "SHARDWRIGHT_PEER_PAIRS";
 
 /// Pairs unless told otherwise: some are discarded.
-const REPETITIONS: &str = "7";
+const REPETITIONS: usize = 7;
+
+/// After so long a file counts as left alone.
+const SETTLED: Duration = Duration::from_secs(4);
 
 /// What the figures of one line are measured on: two threads, as most small machines have.
 const THREADS: &str = "2";
@@ -50,6 +58,8 @@ struct Case {
     context: &'static str,
 }
 
+const SMALLEST: &str = "gemma3-270m";
+const USUAL_CONTEXT: &str = "1024";
 const INT8: &str = "w8-per-channel/a8-dynamic";
 const INT4: &str = "w4-block32/a8-dynamic";
 
@@ -72,19 +82,19 @@ const fn case(
 
 /// In the order in which they are measured: the small ones first.
 const CASES: [Case; 13] = [
-    case("gemma3-270m", INT8, "Q8_0", USUAL, "1024"),
-    case("gemma3-270m", INT8, "Q8_0", WHOLE, "1024"),
-    case("gemma3-270m", INT4, "Q4_0", USUAL, "1024"),
-    case("qwen3-0.6b", INT8, "Q8_0", USUAL, "1024"),
-    case("qwen3-0.6b", INT8, "Q8_0", WHOLE, "1024"),
-    case("qwen3-0.6b", INT4, "Q4_0", USUAL, "1024"),
-    case("gemma3-1b", INT8, "Q8_0", USUAL, "1024"),
-    case("gemma3-1b", INT8, "Q8_0", WHOLE, "1024"),
-    case("gemma3-1b", INT4, "Q4_0", USUAL, "1024"),
+    case(SMALLEST, INT8, "Q8_0", USUAL, USUAL_CONTEXT),
+    case(SMALLEST, INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
+    case(SMALLEST, INT4, "Q4_0", USUAL, USUAL_CONTEXT),
+    case("qwen3-0.6b", INT8, "Q8_0", USUAL, USUAL_CONTEXT),
+    case("qwen3-0.6b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
+    case("qwen3-0.6b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
+    case("gemma3-1b", INT8, "Q8_0", USUAL, USUAL_CONTEXT),
+    case("gemma3-1b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
+    case("gemma3-1b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
     case("gemma3-1b", INT8, "Q8_0", LONG, "8448"),
-    case("gemma4-e2b", INT4, "Q4_0", USUAL, "1024"),
-    case("gemma4-e2b", INT8, "Q8_0", USUAL, "1024"),
-    case("gemma4-e2b", INT8, "Q8_0", WHOLE, "1024"),
+    case("gemma4-e2b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
+    case("gemma4-e2b", INT8, "Q8_0", USUAL, USUAL_CONTEXT),
+    case("gemma4-e2b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
 ];
 
 /// Measures the cases whose model contains one of `models` (without one, all) and writes their figures and the table to `tests/benches/results`.
@@ -93,58 +103,58 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
         .iter()
         .filter(|case| models.is_empty() || models.iter().any(|model| case.model.contains(model.as_str())))
         .collect();
-    let folder = vendor::cache_folder()?.join("bench").join(NAME);
-    make_folder(&folder)?;
+    let folder = folder()?;
     let llama = llama::provide(&folder)?;
     eprintln!("the peer: {}", llama.bench.display());
-    let program = match std::env::var_os(BUILT_VARIABLE).filter(|said| !said.is_empty()) {
-        Some(built) => PathBuf::from(built).join(format!("shardwright{}", std::env::consts::EXE_SUFFIX)),
-        None => {
-            setup::prepare(workspace)?;
-            build::build(workspace, Profile::Release, Scope::Program)?
-        }
-    };
+    let workshop = Workshop::new(workspace, folder)?;
 
     let mut reports = Vec::new();
     for case in wanted {
-        let made = Made::of(workspace, case, &folder, &program, &llama)?;
-        let mut command = Command::new(&program);
-        command
-            .arg("bench")
-            .arg(&made.bundle)
-            .args(case.work)
-            .args(["-t", THREADS, "-r", &repetitions(), "--format", "json"])
-            .arg("--peer-llama-bench")
-            .arg(&llama.bench)
-            .arg("--peer-model")
-            .arg(&made.gguf);
-        process::announce(&command);
-        let answer = process::output(&mut command)?;
-        let mut report: Value = serde_json::from_str(&answer).map_err(|error| Error::Answer {
-            command: process::shown(&command),
-            problem: error.to_string(),
-        })?;
+        let gguf = workshop.gguf(case, &llama)?;
+        let bundle = workshop.bundle(case.model, case.format, case.context)?;
+        let mut arguments: Vec<&OsStr> = case.work.iter().map(OsStr::new).collect();
+        let repetitions = repetitions().to_string();
+        arguments.extend(["-t", THREADS, "-r", &repetitions, "--peer-llama-bench"].map(OsStr::new));
+        arguments.extend([llama.bench.as_os_str(), OsStr::new("--peer-model"), gguf.as_os_str()]);
+        let mut report = workshop.measure(&bundle, &arguments)?;
         anonymise(&mut report);
         reports.push(json!({ "case": case.name(), "peer": case.peer, "report": report }));
     }
-    let litert = litert::measure(&folder)?;
+    let litert = workshop.beside_litert(repetitions())?;
 
-    let results = workspace.root.join("tests/benches/results");
-    make_folder(&results)?;
     let figures = json!({
         "threads": THREADS,
         "llama_cpp": { "source": llama::SOURCE, "built": llama.built },
         "litert_lm": litert,
         "cases": reports,
     });
-    workspace::replace(&results.join("peers.json"), format!("{figures:#}\n").as_bytes())?;
-    let table = table::markdown(&figures);
-    print!("{table}");
-    workspace::replace(&results.join("peers.md"), table.as_bytes())
+    keep(workspace, NAME, &figures, &table::markdown(&figures))
 }
 
-fn repetitions() -> String {
-    std::env::var(REPETITIONS_VARIABLE).unwrap_or_else(|_| REPETITIONS.to_owned())
+/// Measures how the work of one model grows, and writes figures, table and picture to `tests/benches/results`.
+pub fn grow(workspace: &Workspace) -> Result<(), Error> {
+    let figures = growth::measure(&Workshop::new(workspace, folder()?)?)?;
+    keep(workspace, GROWTH, &figures, &growth::markdown(&figures))
+}
+
+/// Where what is large lies.
+fn folder() -> Result<PathBuf, Error> {
+    let folder = vendor::cache_folder()?.join("bench").join(NAME);
+    make_folder(&folder)?;
+    Ok(folder)
+}
+
+fn keep(workspace: &Workspace, name: &str, figures: &Value, page: &str) -> Result<(), Error> {
+    let results = workspace.root.join("tests/benches/results");
+    make_folder(&results)?;
+    workspace::replace(&results.join(format!("{name}.json")), format!("{figures:#}\n").as_bytes())?;
+    print!("{page}");
+    workspace::replace(&results.join(format!("{name}.md")), page.as_bytes())
+}
+
+fn repetitions() -> usize {
+    let said = std::env::var(REPETITIONS_VARIABLE).ok();
+    said.and_then(|said| said.parse().ok()).filter(|pairs| *pairs > 0).unwrap_or(REPETITIONS)
 }
 
 impl Case {
@@ -154,63 +164,93 @@ impl Case {
     }
 }
 
-/// The files of a case.
-struct Made {
-    bundle: PathBuf,
-    gguf: PathBuf,
+/// The program that is measured, and where what it is measured on is made, unless it is there.
+struct Workshop<'w> {
+    workspace: &'w Workspace,
+    folder: PathBuf,
+    program: PathBuf,
 }
 
-impl Made {
-    /// Makes what is not there.
-    fn of(
-        workspace: &Workspace,
-        case: &Case,
-        folder: &Path,
-        program: &Path,
-        llama: &llama::Llama,
-    ) -> Result<Made, Error> {
-        let (checkpoints, ggufs, bundles) =
-            (folder.join("checkpoints"), folder.join("gguf"), folder.join("bundles"));
-        for folder in [&checkpoints, &ggufs, &bundles] {
-            make_folder(folder)?;
-        }
-        let checkpoint = checkpoints.join(case.model);
-        let float = ggufs.join(format!("{}-F16.gguf", case.model));
-        let gguf = ggufs.join(format!("{}-{}.gguf", case.model, case.peer));
-        if !gguf.is_file() || !checkpoint.join("config.json").is_file() {
-            let mut write = workspace.cargo();
+impl<'w> Workshop<'w> {
+    /// Builds the program, unless a variable names one.
+    fn new(workspace: &'w Workspace, folder: PathBuf) -> Result<Workshop<'w>, Error> {
+        let program = match std::env::var_os(BUILT_VARIABLE).filter(|said| !said.is_empty()) {
+            Some(built) => PathBuf::from(built).join(format!("shardwright{}", std::env::consts::EXE_SUFFIX)),
+            None => {
+                setup::prepare(workspace)?;
+                build::build(workspace, Profile::Release, Scope::Program)?
+            }
+        };
+        Ok(Workshop { workspace, folder, program })
+    }
+
+    fn place(&self, kind: &str, name: &str) -> Result<PathBuf, Error> {
+        let folder = self.folder.join(kind);
+        make_folder(&folder)?;
+        Ok(folder.join(name))
+    }
+
+    /// The checkpoint, and beside it, if it is wanted, the same numbers as the peer reads them.
+    fn checkpoint(&self, model: &str, float: Option<&Path>) -> Result<PathBuf, Error> {
+        let checkpoint = self.place("checkpoints", model)?;
+        if float.is_some() || !checkpoint.join("config.json").is_file() {
+            let mut write = self.workspace.cargo();
             write.args(["run", "--quiet", "--release"]).args(WRITER).arg("--");
-            write.arg(case.model).arg(&checkpoint);
-            if !gguf.is_file() {
-                write.arg(&float);
-            }
-            process::run(&mut write)?;
+            process::run(write.arg(model).arg(&checkpoint).args(float))?;
         }
-        if !gguf.is_file() {
-            let partial = ggufs.join("quantising.partial");
-            process::run(Command::new(&llama.quantize).arg(&float).arg(&partial).args([case.peer, THREADS]))?;
-            fs::rename(&partial, &gguf).map_err(|source| Error::File { path: gguf.clone(), source })?;
-            // It is large, and needed until every other file of this model is made from it.
-            let others = CASES.iter().filter(|other| other.model == case.model);
-            let all = others.map(|other| ggufs.join(format!("{}-{}.gguf", other.model, other.peer)));
-            if all.into_iter().all(|made| made.is_file()) {
-                fs::remove_file(&float).map_err(|source| Error::File { path: float.clone(), source })?;
-            }
+        Ok(checkpoint)
+    }
+
+    /// The peer's file of a case.
+    fn gguf(&self, case: &Case, llama: &llama::Llama) -> Result<PathBuf, Error> {
+        let named = |peer: &str| self.place("gguf", &format!("{}-{peer}.gguf", case.model));
+        let (gguf, float, partial) =
+            (named(case.peer)?, named("F16")?, self.place("gguf", "quantising.partial")?);
+        if gguf.is_file() {
+            return Ok(gguf);
         }
-        // Compiled anew every time, which costs little where nothing changed: a bundle must be what this shim makes.
-        let bundle =
-            bundles.join(format!("{}-{}-{}", case.model, case.format.replace('/', "-"), case.context));
-        process::run(
-            Command::new(program)
-                .arg("compile")
-                .arg(&checkpoint)
-                .arg("--planner-option")
-                .arg(format!("format={}", case.format))
-                .args(["--context", case.context, "--output"])
-                .arg(&bundle)
-                .stdout(std::process::Stdio::null()),
-        )?;
-        Ok(Made { bundle, gguf })
+        if !float.is_file() {
+            self.checkpoint(case.model, Some(&float))?;
+        }
+        process::run(Command::new(&llama.quantize).arg(&float).arg(&partial).args([case.peer, THREADS]))?;
+        fs::rename(&partial, &gguf).map_err(|source| Error::File { path: gguf.clone(), source })?;
+        // It is large, and needed until every other file of this model is made from it.
+        let mut others = CASES.iter().filter(|other| other.model == case.model);
+        if others.all(|other| named(other.peer).is_ok_and(|made| made.is_file())) {
+            fs::remove_file(&float).map_err(|source| Error::File { path: float.clone(), source })?;
+        }
+        Ok(gguf)
+    }
+
+    /// Compiled anew every time, which costs little where nothing changed: a bundle must be what this shim makes.
+    fn bundle(&self, model: &str, format: &str, context: &str) -> Result<PathBuf, Error> {
+        let checkpoint = self.checkpoint(model, None)?;
+        let bundle = self.place("bundles", &format!("{model}-{}-{context}", format.replace('/', "-")))?;
+        let mut compile = Command::new(&self.program);
+        compile.arg("compile").arg(checkpoint).arg("--planner-option").arg(format!("format={format}"));
+        compile.args(["--context", context, "--output"]).arg(&bundle);
+        process::run(compile.stdout(std::process::Stdio::null()))?;
+        // Once more, so that it is known to be whole: only of files that were left alone for a while is that remembered.
+        std::thread::sleep(SETTLED);
+        self.measure(&bundle, &["-n", "1", "-r", "1"].map(OsStr::new))?;
+        Ok(bundle)
+    }
+
+    /// The report of `shardwright bench`.
+    fn measure(&self, bundle: &Path, arguments: &[&OsStr]) -> Result<Value, Error> {
+        let mut command = Command::new(&self.program);
+        command.arg("bench").arg(bundle).args(arguments).args(["--format", "json"]);
+        process::announce(&command);
+        let answer = process::output(&mut command)?;
+        serde_json::from_str(&answer)
+            .map_err(|error| Error::Answer { command: process::shown(&command), problem: error.to_string() })
+    }
+
+    fn beside_litert(&self, pairs: usize) -> Result<Value, Error> {
+        litert::measure(&self.folder, pairs, || {
+            let bundle = self.bundle(SMALLEST, INT8, USUAL_CONTEXT)?;
+            Ok((self.program.clone(), bundle))
+        })
     }
 }
 

@@ -188,6 +188,14 @@ impl<'a> Stored<'a> {
             _ => None,
         }
     }
+
+    /// The bits of the elements, where they are binary16.
+    pub fn halves(&self) -> Option<&'a [u16]> {
+        match self.encoding.element {
+            Element::F16 => typed(self.bytes).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// Elements to write.

@@ -4,7 +4,7 @@ use shardwright_shim_abi::WeightView;
 
 use super::constant::{Constant, Scaling};
 use crate::error::CpuError;
-use crate::kernels::integer::split::{Split, pack_high, pack_low, panel_bytes};
+use crate::kernels::integer::split::{Split, pack_high, pack_low, panel_bytes, row_bytes};
 use crate::kernels::integer::{Geometry, IntegerType, pack_tiles};
 use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
 use crate::program::{
@@ -394,7 +394,7 @@ fn low_parts<E: From<CpuError>>(
     outputs: usize,
     mut give: impl FnMut(&[u8], u8) -> Result<(), E>,
 ) -> Result<(), E> {
-    let (mut row, mut low) = (vec![0i8; inputs], vec![0u8; inputs / 2]);
+    let (mut row, mut low) = (vec![0i8; inputs], vec![0u8; row_bytes(inputs)]);
     for index in 0..outputs {
         constant.read_integers(index, &mut row)?;
         let spread = pack_low(&row, &mut low);

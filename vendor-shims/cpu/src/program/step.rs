@@ -1,7 +1,7 @@
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Gate, Unary};
 use crate::kernels::encoding::Encoding;
-use crate::kernels::integer::split::panel_bytes;
+use crate::kernels::integer::split::{panel_bytes, row_bytes};
 use crate::kernels::integer::{Geometry, IntegerType};
 use crate::kernels::linear::PanelType;
 use crate::kernels::norm::RmsNorm;
@@ -170,7 +170,7 @@ impl PackedSplit {
         let panel = panel_bytes(self.inputs as usize) as u64;
         [
             (self.high, self.outputs.div_ceil(LANES as u64) * panel),
-            (self.low, self.outputs * (self.inputs / 2)),
+            (self.low, self.outputs * row_bytes(self.inputs as usize) as u64),
             (self.spread, self.outputs),
             (self.scales, self.outputs * 4),
         ]

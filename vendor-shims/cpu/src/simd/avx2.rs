@@ -108,6 +108,11 @@ unsafe impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn prefetch<T>(self, address: *const T) {
+        // SAFETY: a hint, which faults nowhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
         // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
         unsafe { Pair(_mm256_loadu_ps(source), _mm256_loadu_ps(source.add(8))) }

@@ -37,6 +37,11 @@ unsafe impl Simd for Avx512 {
         unsafe { _mm512_set1_ps(value) }
     }
     #[inline(always)]
+    fn prefetch<T>(self, address: *const T) {
+        // SAFETY: a hint, which faults nowhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
         unsafe { _mm512_loadu_ps(source) }

@@ -49,6 +49,11 @@ pub unsafe trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `source` is readable for `count` f32.
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V;
+    /// Asks for the line of `address`, which need not be readable.
+    #[inline(always)]
+    fn prefetch<T>(self, address: *const T) {
+        let _ = address;
+    }
     /// Sixteen bfloat16 values, widened exactly.
     ///
     /// # Safety

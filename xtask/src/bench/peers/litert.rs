@@ -1,5 +1,5 @@
-//! LiteRT-LM, as far as it runs without published weights: it reads `.litertlm` files alone, and what makes those from a checkpoint
-//! (`litert-torch`, with gigabytes of what it needs) is not installed here. Whoever has such a file names it.
+//! LiteRT-LM in turns with this engine. It reads `.litertlm` files alone; what makes those from a checkpoint (`litert-torch`, with gigabytes of
+//! what it needs) is not installed here, so whoever has such a file names it. `BENCHMARKS.md` says how one is made from random weights.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,8 +15,9 @@ const MODEL_VARIABLE: &str = "SHARDWRIGHT_LITERT_LM_MODEL";
 /// What is installed to run it.
 const PACKAGE: &str = "litert-lm==0.18.1";
 
-/// As its own tool measures: a prompt of 512 tokens, 128 generated, on two threads, weights packed once and kept beside the model.
-const WORK: [&str; 12] = [
+/// As its own tool measures: a prompt of 512 tokens, 128 generated, on two threads, weights packed once and kept beside the model. It runs each
+/// once unmeasured. Its threads cannot be pinned.
+const WORK: [&str; 14] = [
     "--backend",
     "cpu",
     "--cpu-thread-count",
@@ -26,13 +27,20 @@ const WORK: [&str; 12] = [
     "-d",
     "128",
     "--runs",
-    "3",
+    "1",
     "--cache",
     "disk",
+    "--max-num-tokens",
+    "1024",
 ];
+const OUR_WORK: [&str; 10] = ["-p", "512", "-n", "128", "-t", "2", "-r", "1", "--format", "json"];
 
-/// What it says of itself, or why it says nothing.
-pub fn measure(folder: &Path) -> Result<Value, Error> {
+/// Measures our program with a bundle, which `ours` gives, and the file that is named in so many turns; says why not where none is named.
+pub fn measure(
+    folder: &Path,
+    pairs: usize,
+    ours: impl FnOnce() -> Result<(PathBuf, PathBuf), Error>,
+) -> Result<Value, Error> {
     let Some(model) = std::env::var_os(MODEL_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from)
     else {
         let why = format!(
@@ -42,13 +50,77 @@ pub fn measure(folder: &Path) -> Result<Value, Error> {
         return Ok(json!({ "package": PACKAGE, "skipped": why }));
     };
     let program = program(folder)?;
-    let mut command = Command::new(&program);
-    command.arg("benchmark").arg(&model).args(WORK);
-    process::announce(&command);
-    let told = process::output(&mut command)?;
-    let rates: Vec<&str> = told.lines().filter(|line| line.contains("tok")).map(str::trim).collect();
+    let mut theirs = Command::new(&program);
+    theirs.arg("benchmark").arg(&model).args(WORK);
+    let (ours, bundle) = ours()?;
+    let mut our_turn = Command::new(ours);
+    our_turn.arg("bench").arg(bundle).args(OUR_WORK);
+    process::announce(&theirs);
+    // Packs its weights, where that was not done before.
+    process::output(&mut theirs)?;
+    let mut samples = Vec::new();
+    for pair in 0..pairs {
+        let mut turn = |first: bool| -> Result<Option<[f64; 2]>, Error> {
+            Ok(if first {
+                our_speeds(&process::output(&mut our_turn)?)
+            } else {
+                speeds(&process::output(&mut theirs)?)
+            })
+        };
+        // Who is first changes from pair to pair.
+        let order = [pair % 2 == 0, pair % 2 == 1];
+        let mut pair = [None, None];
+        for ours in order {
+            pair[usize::from(!ours)] = turn(ours)?;
+        }
+        let [Some(ours), Some(peer)] = pair else {
+            return Err(Error::Answer {
+                command: process::shown(&theirs),
+                problem: "it tells no speeds of prompt and generation".to_owned(),
+            });
+        };
+        samples.push([ours, peer]);
+    }
     let name = model.file_name().map(|name| name.to_string_lossy().into_owned());
-    Ok(json!({ "package": PACKAGE, "model": name, "told": rates }))
+    let works = ["pp512", "tg128"].iter().enumerate().map(|(work, test)| {
+        let of = |who: usize| samples.iter().map(|pair| pair[who][work]).collect::<Vec<_>>();
+        let ratios: Vec<f64> = samples.iter().map(|pair| pair[0][work] / pair[1][work]).collect();
+        json!({
+            "test": test,
+            "ours": median(of(0)),
+            "peer": median(of(1)),
+            "ratio": median(of(0)) / median(of(1)),
+            "least_ratio": ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            "largest_ratio": ratios.iter().copied().fold(0.0, f64::max),
+            "samples": { "ours": of(0), "peer": of(1) },
+        })
+    });
+    Ok(json!({ "package": PACKAGE, "model": name, "pairs": pairs, "works": works.collect::<Vec<_>>() }))
+}
+
+/// Tokens a second of prompt and generation, as its tool tells them.
+fn speeds(told: &str) -> Option<[f64; 2]> {
+    let of = |name: &str| {
+        let rest = told.split(name).nth(1)?;
+        rest.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    Some([of("Prefill speed:")?, of("Decode speed:")?])
+}
+
+/// The same of a report of ours.
+fn our_speeds(told: &str) -> Option<[f64; 2]> {
+    let report: Value = serde_json::from_str(told).ok()?;
+    let of = |index: usize| report["results"][index]["tokens_per_second"]["median"].as_f64();
+    Some([of(0)?, of(1)?])
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
+    match (values.get(low), values.get(high)) {
+        (Some(low), Some(high)) => (low + high) / 2.0,
+        _ => f64::NAN,
+    }
 }
 
 /// Its program, in an environment of its own.
@@ -67,4 +139,25 @@ fn program(folder: &Path) -> Result<PathBuf, Error> {
         ]))?;
     }
     Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_read_from_what_both_tell() {
+        let told = "Max number of tokens : 1024\nPrefill speed: 309.63 tokens/s\nDecode speed: 9.67 tokens/s\nInit time: 0.9706 s\n";
+        assert_eq!(speeds(told), Some([309.63, 9.67]));
+        assert_eq!(speeds("Prefill speed: none"), None);
+        let report = r#"{ "results": [{ "tokens_per_second": { "median": 3.0 } }, { "tokens_per_second": { "median": 2.5 } }] }"#;
+        assert_eq!(our_speeds(report), Some([3.0, 2.5]));
+        assert_eq!(our_speeds("{}"), None);
+    }
+
+    #[test]
+    fn the_median_is_the_middle_one_or_between_two() {
+        assert_eq!((median(vec![3.0, 1.0, 2.0]), median(vec![4.0, 1.0, 2.0, 3.0])), (2.0, 2.5));
+        assert!(median(Vec::new()).is_nan());
+    }
 }

@@ -1,7 +1,8 @@
 //! One block of rows against one key head: scores, weights, results.
 
+use super::held::Held;
 use super::{Block, Heads, Operands, Visible};
-use crate::kernels::encoding::widen;
+use crate::kernels::encoding::{Stored, widen};
 use crate::kernels::math::{exp, softcap};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
@@ -75,6 +76,18 @@ fn queries_of_tile<S: Simd>() -> usize {
     }
 }
 
+/// Rows of keys and values that are fetched ahead of their use.
+const AHEAD: usize = 16;
+
+/// Queries that read encoded keys and values in place where their kernels can; more of them are served by widening them once.
+const FEW_QUERIES: usize = 8;
+
+/// The bits of binary16, where so many queries read them in place.
+#[inline(always)]
+fn halves(stored: Stored<'_>, queries: usize) -> Option<&[u16]> {
+    if queries <= FEW_QUERIES { stored.halves() } else { None }
+}
+
 /// Row of the keys that holds a position.
 #[inline(always)]
 fn slot(position: u64, capacity: usize) -> usize {
@@ -96,11 +109,12 @@ fn scores<S: Simd>(
     widened: &mut [f32],
 ) {
     let Operands { q, k, capacity, .. } = operands;
-    let direct = k.direct();
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
     let kv_width = heads.kv_heads * d;
     let queries = block.rows * group;
+    let (direct, halves) = (k.direct(), halves(k, queries));
+    let of = Queries { q, heads, block, kv_head, scratch, offset };
     assert!(first + count <= block.count && (block.row + block.rows) * heads.heads * d <= q.len());
     assert!(count == 0 || (capacity > 0 && capacity * kv_width <= k.len() && kv_head < heads.kv_heads));
     let mut done = 0;
@@ -108,37 +122,65 @@ fn scores<S: Simd>(
         // A run of keys that lie in a row, short enough to stay in cache.
         let at = slot(block.start + (first + done) as u64, capacity);
         let run = KEY_BLOCK.min(count - done).min(capacity - at);
-        let (source, stride) = match direct {
-            Some(k) => (k[at * kv_width + kv_head * d..].as_ptr(), kv_width),
-            None => {
+        let place = at * kv_width + kv_head * d;
+        // SAFETY: keys lie within the operand as asserted; no other task has these keys of these queries.
+        unsafe {
+            if let Some(k) = direct {
+                of.scores(s, k[place..].as_ptr(), kv_width, first + done, run);
+            } else if let Some(k) = halves {
+                of.scores(s, k[place..].as_ptr(), kv_width, first + done, run);
+            } else {
                 for (key, row) in widened[..run * d].chunks_exact_mut(d).enumerate() {
-                    widen(s, k, (at + key) * kv_width + kv_head * d, row);
+                    widen(s, k, place + key * kv_width, row);
                 }
-                (widened.as_ptr(), d)
+                of.scores(s, widened.as_ptr(), d, first + done, run);
             }
-        };
+        }
+        done += run;
+    }
+}
+
+/// The queries of a block and where their scores go.
+struct Queries<'a> {
+    q: &'a [f32],
+    heads: Heads,
+    block: &'a Block,
+    kv_head: usize,
+    scratch: SharedOutput<'a, f32>,
+    offset: usize,
+}
+
+impl Queries<'_> {
+    /// Scores of `run` keys, of which the first is the block's key `at`.
+    ///
+    /// # Safety
+    /// `keys` is readable for `run` rows of `stride` of which a head is used; the queries lie within `q`, and no other task has these scores.
+    #[inline(always)]
+    unsafe fn scores<S: Simd, T: Held>(&self, s: S, keys: *const T, stride: usize, at: usize, run: usize) {
+        let Heads { heads, kv_heads, head_dim: d, .. } = self.heads;
+        let group = heads / kv_heads;
+        let queries = self.block.rows * group;
         let mut query = 0;
         while query < queries {
             let tile = queries_of_tile::<S>().min(queries - query);
             let mut key = 0;
             while key < run {
                 let left = run - key;
-                // SAFETY: queries and keys lie within the operands as asserted; scores within the scratch by `part`, and no
-                // other task has these keys of these queries.
+                // SAFETY: as the caller grants; scores lie within the scratch by `part`.
                 unsafe {
-                    let keys = source.add(key * stride);
+                    let keys = keys.add(key * stride);
                     macro_rules! cover {
                         ($queries:literal, $keys:literal) => {{
-                            let mut sources = [q.as_ptr(); $queries];
+                            let mut sources = [self.q.as_ptr(); $queries];
                             for (index, source) in sources.iter_mut().enumerate() {
                                 let (row, member) = ((query + index) / group, (query + index) % group);
-                                *source = source
-                                    .add(((block.row + row) * heads.heads + kv_head * group + member) * d);
+                                let row = self.block.row + row;
+                                *source = source.add((row * heads + self.kv_head * group + member) * d);
                             }
-                            let sums = dots::<S, $queries, $keys>(s, sources, keys, stride, d);
+                            let sums = dots::<S, T, $queries, $keys>(s, sources, keys, stride, d);
                             for (index, sums) in sums.iter().enumerate() {
-                                let at = offset + (query + index) * block.count + first + done + key;
-                                scratch.part(at, $keys).copy_from_slice(sums);
+                                let at = self.offset + (query + index) * self.block.count + at + key;
+                                self.scratch.part(at, $keys).copy_from_slice(sums);
                             }
                             key += $keys;
                         }};
@@ -157,19 +199,18 @@ fn scores<S: Simd>(
             }
             query += tile;
         }
-        done += run;
     }
 }
 
 /// `queries × keys` dot products over `d` values.
 ///
 /// # Safety
-/// Every query is readable for `d` f32, `keys` for `KEYS` rows of `stride` of which `d` are used.
+/// Every query is readable for `d` values, `keys` for `KEYS` rows of `stride` of which `d` are used.
 #[inline(always)]
-unsafe fn dots<S: Simd, const QUERIES: usize, const KEYS: usize>(
+unsafe fn dots<S: Simd, T: Held, const QUERIES: usize, const KEYS: usize>(
     s: S,
     queries: [*const f32; QUERIES],
-    keys: *const f32,
+    keys: *const T,
     stride: usize,
     d: usize,
 ) -> [[f32; KEYS]; QUERIES] {
@@ -180,7 +221,9 @@ unsafe fn dots<S: Simd, const QUERIES: usize, const KEYS: usize>(
         unsafe {
             let mut k = [s.splat(0.0); KEYS];
             for (index, k) in k.iter_mut().enumerate() {
-                *k = s.load(keys.add(index * stride + at));
+                let source = keys.add(index * stride + at);
+                s.prefetch(source.wrapping_add(AHEAD * stride));
+                *k = T::load(s, source);
             }
             for (sums, query) in sums.iter_mut().zip(queries) {
                 let q = s.load(query.add(at));
@@ -197,7 +240,7 @@ unsafe fn dots<S: Simd, const QUERIES: usize, const KEYS: usize>(
                 // SAFETY: `d − at` values are left.
                 unsafe {
                     let q = s.load_partial(query.add(at), d - at);
-                    let k = s.load_partial(keys.add(index * stride + at), d - at);
+                    let k = T::load_partial(s, keys.add(index * stride + at), d - at);
                     *sum = s.fma(q, k, *sum);
                 }
             }
@@ -274,11 +317,11 @@ fn results<S: Simd>(
     out: SharedOutput<'_, f32>,
 ) {
     let Operands { v, capacity, .. } = operands;
-    let direct = v.direct();
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
     let kv_width = heads.kv_heads * d;
     let queries = block.rows * group;
+    let (direct, halves) = (v.direct(), halves(v, queries));
     assert!(first + count <= d && (capacity == 0 || capacity * kv_width <= v.len()));
     let rows = &visible[block.row..block.row + block.rows];
     // No other task has these values of this head of this row.
@@ -316,39 +359,29 @@ fn results<S: Simd>(
         while at < to {
             let row = slot(at, capacity);
             let run = ((to - at).min((capacity - row) as u64) as usize).min(KEY_BLOCK);
-            let (source, stride) = match direct {
-                Some(v) => (v[row * kv_width + kv_head * d + first..].as_ptr(), kv_width),
-                None => {
+            let place = row * kv_width + kv_head * d + first;
+            let start = offset + query * block.count + (at - block.start) as usize;
+            let mut of =
+                Weighted { weights: [std::ptr::null(); 4], targets: [std::ptr::null_mut(); 4], run, count };
+            for index in 0..tile {
+                of.weights[index] = scratch.address(start + index * block.count, run).cast_const();
+                of.targets[index] = target(query + index);
+            }
+            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction; targets are ours alone.
+            unsafe {
+                if let Some(v) = direct {
+                    of.add(s, tile, v[place..].as_ptr(), kv_width);
+                } else if let Some(v) = halves {
+                    of.add(s, tile, v[place..].as_ptr(), kv_width);
+                } else {
                     if held != Some((row, run)) {
                         held = Some((row, run));
                         for (key, values) in widened[..run * count].chunks_exact_mut(count.max(1)).enumerate()
                         {
-                            widen(s, v, (row + key) * kv_width + kv_head * d + first, values);
+                            widen(s, v, place + key * kv_width, values);
                         }
                     }
-                    (widened.as_ptr(), count)
-                }
-            };
-            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction; targets are ours alone.
-            unsafe {
-                macro_rules! cover {
-                    ($queries:literal) => {{
-                        let mut weights = [std::ptr::null(); $queries];
-                        let mut targets = [std::ptr::null_mut(); $queries];
-                        for index in 0..$queries {
-                            let start = offset + (query + index) * block.count + (at - block.start) as usize;
-                            weights[index] = scratch.address(start, run).cast_const();
-                            targets[index] = target(query + index);
-                        }
-                        weighted::<S, $queries>(s, weights, source, stride, run, targets, count)
-                    }};
-                }
-                match (S::REGISTERS, tile) {
-                    (Registers::None, _) => cover!(1),
-                    (Registers::Many, 4) => cover!(4),
-                    (Registers::Many, 3) => cover!(3),
-                    (_, 2) => cover!(2),
-                    _ => cover!(1),
+                    of.add(s, tile, widened.as_ptr(), count);
                 }
             }
             at += run as u64;
@@ -377,16 +410,46 @@ fn divide<S: Simd>(s: S, values: &mut [f32], by: f32) {
     }
 }
 
+/// The queries of a tile, at most four, with the weights of a run of keys and `count` accumulators each.
+struct Weighted {
+    weights: [*const f32; 4],
+    targets: [*mut f32; 4],
+    run: usize,
+    count: usize,
+}
+
+impl Weighted {
+    /// Adds the weighted rows of the run to the accumulators of the first `tile` queries.
+    ///
+    /// # Safety
+    /// Weights are readable for the run, values for as many rows of `stride` of which `count` are used, targets readable and writable for
+    /// `count`.
+    #[inline(always)]
+    unsafe fn add<S: Simd, T: Held>(&self, s: S, tile: usize, values: *const T, stride: usize) {
+        let Weighted { weights: [a, b, c, d], targets: [e, f, g, h], run, count } = *self;
+        // SAFETY: as the caller grants.
+        unsafe {
+            match (S::REGISTERS, tile) {
+                (Registers::None, _) => weighted(s, [a], values, stride, run, [e], count),
+                (Registers::Many, 4) => weighted(s, [a, b, c, d], values, stride, run, [e, f, g, h], count),
+                (Registers::Many, 3) => weighted(s, [a, b, c], values, stride, run, [e, f, g], count),
+                (_, 2) => weighted(s, [a, b], values, stride, run, [e, f], count),
+                _ => weighted(s, [a], values, stride, run, [e], count),
+            }
+        }
+    }
+}
+
 /// Adds `run` weighted value rows to the accumulators of `QUERIES` queries.
 ///
 /// # Safety
 /// Weights are readable for `run`, values for `run` rows of `stride` of which `count` are used, targets readable and
 /// writable for `count`.
 #[inline(always)]
-unsafe fn weighted<S: Simd, const QUERIES: usize>(
+unsafe fn weighted<S: Simd, T: Held, const QUERIES: usize>(
     s: S,
     weights: [*const f32; QUERIES],
-    values: *const f32,
+    values: *const T,
     stride: usize,
     run: usize,
     targets: [*mut f32; QUERIES],
@@ -403,14 +466,14 @@ unsafe fn weighted<S: Simd, const QUERIES: usize>(
                 *target = target.add(at);
             }
             if left >= 4 * LANES && S::REGISTERS == Registers::Many {
-                weighted_tile::<S, QUERIES, 4>(s, weights, values, stride, run, targets, LANES);
+                weighted_tile::<S, T, QUERIES, 4>(s, weights, values, stride, run, targets, LANES);
                 at += 4 * LANES;
             } else if left >= 2 * LANES && S::REGISTERS == Registers::Few {
-                weighted_tile::<S, QUERIES, 2>(s, weights, values, stride, run, targets, LANES);
+                weighted_tile::<S, T, QUERIES, 2>(s, weights, values, stride, run, targets, LANES);
                 at += 2 * LANES;
             } else {
                 let lanes = left.min(LANES);
-                weighted_tile::<S, QUERIES, 1>(s, weights, values, stride, run, targets, lanes);
+                weighted_tile::<S, T, QUERIES, 1>(s, weights, values, stride, run, targets, lanes);
                 at += lanes;
             }
         }
@@ -420,10 +483,10 @@ unsafe fn weighted<S: Simd, const QUERIES: usize>(
 /// # Safety
 /// As [`weighted`], for `VECTORS · 16` values, or `lanes` with one vector.
 #[inline(always)]
-unsafe fn weighted_tile<S: Simd, const QUERIES: usize, const VECTORS: usize>(
+unsafe fn weighted_tile<S: Simd, T: Held, const QUERIES: usize, const VECTORS: usize>(
     s: S,
     weights: [*const f32; QUERIES],
-    values: *const f32,
+    values: *const T,
     stride: usize,
     run: usize,
     targets: [*mut f32; QUERIES],
@@ -441,7 +504,8 @@ unsafe fn weighted_tile<S: Simd, const QUERIES: usize, const VECTORS: usize>(
             let mut v = [s.splat(0.0); VECTORS];
             for (vector, v) in v.iter_mut().enumerate() {
                 let source = values.add(key * stride + vector * LANES);
-                *v = if VECTORS == 1 { s.load_partial(source, lanes) } else { s.load(source) };
+                s.prefetch(source.wrapping_add(AHEAD * stride));
+                *v = if VECTORS == 1 { T::load_partial(s, source, lanes) } else { T::load(s, source) };
             }
             for (sums, weight) in sums.iter_mut().zip(weights) {
                 let weight = s.splat(*weight.add(key));

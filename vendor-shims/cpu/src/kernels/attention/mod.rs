@@ -11,6 +11,7 @@
 //! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the sum at the end.
 
 mod block;
+mod held;
 
 use crate::kernels::encoding::Stored;
 use crate::pool::{Pool, SharedOutput};
@@ -59,7 +60,7 @@ const BLOCK_QUERIES: usize = 32;
 const BLOCK_SCORES: usize = 1 << 19;
 /// Keys of one task when a single row is spread over threads.
 const SPLIT_KEYS: usize = 512;
-/// Values of a head in one task when a single row is spread over threads.
+/// Values of a head in one task when a single row is spread over threads: a multiple of so many.
 const SPLIT_VALUES: usize = 64;
 
 /// Rows of a block: shares keys among [`BLOCK_QUERIES`] queries, bounded by the room for scores.
@@ -193,10 +194,13 @@ pub fn attention(
                 unsafe { (shared.part(head * seen.count, seen.count), shared.part(scores + head, 1)) };
             sum[0] = block::weights_at(level, heads, scores);
         });
-        let slices = heads.head_dim.div_ceil(SPLIT_VALUES);
+        // As long as possible: short pieces of rows are read slowly.
+        let share =
+            heads.head_dim.div_ceil(pool.threads().div_ceil(heads.kv_heads)).next_multiple_of(SPLIT_VALUES);
+        let slices = heads.head_dim.div_ceil(share);
         pool.run_indexed(slices * heads.kv_heads, &|task, worker| {
-            let (kv_head, first) = (task / slices, task % slices * SPLIT_VALUES);
-            let count = SPLIT_VALUES.min(heads.head_dim - first);
+            let (kv_head, first) = (task / slices, task % slices * share);
+            let count = share.min(heads.head_dim - first);
             block::results_at(
                 level,
                 heads,

@@ -11,7 +11,7 @@
 //!
 //! First parts lie in panels of sixteen outputs. Every 32 inputs of a panel are five vectors of 64 bytes, bytes 4·i to 4·i + 3 of each for
 //! output i: four hold the low four bits of `h + 16` as integers of four bits do ([`super::pack`]), bits 2·t and 2·t + 1 of the fifth
-//! what is above them of the low and the high half of vector t. Second parts lie row by row, four bits each: few are read, far apart.
+//! what is above them of the low and the high half of vector t. Second parts lie row by row, as [`Dot::thirds`] takes them: few are read, far apart.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::tile::{AHEAD, STREAMS, value};
 use super::{Geometry, bytes_of, integers_of, quantise_rows};
 use crate::pool::{Pool, SharedOutput};
-use crate::simd::dot::{Dot, DotLevel, VECTOR, dispatch_dot};
+use crate::simd::dot::{Dot, DotLevel, THIRDS, VECTOR, dispatch_dot};
 use crate::simd::{LANES, Level, Simd};
 
-/// Second parts of a row are whole vectors: inputs are a multiple of so many.
+/// Second parts are read for so many inputs at once, of which there is a multiple.
 pub const STEP: usize = 2 * VECTOR;
 /// Most inputs: sums of first parts are exact in f32, `16 · 127 · 2¹³ < 2²⁴`.
 pub const LONGEST: usize = 1 << 13;
@@ -43,7 +43,7 @@ const CHUNK: usize = PANELS * LANES;
 pub struct Split<'a> {
     /// First parts, panel after panel; see [`pack_high`].
     pub high: &'a [u8],
-    /// Second parts `[outputs, inputs / 2]`; see [`pack_low`].
+    /// Second parts, [`row_bytes`] of each output; see [`pack_low`].
     pub low: &'a [u8],
     /// Per output: `‖l − 3.5‖` in steps of `3.5/255 · √inputs`, rounded up.
     pub spread: &'a [u8],
@@ -67,7 +67,7 @@ impl Split<'_> {
         assert!(Split::takes(self.inputs as u64), "{} inputs in two parts", self.inputs);
         let panels = self.outputs.div_ceil(LANES);
         assert!(self.high.len() >= panels * panel_bytes(self.inputs), "fewer first parts than panels");
-        assert!(self.low.len() >= self.outputs * self.inputs / 2, "fewer second parts than weights");
+        assert!(self.low.len() >= self.outputs * row_bytes(self.inputs), "fewer second parts than weights");
         assert!(
             self.spread.len() >= self.outputs && self.scales.len() >= self.outputs,
             "fewer scales than outputs"
@@ -78,6 +78,11 @@ impl Split<'_> {
 /// Bytes of the first parts of a panel.
 pub const fn panel_bytes(inputs: usize) -> usize {
     inputs / BLOCK * BLOCK_VECTORS * VECTOR
+}
+
+/// Bytes of the second parts of a row.
+pub const fn row_bytes(inputs: usize) -> usize {
+    inputs / STEP * THIRDS
 }
 
 /// Packs the first parts of one panel: `rows` holds up to sixteen rows of `inputs` weights; outputs that are not there become zeros.
@@ -99,21 +104,23 @@ pub fn pack_high(rows: &[i8], inputs: usize, target: &mut [u8]) {
     }
 }
 
-/// Packs the second parts of a row: byte `4·i + j` holds those of inputs `8·i + j` and `8·i + 4 + j`, in its low and its high half.
-/// Returns the row's spread.
+/// Packs the second parts of a row, [`STEP`] after [`STEP`] as [`Dot::thirds`] takes them, and returns the row's spread.
 ///
 /// # Panics
-/// When the row is no multiple of eight, or the target is shorter than half of it.
+/// When the row is no multiple of [`STEP`], or the target is shorter than [`row_bytes`].
 pub fn pack_low(row: &[i8], low: &mut [u8]) -> u8 {
-    let (eights, rest) = row.as_chunks::<8>();
-    assert!(rest.is_empty() && low.len() * 2 >= row.len(), "{} weights in {} bytes", row.len(), low.len());
+    let (steps, rest) = row.as_chunks::<STEP>();
+    let low = &mut low[..row_bytes(row.len())];
+    assert!(rest.is_empty(), "{} weights in steps of {STEP}", row.len());
+    low.fill(0);
     let mut squares = 0.0f64;
-    for (weights, low) in eights.iter().zip(low.chunks_exact_mut(4)) {
-        let parts = weights.map(|weight| weight as u8 & 7);
-        for (place, byte) in low.iter_mut().enumerate() {
-            *byte = parts[place] | parts[place + 4] << 4;
+    for (weights, low) in steps.iter().zip(low.as_chunks_mut::<THIRDS>().0) {
+        for (at, weight) in weights.iter().enumerate() {
+            let part = *weight as u8 & 7;
+            low[at % 32] |= (part & 3) << (2 * (at / 32));
+            low[32 + at % 16] |= (part >> 2) << (at / 16);
+            squares += (f64::from(part) - 3.5).powi(2);
         }
-        squares += parts.iter().map(|part| (f64::from(*part) - 3.5).powi(2)).sum::<f64>();
     }
     let step = f64::from(SPREAD) * (row.len() as f64).sqrt();
     // At most 3.5·√K, which is 255 steps. What is lost here is far less than what the search adds.
@@ -122,7 +129,6 @@ pub fn pack_low(row: &[i8], low: &mut [u8]) -> u8 {
 
 /// Where the parts of the scratch memory begin, in values of four bytes.
 struct Layout {
-    parts: usize,
     upper: usize,
     list: usize,
     end: usize,
@@ -133,10 +139,9 @@ const LIST: usize = LANES + 2 * MOST;
 
 impl Layout {
     fn new(inputs: usize, threads: usize) -> Option<Layout> {
-        let parts = inputs / 4;
-        let upper = parts.checked_mul(2)?.checked_next_multiple_of(LANES)?;
+        let upper = (inputs / 4).checked_next_multiple_of(LANES)?;
         let list = threads.checked_mul(2 * CHUNK)?.checked_add(upper)?;
-        Some(Layout { parts, upper, list, end: threads.checked_mul(LIST)?.checked_add(list)? })
+        Some(Layout { upper, list, end: threads.checked_mul(LIST)?.checked_add(list)? })
     }
 }
 
@@ -168,20 +173,12 @@ pub fn split_linear(
     let Split { inputs, outputs, .. } = split;
     assert!(x.len() >= inputs && out.len() >= outputs, "operands shorter than the dimensions");
     let layout = Layout::new(inputs, pool.threads()).expect("a row that fits in memory");
-    let (q, rest) = scratch[..layout.end].split_at_mut(layout.parts);
-    let (parts, rest) = rest.split_at_mut(layout.upper - layout.parts);
+    let (q, rest) = scratch[..layout.end].split_at_mut(layout.upper);
     let (room, lists) = rest.split_at_mut(layout.list - layout.upper);
-    let (q, parts, lists) = (bytes_of(q), bytes_of(parts), integers_of(lists));
+    let (q, lists) = (bytes_of(q), integers_of(lists));
     let (mut sum, mut scale) = ([0], [0.0]);
     quantise_rows(level, pool, x, Geometry::new(inputs, None), 1, q, &mut sum, &mut scale);
-    let (even, odd) = parts[..inputs].split_at_mut(inputs / 2);
-    for (q, (even, odd)) in
-        q.as_chunks::<8>().0.iter().zip(even.chunks_exact_mut(4).zip(odd.chunks_exact_mut(4)))
-    {
-        even.copy_from_slice(&q[..4]);
-        odd.copy_from_slice(&q[4..]);
-    }
-    let row = Row { split, q, even, odd, sum: sum[0], scale: scale[0] };
+    let row = Row { split, q: &q[..inputs], sum: sum[0], scale: scale[0] };
     let tasks = outputs.div_ceil(CHUNK);
     let out = SharedOutput::new(&mut out[..outputs]);
     let run = |body: &(dyn Fn(usize, usize) + Sync)| match pool.worth((outputs * inputs) as u64 / 4) {
@@ -192,7 +189,7 @@ pub fn split_linear(
     if wanted > MOST || wanted >= outputs || !row.scale.is_finite() {
         return run(&|task, _| complete_at(dot, &row, task, out));
     }
-    let squares: i64 = q[..inputs].iter().map(|q| i64::from(*q).pow(2)).sum();
+    let squares: i64 = row.q.iter().map(|q| i64::from(*q).pow(2)).sum();
     // Upwards, by more than all that is rounded here and in the bounds.
     let length = (squares as f64).sqrt() as f32 * SPREAD * (inputs as f32).sqrt() * (1.0 + 1e-3);
     let search = Search { row, middle: 3.5 * sum[0] as f32, length, bar: &AtomicU32::new(0) };
@@ -226,10 +223,6 @@ pub fn split_linear(
 struct Row<'a> {
     split: Split<'a>,
     q: &'a [i8],
-    /// Of every eight values the first four.
-    even: &'a [i8],
-    /// Of every eight values the last four.
-    odd: &'a [i8],
     /// `Σ q`
     sum: i32,
     scale: f32,
@@ -263,7 +256,7 @@ impl Row<'_> {
         let bytes = panel_bytes(self.split.inputs);
         let mut sums = [d.splat((-16i32).wrapping_mul(self.sum)); N];
         let mut ahead = AHEAD;
-        for (block, q) in self.q[..self.split.inputs].as_chunks::<BLOCK>().0.iter().enumerate() {
+        for (block, q) in self.q.as_chunks::<BLOCK>().0.iter().enumerate() {
             let at = |panel: usize, vector: usize| {
                 high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
             };
@@ -310,17 +303,16 @@ impl Row<'_> {
     /// The result of an output, whose sum of first parts is known; what lies `ahead` is fetched.
     #[inline(always)]
     fn result<D: Dot>(&self, d: D, output: usize, high: f32, ahead: usize) -> f32 {
-        let half = self.split.inputs / 2;
-        let low = self.split.low[output * half..][..half].as_chunks::<VECTOR>().0;
-        let (even, odd) = (self.even.as_chunks::<VECTOR>().0, self.odd.as_chunks::<VECTOR>().0);
+        let bytes = row_bytes(self.split.inputs);
+        let low = self.split.low[output * bytes..][..bytes].as_chunks::<THIRDS>().0;
         let mut sums = [d.splat(0); 2];
-        for (low, (even, odd)) in low.iter().zip(even.iter().zip(odd)) {
+        for (low, q) in low.iter().zip(self.q.as_chunks::<STEP>().0) {
             d.prefetch(low.as_ptr().wrapping_add(ahead));
-            // SAFETY: every chunk is a vector.
+            // SAFETY: every chunk is as long as what is read.
             unsafe {
-                let bytes = d.load(low.as_ptr());
-                sums[0] = d.dot_each(sums[0], d.field(bytes, 4, 0), d.load(even.as_ptr().cast()));
-                sums[1] = d.dot_each(sums[1], d.field(bytes, 4, 1), d.load(odd.as_ptr().cast()));
+                let [first, second] = d.thirds(low.as_ptr());
+                sums[0] = d.dot_each(sums[0], first, d.load(q.as_ptr().cast()));
+                sums[1] = d.dot_each(sums[1], second, d.load(q.as_ptr().add(VECTOR).cast()));
             }
         }
         let low = d.total(d.add(sums[0], sums[1]));
@@ -452,7 +444,7 @@ fn search<D: Dot>(
     out: SharedOutput<'_, f32>,
 ) {
     let (first, held) = outputs_of(&shared.row, task, out);
-    let (count, half) = (held.len(), shared.row.split.inputs / 2);
+    let (count, bytes) = (held.len(), row_bytes(shared.row.split.inputs));
     let (upper, candidates) = room.split_at_mut(CHUNK);
     let likely = bounds(d, shared, first, held, upper);
     let bar = value_of(shared.bar.load(Ordering::Relaxed));
@@ -470,8 +462,8 @@ fn search<D: Dot>(
             }
             candidates[found] = output as i32;
             found += 1;
-            let low = shared.row.split.low[(first + output) * half..].as_ptr();
-            (0..half).step_by(VECTOR).for_each(|at| d.prefetch(low.wrapping_add(at)));
+            let low = shared.row.split.low[(first + output) * bytes..].as_ptr();
+            (0..bytes).step_by(VECTOR).for_each(|at| d.prefetch(low.wrapping_add(at)));
         }
     }
     for output in &candidates[..found] {

@@ -21,6 +21,8 @@ pub use x86::{Avx2Pairs, Avx512Vnni, AvxVnni};
 
 /// Bytes of a vector: sixteen lanes of four.
 pub const VECTOR: usize = 64;
+/// Bytes of two vectors of operands of three bits.
+pub const THIRDS: usize = 48;
 
 /// Products of bytes in sixteen lanes. A value of the type proves that the processor has the instructions.
 ///
@@ -70,6 +72,12 @@ pub unsafe trait Dot: Copy + Send + Sync {
     unsafe fn quad(self, source: *const i8) -> Self::Quad;
     /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of bytes that [`Dot::signed`] gave.
     fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
+    /// Two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Their 128 bytes are counted through: byte t has its lower two bits at `2·(t / 32)`
+    /// of byte `t mod 32`, and its third at bit `t / 16` of byte `32 + t mod 16`.
+    ///
+    /// # Safety
+    /// `source` is readable for as many bytes.
+    unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2];
     /// Bytes within 0 and 15, each plus 16 where bit `part` of the byte of `bits` is set.
     fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes;
     /// As [`Dot::dot`], of bytes within 0 and 31.

@@ -135,6 +135,30 @@ macro_rules! quarters {
                 }
             }
             #[inline(always)]
+            unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
+                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                unsafe {
+                    let (a, b, top) = (vld1q_u8(source), vld1q_u8(source.add(16)), vld1q_u8(source.add(32)));
+                    let one = |low: uint8x16_t, top: uint8x16_t| {
+                        vorrq_u8(vandq_u8(low, vdupq_n_u8(3)), vandq_u8(top, vdupq_n_u8(4)))
+                    };
+                    [
+                        [
+                            one(a, vshlq_n_u8::<2>(top)),
+                            one(b, vshlq_n_u8::<1>(top)),
+                            one(vshrq_n_u8::<2>(a), top),
+                            one(vshrq_n_u8::<2>(b), vshrq_n_u8::<1>(top)),
+                        ],
+                        [
+                            one(vshrq_n_u8::<4>(a), vshrq_n_u8::<2>(top)),
+                            one(vshrq_n_u8::<4>(b), vshrq_n_u8::<3>(top)),
+                            one(vshrq_n_u8::<6>(a), vshrq_n_u8::<4>(top)),
+                            one(vshrq_n_u8::<6>(b), vshrq_n_u8::<5>(top)),
+                        ],
+                    ]
+                }
+            }
+            #[inline(always)]
             fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
                 // SAFETY: `self` proves Advanced SIMD.
                 let one = |at: usize| unsafe {

@@ -1,4 +1,4 @@
-use super::{Dot, VECTOR};
+use super::{Dot, THIRDS, VECTOR};
 use crate::simd::{LANES, Scalar};
 
 fn sums(mut sums: [i32; LANES], w: [u8; VECTOR], q: [i8; 4], value: impl Fn(u8) -> i32) -> [i32; LANES] {
@@ -47,6 +47,14 @@ unsafe impl Dot for Scalar {
     #[inline(always)]
     fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes {
         bytes.map(|byte| (byte >> (bits * part)) & ((1 << bits) - 1))
+    }
+    #[inline(always)]
+    unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
+        // SAFETY: the caller grants the memory read; bytes have no alignment.
+        let bytes = unsafe { source.cast::<[u8; THIRDS]>().read() };
+        let part =
+            |at: usize| (bytes[at % 32] >> (2 * (at / 32)) & 3) | (bytes[32 + at % 16] >> (at / 16) & 1) << 2;
+        [std::array::from_fn(part), std::array::from_fn(|at| part(VECTOR + at))]
     }
     #[inline(always)]
     fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {

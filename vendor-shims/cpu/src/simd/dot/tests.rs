@@ -31,6 +31,13 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
         let small = d.dot_each(d.splat(start), d.field(w, 4, part), each);
         out.extend(d.lanes(small).map(|sum| sum as u32));
     }
+    // SAFETY: of sixty-four bytes as many.
+    for third in unsafe { d.thirds(bytes.as_ptr()) } {
+        out.extend(d.lanes(d.dot_each(d.splat(start), third, each)).map(|sum| sum as u32));
+        // SAFETY: sixty-four places.
+        unsafe { d.store(copy.as_mut_ptr(), third) };
+        out.extend(copy.map(u32::from));
+    }
     for part in 0..8 {
         let raised = d.raise(d.field(w, 4, part % 2), w, part);
         out.extend(d.lanes(d.dot_small(d.splat(start), raised, quad)).map(|sum| sum as u32));

@@ -77,6 +77,28 @@ unsafe impl Dot for Avx512Vnni {
         }
     }
     #[inline(always)]
+    unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
+        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        unsafe {
+            let low = _mm512_broadcast_i64x4(_mm256_loadu_si256(source.cast()));
+            let top = _mm512_broadcast_i32x4(_mm_loadu_si128(source.add(32).cast()));
+            let (three, four) = (_mm512_set1_epi8(3), _mm512_set1_epi8(4));
+            // What is shifted or rotated in from a neighbouring byte is masked away.
+            let one = |low: __m512i, top: __m512i| {
+                _mm512_or_si512(_mm512_and_si512(low, three), _mm512_and_si512(top, four))
+            };
+            let low_by = |first, second| {
+                _mm512_srlv_epi64(
+                    low,
+                    _mm512_set_epi64(second, second, second, second, first, first, first, first),
+                )
+            };
+            // Left by 2, 1, 0 and −1, and so on.
+            let top_by = |a, b, c, d| _mm512_rolv_epi64(top, _mm512_set_epi64(d, d, c, c, b, b, a, a));
+            [one(low_by(0, 2), top_by(2, 1, 0, 63)), one(low_by(4, 6), top_by(62, 61, 60, 59))]
+        }
+    }
+    #[inline(always)]
     fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
         // SAFETY: `self` proves AVX-512.
         unsafe {
@@ -198,6 +220,32 @@ macro_rules! halves {
                         _mm256_and_si256(shifted, mask)
                     };
                     Halves(one(bytes.0), one(bytes.1))
+                }
+            }
+            #[inline(always)]
+            unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
+                // SAFETY: `self` proves AVX2; the caller grants the memory read.
+                unsafe {
+                    let low = _mm256_loadu_si256(source.cast());
+                    let top = _mm256_broadcastsi128_si256(_mm_loadu_si128(source.add(32).cast()));
+                    // What is shifted in from a neighbouring byte is masked away.
+                    let one = |low: __m256i, top: __m256i| {
+                        _mm256_or_si256(
+                            _mm256_and_si256(low, _mm256_set1_epi8(3)),
+                            _mm256_and_si256(top, _mm256_set1_epi8(4)),
+                        )
+                    };
+                    let pair = |first, second| _mm256_set_epi64x(second, second, first, first);
+                    [
+                        Halves(
+                            one(low, _mm256_sllv_epi64(top, pair(2, 1))),
+                            one(_mm256_srli_epi16::<2>(low), _mm256_srlv_epi64(top, pair(0, 1))),
+                        ),
+                        Halves(
+                            one(_mm256_srli_epi16::<4>(low), _mm256_srlv_epi64(top, pair(2, 3))),
+                            one(_mm256_srli_epi16::<6>(low), _mm256_srlv_epi64(top, pair(4, 5))),
+                        ),
+                    ]
                 }
             }
             #[inline(always)]

@@ -20,8 +20,8 @@ impl Packed {
         for (panel, rows) in high.chunks_mut(bytes).zip(raw.chunks(LANES * inputs)) {
             pack_high(rows, inputs, panel);
         }
-        let mut low = vec![0xff; raw.len() / 2];
-        let rows = raw.chunks(inputs).zip(low.chunks_mut(inputs / 2));
+        let mut low = vec![0xff; outputs * row_bytes(inputs)];
+        let rows = raw.chunks(inputs).zip(low.chunks_mut(row_bytes(inputs)));
         let spread = rows.map(|(row, low)| pack_low(row, low)).collect();
         Packed { raw, high, low, spread, scales, inputs, outputs }
     }
@@ -181,10 +181,11 @@ fn a_row_of_zeros_and_one_of_no_numbers() {
 #[test]
 fn a_bound_is_never_below_what_it_bounds() {
     for (row, spread) in [([0i8; 256], 255), ([-1; 256], 255), ([3; 256], 37), ([-8; 256], 255)] {
-        let mut low = [0; 128];
+        let mut low = [0xff; 2 * THIRDS];
         assert_eq!(pack_low(&row, &mut low), spread);
         let part = row[0] as u8 & 7;
-        assert_eq!(low, [part | part << 4; 128]);
+        let held = [[part % 4 * 0x55; 32].as_slice(), &[part / 4 * 0xff; 16]].concat();
+        assert_eq!(low.as_slice(), [held.as_slice(), &held].concat());
     }
 }
 

@@ -1,0 +1,51 @@
+//! Keys and values that are read where they lie, and widened on the way into a register.
+
+use crate::simd::{LANES, Simd};
+
+/// An element as memory holds it.
+pub trait Held: Copy {
+    /// Sixteen elements.
+    ///
+    /// # Safety
+    /// `source` is readable for as many.
+    unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V;
+
+    /// The first `count` elements, at most sixteen; zeros in all other lanes.
+    ///
+    /// # Safety
+    /// `source` is readable for as many.
+    unsafe fn load_partial<S: Simd>(s: S, source: *const Self, count: usize) -> S::V;
+}
+
+impl Held for f32 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, source: *const f32) -> S::V {
+        // SAFETY: as the caller grants.
+        unsafe { s.load(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_partial<S: Simd>(s: S, source: *const f32, count: usize) -> S::V {
+        // SAFETY: as the caller grants.
+        unsafe { s.load_partial(source, count) }
+    }
+}
+
+/// The bits of a binary16.
+impl Held for u16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, source: *const u16) -> S::V {
+        // SAFETY: as the caller grants.
+        unsafe { s.load_f16(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_partial<S: Simd>(s: S, source: *const u16, count: usize) -> S::V {
+        let mut all = [0; LANES];
+        // SAFETY: as the caller grants; sixteen places.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source, all.as_mut_ptr(), count.min(LANES));
+            s.load_f16(all.as_ptr())
+        }
+    }
+}
