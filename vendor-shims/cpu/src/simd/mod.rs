@@ -13,6 +13,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "aarch64")]
+pub mod i8mm;
+#[cfg(target_arch = "aarch64")]
 mod neon;
 
 #[cfg(target_arch = "x86_64")]

@@ -13,6 +13,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "aarch64")]
+mod i8mm;
 pub mod pack;
 mod quantise;
 pub mod split;
@@ -224,6 +226,14 @@ pub fn integer_linear<const N: usize>(
         {
             // SAFETY: the layout has room for the rows that are read beyond the last.
             unsafe { amx::multiply(amx, *operands, row, rows, panel, panels, ready, *target) };
+            return;
+        }
+        #[cfg(target_arch = "aarch64")]
+        if dot == DotLevel::NeonI8mm
+            && i8mm::takes(operands)
+            && let Some(i8mm) = crate::simd::i8mm::NeonI8mm::detect()
+        {
+            i8mm::multiply(i8mm, *operands, row, rows, panel, panels, ready, *target);
             return;
         }
         multiply_at(dot, *operands, row, rows, panel, panels, ready, *target);

@@ -181,6 +181,39 @@ fn a_row_alone_equals_the_row_among_many() {
     }
 }
 
+/// Rows that make no whole pairs and groups, outputs that fill no panel, inputs and blocks that fill no step: where products of several rows
+/// by several outputs have edges.
+#[test]
+fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
+    let outputs = 83;
+    for rows in [9, 11, 14, 53] {
+        for (inputs, block) in [(1, 1), (7, 3), (12, 12), (36, 32), (50, 20), (65, 48), (100, 32), (141, 141)]
+        {
+            let x = values(rows * inputs, (rows * inputs) as u64);
+            let bias = values(outputs, 5);
+            let per_output = values(outputs, 6);
+            let blocks = inputs.div_ceil(block);
+            let halves: Vec<[u16; LANES]> = (0..outputs.div_ceil(LANES) * blocks)
+                .map(|at| std::array::from_fn(|lane| 0x2c01 + ((at * LANES + lane) * 7 % 0x400) as u16))
+                .collect();
+            for kind in KINDS {
+                for scales in
+                    [Scales::PerOutput(&per_output), Scales::PerBlock { size: block, values: &halves }]
+                {
+                    let size = matches!(scales, Scales::PerBlock { .. }).then_some(block);
+                    let integers = Integers::new(kind, Geometry::new(inputs, size), outputs, 9);
+                    let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
+                    let all = everywhere(&x, tiles, Some(&bias), rows);
+                    // The scalar twin is the first.
+                    for (how, out) in &all[1..] {
+                        assert_eq!(bits(out), bits(&all[0].1), "{kind:?}, {rows} by {inputs}, {how}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_longest_sums_are_exact() {
     // The largest products of one sign, more than 32 bits can count.
@@ -209,6 +242,7 @@ fn the_longest_sums_are_exact() {
         let row_scale = f64::from(127.0f32 * (1.0 / 127.0));
         let exact = (-128.0 * (127.0 * inputs as f64 - 1.0) * row_scale) as f32;
         same(&x, tiles, None, 1, &vec![exact; outputs]).unwrap();
+        same(&x.repeat(MANY), tiles, None, MANY, &vec![exact; MANY * outputs]).unwrap();
     }
 }
 

@@ -12,6 +12,8 @@ mod x86;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::Amx;
+#[cfg(target_arch = "aarch64")]
+use super::i8mm::NeonI8mm;
 use super::{Level, Simd};
 
 #[cfg(target_arch = "aarch64")]
@@ -115,6 +117,9 @@ pub enum DotLevel {
     /// Advanced SIMD with it.
     #[cfg(target_arch = "aarch64")]
     NeonDot,
+    /// As [`DotLevel::NeonDot`], with products of pairs of rows for many rows.
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm,
 }
 
 impl DotLevel {
@@ -144,6 +149,9 @@ impl DotLevel {
             if NeonDot::detect().is_some() {
                 levels.push(DotLevel::NeonDot);
             }
+            if NeonI8mm::detect().is_some() {
+                levels.push(DotLevel::NeonI8mm);
+            }
         }
         levels
     }
@@ -157,7 +165,7 @@ impl DotLevel {
             #[cfg(target_arch = "x86_64")]
             DotLevel::Avx512Vnni | DotLevel::Amx => level == Level::Avx512,
             #[cfg(target_arch = "aarch64")]
-            DotLevel::Neon | DotLevel::NeonDot => level != Level::Scalar,
+            DotLevel::Neon | DotLevel::NeonDot | DotLevel::NeonI8mm => level != Level::Scalar,
         };
         DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
     }
@@ -167,6 +175,8 @@ impl DotLevel {
         match self {
             #[cfg(target_arch = "x86_64")]
             DotLevel::Amx => DotLevel::Avx512Vnni,
+            #[cfg(target_arch = "aarch64")]
+            DotLevel::NeonI8mm => DotLevel::NeonDot,
             level => level,
         }
     }
@@ -187,6 +197,8 @@ impl DotLevel {
             DotLevel::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
             DotLevel::NeonDot => "neon-dot",
+            #[cfg(target_arch = "aarch64")]
+            DotLevel::NeonI8mm => "neon-i8mm",
         }
     }
 }

@@ -104,3 +104,14 @@ fn a_level_chooses_what_its_registers_hold() {
     #[cfg(target_arch = "x86_64")]
     assert_ne!(DotLevel::within(Level::Avx2), DotLevel::Avx512Vnni);
 }
+
+/// `cargo xtask aarch64` says so where it chose the processor, an emulated one: a level that is missing there would be tested nowhere.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn an_emulated_processor_has_every_level() {
+    if std::env::var_os("SHARDWRIGHT_EVERY_LEVEL").is_some() {
+        let every = [DotLevel::Scalar, DotLevel::Neon, DotLevel::NeonDot, DotLevel::NeonI8mm];
+        assert_eq!(DotLevel::available(), every);
+        assert_eq!(DotLevel::within(Level::Neon), DotLevel::NeonI8mm);
+    }
+}

@@ -1,0 +1,260 @@
+//! Many rows by a group of panels in products of two rows by two outputs over eight inputs. Sums are exact, so results are those of the
+//! other forms to the bit. It takes no few rows, and no sums that are cut only because they would not fit.
+
+use std::arch::aarch64::*;
+
+use super::pack::IntegerType;
+use super::tile::{I2, I4, I8, SCALED, Stored, Target, WHOLE, finish, finish_scaled, mode};
+use super::{GROUP, Operands};
+use crate::kernels::linear::Scales;
+use crate::simd::LANES;
+use crate::simd::dot::{Dot, NeonDot, VECTOR};
+use crate::simd::i8mm::NeonI8mm;
+
+/// Inputs of a product.
+const DEPTH: usize = 8;
+/// Bytes of the operands of a panel over so many inputs: a pair of outputs after the other, each 8 bytes of one and of the next output.
+const STEP_BYTES: usize = LANES * DEPTH;
+/// Bytes of a pair of outputs.
+const PAIR_BYTES: usize = 2 * DEPTH;
+
+/// Whether blocks are of a kind that these products take.
+pub fn takes(operands: &Operands<'_>) -> bool {
+    matches!(mode(operands), WHOLE | SCALED)
+}
+
+/// Rows `row..row + rows` by panels `panel..panel + panels`.
+#[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
+pub fn multiply(
+    i8mm: NeonI8mm,
+    operands: Operands<'_>,
+    row: usize,
+    rows: usize,
+    panel: usize,
+    panels: usize,
+    ready: &mut [i8],
+    target: Target<'_>,
+) {
+    let bytes = operands.geometry.length * LANES;
+    match operands.weights.kind {
+        IntegerType::I8 => make_ready::<I8>(i8mm.vectors(), operands, panel, panels, ready),
+        IntegerType::I4 => make_ready::<I4>(i8mm.vectors(), operands, panel, panels, ready),
+        IntegerType::I2 => make_ready::<I2>(i8mm.vectors(), operands, panel, panels, ready),
+    }
+    let ready = &ready[..panels * bytes];
+    let scaled = mode(&operands) == SCALED;
+    let end = row + rows;
+    let mut first = row;
+    while first < end {
+        // Sums of six rows are 24 of 32 registers; those of scaled blocks take two each.
+        let pairs = (end - first).div_ceil(2).min(if scaled { 2 } else { 3 });
+        let count = (end - first).min(2 * pairs);
+        for index in 0..panels {
+            let weights = &ready[index * bytes..][..bytes];
+            let place = (first, count, panel + index);
+            match (scaled, pairs) {
+                (false, 1) => whole::<1>(i8mm, operands, place, weights, target),
+                (false, 2) => whole::<2>(i8mm, operands, place, weights, target),
+                (false, _) => whole::<3>(i8mm, operands, place, weights, target),
+                (true, 1) => blocks::<1>(i8mm, operands, place, weights, target),
+                (true, _) => blocks::<2>(i8mm, operands, place, weights, target),
+            }
+        }
+        first += count;
+    }
+}
+
+/// Stores the signed operands that panels `panel..panel + panels` give, panel after panel, [`STEP_BYTES`] for every [`DEPTH`] inputs.
+#[inline(always)]
+fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panels: usize, ready: &mut [i8]) {
+    let bytes = operands.geometry.panel_bytes(operands.weights.kind);
+    let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
+    let room = panels * operands.geometry.length * LANES;
+    assert!(panels <= GROUP && ready.len() >= room, "operands for {panels} panels");
+    let offset = operands.weights.kind.offset() as u8;
+    for (step, target) in ready[..room].chunks_exact_mut(STEP_BYTES).enumerate() {
+        // Four inputs of all outputs; a step is two of them.
+        let operand = |index: usize| {
+            let source = &weights[index / W::PARTS * VECTOR..][..VECTOR];
+            // SAFETY: a vector of bytes; `d` proves Advanced SIMD.
+            unsafe {
+                let part = W::part(d, d.load(source.as_ptr()), index % W::PARTS);
+                part.map(|quarter| vreinterpretq_u32_u8(vsubq_u8(quarter, vdupq_n_u8(offset))))
+            }
+        };
+        let (first, second) = (operand(2 * step), operand(2 * step + 1));
+        for (at, pairs) in target.chunks_exact_mut(2 * PAIR_BYTES).enumerate() {
+            // SAFETY: two pairs of outputs have so many bytes, and a step has as many as a vector quarters; `d` proves Advanced SIMD.
+            unsafe {
+                let place = pairs.as_mut_ptr().cast::<u32>();
+                vst1q_u32(place, vzip1q_u32(first[at], second[at]));
+                vst1q_u32(place.add(PAIR_BYTES / 4), vzip2q_u32(first[at], second[at]));
+            }
+        }
+    }
+}
+
+/// Where `2 · PAIRS` rows from `first` on lie, of which `count` exist: in the place of one that does not is the last that does.
+#[inline(always)]
+fn rows_of<const PAIRS: usize>(
+    operands: &Operands<'_>,
+    first: usize,
+    count: usize,
+) -> [[*const i8; 2]; PAIRS] {
+    let length = operands.geometry.length;
+    let q = &operands.rows.q[first * length..][..count * length];
+    std::array::from_fn(|pair| {
+        // SAFETY: the row is one of the slice.
+        [0, 1].map(|at| unsafe { q.as_ptr().add((2 * pair + at).min(count - 1) * length) })
+    })
+}
+
+/// Adds the products of [`super::pack::STEP`] inputs from `place` of the rows on to the sums of each pair of rows with each pair of outputs.
+///
+/// # Safety
+/// The rows are readable for so many bytes from `place` on, `weights` for `2 · STEP_BYTES − 16 · (8 − COLUMNS)`.
+#[inline(always)]
+unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
+    i8mm: NeonI8mm,
+    rows: &[[*const i8; 2]; PAIRS],
+    place: usize,
+    weights: *const i8,
+    sums: &mut [[int32x4_t; COLUMNS]; PAIRS],
+) {
+    // SAFETY: as the caller grants; the token proves Advanced SIMD.
+    unsafe {
+        let rows: [[int8x16_t; 2]; PAIRS] = std::array::from_fn(
+            #[inline(always)]
+            |pair| {
+                let [upper, lower] = rows[pair].map(|row| vreinterpretq_s64_s8(vld1q_s8(row.add(place))));
+                [
+                    vreinterpretq_s8_s64(vzip1q_s64(upper, lower)),
+                    vreinterpretq_s8_s64(vzip2q_s64(upper, lower)),
+                ]
+            },
+        );
+        for half in 0..2 {
+            for column in 0..COLUMNS {
+                let columns = vld1q_s8(weights.add(half * STEP_BYTES + column * PAIR_BYTES));
+                for (sums, rows) in sums.iter_mut().zip(&rows) {
+                    sums[column] = i8mm.product(sums[column], rows[half], columns);
+                }
+            }
+        }
+    }
+}
+
+/// `count` rows from `first` on by a panel, each row one block.
+#[inline(always)]
+fn whole<const PAIRS: usize>(
+    i8mm: NeonI8mm,
+    operands: Operands<'_>,
+    (first, count, panel): (usize, usize, usize),
+    weights: &[i8],
+    target: Target<'_>,
+) {
+    let length = operands.geometry.length;
+    let rows = rows_of::<PAIRS>(&operands, first, count);
+    assert!(weights.len() >= length * LANES, "operands of a panel");
+    // SAFETY: the token proves Advanced SIMD.
+    let mut sums = [[unsafe { vdupq_n_s32(0) }; LANES / 2]; PAIRS];
+    for place in (0..length).step_by(super::pack::STEP) {
+        // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times as many.
+        unsafe { step(i8mm, &rows, place, weights.as_ptr().add(place * LANES), &mut sums) };
+    }
+    for (pair, sums) in sums.iter().enumerate() {
+        for at in 0..2.min(count - 2 * pair) {
+            let mut lanes = [0i32; LANES];
+            for (quarter, sums) in sums.as_chunks::<2>().0.iter().enumerate() {
+                // SAFETY: sixteen lanes are four quarters; the token proves Advanced SIMD.
+                unsafe {
+                    let [left, right] = sums.map(|sums| vreinterpretq_s64_s32(sums));
+                    let row = if at == 0 { vzip1q_s64(left, right) } else { vzip2q_s64(left, right) };
+                    vst1q_s32(lanes.as_mut_ptr().add(4 * quarter), vreinterpretq_s32_s64(row));
+                }
+            }
+            finish(lanes.map(f64::from), operands, first + 2 * pair + at, panel, target);
+        }
+    }
+}
+
+/// `count` rows from `first` on by a panel, blocks with scales.
+#[inline(always)]
+fn blocks<const PAIRS: usize>(
+    i8mm: NeonI8mm,
+    operands: Operands<'_>,
+    (first, count, panel): (usize, usize, usize),
+    weights: &[i8],
+    target: Target<'_>,
+) {
+    // SAFETY: the token proves Advanced SIMD.
+    let mut values = [[[unsafe { vdupq_n_f32(0.0) }; 4]; 2]; PAIRS];
+    for half in 0..2 {
+        let sums = half_blocks::<PAIRS>(i8mm, operands, (first, count, panel), weights, half);
+        for (values, sums) in values.iter_mut().zip(sums) {
+            for (quarter, sums) in sums.as_chunks::<2>().0.iter().enumerate() {
+                // SAFETY: the token proves Advanced SIMD.
+                unsafe {
+                    let [left, right] = sums.map(|sums| vreinterpretq_f64_f32(sums));
+                    values[0][2 * half + quarter] = vreinterpretq_f32_f64(vzip1q_f64(left, right));
+                    values[1][2 * half + quarter] = vreinterpretq_f32_f64(vzip2q_f64(left, right));
+                }
+            }
+        }
+    }
+    for (at, values) in values.as_flattened().iter().enumerate().take(count) {
+        finish_scaled(i8mm.vectors().values(), *values, operands, first + at, panel, target);
+    }
+}
+
+/// Sums of scaled blocks of each pair of rows with each pair of one half of the outputs: `value = fma(sum, scale, value)`, block after block.
+#[inline(always)]
+fn half_blocks<const PAIRS: usize>(
+    i8mm: NeonI8mm,
+    operands: Operands<'_>,
+    (first, count, panel): (usize, usize, usize),
+    weights: &[i8],
+    half: usize,
+) -> [[float32x4_t; LANES / 4]; PAIRS] {
+    let geometry = operands.geometry;
+    let rows = rows_of::<PAIRS>(&operands, first, count);
+    assert!(weights.len() >= geometry.length * LANES, "operands of a panel");
+    // SAFETY: the token proves Advanced SIMD.
+    let mut values = [[unsafe { vdupq_n_f32(0.0) }; LANES / 4]; PAIRS];
+    let Scales::PerBlock { values: scales, .. } = operands.weights.scales else { return values };
+    let scales = &scales[panel * geometry.blocks..][..geometry.blocks];
+    let mut place = 0;
+    for (block, scales) in scales.iter().enumerate() {
+        // SAFETY: the token proves Advanced SIMD.
+        let mut sums = [[unsafe { vdupq_n_s32(0) }; LANES / 4]; PAIRS];
+        let end = place + geometry.places(block);
+        while place < end {
+            // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times as many; half of them lie half a
+            // step's bytes on.
+            unsafe {
+                let weights = weights.as_ptr().add(place * LANES + half * STEP_BYTES / 2);
+                step(i8mm, &rows, place, weights, &mut sums);
+            }
+            place += super::pack::STEP;
+        }
+        // SAFETY: a half is eight of sixteen scales; the token proves Advanced SIMD.
+        let scales: [float32x4_t; 2] = [0, 1].map(|quarter| unsafe {
+            let bits = vld1_u16(scales.as_ptr().add(8 * half + 4 * quarter));
+            vcvt_f32_f16(vreinterpret_f16_u16(bits))
+        });
+        for (values, sums) in values.iter_mut().zip(&sums) {
+            for column in 0..LANES / 4 {
+                // SAFETY: the token proves Advanced SIMD.
+                unsafe {
+                    // The scales of a pair of outputs, for both rows.
+                    let scales = vreinterpretq_f64_f32(scales[column / 2]);
+                    let scale =
+                        if column % 2 == 0 { vzip1q_f64(scales, scales) } else { vzip2q_f64(scales, scales) };
+                    let sums = vcvtq_f32_s32(sums[column]);
+                    values[column] = vfmaq_f32(values[column], sums, vreinterpretq_f32_f64(scale));
+                }
+            }
+        }
+    }
+    values
+}
