@@ -1,120 +1,19 @@
 //! Damaged artefacts and senseless work orders: typed errors, never a crash, a panic or a wrong result.
 
 mod support;
-
-use std::collections::HashMap;
+#[path = "../fuzz/src/lib.rs"]
+#[allow(dead_code, reason = "the targets are run by the tests of the corpus")]
+mod targets;
 
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_cpu::artefact::{Artefact, Checksum};
-use shardwright_shim_cpu::program::Step;
+use shardwright_shim_cpu::kernels::elementwise::{Binary, Broadcast};
+use shardwright_shim_cpu::program::{Entry, Extent, Operand, Place, Program, Step};
+use support::samples::{encoded_sample, head, sample};
 use support::*;
+use targets::{bind, load_and_run, mend};
 
-/// Something of everything: a state, attention, rotary, products, copies.
-fn sample() -> Builder {
-    let rows = 3;
-    let mut b = Builder::new("decode_3@8", SW_ENTRY_DECODE, rows, 8);
-    let x = b.input("hidden", SW_ROLE_HIDDEN, &[rows, 8]);
-    let positions = b.input("positions", SW_ROLE_POSITIONS, &[rows]);
-    let slots = b.input("slots", SW_ROLE_SLOTS, &[rows]);
-    let state = b.input("layer.0.k", SW_ROLE_STATE, &[8, 8]);
-    let w = weight("w", &[8, 8], &values(64, 1, 0.7), SW_DTYPE_BF16);
-    let norm = weight("norm", &[8], &values(8, 2, 0.7), SW_DTYPE_F16);
-    let a = b.norm(x, Some(&norm), 8, 1.0);
-    let k = b.linear(a, &w);
-    let k = b.node(
-        SW_OP_ROPE,
-        &[k, positions],
-        &[rows, 8],
-        vec![
-            Attribute::Integer("head_dim", 4),
-            Attribute::Float("theta", 1e4),
-            Attribute::Integer("rotated_pairs", 2),
-            Attribute::Float("factor", 1.0),
-        ],
-    );
-    let updated = b.node(SW_OP_STATE_UPDATE, &[state, k, slots], &[8, 8], vec![]);
-    b.output("layer.0.k", SW_ROLE_STATE, updated);
-    let o = b.node(
-        SW_OP_ATTENTION,
-        &[k, updated, updated, positions],
-        &[rows, 8],
-        vec![
-            Attribute::Integer("heads", 2),
-            Attribute::Integer("kv_heads", 2),
-            Attribute::Integer("head_dim", 4),
-            Attribute::Float("scale", 0.5),
-            Attribute::Float("softcap", 0.0),
-            Attribute::Integer("window", 5),
-            Attribute::Integer("causal", 1),
-            Attribute::Text("keys", "state"),
-        ],
-    );
-    let h = b.binary(SW_OP_ADD, x, o);
-    let t = b.transpose(h, &[1, 0]);
-    let square = b.mat_mul(t, h, false);
-    let square = b.unary(SW_OP_SOFTMAX, square, vec![]);
-    let sum = b.node(SW_OP_REDUCE_SUM, &[square], &[8, 1], vec![]);
-    let part = b.slice(sum, 0, 2, 5);
-    let joined = b.concat(&[part, part], 1);
-    b.output("tap", SW_ROLE_TAP, joined);
-    b.output("hidden.out", SW_ROLE_HIDDEN, h);
-    b
-}
-
-/// The same with integer weights, activations of 16 bits and a state of 8.
-fn encoded_sample() -> Builder {
-    let mut b = sample();
-    let rows = 3;
-    let (x, first) = (b.inputs[0].tensor, b.nodes[0].outputs[0]);
-    let blocks: Vec<i32> = (0..64).map(|i| i * 5 % 16 - 8).collect();
-    let blocks =
-        integers("blocks", &[8, 8], &blocks, SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, 3), &[0.25; 24], 0);
-    let crumbs: Vec<i32> = (0..64).map(|i| i % 4 - 2).collect();
-    let crumbs =
-        integers("crumbs", &[8, 8], &crumbs, SW_DTYPE_I2, (SW_QUANTISATION_PER_CHANNEL, 0), &[0.5; 8], 0);
-    let scale = integers("scale", &[8], &[9; 8], SW_DTYPE_U16, (SW_QUANTISATION_PER_TENSOR, 0), &[0.1], 2);
-    let y = b.linear(x, &blocks);
-    let w = b.constant(&crumbs);
-    let y = b.node(SW_OP_DYNAMIC_LINEAR, &[y, w], &[rows, 8], vec![]);
-    let y = b.norm(y, Some(&scale), 8, 0.0);
-    let y = b.unary(SW_OP_ROUND, y, vec![]);
-    b.output("rounded", SW_ROLE_TAP, y);
-    for tensor in 0..b.tensors.len() as u32 {
-        let constant = b.constants.iter().any(|(held, _)| *held == tensor);
-        if b.encoding_of(tensor) == Encoding::F32 && !constant && tensor != first {
-            b.encode(tensor, Encoding::integers(SW_DTYPE_U16, 1e-3, 30_000));
-        }
-    }
-    // The state, what moves into it and what it becomes.
-    let update = b.nodes.iter().find(|node| node.op == SW_OP_STATE_UPDATE).expect("an update").clone();
-    for tensor in [update.inputs[0], update.inputs[1], update.outputs[0]] {
-        b.encode(tensor, Encoding::integers(SW_DTYPE_U8, 0.05, 100));
-    }
-    b.encode(first, Encoding::F16);
-    b
-}
-
-fn bind(loaded: &Loaded<'_>, entry: usize) -> Option<HashMap<String, Bound>> {
-    let bindings = &loaded.entries[entry].1;
-    let total: u64 = bindings.iter().map(|binding| binding.bytes).fold(0, u64::saturating_add);
-    if total > 1 << 24 {
-        return None;
-    }
-    let mut bound = HashMap::new();
-    for binding in bindings {
-        let count = binding.shape.iter().product::<u64>() as usize;
-        let value = match binding.dtype {
-            SW_DTYPE_I32 => Bound::I32((0..count as i32).collect()),
-            SW_DTYPE_F32 => Bound::F32(values(count, 3, 1.0)),
-            other => Bound::poison(other, binding.bytes),
-        };
-        // Two bindings of one name cannot be told apart here.
-        if bound.insert(binding.name.clone(), value).is_some() {
-            return None;
-        }
-    }
-    Some(bound)
-}
+/// Most bytes of activations and bindings of what is run.
+const MOST_BYTES: u64 = 1 << 24;
 
 fn artefact() -> Region {
     let mut second = encoded_sample();
@@ -185,32 +84,55 @@ fn an_artefact_must_be_aligned() {
     assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "{failure:?}");
 }
 
+/// No memory bounds how often nothing is done.
+#[test]
+fn steps_that_do_nothing_all_too_often_are_refused() {
+    let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
+    let product = |batches: usize| Step::MatMul {
+        a: nothing,
+        b: nothing,
+        out: nothing,
+        sizes: [0, 3, 0],
+        transpose_b: false,
+        batch: Broadcast { shape: vec![batches], a: vec![0], b: vec![0] },
+    };
+    let turn = |rows: u64| Step::Rope {
+        x: nothing,
+        cos: nothing,
+        sin: nothing,
+        sizes: [0, 4, 0],
+        rows: Extent::Fixed(rows),
+        out: nothing,
+    };
+    // A zero between sizes that overflow together.
+    let sum = |size: usize| Step::Binary {
+        kind: Binary::Add,
+        broadcast: Broadcast { shape: vec![0, size, size, 1], a: vec![0; 4], b: vec![0; 4] },
+        outer: Extent::Fixed(0),
+        a: nothing,
+        b: nothing,
+        out: nothing,
+    };
+    let check = |step: Step| {
+        let (name, ports, steps) = ("nothing".to_owned(), Vec::new(), vec![step]);
+        let entry = Entry { name, rows: 1, context: 1, ports, arena: 0, steps };
+        Program { threads: 1, entries: vec![entry] }.check(0)
+    };
+    for step in [product(2), turn(2), sum(2)] {
+        check(step).expect("a little of nothing");
+    }
+    for step in [product(1 << 34), turn(1 << 34), sum(1 << 34), sum(usize::MAX)] {
+        assert!(check(step).expect_err("too much of nothing").contains("too many"));
+    }
+}
+
 /// Numbers that are edges of something.
 const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
-
-/// A head in two parts.
-fn head() -> Region {
-    let (rows, inputs) = (40, 128);
-    let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
-    let stored: Vec<i32> =
-        values((rows * inputs) as usize, 1, 127.0).iter().map(|value| *value as i32).collect();
-    let kind = (SW_QUANTISATION_PER_CHANNEL, 0);
-    let w = integers("head", &[rows, inputs], &stored, SW_DTYPE_I8, kind, &[0.01; 40], 0);
-    let w = b.constant(&w);
-    let x = b.input("x", SW_ROLE_HIDDEN, &[1, inputs]);
-    let logits = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[1, rows], vec![]);
-    b.output("logits", SW_ROLE_LOGITS, logits);
-    let host = open(&[("threads", "1")]).expect("opened");
-    let artefact = host.compile(&[b.build()], &[]).expect("compiled").artefact;
-    let program = Artefact::read(artefact.bytes()).expect("readable").program;
-    assert!(matches!(program.entries[0].steps[..], [Step::SplitLinear { .. }]));
-    artefact
-}
 
 #[test]
 fn forged_programs_are_refused_or_harmless() {
     forge(&artefact());
-    forge(&head());
+    forge(&open(&[]).expect("opened").compile(&[head().build()], &[]).expect("compiled").artefact);
 }
 
 fn forge(original: &Region) {
@@ -237,25 +159,13 @@ fn forge(original: &Region) {
                 }
             }
         }
-        let mut sum = Checksum::default();
-        sum.add(&bytes[..48]);
-        sum.add(&bytes[64..64 + program]);
-        bytes[48..56].copy_from_slice(&sum.finish().to_le_bytes());
-        let mut loaded = match host.load(&forged, &[("threads", "1")]) {
-            Ok(loaded) => loaded,
+        mend(bytes);
+        match load_and_run(&host, &forged, round % 3, MOST_BYTES) {
+            Ok(()) => taken += 1,
             Err(failure) => {
                 let classes = [SW_ERROR_CORRUPT_ARTEFACT, SW_ERROR_RESOURCE_LIMIT];
                 assert!(classes.contains(&failure.class), "round {round}: {failure:?}");
                 refused += 1;
-                continue;
-            }
-        };
-        taken += 1;
-        for entry in 0..loaded.entries.len() {
-            let Some(mut bound) = bind(&loaded, entry) else { continue };
-            let name = loaded.entries[entry].0.clone();
-            if let Err(failure) = loaded.run_for_largest(&name, 1, &mut bound, round % 3) {
-                assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "round {round}: {failure:?}");
             }
         }
     }
@@ -347,7 +257,7 @@ fn senseless_work_orders_are_refused_or_run() {
         // What was compiled can be loaded, unless memory is short.
         match host.load(&artefact, &[("threads", "1")]) {
             Ok(mut loaded) => {
-                let Some(mut bound) = bind(&loaded, 0) else { continue };
+                let Some(mut bound) = bind(&loaded, 0, MOST_BYTES) else { continue };
                 let name = loaded.entries[0].0.clone();
                 if let Err(failure) = loaded.run(&name, 1, &mut bound) {
                     assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "round {round}: {failure:?}");

@@ -22,12 +22,19 @@ fn ensure(condition: bool, what: impl FnOnce() -> String) -> Checked {
     if condition { Ok(()) } else { Err(what()) }
 }
 
+/// Most that is done for nothing: a step that loops over so many empty groups still ends soon.
+const MAX_EMPTY: u64 = 1 << 24;
+
 fn product(factors: &[u64]) -> Result<u64, String> {
-    // Factors are bounded one by one as well: a zero among them must not hide a size that nothing else bounds.
+    // A zero among them must hide no size that nothing else bounds, neither as memory nor as time.
+    let empty = factors.contains(&0);
+    let most = if empty { MAX_EMPTY } else { MAX_VALUES };
     factors
         .iter()
-        .try_fold(1u64, |product, factor| product.checked_mul(*factor).filter(|_| *factor <= MAX_VALUES))
-        .filter(|product| *product <= MAX_VALUES)
+        .filter(|factor| **factor != 0)
+        .try_fold(1u64, |product, factor| product.checked_mul(*factor))
+        .filter(|product| *product <= most)
+        .map(|product| if empty { 0 } else { product })
         .ok_or_else(|| format!("{factors:?} values are too many"))
 }
 

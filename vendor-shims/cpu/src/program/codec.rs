@@ -117,6 +117,10 @@ impl Coded for String {
     fn get(from: &mut Reader<'_>) -> Result<Self, CpuError> {
         let length = from.count(MAX_NAME, "bytes of a name")?;
         let bytes = from.bytes(length)?;
+        // A host is told a blank in the place of a NUL, and two names must not become one.
+        if bytes.contains(&0) {
+            return Err(from.corrupt("a name holds a NUL"));
+        }
         String::from_utf8(bytes.to_vec()).map_err(|_| from.corrupt("a name is not UTF-8"))
     }
 }

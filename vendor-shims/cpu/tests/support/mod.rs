@@ -1,6 +1,8 @@
 //! The shim under test, behind the host's side of the door.
 #![allow(unused_imports, dead_code, reason = "every test file uses another part")]
 
+pub mod samples;
+
 pub use shardwright_shim_testing::host::EstimateInfo;
 pub use shardwright_shim_testing::*;
 

@@ -1,0 +1,172 @@
+//! Small work orders: what is damaged, and what the corpus of the fuzz targets is made of.
+
+use shardwright_shim_abi::raw::*;
+
+use super::*;
+
+/// Something of everything: a state, attention, rotary, products, copies.
+pub fn sample() -> Builder {
+    let rows = 3;
+    let mut b = Builder::new("decode_3@8", SW_ENTRY_DECODE, rows, 8);
+    let x = b.input("hidden", SW_ROLE_HIDDEN, &[rows, 8]);
+    let positions = b.input("positions", SW_ROLE_POSITIONS, &[rows]);
+    let slots = b.input("slots", SW_ROLE_SLOTS, &[rows]);
+    let state = b.input("layer.0.k", SW_ROLE_STATE, &[8, 8]);
+    let w = weight("w", &[8, 8], &values(64, 1, 0.7), SW_DTYPE_BF16);
+    let norm = weight("norm", &[8], &values(8, 2, 0.7), SW_DTYPE_F16);
+    let a = b.norm(x, Some(&norm), 8, 1.0);
+    let k = b.linear(a, &w);
+    let k = b.node(
+        SW_OP_ROPE,
+        &[k, positions],
+        &[rows, 8],
+        vec![
+            Attribute::Integer("head_dim", 4),
+            Attribute::Float("theta", 1e4),
+            Attribute::Integer("rotated_pairs", 2),
+            Attribute::Float("factor", 1.0),
+        ],
+    );
+    let updated = b.node(SW_OP_STATE_UPDATE, &[state, k, slots], &[8, 8], vec![]);
+    b.output("layer.0.k", SW_ROLE_STATE, updated);
+    let o = b.node(
+        SW_OP_ATTENTION,
+        &[k, updated, updated, positions],
+        &[rows, 8],
+        vec![
+            Attribute::Integer("heads", 2),
+            Attribute::Integer("kv_heads", 2),
+            Attribute::Integer("head_dim", 4),
+            Attribute::Float("scale", 0.5),
+            Attribute::Float("softcap", 0.0),
+            Attribute::Integer("window", 5),
+            Attribute::Integer("causal", 1),
+            Attribute::Text("keys", "state"),
+        ],
+    );
+    let h = b.binary(SW_OP_ADD, x, o);
+    let t = b.transpose(h, &[1, 0]);
+    let square = b.mat_mul(t, h, false);
+    let square = b.unary(SW_OP_SOFTMAX, square, vec![]);
+    let sum = b.node(SW_OP_REDUCE_SUM, &[square], &[8, 1], vec![]);
+    let part = b.slice(sum, 0, 2, 5);
+    let joined = b.concat(&[part, part], 1);
+    b.output("tap", SW_ROLE_TAP, joined);
+    b.output("hidden.out", SW_ROLE_HIDDEN, h);
+    b
+}
+
+/// The same with integer weights, activations of 16 bits and a state of 8.
+pub fn encoded_sample() -> Builder {
+    let mut b = sample();
+    let rows = 3;
+    let (x, first) = (b.inputs[0].tensor, b.nodes[0].outputs[0]);
+    let blocks: Vec<i32> = (0..64).map(|i| i * 5 % 16 - 8).collect();
+    let blocks =
+        integers("blocks", &[8, 8], &blocks, SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, 3), &[0.25; 24], 0);
+    let crumbs: Vec<i32> = (0..64).map(|i| i % 4 - 2).collect();
+    let crumbs =
+        integers("crumbs", &[8, 8], &crumbs, SW_DTYPE_I2, (SW_QUANTISATION_PER_CHANNEL, 0), &[0.5; 8], 0);
+    let scale = integers("scale", &[8], &[9; 8], SW_DTYPE_U16, (SW_QUANTISATION_PER_TENSOR, 0), &[0.1], 2);
+    let y = b.linear(x, &blocks);
+    let w = b.constant(&crumbs);
+    let y = b.node(SW_OP_DYNAMIC_LINEAR, &[y, w], &[rows, 8], vec![]);
+    let y = b.norm(y, Some(&scale), 8, 0.0);
+    let y = b.unary(SW_OP_ROUND, y, vec![]);
+    b.output("rounded", SW_ROLE_TAP, y);
+    for tensor in 0..b.tensors.len() as u32 {
+        let constant = b.constants.iter().any(|(held, _)| *held == tensor);
+        if b.encoding_of(tensor) == Encoding::F32 && !constant && tensor != first {
+            b.encode(tensor, Encoding::integers(SW_DTYPE_U16, 1e-3, 30_000));
+        }
+    }
+    // The state, what moves into it and what it becomes.
+    let update = b.nodes.iter().find(|node| node.op == SW_OP_STATE_UPDATE).expect("an update").clone();
+    for tensor in [update.inputs[0], update.inputs[1], update.outputs[0]] {
+        b.encode(tensor, Encoding::integers(SW_DTYPE_U8, 0.05, 100));
+    }
+    b.encode(first, Encoding::F16);
+    b
+}
+
+/// A head in two parts.
+pub fn head() -> Builder {
+    let (rows, inputs) = (40, 128);
+    let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
+    let x = b.input("x", SW_ROLE_HIDDEN, &[1, inputs]);
+    let w = b.constant(&bytes("head", rows, inputs));
+    let logits = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[1, rows], vec![]);
+    b.output("logits", SW_ROLE_LOGITS, logits);
+    b
+}
+
+/// A matrix of eight bits with a scale per output.
+fn bytes(name: &str, outputs: u64, inputs: u64) -> Weight {
+    let stored = values((outputs * inputs) as usize, inputs + outputs, 127.0);
+    let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
+    let kind = (SW_QUANTISATION_PER_CHANNEL, 0);
+    integers(name, &[outputs, inputs], &stored, SW_DTYPE_I8, kind, &vec![0.01; outputs as usize], 0)
+}
+
+/// A matrix of four bits with a scale for every 32 inputs.
+fn halves(name: &str, outputs: u64, inputs: u64) -> Weight {
+    let stored = values((outputs * inputs) as usize, inputs ^ outputs, 7.9);
+    let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
+    let scales = vec![0.125; (outputs * inputs.div_ceil(32)) as usize];
+    let kind = (SW_QUANTISATION_PER_BLOCK, 32);
+    integers(name, &[outputs, inputs], &stored, SW_DTYPE_I4, kind, &scales, 0)
+}
+
+/// Values of 32 bits throughout: a norm, a gate, a sum.
+pub fn floats() -> Builder {
+    let (rows, width, inner) = (9, 20, 28);
+    let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
+    let x = b.input("x", SW_ROLE_GATHERED, &[rows, width]);
+    let matrix = |name: &str, outputs: u64, inputs: u64| {
+        weight(name, &[outputs, inputs], &values((outputs * inputs) as usize, inputs, 0.4), SW_DTYPE_F32)
+    };
+    let norm = weight("norm", &[width], &values(width as usize, 4, 0.9), SW_DTYPE_F32);
+    let a = b.norm(x, Some(&norm), width, 1.0);
+    let gate = b.linear(a, &matrix("gate", inner, width));
+    let gate = b.unary(SW_OP_GELU, gate, vec![]);
+    let up = b.linear(a, &matrix("up", inner, width));
+    let gated = b.binary(SW_OP_MUL, gate, up);
+    let down = b.linear(gated, &matrix("down", width, inner));
+    let sum = b.binary(SW_OP_ADD, x, down);
+    b.output("hidden.out", SW_ROLE_HIDDEN, sum);
+    b
+}
+
+/// Integers throughout: maps of the same rows, which are many.
+fn dynamic(of: fn(&str, u64, u64) -> Weight) -> Builder {
+    let (rows, width) = (11, 40);
+    let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
+    let x = b.input("x", SW_ROLE_GATHERED, &[rows, width]);
+    let map = |b: &mut Builder, x, name: &str, outputs| {
+        let inputs = b.shape(x)[1];
+        let w = b.constant(&of(name, outputs, inputs));
+        b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, outputs], vec![])
+    };
+    let first = map(&mut b, x, "first", 40);
+    let second = map(&mut b, x, "second", 24);
+    let third = map(&mut b, second, "third", 40);
+    let sum = b.binary(SW_OP_ADD, first, third);
+    b.output("tap", SW_ROLE_TAP, second);
+    b.output("hidden.out", SW_ROLE_HIDDEN, sum);
+    b
+}
+
+/// Every sample of the corpus: its name and its artefact.
+pub fn artefacts() -> Vec<(&'static str, Region)> {
+    let host = open(&[]).expect("opened");
+    [
+        ("f32", floats()),
+        ("w8-dynamic", dynamic(bytes)),
+        ("w4-block32", dynamic(halves)),
+        ("split-head", head()),
+        ("attention-state", sample()),
+        ("encoded", encoded_sample()),
+    ]
+    .map(|(name, order)| (name, host.compile(&[order.build()], &[]).expect("compiled").artefact))
+    .into()
+}
