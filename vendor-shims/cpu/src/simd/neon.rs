@@ -47,8 +47,8 @@ unsafe impl Simd for Neon {
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
         unsafe {
             [
-                vld1q_f32(source.add(0 * 4)),
-                vld1q_f32(source.add(1 * 4)),
+                vld1q_f32(source),
+                vld1q_f32(source.add(4)),
                 vld1q_f32(source.add(2 * 4)),
                 vld1q_f32(source.add(3 * 4)),
             ]
@@ -69,8 +69,8 @@ unsafe impl Simd for Neon {
         unsafe {
             let widen = |bits: uint16x4_t| vreinterpretq_f32_u32(vshll_n_u16::<16>(bits));
             [
-                widen(vld1_u16(source.add(0 * 4))),
-                widen(vld1_u16(source.add(1 * 4))),
+                widen(vld1_u16(source)),
+                widen(vld1_u16(source.add(4))),
                 widen(vld1_u16(source.add(2 * 4))),
                 widen(vld1_u16(source.add(3 * 4))),
             ]
@@ -80,11 +80,13 @@ unsafe impl Simd for Neon {
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
         unsafe {
-            let mut all = [0.0f32; LANES];
-            for (lane, value) in all.iter_mut().enumerate() {
-                *value = super::scalar::widen_f16(source.add(lane).read());
-            }
-            self.load(all.as_ptr())
+            let widen = |bits: uint16x4_t| vcvt_f32_f16(vreinterpret_f16_u16(bits));
+            [
+                widen(vld1_u16(source)),
+                widen(vld1_u16(source.add(4))),
+                widen(vld1_u16(source.add(2 * 4))),
+                widen(vld1_u16(source.add(3 * 4))),
+            ]
         }
     }
     #[inline(always)]
@@ -125,10 +127,8 @@ unsafe impl Simd for Neon {
     unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
         unsafe {
-            let mut all = [0.0f32; LANES];
-            self.store(all.as_mut_ptr(), v);
-            for (lane, value) in all.into_iter().enumerate() {
-                target.add(lane).write(super::scalar::narrow_f16(value));
+            for (index, quarter) in v.into_iter().enumerate() {
+                vst1_u16(target.add(index * 4), vreinterpret_u16_f16(vcvt_f16_f32(quarter)));
             }
         }
     }
