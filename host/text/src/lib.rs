@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod byte_pairs;
 mod decoding;
 mod error;
 mod generation;

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use tokenizers::models::ModelWrapper;
 
+use crate::byte_pairs;
 use crate::decoding::Decoding;
 use crate::error::{Result, TextError};
 use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
@@ -56,13 +57,19 @@ impl Tokenizer {
         if bytes.len() as u64 > TOKENIZER_BYTES_MAX {
             return Err(TextError::FileTooLarge { path: path.to_owned(), max: TOKENIZER_BYTES_MAX });
         }
-        // The library panics on some malformed JSON, and gives no place for the rest, so the syntax comes first.
         utf8_text(bytes, &path.display().to_string())?;
         check_nesting(bytes, path)?;
-        serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|error| invalid_json(path, &error))?;
 
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
-        let mut engine = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?;
+        let mut engine = match guarded(|| Ok(byte_pairs::read(bytes))).map_err(invalid)? {
+            Some(engine) => engine,
+            None => {
+                // The library panics on some malformed JSON, and gives no place for the rest, so the syntax comes first.
+                serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
+                    .map_err(|error| invalid_json(path, &error))?;
+                guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?
+            }
+        };
         engine.with_padding(None);
         engine.with_truncation(None).map_err(|error| invalid(error.to_string()))?;
         if let ModelWrapper::BPE(model) = engine.get_model()

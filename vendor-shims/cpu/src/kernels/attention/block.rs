@@ -76,7 +76,7 @@ fn queries_of_tile<S: Simd>() -> usize {
     }
 }
 
-/// Rows of keys and values that are fetched ahead of their use.
+/// Rows of keys and values that few queries fetch ahead of their use: those wait for memory, many for arithmetic.
 const AHEAD: usize = 16;
 
 /// Queries that read encoded keys and values in place where their kernels can; more of them are served by widening them once.
@@ -125,15 +125,17 @@ fn scores<S: Simd>(
         let place = at * kv_width + kv_head * d;
         // SAFETY: keys lie within the operand as asserted; no other task has these keys of these queries.
         unsafe {
-            if let Some(k) = direct {
-                of.scores(s, k[place..].as_ptr(), kv_width, first + done, run);
+            if let Some(k) = direct.filter(|_| queries > FEW_QUERIES) {
+                of.scores::<S, f32, false>(s, k[place..].as_ptr(), kv_width, first + done, run);
+            } else if let Some(k) = direct {
+                of.scores::<S, f32, true>(s, k[place..].as_ptr(), kv_width, first + done, run);
             } else if let Some(k) = halves {
-                of.scores(s, k[place..].as_ptr(), kv_width, first + done, run);
+                of.scores::<S, u16, true>(s, k[place..].as_ptr(), kv_width, first + done, run);
             } else {
                 for (key, row) in widened[..run * d].chunks_exact_mut(d).enumerate() {
                     widen(s, k, place + key * kv_width, row);
                 }
-                of.scores(s, widened.as_ptr(), d, first + done, run);
+                of.scores::<S, f32, false>(s, widened.as_ptr(), d, first + done, run);
             }
         }
         done += run;
@@ -156,7 +158,14 @@ impl Queries<'_> {
     /// # Safety
     /// `keys` is readable for `run` rows of `stride` of which a head is used; the queries lie within `q`, and no other task has these scores.
     #[inline(always)]
-    unsafe fn scores<S: Simd, T: Held>(&self, s: S, keys: *const T, stride: usize, at: usize, run: usize) {
+    unsafe fn scores<S: Simd, T: Held, const FETCH: bool>(
+        &self,
+        s: S,
+        keys: *const T,
+        stride: usize,
+        at: usize,
+        run: usize,
+    ) {
         let Heads { heads, kv_heads, head_dim: d, .. } = self.heads;
         let group = heads / kv_heads;
         let queries = self.block.rows * group;
@@ -177,7 +186,7 @@ impl Queries<'_> {
                                 let row = self.block.row + row;
                                 *source = source.add((row * heads + self.kv_head * group + member) * d);
                             }
-                            let sums = dots::<S, T, $queries, $keys>(s, sources, keys, stride, d);
+                            let sums = dots::<S, T, FETCH, $queries, $keys>(s, sources, keys, stride, d);
                             for (index, sums) in sums.iter().enumerate() {
                                 let at = self.offset + (query + index) * self.block.count + at + key;
                                 self.scratch.part(at, $keys).copy_from_slice(sums);
@@ -207,7 +216,7 @@ impl Queries<'_> {
 /// # Safety
 /// Every query is readable for `d` values, `keys` for `KEYS` rows of `stride` of which `d` are used.
 #[inline(always)]
-unsafe fn dots<S: Simd, T: Held, const QUERIES: usize, const KEYS: usize>(
+unsafe fn dots<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
     s: S,
     queries: [*const f32; QUERIES],
     keys: *const T,
@@ -222,7 +231,9 @@ unsafe fn dots<S: Simd, T: Held, const QUERIES: usize, const KEYS: usize>(
             let mut k = [s.splat(0.0); KEYS];
             for (index, k) in k.iter_mut().enumerate() {
                 let source = keys.add(index * stride + at);
-                s.prefetch(source.wrapping_add(AHEAD * stride));
+                if FETCH {
+                    s.prefetch(source.wrapping_add(AHEAD * stride));
+                }
                 *k = T::load(s, source);
             }
             for (sums, query) in sums.iter_mut().zip(queries) {
@@ -369,10 +380,12 @@ fn results<S: Simd>(
             }
             // SAFETY: values and weights are in bounds as asserted and by the blocks' construction; targets are ours alone.
             unsafe {
-                if let Some(v) = direct {
-                    of.add(s, tile, v[place..].as_ptr(), kv_width);
+                if let Some(v) = direct.filter(|_| queries > FEW_QUERIES) {
+                    of.add::<S, f32, false>(s, tile, v[place..].as_ptr(), kv_width);
+                } else if let Some(v) = direct {
+                    of.add::<S, f32, true>(s, tile, v[place..].as_ptr(), kv_width);
                 } else if let Some(v) = halves {
-                    of.add(s, tile, v[place..].as_ptr(), kv_width);
+                    of.add::<S, u16, true>(s, tile, v[place..].as_ptr(), kv_width);
                 } else {
                     if held != Some((row, run)) {
                         held = Some((row, run));
@@ -381,7 +394,7 @@ fn results<S: Simd>(
                             widen(s, v, place + key * kv_width, values);
                         }
                     }
-                    of.add(s, tile, widened.as_ptr(), count);
+                    of.add::<S, f32, false>(s, tile, widened.as_ptr(), count);
                 }
             }
             at += run as u64;
@@ -425,16 +438,26 @@ impl Weighted {
     /// Weights are readable for the run, values for as many rows of `stride` of which `count` are used, targets readable and writable for
     /// `count`.
     #[inline(always)]
-    unsafe fn add<S: Simd, T: Held>(&self, s: S, tile: usize, values: *const T, stride: usize) {
+    unsafe fn add<S: Simd, T: Held, const FETCH: bool>(
+        &self,
+        s: S,
+        tile: usize,
+        values: *const T,
+        stride: usize,
+    ) {
         let Weighted { weights: [a, b, c, d], targets: [e, f, g, h], run, count } = *self;
         // SAFETY: as the caller grants.
         unsafe {
             match (S::REGISTERS, tile) {
-                (Registers::None, _) => weighted(s, [a], values, stride, run, [e], count),
-                (Registers::Many, 4) => weighted(s, [a, b, c, d], values, stride, run, [e, f, g, h], count),
-                (Registers::Many, 3) => weighted(s, [a, b, c], values, stride, run, [e, f, g], count),
-                (_, 2) => weighted(s, [a, b], values, stride, run, [e, f], count),
-                _ => weighted(s, [a], values, stride, run, [e], count),
+                (Registers::None, _) => weighted::<S, T, FETCH, 1>(s, [a], values, stride, run, [e], count),
+                (Registers::Many, 4) => {
+                    weighted::<S, T, FETCH, 4>(s, [a, b, c, d], values, stride, run, [e, f, g, h], count)
+                }
+                (Registers::Many, 3) => {
+                    weighted::<S, T, FETCH, 3>(s, [a, b, c], values, stride, run, [e, f, g], count)
+                }
+                (_, 2) => weighted::<S, T, FETCH, 2>(s, [a, b], values, stride, run, [e, f], count),
+                _ => weighted::<S, T, FETCH, 1>(s, [a], values, stride, run, [e], count),
             }
         }
     }
@@ -446,7 +469,7 @@ impl Weighted {
 /// Weights are readable for `run`, values for `run` rows of `stride` of which `count` are used, targets readable and
 /// writable for `count`.
 #[inline(always)]
-unsafe fn weighted<S: Simd, T: Held, const QUERIES: usize>(
+unsafe fn weighted<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize>(
     s: S,
     weights: [*const f32; QUERIES],
     values: *const T,
@@ -466,14 +489,14 @@ unsafe fn weighted<S: Simd, T: Held, const QUERIES: usize>(
                 *target = target.add(at);
             }
             if left >= 4 * LANES && S::REGISTERS == Registers::Many {
-                weighted_tile::<S, T, QUERIES, 4>(s, weights, values, stride, run, targets, LANES);
+                weighted_tile::<S, T, FETCH, QUERIES, 4>(s, weights, values, stride, run, targets, LANES);
                 at += 4 * LANES;
             } else if left >= 2 * LANES && S::REGISTERS == Registers::Few {
-                weighted_tile::<S, T, QUERIES, 2>(s, weights, values, stride, run, targets, LANES);
+                weighted_tile::<S, T, FETCH, QUERIES, 2>(s, weights, values, stride, run, targets, LANES);
                 at += 2 * LANES;
             } else {
                 let lanes = left.min(LANES);
-                weighted_tile::<S, T, QUERIES, 1>(s, weights, values, stride, run, targets, lanes);
+                weighted_tile::<S, T, FETCH, QUERIES, 1>(s, weights, values, stride, run, targets, lanes);
                 at += lanes;
             }
         }
@@ -483,7 +506,7 @@ unsafe fn weighted<S: Simd, T: Held, const QUERIES: usize>(
 /// # Safety
 /// As [`weighted`], for `VECTORS · 16` values, or `lanes` with one vector.
 #[inline(always)]
-unsafe fn weighted_tile<S: Simd, T: Held, const QUERIES: usize, const VECTORS: usize>(
+unsafe fn weighted_tile<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize, const VECTORS: usize>(
     s: S,
     weights: [*const f32; QUERIES],
     values: *const T,
@@ -504,7 +527,9 @@ unsafe fn weighted_tile<S: Simd, T: Held, const QUERIES: usize, const VECTORS: u
             let mut v = [s.splat(0.0); VECTORS];
             for (vector, v) in v.iter_mut().enumerate() {
                 let source = values.add(key * stride + vector * LANES);
-                s.prefetch(source.wrapping_add(AHEAD * stride));
+                if FETCH {
+                    s.prefetch(source.wrapping_add(AHEAD * stride));
+                }
                 *v = if VECTORS == 1 { T::load_partial(s, source, lanes) } else { T::load(s, source) };
             }
             for (sums, weight) in sums.iter_mut().zip(weights) {
