@@ -77,7 +77,8 @@ pub fn markdown(figures: &Value) -> String {
             let times = line(kind, name, thread);
             let shown: Vec<String> = times.iter().map(|time| format!("{time:.1}")).collect();
             let count = thread["threads"].as_str().unwrap_or("?");
-            let _ = writeln!(text, "| {title}, {count} threads | {} |", shown.join(" | "));
+            let plural = if count == "1" { "" } else { "s" };
+            let _ = writeln!(text, "| {title}, {count} thread{plural} | {} |", shown.join(" | "));
             lines.push(format!("    line [{}]", shown.join(", ")));
         }
         let _ = writeln!(
