@@ -239,19 +239,28 @@ pub(super) fn finish(
     let row_scale = f64::from(operands.rows.scales[row]);
     // SAFETY: the caller's task alone writes these results.
     let out = unsafe { target.out.part(row * target.stride + column, columns) };
-    let scales = &scales[column..column + columns];
-    let bias = operands.bias.map(|bias| &bias[column..column + columns]);
-    // Whole panels have a length the compiler knows.
-    match (<&mut [f32; LANES]>::try_from(&mut *out), <&[f32; LANES]>::try_from(scales), bias) {
-        (Ok(out), Ok(scales), None) => {
-            for lane in 0..LANES {
-                out[lane] = value(sums[lane], row_scale, scales[lane], 0.0);
-            }
-        }
-        _ => {
-            for lane in 0..columns {
-                out[lane] = value(sums[lane], row_scale, scales[lane], bias.map_or(0.0, |bias| bias[lane]));
-            }
+    let scales = lanes_of(&scales[column..column + columns]);
+    let bias = operands.bias.map_or([0.0; LANES], |bias| lanes_of(&bias[column..column + columns]));
+    // In a place of their own: written where they go one by one, they would be computed so, for a result might be a scale.
+    let mut results = [0.0; LANES];
+    for lane in 0..LANES {
+        results[lane] = value(sums[lane], row_scale, scales[lane], bias[lane]);
+    }
+    match <&mut [f32; LANES]>::try_from(&mut *out) {
+        Ok(out) => *out = results,
+        Err(_) => out.copy_from_slice(&results[..columns]),
+    }
+}
+
+/// At most sixteen values, zeros behind them.
+#[inline(always)]
+fn lanes_of(values: &[f32]) -> [f32; LANES] {
+    match values.try_into() {
+        Ok(all) => all,
+        Err(_) => {
+            let mut all = [0.0; LANES];
+            all[..values.len()].copy_from_slice(values);
+            all
         }
     }
 }
