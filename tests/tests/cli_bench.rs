@@ -109,7 +109,7 @@ fn a_bundle_runs_by_the_plan_of_its_checkpoint() {
     let (compiled, opened) = (bench(bundle).json(), bench(FIXTURE).arguments(format).json());
     assert_eq!(compiled["plan_id"], opened["plan_id"]);
     assert_eq!(compiled["formats"], opened["formats"]);
-    assert_eq!(opened["formats"], serde_json::json!(["w8-per-channel/a8-dynamic/f32"]));
+    assert_eq!(opened["formats"], serde_json::json!(["w8-per-channel/a8-dynamic/f16"]));
     assert!(compiled["bundle"].is_string());
     assert_eq!(compiled["opening"]["compiling_seconds"], 0.0);
     assert_ne!(bench(FIXTURE).json()["plan_id"], opened["plan_id"], "another format is another plan");
