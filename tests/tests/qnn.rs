@@ -40,7 +40,7 @@ fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
     // 100 rows is 0.06 where a trained model has 0.01.
     for formats in ["w8-per-channel/a16/a16", "f16/f16/f16"] {
         let case = Case { checkpoint: GEMMA4, formats, pieces: 2, soc: "sm8850" };
-        // A third of what `cargo xtask bench qnn` runs: the simulator takes seconds for a row.
+        // Fewer rows, steps and greedy tokens than `cargo xtask bench qnn` runs of the same: the simulator takes seconds for a row.
         let effort = Effort { rows: 32, steps: 1, greedy: 2 };
         let finding = Finding::of(&case.verify(None, effort, cache.path()));
         println!("{finding:#?}");

@@ -50,6 +50,16 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// An environment variable says something that cannot be followed.
+    #[error("{name} is {value:?}, and {expected} is expected")]
+    Variable {
+        /// The variable.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say.
+        expected: &'static str,
+    },
     /// Tests failed.
     #[error("{failed} of {all} tests failed")]
     TestsFailed {
@@ -95,6 +105,7 @@ impl Error {
             ),
             Self::NotFetched { .. } => Some("a Python 3 with pip and a way to a package index are needed"),
             Self::NoCacheFolder => Some("set HOME"),
+            Self::Variable { .. } => Some("correct it, or unset it for what is usual"),
             Self::File { .. }
             | Self::Failed { .. }
             | Self::Unexpected { .. }

@@ -34,10 +34,10 @@ const WRITER: [&str; 4] = ["--package", "shardwright-test-checkpoints", "--examp
 const BUILT_VARIABLE: &str = "SHARDWRIGHT_BIN_DIR";
 
 /// Says how many pairs there are of each measurement.
-const REPETITIONS_VARIABLE: &str = "SHARDWRIGHT_PEER_PAIRS";
+const PAIRS_VARIABLE: &str = "SHARDWRIGHT_PEER_PAIRS";
 
 /// Pairs unless told otherwise: some are discarded.
-const REPETITIONS: usize = 7;
+const PAIRS: usize = 7;
 
 /// After so long a file counts as left alone.
 const SETTLED: Duration = Duration::from_secs(4);
@@ -103,6 +103,7 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
         .iter()
         .filter(|case| models.is_empty() || models.iter().any(|model| case.model.contains(model.as_str())))
         .collect();
+    let pairs = pairs(std::env::var_os(PAIRS_VARIABLE).as_deref())?;
     let folder = folder()?;
     let llama = llama::provide(&folder)?;
     eprintln!("the peer: {}", llama.bench.display());
@@ -113,14 +114,14 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
         let gguf = workshop.gguf(case, &llama)?;
         let bundle = workshop.bundle(case.model, case.format, case.context)?;
         let mut arguments: Vec<&OsStr> = case.work.iter().map(OsStr::new).collect();
-        let repetitions = repetitions().to_string();
+        let repetitions = pairs.to_string();
         arguments.extend(["-t", THREADS, "-r", &repetitions, "--peer-llama-bench"].map(OsStr::new));
         arguments.extend([llama.bench.as_os_str(), OsStr::new("--peer-model"), gguf.as_os_str()]);
         let mut report = workshop.measure(&bundle, &arguments)?;
         anonymise(&mut report);
         reports.push(json!({ "case": case.name(), "peer": case.peer, "report": report }));
     }
-    let litert = workshop.beside_litert(repetitions())?;
+    let litert = workshop.beside_litert(pairs)?;
 
     let figures = json!({
         "threads": THREADS,
@@ -152,9 +153,15 @@ fn keep(workspace: &Workspace, name: &str, figures: &Value, page: &str) -> Resul
     workspace::replace(&results.join(format!("{name}.md")), page.as_bytes())
 }
 
-fn repetitions() -> usize {
-    let said = std::env::var(REPETITIONS_VARIABLE).ok();
-    said.and_then(|said| said.parse().ok()).filter(|pairs| *pairs > 0).unwrap_or(REPETITIONS)
+/// How many pairs a variable with this content asks for.
+fn pairs(said: Option<&OsStr>) -> Result<usize, Error> {
+    let Some(said) = said.filter(|said| !said.is_empty()) else { return Ok(PAIRS) };
+    let count = said.to_str().and_then(|said| said.parse().ok()).filter(|pairs| *pairs > 0);
+    count.ok_or_else(|| Error::Variable {
+        name: PAIRS_VARIABLE,
+        value: said.to_string_lossy().into_owned(),
+        expected: "a count of pairs of at least 1",
+    })
 }
 
 impl Case {
@@ -271,6 +278,17 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_are_counted_as_a_variable_says_or_refused() {
+        assert_eq!((pairs(None).unwrap(), pairs(Some(OsStr::new(""))).unwrap()), (PAIRS, PAIRS));
+        assert_eq!(pairs(Some(OsStr::new("3"))).unwrap(), 3);
+        for wrong in ["0", "-1", "many", "3 "] {
+            let error = pairs(Some(OsStr::new(wrong))).unwrap_err();
+            assert!(matches!(&error, Error::Variable { name: PAIRS_VARIABLE, value, .. } if value == wrong));
+            assert!(error.help().is_some(), "{error}");
+        }
+    }
 
     #[test]
     fn paths_of_this_machine_do_not_reach_the_results() {

@@ -20,19 +20,21 @@ const THREADS: [&str; 2] = ["1", "2"];
 /// Reports by thread count and by context.
 pub fn measure(workshop: &Workshop<'_>) -> Result<Value, Error> {
     let mut memory = Vec::new();
+    let mut largest = None;
     for context in CONTEXTS {
         let bundle = workshop.bundle(SMALLEST, INT8, context)?;
         let report =
             workshop.measure(&bundle, &["-p", "16", "-n", "32", "-r", "1", "-t", "2"].map(OsStr::new))?;
         memory.push(json!({ "context": context, "memory": report["memory"] }));
+        largest = Some(bundle);
     }
-    let bundle = workshop.bundle(SMALLEST, INT8, CONTEXTS[3])?;
+    let [bundle] = largest.as_slice() else { unreachable!("there are contexts") };
     let mut threads = Vec::new();
     for count in THREADS {
         let run = |work: [&str; 4]| {
             let arguments: Vec<&OsStr> =
                 work.into_iter().chain(["-t", count, "-r", REPETITIONS]).map(OsStr::new).collect();
-            Ok::<_, Error>(workshop.measure(&bundle, &arguments)?["results"].take())
+            Ok::<_, Error>(workshop.measure(bundle, &arguments)?["results"].take())
         };
         let prefill = run(["-p", LENGTHS, "-d", "0"])?;
         let decode = run(["-n", GENERATED, "-d", LENGTHS])?;

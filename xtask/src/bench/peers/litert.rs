@@ -16,7 +16,7 @@ const MODEL_VARIABLE: &str = "SHARDWRIGHT_LITERT_LM_MODEL";
 const PACKAGE: &str = "litert-lm==0.18.1";
 
 /// As its own tool measures: a prompt of 512 tokens, 128 generated, on two threads, weights packed once and kept beside the model. It runs each
-/// once unmeasured. Its threads cannot be pinned.
+/// once unmeasured. The tool has no option that pins its threads.
 const WORK: [&str; 14] = [
     "--backend",
     "cpu",
@@ -60,26 +60,16 @@ pub fn measure(
     process::output(&mut theirs)?;
     let mut samples = Vec::new();
     for pair in 0..pairs {
-        let mut turn = |first: bool| -> Result<Option<[f64; 2]>, Error> {
-            Ok(if first {
-                our_speeds(&process::output(&mut our_turn)?)
-            } else {
-                speeds(&process::output(&mut theirs)?)
-            })
-        };
+        let mut our_speeds = || told(&mut our_turn, our_speeds);
+        let mut their_speeds = || told(&mut theirs, speeds);
         // Who is first changes from pair to pair.
-        let order = [pair % 2 == 0, pair % 2 == 1];
-        let mut pair = [None, None];
-        for ours in order {
-            pair[usize::from(!ours)] = turn(ours)?;
-        }
-        let [Some(ours), Some(peer)] = pair else {
-            return Err(Error::Answer {
-                command: process::shown(&theirs),
-                problem: "it tells no speeds of prompt and generation".to_owned(),
-            });
-        };
-        samples.push([ours, peer]);
+        samples.push(if pair % 2 == 0 {
+            let ours = our_speeds()?;
+            [ours, their_speeds()?]
+        } else {
+            let peer = their_speeds()?;
+            [our_speeds()?, peer]
+        });
     }
     let name = model.file_name().map(|name| name.to_string_lossy().into_owned());
     let works = ["pp512", "tg128"].iter().enumerate().map(|(work, test)| {
@@ -96,6 +86,14 @@ pub fn measure(
         })
     });
     Ok(json!({ "package": PACKAGE, "model": name, "pairs": pairs, "works": works.collect::<Vec<_>>() }))
+}
+
+/// Runs a command and reads the speeds that it tells.
+fn told(command: &mut Command, read: fn(&str) -> Option<[f64; 2]>) -> Result<[f64; 2], Error> {
+    read(&process::output(command)?).ok_or_else(|| Error::Answer {
+        command: process::shown(command),
+        problem: "it tells no speeds of prompt and generation".to_owned(),
+    })
 }
 
 /// Tokens a second of prompt and generation, as its tool tells them.
@@ -153,6 +151,13 @@ mod tests {
         let report = r#"{ "results": [{ "tokens_per_second": { "median": 3.0 } }, { "tokens_per_second": { "median": 2.5 } }] }"#;
         assert_eq!(our_speeds(report), Some([3.0, 2.5]));
         assert_eq!(our_speeds("{}"), None);
+    }
+
+    #[test]
+    fn a_command_that_tells_no_speeds_is_named() {
+        let mut silent = Command::new("true");
+        let error = told(&mut silent, speeds).unwrap_err();
+        assert!(matches!(&error, Error::Answer { command, .. } if command == "true"), "{error}");
     }
 
     #[test]
