@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use shardwright_graph::target::ErrorClass;
-use shardwright_shims::{Bound, Buffer, RunOptions, ShimError};
+use shardwright_shims::{Bound, Buffer, BufferRead, RunOptions, ShimError};
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
@@ -287,7 +287,12 @@ impl Engine {
     ) -> Result<(), ShimError> {
         let bytes = elements * located.storage.dtype.bytes() as usize;
         values.resize(elements, 0.0);
-        widen(located.storage, &self.memories[located.memory].read()?[..bytes], values);
+        widen(located.storage, &self.bytes(located)?[..bytes], values);
         Ok(())
+    }
+
+    /// A result as it lies. No run can write it as long as somebody looks at it.
+    pub(crate) fn bytes(&self, located: &Located) -> Result<BufferRead, ShimError> {
+        self.memories[located.memory].read()
     }
 }

@@ -1,4 +1,5 @@
 mod going_on;
+mod logits;
 
 use std::num::NonZeroUsize;
 use std::time::Instant;
@@ -9,12 +10,12 @@ use shardwright_shims::ShimError;
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
-use crate::chain::layout::Located;
 use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
 use crate::softcap::softcap;
 use going_on::Onward;
+use logits::Logits;
 
 /// A sequence of tokens with the states of a chain.
 ///
@@ -30,7 +31,7 @@ pub struct Session {
     /// One past the last position that any run may have written since the states were begun.
     high_water: usize,
     /// Of the last token; empty when not known.
-    logits: Vec<f32>,
+    logits: Logits,
     /// How many of the largest of them are right; all without a number.
     logits_right: Option<NonZeroUsize>,
     /// The same of the steps to come.
@@ -150,7 +151,7 @@ impl Session {
             tokens: Vec::new(),
             filled: 0,
             high_water: 0,
-            logits: Vec::new(),
+            logits: Logits::default(),
             logits_right: None,
             largest_logits: None,
             onward: Onward::default(),
@@ -191,7 +192,7 @@ impl Session {
     /// Logits after the last token, one for each entry of the vocabulary; `None` before the first token, after a truncation,
     /// and after an error. As many of the largest are right as [`Session::logits_right`] says.
     pub fn logits(&self) -> Option<&[f32]> {
-        (!self.logits.is_empty()).then_some(self.logits.as_slice())
+        Some(self.logits.values()).filter(|values| !values.is_empty())
     }
 
     /// How many of the largest of [`Session::logits`] are right, of equal ones those of lower id; every other may be less than it is, never
@@ -303,7 +304,7 @@ impl Session {
             (Some(_), None) => false,
             (Some(right), Some(wanted)) => right >= wanted,
         };
-        enough && !self.logits.is_empty()
+        enough && self.logits().is_some()
     }
 
     /// The sentence vector of `ids`; for encoders.
@@ -336,7 +337,8 @@ impl Session {
         let mut embedding = Vec::new();
         if let Some(located) = &chain.layout().schedules[schedule].embedding {
             let elements = located.shape.iter().product::<u64>() as usize;
-            read(&mut self.engine, schedule, 0, located, elements, &mut embedding)?;
+            let read = self.engine.read(located, elements, &mut embedding);
+            read.map_err(|source| not_read(&self.engine, schedule, 0, source))?;
         }
         let (engine, rows) = (&mut self.engine, ids.len());
         visit(&mut StepView { engine, schedule, position: 0, rows, logits: &[] });
@@ -475,16 +477,12 @@ impl Session {
         }
         if let Some(located) = &plan.logits {
             let width = located.shape.last().copied().unwrap_or(0) as usize;
-            let mut logits = std::mem::take(&mut self.logits);
-            read(&mut self.engine, schedule, position, located, rows * width, &mut logits)?;
-            if let Some(cap) = cap {
-                softcap(cap, &mut logits);
-            }
-            visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &logits });
+            let Session { engine, logits, .. } = self;
+            let taken = logits.take(engine, located, rows * width, cap);
+            taken.map_err(|source| not_read(engine, schedule, position, source))?;
+            visit(&mut StepView { engine, schedule, position, rows, logits: logits.values() });
             // Only the last row's are kept.
-            logits.copy_within((rows - 1) * width.., 0);
-            logits.truncate(width);
-            self.logits = logits;
+            logits.keep_last(width);
             self.logits_right = largest_logits;
         } else {
             visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] });
@@ -498,23 +496,14 @@ impl Session {
 }
 
 /// Reading a result back is part of the last run.
-fn read(
-    engine: &mut Engine,
-    schedule: usize,
-    position: usize,
-    located: &Located,
-    elements: usize,
-    values: &mut Vec<f32>,
-) -> Result<(), SessionError> {
-    engine.read(located, elements, values).map_err(|source: ShimError| {
-        let plan = &engine.chain.layout().schedules[schedule];
-        let shard = &engine.chain.description().shards[plan.runs[plan.runs.len() - 1].shard];
-        SessionError::Run {
-            shard: shard.name.clone(),
-            place: Box::new(shard.place.clone()),
-            entry: plan.name.clone(),
-            position,
-            source: Box::new(source),
-        }
-    })
+fn not_read(engine: &Engine, schedule: usize, position: usize, source: ShimError) -> SessionError {
+    let plan = &engine.chain.layout().schedules[schedule];
+    let shard = &engine.chain.description().shards[plan.runs[plan.runs.len() - 1].shard];
+    SessionError::Run {
+        shard: shard.name.clone(),
+        place: Box::new(shard.place.clone()),
+        entry: plan.name.clone(),
+        position,
+        source: Box::new(source),
+    }
 }

@@ -283,9 +283,9 @@ impl Buffer {
     }
 
     /// Looks at the bytes. Many may look at once.
-    pub fn read(&self) -> Result<BufferRead<'_>, ShimError> {
+    pub fn read(&self) -> Result<BufferRead, ShimError> {
         self.view(false)?;
-        Ok(BufferRead(self))
+        Ok(BufferRead(self.clone()))
     }
 
     /// Changes the bytes; the device sees them once the guard is dropped.
@@ -295,10 +295,10 @@ impl Buffer {
     }
 }
 
-/// The bytes of a buffer, for reading.
-pub struct BufferRead<'a>(&'a Buffer);
+/// The bytes of a buffer, for reading; keeps it.
+pub struct BufferRead(Buffer);
 
-impl Deref for BufferRead<'_> {
+impl Deref for BufferRead {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -310,7 +310,7 @@ impl Deref for BufferRead<'_> {
     }
 }
 
-impl Drop for BufferRead<'_> {
+impl Drop for BufferRead {
     fn drop(&mut self) {
         self.0.release(false);
     }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use shardwright_graph::target::ErrorClass;
 
 use super::Session;
+use super::logits::Logits;
 use crate::chain::Chain;
 use crate::description::Place;
 use crate::engine::Engine;
@@ -61,7 +62,7 @@ impl Session {
             tokens: Vec::new(),
             filled: 0,
             high_water: 0,
-            logits: Vec::new(),
+            logits: Logits::default(),
             logits_right: None,
             largest_logits: None,
             onward: Onward { next: Some(next), moves: Vec::new(), since: None },
