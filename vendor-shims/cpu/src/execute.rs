@@ -11,13 +11,13 @@ use crate::kernels::attention::{self, Operands, Visible};
 use crate::kernels::elementwise::{binary, gated, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
 use crate::kernels::integer::split::{Split, split_linear};
-use crate::kernels::integer::{self, Map, Tiles, integer_linear};
+use crate::kernels::integer::{self, MANY, Map, Tiles, integer_linear};
 use crate::kernels::linear::{self, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
 use crate::kernels::reduce::reduce;
 use crate::kernels::rotary::{rope, rotary_table};
 use crate::kernels::shape::{state_update, strided_copy};
-use crate::pool::Pool;
+use crate::pool::{PIECES, Pool};
 use crate::program::{
     AttentionKeys, DynamicMap, Entry, MAX_MAPS, MAX_VALUES, Operand, PackedScales, PackedSplit, PackedTiles,
     PackedWeights, Place, Program, Step, VALUE_BYTES,
@@ -354,8 +354,16 @@ struct Stage<'r, 'e> {
 impl Stage<'_, '_> {
     fn steps(&mut self, control: Control<'_>) -> Result<(), Error> {
         let entry = self.entry;
-        for step in &entry.steps {
+        for (index, step) in entry.steps.iter().enumerate() {
             control.proceed()?;
+            if self.rows < MANY && streamed(step).is_some() {
+                // After the last comes the first of the next token.
+                let next = entry.steps[index + 1..].iter().chain(&entry.steps).find_map(streamed);
+                let pieces = next.unwrap_or_default();
+                self.pool.announce(
+                    pieces.map(|(offset, bytes)| &self.weights[offset as usize..][..bytes as usize]),
+                );
+            }
             self.step(step)?;
         }
         Ok(())
@@ -525,3 +533,21 @@ impl Stage<'_, '_> {
         }
     }
 }
+
+/// Offset and bytes in the weight section of what a step reads once from front to back, where it does.
+fn streamed(step: &Step) -> Option<[(u64, u64); PIECES]> {
+    let mut pieces = [(0, 0); PIECES];
+    match step {
+        Step::Linear { weights, .. } => pieces[0] = (weights.offset, weights.bytes()?[0]),
+        Step::DynamicLinear { maps, .. } => {
+            for (piece, DynamicMap { weights, .. }) in pieces.iter_mut().zip(maps) {
+                *piece = (weights.offset, weights.bytes()[0]);
+            }
+        }
+        Step::SplitLinear { weights, .. } => pieces[0] = weights.parts()[0],
+        _ => return None,
+    }
+    Some(pieces)
+}
+
+const _: () = assert!(PIECES == MAX_MAPS);

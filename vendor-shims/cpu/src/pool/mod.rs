@@ -4,8 +4,10 @@
 //! and learned: where spinning was in vain, because nothing is to be done or because the thread that is waited for has lost its core, the
 //! next spin is half as long. A pool of more threads than cores hardly spins at all.
 
+mod ahead;
 mod cores;
 mod patience;
+mod share;
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -13,9 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+pub use ahead::PIECES;
+use ahead::{Ahead, Upcoming};
 use cores::Processors;
 pub use cores::performance_cores;
 use patience::Patience;
+use share::{MOST_TASKS, Share};
 
 /// Multiply-adds (or values touched) from which waking sleeping threads pays: about 20 µs of one core.
 const WORTH: u64 = 400_000;
@@ -33,7 +38,9 @@ const AWAITED: u32 = 1 << 30;
 #[derive(Clone, Copy)]
 struct Job {
     body: *const (dyn Fn(usize, usize) + Sync),
-    tasks: usize,
+    /// That share it, the caller included.
+    threads: usize,
+    upcoming: Upcoming,
 }
 
 struct Shared {
@@ -42,7 +49,8 @@ struct Shared {
     /// [`OPEN`], [`AWAITED`], and the number of workers inside the job.
     gate: AtomicU32,
     job: UnsafeCell<Option<Job>>,
-    next: AtomicUsize,
+    /// One for each thread.
+    shares: Box<[Share]>,
     panicked: AtomicBool,
     stop: AtomicBool,
     sleepers: AtomicUsize,
@@ -65,8 +73,8 @@ unsafe impl Send for Shared {}
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// One job at a time; a second caller runs its tasks alone.
-    busy: Mutex<()>,
+    /// One job at a time; a second caller runs its tasks alone. What comes after the job, for the time that threads wait.
+    busy: Mutex<Upcoming>,
     worth: u64,
 }
 
@@ -99,7 +107,7 @@ impl Pool {
             generation: AtomicU64::new(0),
             gate: AtomicU32::new(0),
             job: UnsafeCell::new(None),
-            next: AtomicUsize::new(0),
+            shares: (0..wanted).map(|_| Share::default()).collect(),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -126,7 +134,7 @@ impl Pool {
                 Err(_) => break,
             }
         }
-        Pool { shared, workers, busy: Mutex::new(()), worth }
+        Pool { shared, workers, busy: Mutex::new(Upcoming::default()), worth }
     }
 
     /// Threads that share a job, the caller included.
@@ -138,6 +146,14 @@ impl Pool {
     pub fn worth(&self, work: u64) -> bool {
         let awake = self.shared.sleepers.load(Ordering::Relaxed) == 0;
         !self.workers.is_empty() && work >= if awake { self.worth.min(WORTH_AWAKE) } else { self.worth }
+    }
+
+    /// Says what the large job after the next one reads, in the order of its tasks: threads that wait from then on fetch it into their caches.
+    pub fn announce(&self, upcoming: [&[u8]; PIECES]) {
+        // Whoever runs a job at the moment has said what is of use to it.
+        if let Ok(mut held) = self.busy.try_lock() {
+            *held = Upcoming::of(upcoming);
+        }
     }
 
     /// Calls `body(0)` … `body(tasks − 1)`, each once, on any thread, and returns when all are done.
@@ -153,32 +169,34 @@ impl Pool {
     /// # Panics
     /// As [`Pool::run`].
     pub fn run_indexed(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
-        let guard = if tasks <= 1 || self.workers.is_empty() { None } else { self.busy.try_lock().ok() };
-        if guard.is_none() {
+        let alone = tasks <= 1 || tasks > MOST_TASKS || self.workers.is_empty();
+        let guard = if alone { None } else { self.busy.try_lock().ok() };
+        let Some(guard) = guard else {
             (0..tasks).for_each(|task| body(task, 0));
             return;
-        }
-        let shared = &*self.shared;
+        };
+        let upcoming = *guard;
+        let (shared, threads) = (&*self.shared, self.threads());
         // SAFETY: extends the lifetime of the borrow; no worker holds it after the gate below is empty again,
         // and this function does not return before that.
         let body: &'static (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(body) };
         // SAFETY: the gate is closed and empty between jobs, so no worker reads.
-        unsafe { *shared.job.get() = Some(Job { body, tasks }) };
-        shared.next.store(0, Ordering::Relaxed);
+        unsafe { *shared.job.get() = Some(Job { body, threads, upcoming }) };
+        for (thread, share) in shared.shares[..threads].iter().enumerate() {
+            share.set(thread * tasks / threads, (thread + 1) * tasks / threads);
+        }
         shared.gate.store(OPEN, Ordering::Release);
         shared.generation.fetch_add(1, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
             let _held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
             shared.wake.notify_all();
         }
-        let own =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drain(&shared.next, tasks, 0, body)));
+        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shared.drain(threads, 0, body)));
         if own.is_err() {
-            // Nobody shall start another task of a job that is lost.
-            shared.next.store(tasks, Ordering::Relaxed);
+            shared.abandon();
         }
         if shared.gate.fetch_and(!OPEN, Ordering::AcqRel) != OPEN {
-            shared.await_the_last();
+            shared.await_the_last(&mut upcoming.share(0, threads));
         }
         let lost = shared.panicked.swap(false, Ordering::AcqRel);
         drop(guard);
@@ -190,9 +208,27 @@ impl Pool {
 }
 
 impl Shared {
-    /// Returns when no worker is inside the closed gate.
-    fn await_the_last(&self) {
-        if self.ending.spin(|| self.gate.load(Ordering::Acquire) == 0) {
+    /// Runs what is left of the thread's own share, then of the others'.
+    fn drain(&self, threads: usize, index: usize, body: &(dyn Fn(usize, usize) + Sync)) {
+        let shares = &self.shares[..threads];
+        while let Some(task) = shares[index].first() {
+            body(task, index);
+        }
+        for share in shares[index + 1..].iter().chain(&shares[..index]) {
+            while let Some(task) = share.last() {
+                body(task, index);
+            }
+        }
+    }
+
+    /// Nobody shall start another task of a job that is lost.
+    fn abandon(&self) {
+        self.shares.iter().for_each(|share| share.set(0, 0));
+    }
+
+    /// Returns when no worker is inside the closed gate; fetches what lies ahead until then.
+    fn await_the_last(&self, ahead: &mut Ahead) {
+        if self.ending.spin(|| self.gate.load(Ordering::Acquire) == 0, || ahead.fetch()) {
             return;
         }
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,20 +265,11 @@ impl Drop for Pool {
     }
 }
 
-fn drain(next: &AtomicUsize, tasks: usize, index: usize, body: &(dyn Fn(usize, usize) + Sync)) {
-    loop {
-        let task = next.fetch_add(1, Ordering::Relaxed);
-        if task >= tasks {
-            return;
-        }
-        body(task, index);
-    }
-}
-
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
+    let (mut upcoming, mut ahead) = (Upcoming::default(), Ahead::default());
     loop {
-        seen = wait(shared, seen);
+        seen = wait(shared, seen, &mut ahead);
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
@@ -254,25 +281,29 @@ fn work(shared: &Shared, index: usize) {
             continue;
         }
         // SAFETY: inside the gate the job is not written.
-        if let Some(Job { body, tasks }) = unsafe { *shared.job.get() } {
+        if let Some(job) = unsafe { *shared.job.get() } {
+            let Job { body, threads, .. } = job;
+            if job.upcoming != upcoming {
+                upcoming = job.upcoming;
+                ahead = upcoming.share(index, threads);
+            }
             // SAFETY: `Pool::run` keeps the closure alive until the gate is empty.
             let body = unsafe { &*body };
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                drain(&shared.next, tasks, index, body)
-            }));
+            let done =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shared.drain(threads, index, body)));
             if done.is_err() {
                 shared.panicked.store(true, Ordering::Release);
-                shared.next.store(tasks, Ordering::Relaxed);
+                shared.abandon();
             }
         }
         shared.leave();
     }
 }
 
-/// Returns the generation once it differs from `seen`.
-fn wait(shared: &Shared, seen: u64) -> u64 {
+/// Returns the generation once it differs from `seen`; fetches what lies ahead until then.
+fn wait(shared: &Shared, seen: u64, ahead: &mut Ahead) -> u64 {
     let changed = || shared.generation.load(Ordering::Acquire) != seen;
-    if shared.between.spin(changed) {
+    if shared.between.spin(changed, || ahead.fetch()) {
         return shared.generation.load(Ordering::SeqCst);
     }
     let mut held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -359,6 +390,23 @@ mod tests {
                 });
                 assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
             }
+        }
+    }
+
+    #[test]
+    fn what_comes_next_is_said_between_jobs_and_changes_no_result() {
+        let (pool, weights) = (Pool::eager(3), vec![0u8; 1 << 20]);
+        for end in [0, 1, 4096, weights.len()] {
+            pool.announce([&weights[..end], &weights[end..], &[], &[]]);
+            let total = AtomicUsize::new(0);
+            pool.run(100, &|task| {
+                // Not taken in within a job.
+                pool.announce([&[]; PIECES]);
+                total.fetch_add(task, Ordering::Relaxed);
+            });
+            assert_eq!(total.load(Ordering::Relaxed), 4950);
+            let held = *pool.busy.lock().unwrap();
+            assert_eq!(held, Upcoming::of([&weights[..end], &weights[end..], &[], &[]]));
         }
     }
 

@@ -24,8 +24,8 @@ impl Patience {
         Patience { microseconds: AtomicU32::new(most), most }
     }
 
-    /// Spins until `done` or until the bound; whether it was done.
-    pub fn spin(&self, done: impl Fn() -> bool) -> bool {
+    /// Spins until `done` or until the bound, doing something `idle` between two looks; whether it was done.
+    pub fn spin(&self, done: impl Fn() -> bool, mut idle: impl FnMut()) -> bool {
         let bound = self.microseconds.load(Ordering::Relaxed);
         let mut start = None;
         loop {
@@ -37,7 +37,7 @@ impl Patience {
                     }
                     return true;
                 }
-                std::hint::spin_loop();
+                idle();
             }
             let start = *start.get_or_insert_with(Instant::now);
             if start.elapsed() >= Duration::from_micros(bound.into()) {
@@ -62,7 +62,7 @@ mod tests {
     fn spinning_in_vain_makes_impatient_and_success_patient_again() {
         let patience = Patience::new(false);
         for _ in 0..10 {
-            assert!(!patience.spin(|| false));
+            assert!(!patience.spin(|| false, std::hint::spin_loop));
         }
         assert_eq!(bound(&patience), LEAST);
         for _ in 0..20 {
@@ -72,16 +72,16 @@ mod tests {
                 turns.get() > TURNS + 1
             };
             // On a busy machine the bound may pass between two turns; then it is not success.
-            patience.spin(done);
+            patience.spin(done, std::hint::spin_loop);
         }
         assert!((LEAST..=MOST).contains(&bound(&patience)));
-        assert!(patience.spin(|| true));
+        assert!(patience.spin(|| true, std::hint::spin_loop));
     }
 
     #[test]
     fn threads_that_outnumber_cores_are_never_patient() {
         let patience = Patience::new(true);
-        assert!(!patience.spin(|| false));
+        assert!(!patience.spin(|| false, std::hint::spin_loop));
         assert_eq!((bound(&patience), patience.most), (LEAST, LEAST));
     }
 }

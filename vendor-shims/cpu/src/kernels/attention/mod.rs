@@ -58,8 +58,10 @@ pub struct Operands<'a> {
 const BLOCK_QUERIES: usize = 32;
 /// Scores that a block may take beyond one row: 2 MiB.
 const BLOCK_SCORES: usize = 1 << 19;
-/// Keys of one task when a single row is spread over threads.
-const SPLIT_KEYS: usize = 512;
+/// Keys of one task when a single row is spread over threads: at most, and at least where each thread could have so many.
+const SPLIT_KEYS: [usize; 2] = [512, 64];
+/// What the weight of a key costs, in multiply-adds.
+const WEIGHT: u64 = 16;
 /// Values of a head in one task when a single row is spread over threads: a multiple of so many.
 const SPLIT_VALUES: usize = 64;
 
@@ -171,10 +173,12 @@ pub fn attention(
     for (row, seen) in visible.iter().enumerate() {
         let one = Block { row, rows: 1, start: seen.start, count: seen.count };
         let scores = heads.heads * seen.count;
-        let chunks = seen.count.div_ceil(SPLIT_KEYS);
+        let [most, least] = SPLIT_KEYS;
+        let chunk = seen.count.div_ceil(pool.threads()).next_multiple_of(least).clamp(least, most);
+        let chunks = seen.count.div_ceil(chunk);
         pool.run_indexed(chunks * heads.kv_heads, &|task, worker| {
-            let (kv_head, first) = (task / chunks, task % chunks * SPLIT_KEYS);
-            let count = SPLIT_KEYS.min(seen.count - first);
+            let (kv_head, first) = (task / chunks, task % chunks * chunk);
+            let count = chunk.min(seen.count - first);
             block::scores_at(
                 level,
                 heads,
@@ -188,12 +192,16 @@ pub fn attention(
                 widened(worker),
             );
         });
-        pool.run(heads.heads, &|head| {
+        let weigh = |head: usize| {
             // SAFETY: each head has its own scores and its own sum.
             let (scores, sum) =
                 unsafe { (shared.part(head * seen.count, seen.count), shared.part(scores + head, 1)) };
             sum[0] = block::weights_at(level, heads, scores);
-        });
+        };
+        match pool.worth(scores as u64 * WEIGHT) {
+            true => pool.run(heads.heads, &weigh),
+            false => (0..heads.heads).for_each(weigh),
+        }
         // As long as possible: short pieces of rows are read slowly.
         let share =
             heads.head_dim.div_ceil(pool.threads().div_ceil(heads.kv_heads)).next_multiple_of(SPLIT_VALUES);

@@ -75,9 +75,13 @@ impl Tiles<'_> {
 }
 
 /// Rows from which weights are made ready for all of them at once.
-const MANY: usize = 8;
+pub const MANY: usize = 8;
 /// Panels that are made ready together.
 const GROUP: usize = 4;
+/// Tasks of a thread, of a few rows, at least where there are panels for it.
+const CUTS: usize = 16;
+/// Most panels of such a task.
+const LONGEST_RUN: usize = 4 * tile::STREAMS;
 /// Fewest rows of a task, so that making weights ready stays a small part of it.
 const LEAST_ROWS: usize = 48;
 /// Rows beyond the last that may be read.
@@ -199,13 +203,18 @@ pub fn integer_linear<const N: usize>(
         }
     };
     if rows < MANY {
-        // A task is a run of panels, read once from front to back.
-        let part = if threads == 1 { panels } else { panels.div_ceil(threads * 4) };
-        let part = part.next_multiple_of(tile::STREAMS).max(tile::STREAMS);
-        run(&|panels| panels.div_ceil(part), &|(operands, target), task, _| {
-            let first = task * part;
-            let panels = part.min(operands.weights.panels() - first);
-            stream_at(dot, *operands, rows, first, panels, *target);
+        // A task is a run of panels, read once from front to back. Of every map each thread has as many, and the last of them are short:
+        // all wait for who ends last.
+        let part = panels.div_ceil(threads * CUTS).next_multiple_of(tile::STREAMS).min(LONGEST_RUN);
+        let range = |panels: usize| panels.div_ceil(threads).next_multiple_of(tile::FEWER_STREAMS);
+        run(&|panels| threads * range(panels).div_ceil(part), &|(operands, target), task, _| {
+            let (panels, range) = (operands.weights.panels(), range(operands.weights.panels()));
+            let tasks = range.div_ceil(part);
+            let first = task / tasks * range + task % tasks * part;
+            let end = (first + part).min((task / tasks + 1) * range).min(panels);
+            if first < end {
+                stream_at(dot, *operands, rows, first, end - first, *target);
+            }
         });
         return;
     }

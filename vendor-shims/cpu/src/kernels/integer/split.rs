@@ -16,11 +16,11 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::tile::{AHEAD, STREAMS, value};
+use super::tile::{AHEAD, FEWER_STREAMS, STREAMS, value};
 use super::{Geometry, bytes_of, integers_of, quantise_rows};
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::dot::{Dot, DotLevel, THIRDS, VECTOR, dispatch_dot};
-use crate::simd::{LANES, Level, Simd};
+use crate::simd::{LANES, Level, Registers, Simd};
 
 /// Second parts are read for so many inputs at once, of which there is a multiple.
 pub const STEP: usize = 2 * VECTOR;
@@ -240,8 +240,11 @@ impl Row<'_> {
             let (held, high) = (&mut held[panel * LANES..], high[panel * bytes..].as_ptr());
             // SAFETY: so many panels are there.
             panel += unsafe {
-                if panels - panel >= STREAMS {
+                if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } && panels - panel >= STREAMS
+                {
                     self.panels::<D, STREAMS>(d, high, held)
+                } else if panels - panel >= FEWER_STREAMS {
+                    self.panels::<D, FEWER_STREAMS>(d, high, held)
                 } else {
                     self.panels::<D, 1>(d, high, held)
                 }
@@ -262,7 +265,7 @@ impl Row<'_> {
             };
             // What follows the end of a panel is read by its neighbour; what this stream reads next follows the last of them.
             if block * BLOCK_VECTORS * VECTOR + AHEAD >= bytes {
-                ahead = AHEAD + (STREAMS - 1) * bytes;
+                ahead = AHEAD + (N - 1) * bytes;
             }
             // SAFETY: five vectors of each panel, as the caller grants; 32 values.
             unsafe {
@@ -336,8 +339,14 @@ dispatch_dot! { fn complete_at => complete(row: &Row<'_>, task: usize, out: Shar
 fn complete<D: Dot>(d: D, row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>) {
     let (first, held) = outputs_of(row, task, out);
     row.high(d, task, held);
-    for (output, held) in held.iter_mut().enumerate() {
-        *held = row.result(d, first + output, *held, AHEAD);
+    // Several streams of rows, as of panels.
+    let part = held.len().div_ceil(STREAMS);
+    for at in 0..part {
+        for (stream, held) in held.chunks_mut(part).enumerate() {
+            if let Some(held) = held.get_mut(at) {
+                *held = row.result(d, first + stream * part + at, *held, AHEAD);
+            }
+        }
     }
 }
 
