@@ -190,6 +190,40 @@ unsafe impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn reduce_add_each(self, a: [Self::V; LANES]) -> Self::V {
+        // SAFETY: `self` proves AVX-512.
+        unsafe {
+            // Halves of halves of two vectors are added at once, so that each addition has sixteen sums to do; the last two steps leave those of
+            // vectors 4·p + b in lane 4·b + p, which the order of the first one undoes.
+            let mut eight = [self.splat(0.0); 8];
+            for (pair, sum) in eight.iter_mut().enumerate() {
+                let [first, second] = [2 * pair, 2 * pair + 1].map(
+                    #[inline(always)]
+                    |place| a[place % 4 * 4 + place / 4],
+                );
+                let lower = _mm512_shuffle_f32x4::<0b01_00_01_00>(first, second);
+                *sum = _mm512_add_ps(lower, _mm512_shuffle_f32x4::<0b11_10_11_10>(first, second));
+            }
+            let mut four = [self.splat(0.0); 4];
+            for (pair, sum) in four.iter_mut().enumerate() {
+                let [first, second] = [eight[2 * pair], eight[2 * pair + 1]];
+                let lower = _mm512_shuffle_f32x4::<0b10_00_10_00>(first, second);
+                *sum = _mm512_add_ps(lower, _mm512_shuffle_f32x4::<0b11_01_11_01>(first, second));
+            }
+            let mut two = [self.splat(0.0); 2];
+            for (pair, sum) in two.iter_mut().enumerate() {
+                let [first, second] = [four[2 * pair], four[2 * pair + 1]].map(
+                    #[inline(always)]
+                    |sums| _mm512_castps_pd(sums),
+                );
+                let lower = _mm512_castpd_ps(_mm512_unpacklo_pd(first, second));
+                *sum = _mm512_add_ps(lower, _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
+            }
+            let lower = _mm512_shuffle_ps::<0b10_00_10_00>(two[0], two[1]);
+            _mm512_add_ps(lower, _mm512_shuffle_ps::<0b11_01_11_01>(two[0], two[1]))
+        }
+    }
+    #[inline(always)]
     fn reduce_max(self, a: Self::V) -> f32 {
         // SAFETY: `self` proves AVX-512.
         unsafe {

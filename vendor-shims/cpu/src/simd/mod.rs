@@ -132,6 +132,16 @@ pub unsafe trait Simd: Copy + Send + Sync {
     fn copy_sign(self, a: Self::V, sign: Self::V) -> Self::V;
     /// Sum of the lanes: lane i with i + 8, then i + 4, i + 2, i + 1.
     fn reduce_add(self, a: Self::V) -> f32;
+    /// [`Simd::reduce_add`] of sixteen vectors, that of the first in the first lane.
+    #[inline(always)]
+    fn reduce_add_each(self, a: [Self::V; LANES]) -> Self::V {
+        let mut sums = [0.0; LANES];
+        for (sum, a) in sums.iter_mut().zip(a) {
+            *sum = self.reduce_add(a);
+        }
+        // SAFETY: sixteen values.
+        unsafe { self.load(sums.as_ptr()) }
+    }
     /// Largest lane by [`Simd::max`] in the order of [`Simd::reduce_add`].
     fn reduce_max(self, a: Self::V) -> f32;
 }

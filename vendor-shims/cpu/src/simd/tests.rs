@@ -163,3 +163,31 @@ fn packed_integers_come_in_their_lanes() {
     assert_eq!(four, [low, high].concat()[..]);
     assert_eq!(two, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, -2.0, -2.0, -2.0, -2.0, -1.0, -1.0, -1.0, -1.0]);
 }
+
+#[test]
+fn sums_of_sixteen_vectors_are_those_of_each() {
+    dispatch! { fn sums_at => sums(values: &[[f32; LANES]; LANES], each: &mut [f32; LANES]) }
+
+    #[inline(always)]
+    fn sums<S: Simd>(s: S, values: &[[f32; LANES]; LANES], each: &mut [f32; LANES]) {
+        let mut vectors = [s.splat(0.0); LANES];
+        for (vector, values) in vectors.iter_mut().zip(values) {
+            // SAFETY: sixteen values.
+            *vector = unsafe { s.load(values.as_ptr()) };
+        }
+        // SAFETY: as above.
+        unsafe { s.store(each.as_mut_ptr(), s.reduce_add_each(vectors)) };
+    }
+
+    // Of sizes so different that another order gives other bits.
+    let value = |vector: usize, lane: usize| {
+        ((vector * 37 + lane * 101) % 89 + 1) as f32 * 3f32.powi((vector * 7 + lane * 5) as i32 % 17 - 8)
+    };
+    let values = std::array::from_fn(|vector| std::array::from_fn(|lane| value(vector, lane)));
+    let expected = values.map(|vector| Scalar.reduce_add(vector).to_bits());
+    for level in Level::available() {
+        let mut each = [f32::NAN; LANES];
+        sums_at(level, &values, &mut each);
+        assert_eq!(each.map(f32::to_bits), expected, "{}", level.name());
+    }
+}

@@ -258,6 +258,13 @@ unsafe fn dots<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize, const 
         }
     }
     let mut out = [[0.0; KEYS]; QUERIES];
+    if QUERIES * KEYS == LANES {
+        let mut flat = [s.splat(0.0); LANES];
+        flat.copy_from_slice(sums.as_flattened());
+        // SAFETY: as many values as lanes.
+        unsafe { s.store(out.as_flattened_mut().as_mut_ptr(), s.reduce_add_each(flat)) };
+        return out;
+    }
     for (out, sums) in out.iter_mut().zip(sums) {
         for (out, sum) in out.iter_mut().zip(sums) {
             *out = s.reduce_add(sum);

@@ -3,7 +3,7 @@
 use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
 
 use super::pack::{IntegerType, STEP};
-use super::tile::{I2, I4, SCALED, Stored, Target, WHOLE, finish, finish_scaled, mode};
+use super::tile::{Columns, I2, I4, SCALED, Stored, Target, WHOLE, finish_scaled, mode};
 use super::{GROUP, Operands};
 use crate::kernels::linear::Scales;
 use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
@@ -56,13 +56,25 @@ pub unsafe fn multiply(
         let step = [64, 48, 32].into_iter().find(|step| length.is_multiple_of(*step)).unwrap_or(STEP);
         let configured = amx.configure(step);
         let mut index = 0;
+        let mut sums = [Sums::ZERO; 4];
         while index < panels {
             // A panel without a right neighbour is multiplied twice, and its second result dropped.
             let pair = [index, (index + 1).min(panels - 1)];
             for first in (row..row + rows).step_by(ROWS) {
                 let count = ROWS.min(row + rows - first);
                 // SAFETY: as the caller grants; panels are ready as above.
-                unsafe { whole(&configured, operands, [first, count], panel, pair, pair.map(place), target) };
+                unsafe {
+                    whole(
+                        &configured,
+                        operands,
+                        [first, count],
+                        panel,
+                        pair,
+                        pair.map(place),
+                        target,
+                        &mut sums,
+                    )
+                };
             }
             index += 2;
         }
@@ -99,11 +111,12 @@ fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mu
     ready.as_ptr().cast()
 }
 
-/// Up to [`ROWS`] rows by a pair of panels, each row one block.
+/// Up to [`ROWS`] rows by a pair of panels, each row one block; `sums` is room.
 ///
 /// # Safety
 /// As [`multiply`]; `places` hold the pair's operands.
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 unsafe fn whole(
     configured: &Configured,
     operands: Operands<'_>,
@@ -112,19 +125,19 @@ unsafe fn whole(
     pair: [usize; 2],
     places: [*const u8; 2],
     target: Target<'_>,
+    sums: &mut [Sums; 4],
 ) {
     let length = operands.geometry.length;
-    let mut sums = [Sums::ZERO; 4];
     // SAFETY: as the caller grants: 32 rows are readable from here on, and `length` is a multiple of the step.
     unsafe {
         let q = operands.rows.q.as_ptr().add(row * length);
-        configured.four(q, length, places[0], places[1], length / configured.bytes(), &mut sums);
+        configured.four(q, length, places[0], places[1], length / configured.bytes(), sums);
     }
     let columns = if pair[0] == pair[1] { 1 } else { 2 };
-    for at in 0..rows {
-        for (side, index) in pair.iter().enumerate().take(columns) {
-            let sums = sums[at / SIDE * 2 + side].0[at % SIDE];
-            finish(sums.map(f64::from), operands, row + at, panel + index, target);
+    for (side, index) in pair.iter().enumerate().take(columns) {
+        let columns = Columns::of(operands, panel + index);
+        for at in 0..rows {
+            columns.write(sums[at / SIDE * 2 + side].0[at % SIDE].map(f64::from), operands, row + at, target);
         }
     }
 }

@@ -239,22 +239,45 @@ pub(super) fn finish(
     panel: usize,
     target: Target<'_>,
 ) {
-    let Scales::PerOutput(scales) = operands.weights.scales else { return };
-    let column = panel * LANES;
-    let columns = LANES.min(operands.weights.outputs - column);
-    let row_scale = f64::from(operands.rows.scales[row]);
-    // SAFETY: the caller's task alone writes these results.
-    let out = unsafe { target.out.part(row * target.stride + column, columns) };
-    let scales = lanes_of(&scales[column..column + columns]);
-    let bias = operands.bias.map_or([0.0; LANES], |bias| lanes_of(&bias[column..column + columns]));
-    // In a place of their own: written where they go one by one, they would be computed so, for a result might be a scale.
-    let mut results = [0.0; LANES];
-    for lane in 0..LANES {
-        results[lane] = value(sums[lane], row_scale, scales[lane], bias[lane]);
+    Columns::of(operands, panel).write(sums, operands, row, target);
+}
+
+/// What the results of a panel are made with, the same for every row.
+pub(super) struct Columns {
+    first: usize,
+    count: usize,
+    scales: [f32; LANES],
+    bias: [f32; LANES],
+}
+
+impl Columns {
+    #[inline(always)]
+    pub(super) fn of(operands: Operands<'_>, panel: usize) -> Columns {
+        let first = panel * LANES;
+        let count = LANES.min(operands.weights.outputs - first);
+        let scales = match operands.weights.scales {
+            Scales::PerOutput(scales) => lanes_of(&scales[first..first + count]),
+            _ => unreachable!("sums of blocks with scales are finished as they are"),
+        };
+        let bias = operands.bias.map_or([0.0; LANES], |bias| lanes_of(&bias[first..first + count]));
+        Columns { first, count, scales, bias }
     }
-    match <&mut [f32; LANES]>::try_from(&mut *out) {
-        Ok(out) => *out = results,
-        Err(_) => out.copy_from_slice(&results[..columns]),
+
+    /// Writes the results of a row.
+    #[inline(always)]
+    pub(super) fn write(&self, sums: [f64; LANES], operands: Operands<'_>, row: usize, target: Target<'_>) {
+        let row_scale = f64::from(operands.rows.scales[row]);
+        // SAFETY: the caller's task alone writes these results.
+        let out = unsafe { target.out.part(row * target.stride + self.first, self.count) };
+        // In a place of their own: written where they go one by one, they would be computed so, for a result might be a scale.
+        let mut results = [0.0; LANES];
+        for lane in 0..LANES {
+            results[lane] = value(sums[lane], row_scale, self.scales[lane], self.bias[lane]);
+        }
+        match <&mut [f32; LANES]>::try_from(&mut *out) {
+            Ok(out) => *out = results,
+            Err(_) => out.copy_from_slice(&results[..self.count]),
+        }
     }
 }
 
