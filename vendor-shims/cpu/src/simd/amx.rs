@@ -119,13 +119,16 @@ pub struct Configured {
 }
 
 impl Configured {
+    /// Bytes that a step of [`Configured::four`] fetches of what lies ahead.
+    pub const FETCHED: usize = 512;
+
     /// Bytes of a step.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Thirty-two rows by two times sixteen columns over `steps` steps. `sums` in the order: upper rows left, upper right, lower left,
-    /// lower right.
+    /// lower right. Of what lies `ahead` [`Configured::FETCHED`] bytes a step are fetched into the second-level cache.
     ///
     /// # Safety
     /// From `rows` on 32 rows lie `stride` apart, each readable for `steps · bytes`; `left` and `right` are readable for `steps · bytes · 16`.
@@ -137,6 +140,7 @@ impl Configured {
         left: *const u8,
         right: *const u8,
         steps: usize,
+        ahead: *const u8,
         sums: &mut [Sums; 4],
     ) {
         if steps == 0 {
@@ -157,9 +161,18 @@ impl Configured {
                 "tileloadd tmm7, [{right} + {line}*1]",
                 "tileloadd tmm5, [{lower} + {stride}*1]",
                 "tdpbssd tmm0, tmm4, tmm6",
+                "prefetcht1 [{ahead}]",
+                "prefetcht1 [{ahead} + 64]",
                 "tdpbssd tmm1, tmm4, tmm7",
+                "prefetcht1 [{ahead} + 128]",
+                "prefetcht1 [{ahead} + 192]",
                 "tdpbssd tmm2, tmm5, tmm6",
+                "prefetcht1 [{ahead} + 256]",
+                "prefetcht1 [{ahead} + 320]",
                 "tdpbssd tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 384]",
+                "prefetcht1 [{ahead} + 448]",
+                "add {ahead}, {fetched}",
                 "add {upper}, {bytes}",
                 "add {lower}, {bytes}",
                 "add {left}, {operand}",
@@ -175,6 +188,8 @@ impl Configured {
                 left = inout(reg) left => _,
                 right = inout(reg) right => _,
                 steps = inout(reg) steps => _,
+                ahead = inout(reg) ahead => _,
+                fetched = const Configured::FETCHED,
                 bytes = in(reg) self.bytes,
                 operand = in(reg) self.bytes * SIDE,
                 stride = in(reg) stride,
@@ -266,7 +281,7 @@ mod tests {
                 // SAFETY: rows and columns are as long as the steps say.
                 unsafe {
                     let [left, right] = [columns[0].as_ptr().cast(), columns[1].as_ptr().cast()];
-                    configured.four(rows.as_ptr(), length, left, right, steps, &mut sums);
+                    configured.four(rows.as_ptr(), length, left, right, steps, left, &mut sums);
                 }
                 for (at, columns) in columns.iter().enumerate() {
                     let expected = product(&rows, length, columns);

@@ -60,6 +60,8 @@ pub unsafe fn multiply(
         while index < panels {
             // A panel without a right neighbour is multiplied twice, and its second result dropped.
             let pair = [index, (index + 1).min(panels - 1)];
+            // The pair that follows is fetched while this one is multiplied: after the last one that of the next task, if it is a neighbour.
+            let mut ahead = place(pair[0]).wrapping_add(2 * length * LANES);
             for first in (row..row + rows).step_by(ROWS) {
                 let count = ROWS.min(row + rows - first);
                 // SAFETY: as the caller grants; panels are ready as above.
@@ -71,10 +73,12 @@ pub unsafe fn multiply(
                         panel,
                         pair,
                         pair.map(place),
+                        ahead,
                         target,
                         &mut sums,
                     )
                 };
+                ahead = ahead.wrapping_add(length / step * Configured::FETCHED);
             }
             index += 2;
         }
@@ -124,6 +128,7 @@ unsafe fn whole(
     panel: usize,
     pair: [usize; 2],
     places: [*const u8; 2],
+    ahead: *const u8,
     target: Target<'_>,
     sums: &mut [Sums; 4],
 ) {
@@ -131,7 +136,7 @@ unsafe fn whole(
     // SAFETY: as the caller grants: 32 rows are readable from here on, and `length` is a multiple of the step.
     unsafe {
         let q = operands.rows.q.as_ptr().add(row * length);
-        configured.four(q, length, places[0], places[1], length / configured.bytes(), sums);
+        configured.four(q, length, places[0], places[1], length / configured.bytes(), ahead, sums);
     }
     let columns = if pair[0] == pair[1] { 1 } else { 2 };
     for (side, index) in pair.iter().enumerate().take(columns) {
