@@ -137,8 +137,7 @@ impl Configured {
         &self,
         rows: *const i8,
         stride: usize,
-        left: *const u8,
-        right: *const u8,
+        [left, right]: [*const u8; 2],
         steps: usize,
         ahead: *const u8,
         sums: &mut [Sums; 4],
@@ -281,7 +280,7 @@ mod tests {
                 // SAFETY: rows and columns are as long as the steps say.
                 unsafe {
                     let [left, right] = [columns[0].as_ptr().cast(), columns[1].as_ptr().cast()];
-                    configured.four(rows.as_ptr(), length, left, right, steps, left, &mut sums);
+                    configured.four(rows.as_ptr(), length, [left, right], steps, left, &mut sums);
                 }
                 for (at, columns) in columns.iter().enumerate() {
                     let expected = product(&rows, length, columns);

@@ -136,7 +136,7 @@ unsafe fn whole(
     // SAFETY: as the caller grants: 32 rows are readable from here on, and `length` is a multiple of the step.
     unsafe {
         let q = operands.rows.q.as_ptr().add(row * length);
-        configured.four(q, length, places[0], places[1], length / configured.bytes(), ahead, sums);
+        configured.four(q, length, places, length / configured.bytes(), ahead, sums);
     }
     let columns = if pair[0] == pair[1] { 1 } else { 2 };
     for (side, index) in pair.iter().enumerate().take(columns) {
