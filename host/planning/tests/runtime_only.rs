@@ -42,9 +42,10 @@ fn the_runtime_contains_no_compiler() {
 /// Builds the program with a target directory of its own: in the shared one, other packages' features would join in.
 fn program() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("runtime-only");
-    let output = cargo(&["build", "--package", PACKAGE, "--target-dir", target.to_str().unwrap()]);
+    let target_folder = target.to_str().unwrap();
+    let output = cargo(&["build", "--profile", "plain", "--package", PACKAGE, "--target-dir", target_folder]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    target.join("debug").join(format!("{PACKAGE}{}", std::env::consts::EXE_SUFFIX))
+    target.join("plain").join(format!("{PACKAGE}{}", std::env::consts::EXE_SUFFIX))
 }
 
 #[test]

@@ -12,13 +12,15 @@ use shardwright_shims::{
 };
 
 /// Builds the example's crate, whose library is called `library`, and gives its path.
-fn build(manifest: &Path, library: &str, target: &Path) -> PathBuf {
+fn build(manifest: &Path, library: &str, target: &Path, profile: &str) -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args([
             "build",
             "--offline",
             "--quiet",
             "--message-format=json",
+            "--profile",
+            profile,
             "--package",
             "shardwright-shim-template",
             "--manifest-path",
@@ -100,12 +102,12 @@ fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
     }
     std::fs::copy(repository().join("Cargo.lock"), root.join("Cargo.lock")).unwrap();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout/target");
-    build(&manifest, &format!("template_{name}"), &target)
+    build(&manifest, &format!("template_{name}"), &target, "plain")
 }
 
 #[test]
 fn the_rust_example_has_the_hosts_layouts_and_runs() {
-    let library = build(&repository().join("Cargo.toml"), "shardwright_shim_template", &target());
+    let library = build(&repository().join("Cargo.toml"), "shardwright_shim_template", &target(), "dev");
     let shims = Shims::new();
     place(&shims, &library);
     let registry = shims.registry();
