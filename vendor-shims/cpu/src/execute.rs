@@ -388,9 +388,9 @@ impl Stage<'_, '_> {
                 }
                 integer_linear(level, dot, pool, read(x), all, rows.at(valid), self.scratch);
             }
-            Step::SplitLinear { x, weights, out } => {
+            Step::SplitLinear { x, weights, cap, out } => {
                 let split = split(self.weights, weights)?;
-                split_linear(level, dot, pool, read(x), split, self.largest, self.scratch, write(out));
+                split_linear(level, dot, pool, read(x), split, *cap, self.largest, self.scratch, write(out));
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
                 let sizes =

@@ -67,7 +67,8 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
         }
         _ => false,
     });
-    has("split-head", |step| matches!(step, Step::SplitLinear { .. }));
+    has("split-head", |step| matches!(step, Step::SplitLinear { cap: None, .. }));
+    has("capped-head", |step| matches!(step, Step::SplitLinear { cap: Some(_), .. }));
     has("attention-state", |step| matches!(step, Step::Attention { .. }));
     has("attention-state", |step| matches!(step, Step::StateUpdate { .. }));
     has("encoded", |step| matches!(step, Step::Decode { .. }));

@@ -132,7 +132,9 @@ const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1
 #[test]
 fn forged_programs_are_refused_or_harmless() {
     forge(&artefact());
-    forge(&open(&[]).expect("opened").compile(&[head().build()], &[]).expect("compiled").artefact);
+    for cap in [None, Some(30.0)] {
+        forge(&open(&[]).expect("opened").compile(&[head(cap).build()], &[]).expect("compiled").artefact);
+    }
 }
 
 fn forge(original: &Region) {

@@ -13,8 +13,8 @@ use support::*;
 const WIDTH: u64 = 256;
 const VOCABULARY: u64 = 3000;
 
-/// A norm and a head of signed bytes; with `read` somebody else reads the logits too.
-fn head(rows: u64, read: bool) -> Builder {
+/// A norm and a head of signed bytes, whose logits may be capped; with `read` somebody else reads the logits too.
+fn head(rows: u64, cap: Option<f32>, read: bool) -> Builder {
     let mut b = Builder::new(&format!("decode_{rows}@64"), SW_ENTRY_DECODE, rows, 64);
     let stored = values((VOCABULARY * WIDTH) as usize, 1, 127.0);
     let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
@@ -25,7 +25,10 @@ fn head(rows: u64, read: bool) -> Builder {
     let x = b.input("x", SW_ROLE_HIDDEN, &[rows, WIDTH]);
     let norm = weight("norm", &[WIDTH], &values(WIDTH as usize, 3, 1.0), SW_DTYPE_F32);
     let normed = b.norm(x, Some(&norm), WIDTH, 1.0);
-    let logits = b.node(SW_OP_DYNAMIC_LINEAR, &[normed, w], &[rows, VOCABULARY], vec![]);
+    let mut logits = b.node(SW_OP_DYNAMIC_LINEAR, &[normed, w], &[rows, VOCABULARY], vec![]);
+    if let Some(cap) = cap {
+        logits = b.unary(SW_OP_SOFTCAP, logits, vec![Attribute::Float("cap", cap.into())]);
+    }
     b.output("logits", SW_ROLE_LOGITS, logits);
     if read {
         let tanh = b.unary(SW_OP_TANH, logits, vec![]);
@@ -53,8 +56,15 @@ fn largest_of(logits: &[f32], wanted: usize) -> Vec<u32> {
 
 #[test]
 fn the_largest_logits_are_those_of_all() {
+    // A cap far above all logits, one among them, and one that many of them come close to.
+    for cap in [None, Some(1e4), Some(30.0), Some(0.5)] {
+        largest_are_those_of_all(cap);
+    }
+}
+
+fn largest_are_those_of_all(cap: Option<f32>) {
     let host = open(&[]).expect("opened");
-    let artefact = host.compile(&[head(1, false).build()], &[]).expect("compiled").artefact;
+    let artefact = host.compile(&[head(1, cap, false).build()], &[]).expect("compiled").artefact;
     assert!(is_split(&artefact));
     for level in Level::available() {
         for threads in ["1", "2", "4"] {
@@ -65,7 +75,8 @@ fn the_largest_logits_are_those_of_all() {
                 let mut bound = HashMap::from([("x".to_owned(), x)]);
                 loaded.run("decode_1@64", 1, &mut bound).expect("ran");
                 let all = bound["logits"].f32().to_vec();
-                assert!(all.iter().all(|logit| logit.is_finite() && *logit > f32::MIN));
+                let most = cap.unwrap_or(f32::MAX);
+                assert!(all.iter().all(|logit| *logit > f32::MIN && logit.abs() <= most));
                 for wanted in [1, 5, 64, 256] {
                     loaded.run_for_largest("decode_1@64", 1, &mut bound, wanted).expect("ran");
                     assert_eq!(bits(bound["logits"].f32()), largest_of(&all, wanted as usize));
@@ -83,7 +94,13 @@ fn the_largest_logits_are_those_of_all() {
 #[test]
 fn logits_that_others_read_are_never_left_out() {
     let host = open(&[("threads", "2")]).expect("opened");
-    let artefact = host.compile(&[head(1, true).build()], &[]).expect("compiled").artefact;
+    for cap in [None, Some(30.0)] {
+        never_left_out(&host, cap);
+    }
+}
+
+fn never_left_out(host: &Host, cap: Option<f32>) {
+    let artefact = host.compile(&[head(1, cap, true).build()], &[]).expect("compiled").artefact;
     assert!(!is_split(&artefact));
     let x = Bound::F32(values(WIDTH as usize, 9, 3.0));
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
@@ -97,7 +114,13 @@ fn logits_that_others_read_are_never_left_out() {
 #[test]
 fn weights_that_several_rows_need_stay_whole() {
     let host = open(&[("threads", "2")]).expect("opened");
-    let entries = [head(1, false).build(), head(4, false).build()];
+    for cap in [None, Some(30.0)] {
+        stay_whole(&host, cap);
+    }
+}
+
+fn stay_whole(host: &Host, cap: Option<f32>) {
+    let entries = [head(1, cap, false).build(), head(4, cap, false).build()];
     let both = host.compile(&entries, &[]).expect("compiled").artefact;
     assert!(!is_split(&both));
     let single = host.compile(&entries[..1], &[]).expect("compiled").artefact;

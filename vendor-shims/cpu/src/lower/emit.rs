@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 
+use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
 
 use super::fuse::{Fusion, Taken, pairs};
@@ -27,7 +28,7 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
         .map(|(number, _)| *number)
         .collect();
     let rows = analyse(graph, &operations);
-    let fused = pairs(graph, &operations, &rows);
+    let fused = pairs(graph, &operations, &rows, |weight| weights.splits(weight))?;
     let storage = Storage::choose(graph, &operations, &rows, &fused)?;
     let mut emit =
         Emit { graph, rows: &rows, storage: &storage, weights, steps: Vec::new(), cleaned: HashSet::new() };
@@ -144,7 +145,7 @@ struct Emit<'e, 'a> {
     cleaned: HashSet<usize>,
 }
 
-impl Emit<'_, '_> {
+impl<'a> Emit<'_, 'a> {
     /// A tensor's values; a weight is widened to f32.
     fn operand(&mut self, tensor: u32) -> Result<Operand, CpuError> {
         if let Some(operand) = self.storage.operand(self.graph, tensor) {
@@ -236,26 +237,41 @@ impl Emit<'_, '_> {
         let Some(&output) = node.outputs().first() else {
             return Err(self.missing(format!("node `{}` has no result", node.name())));
         };
-        let (x, other, out) = (self.input(taken.node, 0)?, self.operand(taken.other)?, self.operand(output)?);
+        let (x, out) = (self.input(taken.node, 0)?, self.operand(output)?);
+        let other = taken.other.map(|other| self.operand(other)).transpose()?;
         let elements = self.graph.tensors[output as usize].elements();
-        let weight = self.optional(taken.node, 1)?;
-        self.steps.push(match (taken.what, &operations[taken.node]) {
-            (Fusion::Residual, &Some(Operation::RmsNorm { width, eps, offset })) => Step::RmsNorm {
-                norm: RmsNorm { width, eps, offset },
-                x,
-                weight,
-                residual: Some(other),
-                groups: self.extent(output, elements / width),
-                out,
-            },
-            (Fusion::Gated(kind), _) => {
-                Step::Gated { kind, gate: x, up: other, count: self.extent(output, elements), out }
+        let step = match (taken.what, &operations[taken.node], other) {
+            (Fusion::Residual, &Some(Operation::RmsNorm { width, eps, offset }), Some(residual)) => {
+                Step::RmsNorm {
+                    norm: RmsNorm { width, eps, offset },
+                    x,
+                    weight: self.optional(taken.node, 1)?,
+                    residual: Some(residual),
+                    groups: self.extent(output, elements / width),
+                    out,
+                }
             }
-            (Fusion::Residual, _) => {
-                return Err(self.missing(format!("node `{}` adds to what is no norm", node.name())));
+            (Fusion::Gated(kind), _, Some(up)) => {
+                Step::Gated { kind, gate: x, up, count: self.extent(output, elements), out }
             }
-        });
+            (Fusion::Capped(cap), ..) if self.is_logits(output, out) => {
+                match self.weights.split(self.weight(taken.node)?)? {
+                    Some(weights) => Step::SplitLinear { x, weights, cap: Some(cap), out },
+                    None => return Err(self.missing(format!("node `{}` caps no head in parts", node.name()))),
+                }
+            }
+            _ => return Err(self.missing(format!("node `{}` is no pair with what it reads", node.name()))),
+        };
+        self.steps.push(step);
         Ok(())
+    }
+
+    /// The weights of a linear map.
+    fn weight(&self, node: usize) -> Result<WeightView<'a>, CpuError> {
+        match self.graph.input(node, 1).map(|tensor| tensor.source) {
+            Some(Source::Constant(weight)) => Ok(weight),
+            _ => Err(self.missing(format!("node `{}` has no weights", self.graph.nodes[node].name()))),
+        }
     }
 
     /// Whether a tensor is logits and nothing else: they leave as they are, and nobody reads what a run may leave out.
@@ -297,9 +313,7 @@ impl Emit<'_, '_> {
             .ok_or_else(|| self.missing(format!("node `{}` has no place for its result", node.name())))?;
         let step = match operation {
             &Operation::Linear { dynamic } => {
-                let Some(Source::Constant(weight)) = graph.input(index, 1).map(|tensor| tensor.source) else {
-                    return Err(self.missing(format!("node `{}` has no weights", node.name())));
-                };
+                let weight = self.weight(index)?;
                 let (x, bias) = (self.input(index, 0)?, self.optional(index, 2)?);
                 let rows = self.extent(out_tensor, groups);
                 if dynamic
@@ -307,7 +321,7 @@ impl Emit<'_, '_> {
                     && self.is_logits(out_tensor, out)
                     && let Some(weights) = self.weights.split(weight)?
                 {
-                    self.steps.push(Step::SplitLinear { x, weights, out });
+                    self.steps.push(Step::SplitLinear { x, weights, cap: None, out });
                     return Ok(());
                 }
                 if dynamic {

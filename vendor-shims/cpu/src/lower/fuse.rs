@@ -1,29 +1,36 @@
-//! Pairs of nodes that become one step: a function and the product that alone reads it, a norm and the sum that alone reads it.
+//! Pairs of nodes that become one step: a function and the product that alone reads it, a norm and the sum that alone reads it, a head in two
+//! parts and the cap of its logits.
+
+use shardwright_shim_abi::WeightView;
+use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
 
 use super::graph::{Graph, Source};
 use super::recognise::Operation;
 use super::rows::Rows;
+use crate::error::CpuError;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
 use crate::kernels::encoding::Encoding;
 
 /// What a node takes over from another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Taken {
     /// The node that is computed with it.
     pub node: usize,
-    /// The operand of the taking node that the other one does not give.
-    pub other: u32,
+    /// The operand of the taking node that the other one does not give; of [`Fusion::Capped`] there is none.
+    pub other: Option<u32>,
     /// What it is.
     pub what: Fusion,
 }
 
 /// What two nodes are together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fusion {
     /// `f(gate) · up`
     Gated(Gate),
     /// `residual + norm(x)`
     Residual,
+    /// `cap · tanh(logits / cap)`
+    Capped(f32),
 }
 
 /// The pairs of an entry.
@@ -35,8 +42,13 @@ pub struct Fused {
     pub taken: Vec<Option<usize>>,
 }
 
-/// Finds the pairs among live operations.
-pub fn pairs(graph: &Graph<'_>, operations: &[Option<Operation>], rows: &Rows) -> Fused {
+/// Finds the pairs among live operations. Of a node's weights `splits` says whether they come in two parts.
+pub fn pairs<'a>(
+    graph: &Graph<'a>,
+    operations: &[Option<Operation>],
+    rows: &Rows,
+    mut splits: impl FnMut(WeightView<'a>) -> Result<bool, CpuError>,
+) -> Result<Fused, CpuError> {
     let mut readers = vec![0usize; graph.tensors.len()];
     for (node, _) in graph.nodes.iter().zip(operations).filter(|(_, operation)| operation.is_some()) {
         node.inputs().flatten().for_each(|input| readers[input as usize] += 1);
@@ -51,8 +63,22 @@ pub fn pairs(graph: &Graph<'_>, operations: &[Option<Operation>], rows: &Rows) -
     }
     let mut fused = Fused { takes: vec![None; operations.len()], taken: vec![None; operations.len()] };
     for (index, operation) in operations.iter().enumerate() {
-        let Some(Operation::Binary(kind)) = operation else { continue };
         let node = graph.nodes[index];
+        if let Some(Operation::Unary(Unary::Softcap(cap))) = operation
+            && let (Some(inner), Some(&output)) = (node.optional_input(0), node.outputs().first())
+            && let Source::Node(number) = graph.tensors[inner as usize].source
+            && matches!(operations[number], Some(Operation::Linear { dynamic: true }))
+            && graph.nodes[number].optional_input(2).is_none()
+            && readers[inner as usize] == 1
+            && graph.tensors[inner as usize].encoding.is_some_and(|encoding: Encoding| encoding.is_direct())
+            && leaves_as_logits(graph, output, readers[output as usize])
+            && let Some(Source::Constant(weight)) = graph.input(number, 1).map(|tensor| tensor.source)
+            && splits(weight)?
+        {
+            fused.takes[index] = Some(Taken { node: number, other: None, what: Fusion::Capped(*cap) });
+            fused.taken[number] = Some(index);
+        }
+        let Some(Operation::Binary(kind)) = operation else { continue };
         let (Some(a), Some(b), Some(&output)) =
             (node.optional_input(0), node.optional_input(1), node.outputs().first())
         else {
@@ -77,11 +103,20 @@ pub fn pairs(graph: &Graph<'_>, operations: &[Option<Operation>], rows: &Rows) -
                 && inner_of.encoding.is_some_and(|encoding: Encoding| encoding.is_direct());
             let unchanged = updates[number] == updates[index];
             if alike && same_rows && hidden && unchanged && other != inner {
-                fused.takes[index] = Some(Taken { node: number, other, what });
+                fused.takes[index] = Some(Taken { node: number, other: Some(other), what });
                 fused.taken[number] = Some(index);
                 break;
             }
         }
     }
-    fused
+    Ok(fused)
+}
+
+/// Whether a tensor with so many readers is logits and nothing else: they leave as they are, and nobody reads what a run may leave out.
+fn leaves_as_logits(graph: &Graph<'_>, tensor: u32, readers: usize) -> bool {
+    let mut ports = graph.entry.outputs().filter(|port| port.tensor() == tensor);
+    let leaves = ports.next().is_some_and(|port| port.role() == SW_ROLE_LOGITS);
+    leaves
+        && readers == 1
+        && graph.tensors[tensor as usize].encoding.is_some_and(|encoding| encoding.is_direct())
 }

@@ -199,15 +199,22 @@ impl<'a> Weights<'a> {
         Ok(PackedTiles { offset, kind, scales, inputs, outputs })
     }
 
-    /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it is one that can be split. Several rows take whole bytes, and
-    /// nothing lies here twice.
-    pub fn split(&mut self, weight: WeightView<'a>) -> Result<Option<PackedSplit>, CpuError> {
+    /// Whether a matrix `[outputs, inputs]` of signed bytes is one that can be split. Several rows take whole bytes, and nothing lies here
+    /// twice.
+    pub fn splits(&mut self, weight: WeightView<'a>) -> Result<bool, CpuError> {
         let constant = self.complete(weight)?;
-        let &[outputs, inputs] = weight.shape() else { return Ok(None) };
+        let &[_, inputs] = weight.shape() else { return Ok(false) };
         let whole = !matches!(constant.scaling(), Some(Scaling::Block { .. }));
-        if constant.integers() != Ok(IntegerType::I8) || !whole || !self.single || !Split::takes(inputs) {
+        Ok(constant.integers() == Ok(IntegerType::I8) && whole && self.single && Split::takes(inputs))
+    }
+
+    /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it [can be split](Weights::splits).
+    pub fn split(&mut self, weight: WeightView<'a>) -> Result<Option<PackedSplit>, CpuError> {
+        let &[outputs, inputs] = weight.shape() else { return Ok(None) };
+        if !self.splits(weight)? {
             return Ok(None);
         }
+        let constant = self.complete(weight)?;
         let weight = weight.identity();
         let PackedScales::PerOutput { offset: scales } = self.scales(weight, constant, inputs, outputs)?
         else {

@@ -267,7 +267,7 @@ coded_enum!(Step {
     16 => Encode { x, count, target },
     17 => Nearest { encoding, count, values },
     18 => Gated { kind, gate, up, count, out },
-    19 => SplitLinear { x, weights, out },
+    19 => SplitLinear { x, weights, cap, out },
 });
 
 /// The program's bytes; equal programs give equal bytes.

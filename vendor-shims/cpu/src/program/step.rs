@@ -237,6 +237,8 @@ pub enum Step {
         x: Operand,
         /// Packed `[outputs, inputs]`.
         weights: PackedSplit,
+        /// Makes `cap · tanh(result / cap)` of every result.
+        cap: Option<f32>,
         /// `[outputs]`
         out: Operand,
     },

@@ -89,13 +89,16 @@ pub fn encoded_sample() -> Builder {
     b
 }
 
-/// A head in two parts.
-pub fn head() -> Builder {
+/// A head in two parts, whose logits may be capped.
+pub fn head(cap: Option<f32>) -> Builder {
     let (rows, inputs) = (40, 128);
     let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
     let x = b.input("x", SW_ROLE_HIDDEN, &[1, inputs]);
     let w = b.constant(&bytes("head", rows, inputs));
-    let logits = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[1, rows], vec![]);
+    let mut logits = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[1, rows], vec![]);
+    if let Some(cap) = cap {
+        logits = b.unary(SW_OP_SOFTCAP, logits, vec![Attribute::Float("cap", cap.into())]);
+    }
     b.output("logits", SW_ROLE_LOGITS, logits);
     b
 }
@@ -163,7 +166,8 @@ pub fn artefacts() -> Vec<(&'static str, Region)> {
         ("f32", floats()),
         ("w8-dynamic", dynamic(bytes)),
         ("w4-block32", dynamic(halves)),
-        ("split-head", head()),
+        ("split-head", head(None)),
+        ("capped-head", head(Some(30.0))),
         ("attention-state", sample()),
         ("encoded", encoded_sample()),
     ]

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::tile::{AHEAD, FEWER_STREAMS, STREAMS, value};
 use super::{Geometry, bytes_of, integers_of, quantise_rows};
+use crate::kernels::math::softcap;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::dot::{Dot, DotLevel, THIRDS, VECTOR, dispatch_dot};
 use crate::simd::{LANES, Level, Registers, Simd};
@@ -151,7 +152,7 @@ pub fn scratch_values(inputs: usize, threads: usize) -> Option<usize> {
 }
 
 /// Writes `out[n]` of a row `x [inputs]`, quantised as [`quantise_rows`] does; every result is `sum · (row scale · weight scale)` in f64,
-/// rounded once.
+/// rounded once, and with a `cap`, which is finite and above zero, [`softcap`] of that.
 ///
 /// Where only the `largest` so many are wanted, those are written, of equal ones those of lower index, and [`f32::MIN`] for all others;
 /// which they are depends on nothing but the operands.
@@ -165,6 +166,7 @@ pub fn split_linear(
     pool: &Pool,
     x: &[f32],
     split: Split<'_>,
+    cap: Option<f32>,
     largest: Option<NonZeroUsize>,
     scratch: &mut [f32],
     out: &mut [f32],
@@ -178,7 +180,7 @@ pub fn split_linear(
     let (q, lists) = (bytes_of(q), integers_of(lists));
     let (mut sum, mut scale) = ([0], [0.0]);
     quantise_rows(level, pool, x, Geometry::new(inputs, None), 1, q, &mut sum, &mut scale);
-    let row = Row { split, q: &q[..inputs], sum: sum[0], scale: scale[0] };
+    let row = Row { split, q: &q[..inputs], sum: sum[0], scale: scale[0], cap };
     let tasks = outputs.div_ceil(CHUNK);
     let out = SharedOutput::new(&mut out[..outputs]);
     let run = |body: &(dyn Fn(usize, usize) + Sync)| match pool.worth((outputs * inputs) as u64 / 4) {
@@ -226,6 +228,7 @@ struct Row<'a> {
     /// `Σ q`
     sum: i32,
     scale: f32,
+    cap: Option<f32>,
 }
 
 impl Row<'_> {
@@ -303,7 +306,7 @@ impl Row<'_> {
         N
     }
 
-    /// The result of an output, whose sum of first parts is known; what lies `ahead` is fetched.
+    /// The result of an output before it is capped, whose sum of first parts is known; what lies `ahead` is fetched.
     #[inline(always)]
     fn result<D: Dot>(&self, d: D, output: usize, high: f32, ahead: usize) -> f32 {
         let bytes = row_bytes(self.split.inputs);
@@ -321,6 +324,32 @@ impl Row<'_> {
         let low = d.total(d.add(sums[0], sums[1]));
         let sum = 8 * i64::from(high as i32) + i64::from(low);
         value(sum as f64, f64::from(self.scale), self.split.scales[output], 0.0)
+    }
+
+    /// Caps results in their places.
+    #[inline(always)]
+    fn cap<D: Dot>(&self, d: D, results: &mut [f32]) {
+        let f = d.values();
+        let Some(cap) = self.cap else { return };
+        for results in results.chunks_mut(LANES) {
+            let count = results.len();
+            // SAFETY: so many values.
+            unsafe {
+                let values = f.load_partial(results.as_ptr(), count);
+                f.store_partial(results.as_mut_ptr(), count, softcap(f, values, cap));
+            }
+        }
+    }
+
+    /// A value below which no result is `least` when it is capped, nor more.
+    fn below(&self, least: f32) -> f32 {
+        let Some(cap) = self.cap else { return least };
+        let cap = f64::from(cap);
+        let part = f64::from(least) / cap;
+        // `softcap` is within 5e-7 of what it is the approximation of: 3 ulp of tanh, a quotient and a product. Quotients too small to have
+        // all their digits are off by far less than the least normal number.
+        let part = (part - 2e-6 * part.abs()).max(-1.0);
+        (cap * part.atanh() - f64::from(f32::MIN_POSITIVE) * cap.max(1.0)) as f32
     }
 }
 
@@ -348,6 +377,7 @@ fn complete<D: Dot>(d: D, row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>
             }
         }
     }
+    row.cap(d, held);
 }
 
 /// What the tasks of a search share.
@@ -357,7 +387,7 @@ struct Search<'a> {
     middle: f32,
     /// What a step of spread is worth: `‖q‖` times it, rounded up.
     length: f32,
-    /// [`key`] of a value that as many exact results as are wanted reach.
+    /// [`key`] of a value: what is below it is not among the largest. As many exact results as are wanted are known to be no less.
     bar: &'a AtomicU32,
 }
 
@@ -489,10 +519,13 @@ fn search<D: Dot>(
 /// Finds the exact result of an output. No closure: those are compiled without the instructions of who calls them.
 #[inline(always)]
 fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &mut Best<'_>) {
-    if let Some(bar) = best.add(shared.row.result(d, output, high, 0), output as u32)
-        && bar > shared.bar.load(Ordering::Relaxed)
-    {
-        shared.bar.fetch_max(bar, Ordering::Relaxed);
+    let mut result = [shared.row.result(d, output, high, 0)];
+    shared.row.cap(d, &mut result);
+    if let Some(last) = best.add(result[0], output as u32) {
+        let bar = key(shared.row.below(value_of(last)));
+        if bar > shared.bar.load(Ordering::Relaxed) {
+            shared.bar.fetch_max(bar, Ordering::Relaxed);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::simd::Scalar;
 
 struct Packed {
     raw: Vec<i8>,
@@ -38,23 +39,24 @@ impl Packed {
     }
 
     /// By the definition.
-    fn results(&self, x: &[f32]) -> Vec<f32> {
+    fn results(&self, x: &[f32], cap: Option<f32>) -> Vec<f32> {
         let largest = x.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
         let scale = largest * (1.0 / 127.0);
         let q: Vec<i64> = x.iter().map(|value| (value / scale).round_ties_even() as i64).collect();
         let result = |(row, held): (&[i8], &f32)| {
             let sum: i64 = q.iter().zip(row).map(|(q, w)| q * i64::from(*w)).sum();
-            (sum as f64 * (f64::from(scale) * f64::from(*held)) + 0.0) as f32
+            let result = (sum as f64 * (f64::from(scale) * f64::from(*held)) + 0.0) as f32;
+            cap.map_or(result, |cap| softcap(Scalar, [result; LANES], cap)[0])
         };
         self.raw.chunks(self.inputs).zip(&self.scales).map(result).collect()
     }
 
-    fn run(&self, dot: DotLevel, threads: usize, x: &[f32], largest: usize) -> Vec<f32> {
+    fn run(&self, dot: DotLevel, threads: usize, x: &[f32], cap: Option<f32>, largest: usize) -> Vec<f32> {
         let pool = Pool::eager(threads);
         let mut scratch = vec![f32::NAN; scratch_values(self.inputs, threads).expect("small")];
         let mut out = vec![f32::NAN; self.outputs];
         let largest = NonZeroUsize::new(largest);
-        split_linear(Level::detect(), dot, &pool, x, self.split(), largest, &mut scratch, &mut out);
+        split_linear(Level::detect(), dot, &pool, x, self.split(), cap, largest, &mut scratch, &mut out);
         out
     }
 }
@@ -119,6 +121,8 @@ proptest! {
     fn results_are_the_definitions_and_the_largest_are_found(
         kind in 0u8..4, steps in 1usize..8, outputs in 1usize..2500,
         wanted in prop::sample::select(vec![1usize, 2, 7, 64, MOST]), tiny: bool, seed: u64,
+        // Of the last all results are as good as equal, and many are.
+        cap in prop::sample::select(vec![None, Some(30.0f32), Some(1.0), Some(0.01), Some(1e-30), Some(f32::MAX)]),
     ) {
         let inputs = steps * STEP;
         let mut packed = packed(kind, inputs, outputs, seed);
@@ -129,12 +133,12 @@ proptest! {
             packed.scales.iter_mut().for_each(|scale| *scale *= 1e-11);
             x.iter_mut().for_each(|x| *x *= 1e-31);
         }
-        let expected = packed.results(&x);
+        let expected = packed.results(&x, cap);
         for dot in DotLevel::available() {
             for threads in [1, 3] {
-                let all = packed.run(dot, threads, &x, 0);
+                let all = packed.run(dot, threads, &x, cap, 0);
                 prop_assert_eq!(bits(&all), bits(&expected), "{} with {} threads", dot.name(), threads);
-                let some = packed.run(dot, threads, &x, wanted);
+                let some = packed.run(dot, threads, &x, cap, wanted);
                 let left = if wanted < outputs { largest_of(&expected, wanted) } else { expected.clone() };
                 prop_assert_eq!(bits(&some), bits(&left), "{} of {}, {}", wanted, outputs, dot.name());
             }
@@ -158,11 +162,11 @@ fn rows_whose_second_halves_decide_are_found() {
         }));
     }
     let packed = Packed::new(raw, vec![0.01; 1500], inputs);
-    let expected = packed.results(&x);
+    let expected = packed.results(&x, None);
     let most = expected.iter().copied().fold(f32::MIN, f32::max);
     assert_eq!(expected[1234], most);
     for dot in DotLevel::available() {
-        assert_eq!(bits(&packed.run(dot, 2, &x, 1)), bits(&largest_of(&expected, 1)), "{}", dot.name());
+        assert_eq!(bits(&packed.run(dot, 2, &x, None, 1)), bits(&largest_of(&expected, 1)), "{}", dot.name());
     }
 }
 
@@ -170,11 +174,13 @@ fn rows_whose_second_halves_decide_are_found() {
 fn a_row_of_zeros_and_one_of_no_numbers() {
     let packed = packed(0, STEP, 300, 9);
     for dot in DotLevel::available() {
-        let zeros = packed.run(dot, 2, &[0.0; STEP], 3);
+        let zeros = packed.run(dot, 2, &[0.0; STEP], None, 3);
         assert_eq!(bits(&zeros), bits(&largest_of(&[0.0; 300], 3)));
         let mut x = [1.0; STEP];
         x[7] = f32::NAN;
-        assert!(packed.run(dot, 2, &x, 3).iter().all(|value| value.is_nan()));
+        for cap in [None, Some(30.0)] {
+            assert!(packed.run(dot, 2, &x, cap, 3).iter().all(|value| value.is_nan()));
+        }
     }
 }
 
@@ -187,6 +193,34 @@ fn a_bound_is_never_below_what_it_bounds() {
         let held = [[part % 4 * 0x55; 32].as_slice(), &[part / 4 * 0xff; 16]].concat();
         assert_eq!(low.as_slice(), [held.as_slice(), &held].concat());
     }
+}
+
+/// No value below what is given reaches the least result that counts, and not much is given away.
+#[test]
+fn a_cap_leaves_the_order_of_results() {
+    let packed = packed(0, STEP, 1, 3);
+    let q = [0; STEP];
+    let capped = |value: f32, cap: f32| softcap(Scalar, [value; LANES], cap)[0];
+    for cap in [30.0f32, 1.0, 1e-20, 1e20] {
+        let row = Row { split: packed.split(), q: &q, sum: 0, scale: 1.0, cap: Some(cap) };
+        for part in [
+            -20.0f32, -9.0, -3.0, -1.0, -0.1, -1e-12, 0.0, 1e-12, 1e-5, 0.3, 0.62, 0.63, 1.0, 4.0, 8.0, 9.0,
+            20.0,
+        ] {
+            let least = capped(part * cap, cap);
+            let below = row.below(least);
+            assert!(below <= part * cap, "{below} for {part} of {cap}");
+            let near = part * cap - 1e-3 * (part * cap).abs() - 2.0 * f32::MIN_POSITIVE * cap.max(1.0);
+            assert!(part.abs() > 3.0 || below >= near, "{below} for {part} of {cap}");
+            // Where the least is as low as results can be, none is left out.
+            for back in [1e-7, 1e-6, 1e-3, 1.0].into_iter().filter(|_| below.is_finite()) {
+                let value = below.next_down() - back * below.abs();
+                assert!(capped(value, cap) < least, "{value} below {below} for {least}");
+            }
+        }
+    }
+    let row = Row { split: packed.split(), q: &q, sum: 0, scale: 1.0, cap: None };
+    assert_eq!(row.below(3.5), 3.5);
 }
 
 #[test]
