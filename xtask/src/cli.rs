@@ -1,70 +1,168 @@
-//! The command line of `cargo xtask`.
+//! The command line of `cargo xtask`. Read by hand on `lexopt`: this program is built before everything else, with
+//! features of its own, so a larger parser would be compiled a second time for it.
 
 use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
+use lexopt::prelude::*;
 
-/// `cargo xtask …`
-#[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    about = "Set up, build, try, test and measure Shardwright"
-)]
-pub struct Arguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
+use crate::error::Error;
+
+/// What `cargo xtask --help` prints.
+pub const HELP: &str = "\
+Set up, build, try, test and measure Shardwright
+
+Usage: cargo xtask <COMMAND>
+
+Commands:
+  setup               Prepare a fresh machine: the WebAssembly target of the pinned toolchain, a check of the C compiler
+  build [--release]   Build the program, every shim and every planner, and lay them out beside the program
+  run [ARGS…]         Build (release), then run `shardwright ARGS`
+  demo                Plan and run the demo model, cut for a phone and emulated on the CPU
+  test [--ci] [NAME…] Set up, build and run every test of the workspace, or those whose name contains one of the
+                      names; --ci fails when anything had to be skipped
+  bench [NAME…]       Measure (release) all benches, or those whose name contains one of the names;
+                      `peers` and after it models: the CPU engine beside others, in pairs; `growth`: how its work grows
+  aarch64             Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none
+  vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
+  vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
+  help                Print this
+";
 
 /// The commands.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Prepare a fresh machine: the WebAssembly target of the pinned toolchain, a check of the C compiler
+    /// Print the help.
+    Help,
+    /// Prepare a fresh machine.
     Setup,
-    /// Build the program, every shim and every planner, and lay them out beside the program
+    /// Build and lay out.
     Build {
-        /// Build with the release profile
-        #[arg(long)]
+        /// With the release profile.
         release: bool,
     },
-    /// Build (release), then run `shardwright ARGS`
-    #[command(disable_help_flag = true)]
+    /// Build (release), then run `shardwright` with the arguments as they are.
     Run {
-        /// Handed to `shardwright` as they are
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        /// The arguments.
         arguments: Vec<OsString>,
     },
-    /// Plan and run the demo model, cut for a phone and emulated on the CPU
+    /// The demo.
     Demo,
-    /// Set up, build and run every test of the workspace
+    /// Every test, or some.
     Test {
-        /// Fail when anything had to be skipped
-        #[arg(long)]
+        /// Fail when anything had to be skipped.
         ci: bool,
-        /// Only tests whose name contains one of these
+        /// Only tests whose name contains one of these.
         filters: Vec<String>,
     },
-    /// Measure planning, shard boundaries, tokenizer and generation (release)
+    /// The benches.
     Bench {
-        /// Only benches whose name contains one of these; `peers`, and after it models: the CPU engine beside llama.cpp, in pairs
+        /// Only benches whose name contains one of these.
         filters: Vec<String>,
     },
-    /// Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none
+    /// The kernels' tests for 64-bit ARM.
     Aarch64,
-    /// Fetch what a vendor publishes into the user's cache folder, and print where it is
+    /// Fetch what a vendor publishes, and print where it is.
     Vendor {
         /// Whose.
-        #[command(subcommand)]
         what: Vendor,
     },
 }
 
 /// What can be fetched.
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vendor {
-    /// Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
+    /// Qualcomm's compiler and simulator.
     Qnn,
-    /// Google's compiler plugin for MediaTek's chips and the tool that drives it, for x86-64 Linux, with pip, from the wheel ai-edge-litert
+    /// Google's client of MediaTek's library.
     Litert,
+}
+
+/// Reads the arguments after the program's name.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, Error> {
+    read(lexopt::Parser::from_args(arguments)).map_err(|error| Error::Usage(error.to_string()))
+}
+
+fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
+    let name = match parser.next()? {
+        None | Some(Short('h') | Long("help")) => return Ok(Command::Help),
+        Some(Value(name)) => name.string()?,
+        Some(other) => return Err(other.unexpected()),
+    };
+    // Whatever follows is the other program's, `--help` too.
+    if name == "run" {
+        let arguments = parser.raw_args()?.collect();
+        return Ok(Command::Run { arguments });
+    }
+    let mut flag = None;
+    let mut words = Vec::new();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Long("release") if name == "build" => flag = Some(()),
+            Long("ci") if name == "test" => flag = Some(()),
+            Value(word) if ["test", "bench", "vendor"].contains(&name.as_str()) => words.push(word.string()?),
+            other => return Err(other.unexpected()),
+        }
+    }
+    let flag = flag.is_some();
+    Ok(match name.as_str() {
+        "help" => Command::Help,
+        "setup" => Command::Setup,
+        "build" => Command::Build { release: flag },
+        "demo" => Command::Demo,
+        "test" => Command::Test { ci: flag, filters: words },
+        "bench" => Command::Bench { filters: words },
+        "aarch64" => Command::Aarch64,
+        "vendor" => match words.as_slice() {
+            [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },
+            [word] if word == "litert" => Command::Vendor { what: Vendor::Litert },
+            _ => return Err("`vendor` takes one word, `qnn` or `litert`".into()),
+        },
+        _ => return Err(format!("there is no command `{name}`").into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn commands_are_read_as_typed() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for (line, command) in [
+            ("", Command::Help),
+            ("--help", Command::Help),
+            ("test --help", Command::Help),
+            ("build", Command::Build { release: false }),
+            ("build --release", Command::Build { release: true }),
+            ("demo", Command::Demo),
+            ("test --ci cli_run softcap", Command::Test { ci: true, filters: words("cli_run softcap") }),
+            ("bench peers 270m", Command::Bench { filters: words("peers 270m") }),
+            ("vendor litert", Command::Vendor { what: Vendor::Litert }),
+        ] {
+            assert_eq!(parsed(line), Ok(command), "{line}");
+        }
+        let run = Command::Run { arguments: ["plan", "demo-model", "--help"].map(OsString::from).into() };
+        assert_eq!(parsed("run plan demo-model --help"), Ok(run));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (line, named) in [
+            ("demmo", "demmo"),
+            ("demo --release", "--release"),
+            ("build --ci", "--ci"),
+            ("setup now", "now"),
+            ("vendor", "litert"),
+            ("vendor qnn litert", "litert"),
+            ("--quiet", "--quiet"),
+        ] {
+            let error = parsed(line).expect_err(line);
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
 }

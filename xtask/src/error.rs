@@ -1,13 +1,16 @@
-//! What can go wrong, and what would help.
+//! What can go wrong, and what would help. Written out rather than derived: the macro and what parses for it would be
+//! compiled a second time for this program, which is built before everything else.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 /// A failed command of `cargo xtask`.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum Error {
+    /// The command line cannot be followed.
+    Usage(String),
     /// A program could not be started at all.
-    #[error("cannot start `{program}`: {source}")]
     NotStarted {
         /// The program's name.
         program: String,
@@ -17,7 +20,6 @@ pub enum Error {
         source: io::Error,
     },
     /// A program ran and failed; its own messages came before this one.
-    #[error("`{command}` failed: {status}")]
     Failed {
         /// The command line as it was printed.
         command: String,
@@ -27,7 +29,6 @@ pub enum Error {
         status: String,
     },
     /// A file could not be read or written.
-    #[error("{path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
@@ -35,7 +36,6 @@ pub enum Error {
         source: io::Error,
     },
     /// A file of the workspace does not say what is expected of it.
-    #[error("{path}: {problem}")]
     Unexpected {
         /// The file.
         path: PathBuf,
@@ -43,7 +43,6 @@ pub enum Error {
         problem: String,
     },
     /// `cargo metadata` or `rustup` answered with something unreadable.
-    #[error("`{command}` answered with something unreadable: {problem}")]
     Answer {
         /// The command line.
         command: String,
@@ -51,7 +50,6 @@ pub enum Error {
         problem: String,
     },
     /// An environment variable says something that cannot be followed.
-    #[error("{name} is {value:?}, and {expected} is expected")]
     Variable {
         /// The variable.
         name: &'static str,
@@ -61,7 +59,6 @@ pub enum Error {
         expected: &'static str,
     },
     /// Tests failed.
-    #[error("{failed} of {all} tests failed")]
     TestsFailed {
         /// How many.
         failed: u64,
@@ -69,7 +66,6 @@ pub enum Error {
         all: u64,
     },
     /// Something that is fetched does not run on this machine.
-    #[error("{what} does not run here: {problem}")]
     NotForThisMachine {
         /// What was asked for.
         what: &'static str,
@@ -77,7 +73,6 @@ pub enum Error {
         problem: String,
     },
     /// A program that fetches something failed; its own messages came before this one.
-    #[error("{what} could not be fetched: {with} ended with {status}")]
     NotFetched {
         /// What was asked for.
         what: String,
@@ -87,17 +82,47 @@ pub enum Error {
         status: String,
     },
     /// There is no place for what is fetched.
-    #[error("there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path")]
     NoCacheFolder,
     /// Something was skipped where nothing may be.
-    #[error("{0} checks were skipped, and with --ci none may be")]
     Skipped(usize),
 }
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(problem) => write!(formatter, "{problem}"),
+            Self::NotStarted { program, source, .. } => write!(formatter, "cannot start `{program}`: {source}"),
+            Self::Failed { command, status, .. } => write!(formatter, "`{command}` failed: {status}"),
+            Self::File { path, source } => write!(formatter, "{}: {source}", path.display()),
+            Self::Unexpected { path, problem } => write!(formatter, "{}: {problem}", path.display()),
+            Self::Answer { command, problem } => {
+                write!(formatter, "`{command}` answered with something unreadable: {problem}")
+            }
+            Self::Variable { name, value, expected } => {
+                write!(formatter, "{name} is {value:?}, and {expected} is expected")
+            }
+            Self::TestsFailed { failed, all } => write!(formatter, "{failed} of {all} tests failed"),
+            Self::NotForThisMachine { what, problem } => write!(formatter, "{what} does not run here: {problem}"),
+            Self::NotFetched { what, with, status } => {
+                write!(formatter, "{what} could not be fetched: {with} ended with {status}")
+            }
+            Self::NoCacheFolder => {
+                write!(formatter, "there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path")
+            }
+            Self::Skipped(checks) => {
+                write!(formatter, "{checks} checks were skipped, and with --ci none may be")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
 
 impl Error {
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<&str> {
         match self {
+            Self::Usage(_) => Some("`cargo xtask --help` lists the commands"),
             Self::NotStarted { help, .. } => *help,
             Self::Skipped(_) => Some("each `SKIPPED:` line above names what to install"),
             Self::NotForThisMachine { .. } => Some(
@@ -118,6 +143,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed { code, .. } => *code,
+            Self::Usage(_) => 2,
             _ => 1,
         }
     }

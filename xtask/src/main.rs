@@ -23,15 +23,13 @@ mod workspace;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::build::Scope;
-use crate::cli::{Arguments, Command, Vendor};
+use crate::cli::{Command, Vendor};
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 
 fn main() -> ExitCode {
-    match dispatch(Arguments::parse()) {
+    match cli::parse(std::env::args_os().skip(1)).and_then(dispatch) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -43,9 +41,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(arguments: Arguments) -> Result<(), Error> {
+fn dispatch(command: Command) -> Result<(), Error> {
+    if command == Command::Help {
+        print!("{}", cli::HELP);
+        return Ok(());
+    }
     let workspace = Workspace::locate()?;
-    match arguments.command {
+    match command {
+        Command::Help => Ok(()),
         Command::Setup => setup::prepare(&workspace),
         Command::Build { release } => {
             setup::prepare(&workspace)?;

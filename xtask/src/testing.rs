@@ -1,7 +1,13 @@
-//! `cargo xtask test`: set-up, builds, then every test of the workspace, doc tests included, and one line of sums.
+//! `cargo xtask test`: set-up, builds, then every test of the workspace, doc tests included; then how long each test
+//! program ran, slowest first, and one line of sums.
+
+mod durations;
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use durations::Durations;
 
 use crate::build::Scope;
 use crate::error::Error;
@@ -58,7 +64,9 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         eprintln!("{line}");
         skipped.push(line);
     }
+    let started = Instant::now();
     build::build(workspace, Profile::Dev, Scope::Tests)?;
+    let compiling = started.elapsed();
 
     let mut command = workspace.cargo();
     command.args(["test", "--no-fail-fast"]).args(build::WORKSPACE);
@@ -72,16 +80,28 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         }
     }
     process::announce(&command);
-    // stdout alone: it carries the harness's result lines. Cargo's own progress on stderr stays a terminal's.
-    let mut child =
-        command.stdout(Stdio::piped()).spawn().map_err(|source| process::not_started(&command, source))?;
+    // stdout carries the harness's result lines, stderr cargo's word of which program it starts.
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|source| process::not_started(&command, source))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let mut sums = Sums::default();
-    if let Some(stdout) = child.stdout.take() {
-        relay(stdout, &mut io::stdout(), &mut sums, &mut skipped);
-    }
+    let mut durations = Durations::default();
+    std::thread::scope(|scope| {
+        if let Some(stderr) = stderr {
+            scope.spawn(|| {
+                each_line(stderr, &mut io::stderr(), |text| durations.line(text, Instant::now()));
+            });
+        }
+        if let Some(stdout) = stdout {
+            relay(stdout, &mut io::stdout(), &mut sums, &mut skipped);
+        }
+    });
     let status = child.wait().map_err(|source| process::not_started(&command, source))?;
 
-    eprintln!();
+    eprintln!("\n{}", durations.report(compiling, Instant::now()));
     for line in &skipped {
         eprintln!("{line}");
     }
@@ -99,15 +119,21 @@ fn nothing_skipped(strict: bool, skipped: &[String]) -> Result<(), Error> {
 /// Passes the harness's output on and reads the sums from it. A reader of this program's output that went away does
 /// not stop the tests.
 fn relay(stdout: impl io::Read, onto: &mut impl Write, sums: &mut Sums, skipped: &mut Vec<String>) {
-    let mut reader = BufReader::new(stdout);
-    let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        let _ = onto.write_all(&line);
-        let text = without_colours(&String::from_utf8_lossy(&line));
-        sums.add(&text);
+    each_line(stdout, onto, |text| {
+        sums.add(text);
         if text.starts_with(SKIPPED) {
             skipped.push(text.trim_end().to_owned());
         }
+    });
+}
+
+/// Passes every line on as it came and shows it without its colours.
+fn each_line(from: impl io::Read, onto: &mut impl Write, mut see: impl FnMut(&str)) {
+    let mut reader = BufReader::new(from);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        let _ = onto.write_all(&line);
+        see(&without_colours(&String::from_utf8_lossy(&line)));
         line.clear();
     }
 }

@@ -1,6 +1,6 @@
 //! The C interface of the vendor's libraries, declared by hand: sizes, offsets and numbers as they were found at the interface, no header's text.
 //!
-//! Everything here is for LP64 little-endian (x86-64, aarch64). `tests/layout.rs` holds every struct to its size and offsets.
+//! Everything here is for LP64 little-endian (x86-64, aarch64). `tests/lowering/layout.rs` holds every struct to its size and offsets.
 //! Structs the library hands out are read through pointers and never constructed, so they may be longer than declared.
 
 mod config;

@@ -1,12 +1,15 @@
 //! Entries as graphs of the compiler: what is taken and what not, what a graph looks like, and whether the vendor's library computes what
 //! the contract says.
 
+mod compiler_refusals;
 mod estimates;
 mod halves;
 mod layers;
+mod layout;
 mod odd;
 mod operations;
 mod refusals;
+mod search;
 mod shapes;
 mod tables;
 mod vendor;

@@ -1,0 +1,9 @@
+//! Requests, the planner sandbox, sessions of planning, and a host without a compiler.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod request;
+mod runtime_only;
+mod sandbox;
+mod session;

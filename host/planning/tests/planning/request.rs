@@ -1,0 +1,105 @@
+//! Requests that make no sense, each refused in words that name the place.
+
+use shardwright_graph::target::{Flag, FlagSchema, FlagType, Provenance, TimeCost, WeightFormat, WeightRole};
+use shardwright_planning::request::{Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps};
+
+use crate::common::request;
+
+type Change = fn(&mut Request);
+
+const CASES: &[(&str, Change)] = &[
+    ("TooMany", |request| request.costs = vec![request.costs[0].clone(); caps::COSTS + 1]),
+    ("TooMany", |request| {
+        if let Body::Layers(layers) = &mut request.model.components[1].body {
+            *layers = vec![layers[0].clone(); caps::LAYERS + 1];
+        }
+    }),
+    ("Empty", |request| request.targets.clear()),
+    ("Empty", |request| request.costs.clear()),
+    ("Empty", |request| request.model.components[1].body = Body::Layers(vec![])),
+    ("Index", |request| request.model.components[0].body = Body::Whole(99)),
+    ("Index", |request| {
+        if let Body::Layers(layers) = &mut request.model.components[1].body {
+            layers[2].kind = 99;
+        }
+    }),
+    ("Index", |request| request.costs[0].kind = 3),
+    ("Index", |request| request.costs[0].target = 2),
+    ("Index", |request| request.costs[0].formats = 1),
+    ("Index", |request| request.sensitivities = vec![sensitivity(3, 0)]),
+    ("Index", |request| request.sensitivities = vec![sensitivity(1, 4)]),
+    ("Repeated", |request| request.model.components[2].name = "embed".to_owned()),
+    ("Repeated", |request| request.model.components[1].inputs = vec!["hidden".to_owned(); 2]),
+    ("Repeated", |request| request.targets[1].target.name = "npu".to_owned()),
+    ("Repeated", |request| request.entries.push(request.entries[0])),
+    ("Repeated", |request| request.costs.push(request.costs[0].clone())),
+    ("Repeated", |request| request.sensitivities = vec![sensitivity(1, 0); 2]),
+    ("Repeated", |request| {
+        request.options = vec![PlannerOption { name: "balance".to_owned(), value: String::new() }; 2];
+    }),
+    ("Donor", |request| donor(request, 1, 1)),
+    ("Donor", |request| donor(request, 1, 3)),
+    ("Donor", |request| {
+        donor(request, 1, 0);
+        donor(request, 2, 1);
+    }),
+    ("Index", |request| softcap(request, 2, 9)),
+    ("Softcap", |request| softcap(request, 1, 0)),
+    ("Softcap", |request| softcap(request, 2, 1)),
+    ("Entries", |request| request.entries.push("encode_8".parse().unwrap())),
+    ("Entries", |request| request.model.max_context = 0),
+    ("Entries", |request| request.model.max_context = 256),
+    ("Entries", |request| request.entries.retain(|entry| entry.rows > 1)),
+    ("Entries", |request| request.costs[0].entry = "decode_7@512".parse().unwrap()),
+    ("Flag", |request| request.targets[0].recommended = vec![flag("opt", "3")]),
+    ("Flag", |request| {
+        request.targets[0].schema = vec![FlagSchema {
+            name: "opt".to_owned(),
+            values: FlagType::Integer { min: 0, max: 2 },
+            default: None,
+            description: String::new(),
+        }];
+        request.targets[0].recommended = vec![flag("opt", "3")];
+    }),
+];
+
+fn flag(name: &str, value: &str) -> Flag {
+    Flag { name: name.to_owned(), value: value.to_owned() }
+}
+
+fn sensitivity(component: u32, layer: u32) -> Sensitivity {
+    let (role, format) = (WeightRole::Head, WeightFormat::W8PerTensor);
+    Sensitivity { component, layer, role, format, per_mille: 1 }
+}
+
+fn softcap(request: &mut Request, component: usize, kind_without: u32) {
+    let runtime = TimeCost { microseconds: 1, provenance: Provenance::Modelled };
+    request.model.components[component].softcap = Some(Softcap { kind_without, runtime });
+}
+
+fn donor(request: &mut Request, reader: usize, donor: u32) {
+    if let Body::Layers(layers) = &mut request.model.components[1].body {
+        layers[reader].donor = Some(donor);
+        layers[reader].writes_state = false;
+    }
+}
+
+#[test]
+fn every_fault_of_a_request_is_found_and_named() {
+    request(4).validate().unwrap();
+    for (position, (expected, change)) in CASES.iter().enumerate() {
+        let mut request = request(4);
+        change(&mut request);
+        let fault: RequestFault = request.validate().expect_err(expected);
+        let name = format!("{fault:?}");
+        assert_eq!(name.split([' ', '{']).next(), Some(*expected), "case {position}: {fault}");
+    }
+}
+
+#[test]
+fn a_request_file_with_an_unknown_field_is_refused() {
+    let text = String::from_utf8(request(2).canonical_bytes()).unwrap();
+    assert!(serde_json::from_str::<Request>(&text).is_ok());
+    let unknown = text.replacen("\"model\"", "\"colour\":1,\"model\"", 1);
+    assert!(serde_json::from_str::<Request>(&unknown).is_err());
+}

@@ -1,0 +1,91 @@
+//! A host without a compiler: contains none, runs a signed pack under Pulley to the same plan, and refuses what it must.
+
+#![cfg(feature = "compiler")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use shardwright_planning::builtin;
+use shardwright_planning::pack::{self, SecretKey};
+use shardwright_planning::sandbox::{EngineKind, Sandbox};
+
+use crate::common::{cache, request, with_limit, workspace};
+
+const PACKAGE: &str = "shardwright-planning-runtime-only";
+
+fn cargo(arguments: &[&str]) -> Output {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // With these features alone something may be left that nothing uses.
+    Command::new(cargo).current_dir(workspace()).args(arguments).env("RUSTFLAGS", "-D warnings").output().unwrap()
+}
+
+fn lines(output: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(output).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_runtime_contains_no_compiler() {
+    let output =
+        cargo(&["tree", "--package", PACKAGE, "--edges", "normal,no-proc-macro", "--prefix", "none"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let crates = lines(&output.stdout);
+    assert!(crates.iter().any(|name| name.starts_with("wasmtime v")));
+    for forbidden in
+        ["cranelift-codegen", "wasmtime-internal-cranelift", "wit-component", "rayon", "shardwright-planner"]
+    {
+        let found = crates.iter().find(|name| name.starts_with(forbidden));
+        assert_eq!(found, None);
+    }
+}
+
+/// Builds the program with a target directory of its own: in the shared one, other packages' features would join in.
+fn program() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("runtime-only");
+    let target_folder = target.to_str().unwrap();
+    let output = cargo(&["build", "--profile", "plain", "--package", PACKAGE, "--target-dir", target_folder]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    target.join("plain").join(format!("{PACKAGE}{}", std::env::consts::EXE_SUFFIX))
+}
+
+#[test]
+fn a_runtime_only_host_runs_packs_and_nothing_else() {
+    let program = program();
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let key = SecretKey::from_seed([7; 32]);
+    let trusted = key.public().to_string();
+    let bytes = pack::write("generic", builtin::WASM, &key).unwrap();
+    let question = with_limit(request(12), "ops", 450);
+    let request = file("request.json", &question.canonical_bytes());
+    let run = |pack: &str, key: &str| Command::new(&program).args([pack, key, &request]).output().unwrap();
+
+    let output = run(&file("good.pack", &bytes), &trusted);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let native = builtin::load(&Sandbox::new(EngineKind::Native).unwrap(), Some(&cache())).unwrap();
+    let expected = native.make_plan(&question).plan.unwrap().canonical_bytes();
+    assert_eq!(lines(&output.stdout), [String::from_utf8(expected).unwrap()]);
+
+    let mut altered = bytes.clone();
+    let middle = altered.len() / 2;
+    altered[middle] ^= 4;
+    let manifest = pack::inspect(&bytes).unwrap();
+    let stale = pack::resign_for_tests(&bytes, &manifest.wasmtime, "47.0.0", &key);
+    let stranger = SecretKey::from_seed([8; 32]).public().to_string();
+    for (name, bytes, key, words) in [
+        ("unsigned.pack", &bytes[..bytes.len() - 64], &trusted, "not signed"),
+        ("altered.pack", &altered, &trusted, "was altered"),
+        ("stale.pack", &stale, &trusted, "compiled under wasmtime 47.0.0"),
+        ("stranger.pack", &bytes, &stranger, "not a trusted key"),
+        ("garbage.pack", b"nothing of the kind", &trusted, "not a planner pack"),
+        ("planner.wasm", builtin::WASM, &trusted, "needs a compiler"),
+    ] {
+        let output = run(&file(name, bytes), key);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert!(error.contains(words), "{name}: {error}");
+    }
+}

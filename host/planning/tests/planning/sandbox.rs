@@ -1,0 +1,242 @@
+//! Hostile and broken planners: each ends in its own typed error that names the planner, and nothing else happens.
+
+#![cfg(feature = "compiler")]
+
+use std::time::Duration;
+
+use shardwright_planning::builtin;
+use shardwright_planning::check::check;
+use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
+use shardwright_planning::sandbox::{Bounds, CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
+
+use crate::common::{cuts, even, hostile, request, with_limit, with_option, with_times};
+
+/// Fuel that a debug-sized test under Pulley burns in well under a second.
+const FUEL: u64 = 50_000_000;
+
+fn sandbox(kind: EngineKind) -> Sandbox {
+    Sandbox::with_bounds(kind, Bounds { fuel: FUEL, ..Bounds::default() }).unwrap()
+}
+
+fn load_error(wasm: &[u8]) -> PlannerError {
+    Sandbox::new(EngineKind::Native).unwrap().load("given.wasm", wasm, None).unwrap_err()
+}
+
+fn component(text: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn what_is_no_planner_is_refused_when_loaded() {
+    let core = component("(module)");
+    assert!(matches!(load_error(&core).kind, Kind::CoreModule));
+
+    let mut truncated = builtin::WASM.to_vec();
+    truncated.truncate(builtin::WASM.len() / 2);
+    let mut unknown_layer = core.clone();
+    unknown_layer[6] = 7;
+    for garbage in [&b""[..], b"\0asm", b"#!/bin/sh", b"(component)", &[0xff; 64], &truncated, &unknown_layer]
+    {
+        assert!(matches!(load_error(garbage).kind, Kind::Garbage { .. }));
+    }
+
+    assert!(matches!(load_error(&component("(component)")).kind, Kind::WrongWorld { .. }));
+    let other = component(r#"(component (instance $i) (export "somebody:planner/api@0.1.0" (instance $i)))"#);
+    assert!(matches!(load_error(&other).kind, Kind::WrongWorld { .. }));
+    let hollow =
+        component(r#"(component (instance $i) (export "shardwright:planner/api@0.1.0" (instance $i)))"#);
+    assert!(matches!(load_error(&hollow).kind, Kind::WrongWorld { .. }));
+
+    let newer =
+        component(r#"(component (instance $i) (export "shardwright:planner/api@0.2.0" (instance $i)))"#);
+    let error = load_error(&newer);
+    assert!(matches!(&error.kind, Kind::WrongVersion { found, .. } if found.ends_with("@0.2.0")));
+    assert!(error.to_string().starts_with("planner `given.wasm`: "), "{error}");
+    assert!(error.help().is_some());
+
+    let clock = component(
+        r#"(component (import "wasi:clocks/monotonic-clock@0.2.0" (instance (export "now" (func (result u64))))))"#,
+    );
+    let error = load_error(&clock);
+    assert!(matches!(&error.kind, Kind::ForbiddenImport { import, .. } if import.starts_with("wasi:")));
+    assert!(error.help().unwrap().contains("wasm32-unknown-unknown"));
+    let function = component(r#"(component (import "anything" (func)))"#);
+    assert!(matches!(load_error(&function).kind, Kind::ForbiddenImport { .. }));
+}
+
+#[test]
+fn size_and_time_of_compilation_are_bounded() {
+    let small = Bounds { wasm_bytes: 100, ..Bounds::default() };
+    let error = Sandbox::with_bounds(EngineKind::Native, small).unwrap().load("big", builtin::WASM, None);
+    assert!(matches!(error.unwrap_err().kind, Kind::TooBig { cap: 100, .. }));
+
+    let hasty = Bounds { compile_time: Duration::ZERO, ..Bounds::default() };
+    let error = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap().load("slow", builtin::WASM, None);
+    assert!(matches!(error.unwrap_err().kind, Kind::SlowToCompile { .. }));
+}
+
+#[test]
+fn files_are_named_when_missing_or_too_big() {
+    let directory = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new(EngineKind::Native).unwrap();
+    let path = directory.path().join("absent.wasm");
+    let error = sandbox.load_file(&path, None).unwrap_err();
+    assert!(matches!(error.kind, Kind::MissingFile { .. }));
+    assert!(error.to_string().contains("absent.wasm"));
+
+    let path = directory.path().join("long.wasm");
+    std::fs::write(&path, [0; 200]).unwrap();
+    let small = Bounds { wasm_bytes: 100, ..Bounds::default() };
+    let error = Sandbox::with_bounds(EngineKind::Native, small).unwrap().load_file(&path, None).unwrap_err();
+    assert!(matches!(error.kind, Kind::TooBig { bytes: 200, cap: 100 }));
+}
+
+/// Every attack under both engines, since they stop guests by different means.
+#[test]
+fn attacks_at_run_time_end_in_their_own_error() {
+    for engine in [EngineKind::Native, EngineKind::Pulley] {
+        let planner = sandbox(engine).load("hostile.wasm", hostile(), None).unwrap();
+        let behave = |behave: &str| {
+            let answer = planner.make_plan(&with_option(request(4), "behave", behave));
+            let error = answer.plan.expect_err(behave);
+            assert_eq!(
+                (error.planner.as_str(), error.version.as_deref()),
+                ("hostile", Some("6.6.6")),
+                "{behave}"
+            );
+            error.kind
+        };
+        let function = "make-plan";
+        assert!(matches!(behave("loop"), Kind::OutOfFuel { fuel: FUEL, function: f } if f == function));
+        assert!(matches!(behave("memory"), Kind::OutOfMemory { .. }));
+        assert!(matches!(behave("recurse"), Kind::StackOverflow { .. }), "{:?}", behave("recurse"));
+        assert!(matches!(behave("recurse-with-arrays"), Kind::Trapped { .. } | Kind::StackOverflow { .. }));
+        assert!(matches!(behave("panic"), Kind::Trapped { .. }));
+        assert!(matches!(behave("index"), Kind::Trapped { .. }));
+        assert!(
+            matches!(behave("aliased-output"), Kind::GiantOutput { .. }),
+            "{:?}",
+            behave("aliased-output")
+        );
+        assert!(matches!(behave("giant-output"), Kind::GiantOutput { .. }));
+        assert!(matches!(behave("flood-lines"), Kind::LogFlood { .. }));
+        assert!(matches!(behave("flood-bytes"), Kind::LogFlood { .. }));
+        assert!(matches!(
+            behave("refuse"),
+            Kind::Refused { kind: RefusalKind::Unsupported, details, .. } if details.len() == 1
+        ));
+        assert!(matches!(behave("bad-scale"), Kind::Plan(_)));
+
+        // After all of that the same planner still answers: every call has an instance of its own.
+        assert!(planner.make_plan(&request(4)).plan.is_ok());
+    }
+}
+
+#[test]
+fn log_lines_come_back_with_the_answer() {
+    let planner = sandbox(EngineKind::Native).load("hostile.wasm", hostile(), None).unwrap();
+    let answer = planner.make_plan(&with_option(request(4), "behave", "chatter"));
+    let lines: Vec<_> = answer.log.iter().map(|line| (line.level, line.message.as_str())).collect();
+    assert_eq!(lines, [(LogLevel::Debug, "first"), (LogLevel::Warn, "second")]);
+    let answer = planner.make_plan(&with_option(request(4), "behave", "flood-lines"));
+    assert_eq!(answer.log.len(), Bounds::default().log_lines);
+}
+
+fn requests() -> Vec<shardwright_planning::request::Request> {
+    let mut shared = request(12);
+    if let shardwright_planning::request::Body::Layers(layers) = &mut shared.model.components[1].body {
+        for (layer, donor) in layers.iter_mut().skip(6).zip([4, 5].into_iter().cycle()) {
+            layer.donor = Some(donor);
+            layer.writes_state = false;
+        }
+    }
+    vec![
+        request(1),
+        request(35),
+        with_limit(request(35), "ops", 1234),
+        with_limit(with_limit(request(35), "weight-bytes", 9000), "shards", 5),
+        with_times(with_limit(request(20), "ops", 700), 3, 11),
+        with_limit(shared, "ops", 500),
+        with_option(request(9), "balance", "ops"),
+    ]
+}
+
+#[test]
+fn the_same_request_gives_the_same_bytes_natively_and_under_pulley() {
+    let planners = |kind| {
+        let sandbox = Sandbox::new(kind).unwrap();
+        [builtin::load(&sandbox, None).unwrap(), sandbox.load("even.wasm", even(), None).unwrap()]
+    };
+    let native = planners(EngineKind::Native);
+    let pulley = planners(EngineKind::Pulley);
+    for request in requests() {
+        for (native, pulley) in native.iter().zip(&pulley) {
+            let ask = |planner: &Planner| planner.make_plan(&request).plan.unwrap();
+            let plan = ask(native);
+            assert_eq!(plan.canonical_bytes(), ask(pulley).canonical_bytes());
+            assert_eq!(plan.canonical_bytes(), ask(native).canonical_bytes());
+            if native.description().name == "generic" {
+                check(plan, &request).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_survives_its_file_form() {
+    for request in requests() {
+        let bytes = request.canonical_bytes();
+        let read: shardwright_planning::request::Request = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(read, request);
+        assert_eq!(read.canonical_bytes(), bytes);
+        request.validate().unwrap();
+    }
+}
+
+#[test]
+fn plans_that_do_not_hold_are_faulted() {
+    let planner = sandbox(EngineKind::Native).load("hostile.wasm", hostile(), None).unwrap();
+    let limited = with_limit(request(6), "ops", 300);
+    for behave in [
+        "skip-layer",
+        "repeat-shard",
+        "overlap",
+        "exceed-layers",
+        "unknown-target",
+        "no-shards",
+        "one-shard-too-large",
+    ] {
+        let request = with_option(limited.clone(), "behave", behave);
+        let plan = planner.make_plan(&request).plan.unwrap();
+        assert!(check(plan, &request).is_err(), "{behave}");
+    }
+}
+
+#[test]
+fn the_cache_is_keyed_by_content_and_engine_and_survives_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = CompiledCache::new(directory.path().join("planners"));
+    let native = Sandbox::new(EngineKind::Native).unwrap();
+    let pulley = Sandbox::new(EngineKind::Pulley).unwrap();
+    let path = cache.path(&native, builtin::WASM);
+    assert_ne!(path, cache.path(&pulley, builtin::WASM));
+    assert_ne!(path, cache.path(&native, even()));
+    assert!(!path.exists());
+
+    let ask = |planner: Planner| planner.make_plan(&request(5)).plan.unwrap();
+    let fresh = ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap());
+    let stored = std::fs::read(&path).unwrap();
+    assert_eq!(ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap()), fresh);
+
+    // Any damage is noticed by the hash and mended: nothing altered is ever run.
+    for position in [0, 8, 40, 72, stored.len() / 2, stored.len() - 1] {
+        let mut damaged = stored.clone();
+        damaged[position] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        assert_eq!(ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap()), fresh);
+        assert_eq!(std::fs::read(&path).unwrap(), stored, "byte {position}");
+    }
+    std::fs::write(&path, &stored[..20]).unwrap();
+    assert_eq!(ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap()), fresh);
+    assert_eq!(cuts(&fresh), [(0, 5)]);
+}

@@ -1,0 +1,387 @@
+//! Fallback, revision, planner directories and packs, through real planners in the sandbox.
+
+#![cfg(feature = "compiler")]
+
+use shardwright_graph::target::{ErrorClass, Limit, Provenance};
+use shardwright_planning::builtin;
+use shardwright_planning::check::check;
+use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
+use shardwright_planning::feedback::{Detail, Feedback};
+use shardwright_planning::pack::{self, PackError, PublicKey, SecretKey};
+use shardwright_planning::profile::Profile;
+use shardwright_planning::registry::{PlannerEntry, PlannerFile, PlannerRegistry, RegistryError};
+use shardwright_planning::sandbox::{EngineKind, Planner, Sandbox};
+use shardwright_planning::session::{
+    LoopError, Planned, PlanningSession, RevisionLoop, Trial, plan_with_fallback,
+};
+
+use crate::common::{self, cache, cuts, even, hostile, request, with_limit, with_option};
+
+fn sandbox() -> Sandbox {
+    Sandbox::new(EngineKind::Native).unwrap()
+}
+
+fn generic() -> Planner {
+    builtin::load(&sandbox(), Some(&cache())).unwrap()
+}
+
+fn mean() -> Planner {
+    sandbox().load("hostile.wasm", hostile(), Some(&cache())).unwrap()
+}
+
+#[test]
+fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
+    for behave in ["panic", "refuse", "skip-layer", "bad-scale", "flood-lines"] {
+        let request = with_option(request(6), "behave", behave);
+        let planned = plan_with_fallback(Ok(mean()), generic(), &request, false).unwrap();
+        assert_eq!(planned.by.name, "generic", "{behave}");
+        assert_eq!(cuts(planned.plan.plan()), [(0, 6)]);
+        let error = planned.fallback.expect(behave);
+        assert!(error.to_string().starts_with("planner `hostile` 6.6.6: "), "{error}");
+
+        let error = plan_with_fallback(Ok(mean()), generic(), &request, true).unwrap_err();
+        assert_eq!(error.planner, "hostile");
+    }
+    let broken = || sandbox().load("broken.wasm", b"not a planner", None);
+    let planned = plan_with_fallback(broken(), generic(), &request(6), false).unwrap();
+    assert!(matches!(planned.fallback.unwrap().kind, Kind::Garbage { .. }));
+    assert!(matches!(
+        plan_with_fallback(broken(), generic(), &request(6), true).unwrap_err().kind,
+        Kind::Garbage { .. }
+    ));
+
+    // Without anything to fall back to, the error is the answer.
+    let alone = PlanningSession::with_planner(broken(), None);
+    assert!(matches!(alone.plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
+}
+
+#[test]
+fn a_planner_that_works_is_used_and_named() {
+    let even = sandbox().load("even.wasm", even(), None);
+    let planned = plan_with_fallback(even, generic(), &with_limit(request(7), "ops", 300), true).unwrap();
+    assert_eq!((planned.by.name.as_str(), planned.by.version.as_str()), ("even", "2.1.0"));
+    assert!(planned.fallback.is_none());
+    assert_eq!(cuts(planned.plan.plan()), [(0, 2), (2, 4), (4, 7)]);
+}
+
+#[test]
+fn an_unsound_request_is_nobodys_plan() {
+    let mut request = request(3);
+    request.formats.clear();
+    let error = PlanningSession::new(generic()).plan(&request).unwrap_err();
+    assert!(matches!(error.kind, Kind::Request(_)), "{error}");
+    assert_eq!(error.to_string(), "the request is not sound: request has no format tuples");
+}
+
+#[test]
+fn a_refusal_of_the_built_in_planner_says_what_is_in_the_way() {
+    let mut request = with_limit(request(3), "ops", 50);
+    request.targets.truncate(1);
+    request.costs.retain(|row| row.target == 0);
+    let error = PlanningSession::new(generic()).plan(&request).unwrap_err();
+    let Kind::Refused { kind: RefusalKind::OverLimit, message, details } = &error.kind else {
+        panic!("{error}")
+    };
+    assert!(message.contains("layer 0 of `decoder` alone has ops 100"), "{message}");
+    assert!(details.contains(&("max".to_owned(), "50".to_owned())));
+    assert!(error.help().unwrap().contains("--limit"));
+}
+
+/// Refuses shards of more than `max` operations, as a compiler would.
+fn compiler(max: u64, tells: bool) -> impl FnMut(&Planned) -> Result<Trial<usize>, String> {
+    move |planned| {
+        let mut feedback = vec![];
+        for (position, (_, cost)) in planned.plan.shards().enumerate() {
+            if cost.ops > max {
+                let shard = u32::try_from(position).unwrap();
+                feedback.push(Feedback::over_limit(shard, "ops", cost.ops, tells.then_some(max)));
+            }
+        }
+        Ok(if feedback.is_empty() {
+            Trial::Accepted(planned.plan.shards().len())
+        } else {
+            Trial::Refused(feedback)
+        })
+    }
+}
+
+#[test]
+fn the_loop_learns_limits_from_refusals() {
+    let session = PlanningSession::new(generic());
+    let settled = RevisionLoop::new(&session).run(&request(12), compiler(450, true)).unwrap();
+    assert_eq!(settled.history.len(), 1);
+    assert_eq!(cuts(settled.planned.plan.plan()), [(0, 4), (4, 8), (8, 12)]);
+
+    // Without a maximum: 1200, then 600, then 300.
+    let settled = RevisionLoop::new(&session).run(&request(12), compiler(450, false)).unwrap();
+    assert_eq!(settled.history.len(), 2);
+    assert_eq!(cuts(settled.planned.plan.plan()).len(), 4);
+    assert!(settled.planned.plan.plan().reasons.iter().any(|reason| reason.choice.contains("(learned)")));
+}
+
+#[test]
+fn the_loop_falls_back_to_another_target_and_ends_typed() {
+    let session = PlanningSession::new(generic());
+    // The NPU refuses whatever it gets, and says no more than that.
+    let settled = RevisionLoop::new(&session)
+        .run(&request(4), |planned| {
+            let on_npu = planned.plan.plan().shards.iter().position(|shard| shard.target == 0);
+            Ok::<_, String>(match on_npu {
+                Some(shard) => {
+                    let shard = u32::try_from(shard).unwrap();
+                    Trial::Refused(vec![Feedback::refused(shard, ErrorClass::Internal, "no", vec![])])
+                }
+                None => Trial::Accepted(()),
+            })
+        })
+        .unwrap();
+    assert!(settled.planned.plan.plan().shards.iter().all(|shard| shard.target == 1));
+
+    let refuse_all = |_: &Planned| Ok::<Trial<()>, String>(Trial::Refused(vec![]));
+    let error = RevisionLoop::new(&session).rounds(3).run(&request(2), refuse_all).unwrap_err();
+    assert!(matches!(&error, LoopError::Rounds { rounds: 3, history } if history.len() == 3), "{error}");
+    assert!(error.help().is_some());
+    assert_eq!(error.history()[0].feedback.len(), 1, "an empty refusal is filled in");
+
+    let mut request = request(2);
+    request.targets.truncate(1);
+    request.costs.retain(|row| row.target == 0);
+    let error = RevisionLoop::new(&session).run(&request, compiler(3, false)).unwrap_err();
+    let LoopError::Planner { error, history } = error else { panic!("{error}") };
+    assert!(matches!(error.kind, Kind::Refused { kind: RefusalKind::Exhausted, .. }), "{error}");
+    assert!(history.len() > 1);
+
+    let broken = |_: &Planned| Err::<Trial<()>, _>("disk full".to_owned());
+    let error = RevisionLoop::new(&session).run(&request, broken).unwrap_err();
+    assert!(matches!(error, LoopError::Trial(reason) if reason == "disk full"));
+}
+
+#[test]
+fn a_planner_that_goes_in_circles_is_replaced() {
+    for (behave, rounds) in [("stubborn", 1), ("oscillate", 2)] {
+        let request = with_option(request(12), "behave", behave);
+        let session = PlanningSession::with_planner(Ok(mean()), Some(generic()));
+        let settled = RevisionLoop::new(&session).run(&request, compiler(450, false)).unwrap();
+        assert_eq!(settled.planned.by.name, "generic", "{behave}");
+        let error = settled.planned.fallback.expect(behave);
+        assert!(matches!(error.kind, Kind::RepeatedPlan { .. }), "{behave}: {error}");
+        assert!(settled.history.len() >= rounds);
+
+        let session = PlanningSession::with_planner(Ok(mean()), Some(generic())).strict(true);
+        let error = RevisionLoop::new(&session).run(&request, compiler(450, false)).unwrap_err();
+        assert!(matches!(error, LoopError::Planner { .. }), "{error}");
+    }
+}
+
+#[test]
+fn measured_times_and_drift_change_the_plan() {
+    let session = PlanningSession::new(generic());
+    let request = common::with_times(request(6), 10, 20);
+    let slow = |planned: &Planned| {
+        let shards = &planned.plan.plan().shards;
+        let decoder = shards.iter().position(|shard| shard.component == 1).unwrap();
+        if shards[decoder].target == 1 {
+            return Ok::<_, String>(Trial::Accepted(()));
+        }
+        let shard = Some(u32::try_from(decoder).unwrap());
+        let times = vec![shardwright_planning::feedback::MeasuredTime {
+            entry: "decode_1@512".parse().unwrap(),
+            microseconds: 600,
+        }];
+        let message = "slower than promised".to_owned();
+        let feedback =
+            Feedback { shard, class: None, message, details: vec![], times, drift_per_mille: None };
+        Ok(Trial::Refused(vec![feedback]))
+    };
+    // Six layers at a hundred instead of ten microseconds are slower than the CPU's twenty.
+    RevisionLoop::new(&session).run(&request, slow).unwrap();
+}
+
+#[test]
+fn unsupported_layers_move_alone() {
+    let session = PlanningSession::new(generic());
+    let mut request = request(5);
+    // Layer 2 is of its own kind.
+    let odd = u32::try_from(request.kinds.len()).unwrap();
+    let mut kind = request.kinds[2].clone();
+    kind.name = "odd".to_owned();
+    request.kinds.push(kind);
+    let rows: Vec<_> = request.costs.iter().filter(|row| row.kind == 2).cloned().collect();
+    request.costs.extend(rows.into_iter().map(|mut row| {
+        row.kind = odd;
+        row
+    }));
+    if let shardwright_planning::request::Body::Layers(layers) = &mut request.model.components[1].body {
+        layers[2].kind = odd;
+    }
+    let settled = RevisionLoop::new(&session)
+        .run(&request, |planned| {
+            let shards = &planned.plan.plan().shards;
+            let refused = shards.iter().position(|shard| {
+                shard.component == 1 && shard.target == 0 && (shard.first..shard.end).contains(&2)
+            });
+            Ok::<_, String>(match refused {
+                None => Trial::Accepted(()),
+                Some(shard) => {
+                    let shard = u32::try_from(shard).unwrap();
+                    let details = vec![Detail::new("op", "odd"), Detail::new("layer", 2)];
+                    let class = ErrorClass::UnsupportedOp;
+                    Trial::Refused(vec![Feedback::refused(shard, class, "no such operation", details)])
+                }
+            })
+        })
+        .unwrap();
+    let placed: Vec<_> = settled
+        .planned
+        .plan
+        .plan()
+        .shards
+        .iter()
+        .filter(|shard| shard.component == 1)
+        .map(|shard| (shard.first, shard.end, shard.target))
+        .collect();
+    assert_eq!(placed, [(0, 2, 0), (2, 3, 1), (3, 5, 0)]);
+}
+
+#[test]
+fn a_plan_read_from_a_file_is_checked_like_any_other() {
+    let request = request(4);
+    let plan = PlanningSession::new(generic()).plan(&request).unwrap().plan.into_plan();
+    let mut read: shardwright_planning::plan::Plan = serde_json::from_slice(&plan.canonical_bytes()).unwrap();
+    assert_eq!(check(read.clone(), &request).unwrap().plan(), &plan);
+    read.shards.pop();
+    assert!(check(read, &request).is_err());
+}
+
+#[test]
+fn planners_dropped_into_a_directory_are_found_and_gone_when_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let registry = PlannerRegistry::new()
+        .with_directory(directory.path())
+        .with_directory(directory.path().join("does-not-exist"));
+    assert_eq!(registry.list().unwrap(), []);
+    let error = registry.find("even").unwrap_err();
+    assert!(matches!(error, RegistryError::Unknown { .. }));
+    assert!(error.help().unwrap().contains("empty"));
+
+    let path = directory.path().join("even.wasm");
+    std::fs::write(&path, even()).unwrap();
+    std::fs::write(directory.path().join("README.md"), "no planner").unwrap();
+    let entry = registry.find("even").unwrap();
+    assert_eq!(entry, PlannerEntry { name: "even".to_owned(), path: path.clone(), file: PlannerFile::Wasm });
+    let planner = entry.load(&sandbox(), None, &[]).unwrap();
+    assert_eq!(planner.description().name, "even");
+    assert!(matches!(entry.open(&[]).unwrap_err().kind, Kind::NoCompiler));
+    assert!(registry.find("odd").unwrap_err().help().unwrap().contains("even"));
+
+    let copy = directory.path().join("even.pack");
+    std::fs::write(&copy, "").unwrap();
+    assert!(matches!(registry.list().unwrap_err(), RegistryError::Duplicate { name, .. } if name == "even"));
+    std::fs::remove_file(copy).unwrap();
+
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(registry.find("even").unwrap_err(), RegistryError::Unknown { .. }));
+    assert!(matches!(entry.load(&sandbox(), None, &[]).unwrap_err().kind, Kind::MissingFile { .. }));
+
+    std::fs::write(&path, "").unwrap();
+    let not_a_directory = PlannerRegistry::new().with_directory(&path);
+    assert!(matches!(not_a_directory.list().unwrap_err(), RegistryError::Directory { .. }));
+
+    let crowd = tempfile::tempdir().unwrap();
+    for number in 0..4097 {
+        std::fs::write(crowd.path().join(number.to_string()), "").unwrap();
+    }
+    let crowded = PlannerRegistry::new().with_directory(crowd.path());
+    assert!(matches!(crowded.list().unwrap_err(), RegistryError::TooManyFiles { .. }));
+}
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed([seed; 32])
+}
+
+fn open(bytes: &[u8], trusted: &[PublicKey]) -> PackError {
+    match pack::open("given.pack", bytes, trusted) {
+        Err(PlannerError { kind: Kind::Pack(error), .. }) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_pack_runs_if_and_only_if_nothing_about_it_is_wrong() {
+    let bytes = pack::write("even.wasm", even(), &key(1)).unwrap();
+    assert!(pack::is_pack(&bytes) && !pack::is_pack(even()));
+    let trusted = [key(2).public(), key(1).public()];
+    let planner = pack::open("even.pack", &bytes, &trusted).unwrap();
+    assert_eq!((planner.description().name.as_str(), planner.engine()), ("even", EngineKind::Pulley));
+    let native = sandbox().load("even.wasm", even(), None).unwrap();
+    let ask = |planner: &Planner| planner.make_plan(&request(9)).plan.unwrap().canonical_bytes();
+    assert_eq!(ask(&planner), ask(&native));
+    assert_eq!(pack::write("even.wasm", even(), &key(1)).unwrap(), bytes, "packs are reproducible");
+
+    assert_eq!(open(&bytes, &[key(2).public()]), PackError::UntrustedKey { key: key(1).public() });
+    assert_eq!(open(&bytes[..bytes.len() - 64], &trusted), PackError::Unsigned);
+    assert_eq!(open(even(), &trusted), PackError::NotAPack);
+    for cut in [0, 4, 11, 12, 100, bytes.len() / 2, bytes.len() - 65, bytes.len() - 1] {
+        open(&bytes[..cut], &trusted);
+    }
+
+    // Every byte counts: all of the head, a sample of the rest, all of the signature.
+    let positions = (0..2000).chain((2000..bytes.len()).step_by(997)).chain(bytes.len() - 64..bytes.len());
+    for position in positions {
+        for bit in [0x01, 0x80] {
+            let mut altered = bytes.clone();
+            altered[position] ^= bit;
+            assert!(pack::verify(&altered, &trusted).is_err(), "byte {position}");
+        }
+    }
+    let mut longer = bytes.clone();
+    longer.push(0);
+    assert!(matches!(open(&longer, &trusted), PackError::Damaged { .. }));
+}
+
+#[test]
+fn a_stale_pack_is_refused_although_it_is_signed() {
+    let bytes = pack::write("even.wasm", even(), &key(1)).unwrap();
+    let trusted = [key(1).public()];
+    let manifest = pack::inspect(&bytes).unwrap();
+    for (old, new) in [
+        (format!("\"wasmtime\":\"{}\"", manifest.wasmtime), "\"wasmtime\":\"48.0.7\"".to_owned()),
+        (manifest.settings.clone(), manifest.settings.replace(|digit: char| digit.is_ascii_digit(), "0")),
+        ("api@0.1.0".to_owned(), "api@0.0.9".to_owned()),
+    ] {
+        let stale = pack::resign_for_tests(&bytes, &old, &new, &key(1));
+        let error = open(&stale, &trusted);
+        assert!(matches!(error, PackError::Stale { .. }), "{new}: {error}");
+        assert!(error.help().unwrap().contains("planner pack"));
+    }
+}
+
+#[test]
+fn the_bound_version_of_wasmtime_is_the_one_in_use() {
+    let lock = std::fs::read_to_string(common::workspace().join("Cargo.lock")).unwrap();
+    let manifest = pack::inspect(&pack::write("even.wasm", even(), &key(1)).unwrap()).unwrap();
+    assert!(lock.contains(&format!("name = \"wasmtime\"\nversion = \"{}\"", manifest.wasmtime)));
+}
+
+#[test]
+fn keys_are_read_and_written_as_digits() {
+    let secret = SecretKey::generate().unwrap();
+    assert_eq!(secret.to_hex().parse::<SecretKey>().unwrap().public(), secret.public());
+    let public = secret.public();
+    assert_eq!(public.to_string().parse::<PublicKey>().unwrap(), public);
+    assert!(!format!("{secret:?}").contains(&secret.to_hex()));
+    for text in ["", "00", &"g".repeat(64), &"é".repeat(32)] {
+        assert!(text.parse::<PublicKey>().is_err() && text.parse::<SecretKey>().is_err());
+    }
+}
+
+#[test]
+fn a_limit_of_the_user_replaces_the_profiles() {
+    let text = r#"{"schema": 1, "name": "x", "title": "X", "vendor": "v", "shim": "cpu", "kind": "cpu",
+        "limits": [{"name": "ops", "value": 10, "provenance": "reported"}]}"#;
+    let profile: Profile = serde_json::from_str(text).unwrap();
+    let user = [Limit::new("ops", 300, Provenance::User), Limit::new("shards", 9, Provenance::User)];
+    let limits = profile.limits_with(&user);
+    assert_eq!(limits, user);
+    assert_eq!(profile.limits_with(&[]), profile.limits);
+}

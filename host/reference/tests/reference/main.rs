@@ -1,0 +1,15 @@
+//! The plain evaluator against goldens, known values, decompositions and formats.
+
+#[path = "../random/mod.rs"]
+mod random;
+#[path = "../../../graph/tests/support/mod.rs"]
+mod support;
+
+mod encoded;
+mod errors;
+mod formats;
+mod forms;
+mod goldens;
+mod operations;
+mod quantised;
+mod steps;

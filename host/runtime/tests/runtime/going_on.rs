@@ -1,0 +1,403 @@
+//! A device is lost and the session goes on elsewhere: nothing lost, nothing doubled, everything said.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    self, Form, Plan, Trouble, bits, chain, disturbed, fixture, graph, ids, last_logits, place,
+};
+use shardwright_graph::Graph;
+use shardwright_graph::target::{Encoding, ErrorClass};
+use shardwright_models::Checkpoint;
+use shardwright_runtime::{
+    Appended, Chain, DoneReason, FallbackChains, Generation, GenerationEvent, GenerationOptions, NextChain,
+    NextChainError, PlacementRecord, Session, SessionError,
+};
+use shardwright_test_checkpoints::Spec;
+use shardwright_text::Tokenizer;
+
+fn rings() -> Plan {
+    Plan { largest: 4, prefill: vec![4], ..Plan::default() }
+}
+
+/// The same model elsewhere, cut otherwise, with values that differ in their last bits.
+fn elsewhere(instance: &'static str) -> Plan {
+    Plan {
+        around: instance,
+        decoders: vec![instance],
+        cuts: vec![1],
+        storages: support::hidden(Encoding::F16),
+        ..rings()
+    }
+}
+
+fn dies(trouble: &Trouble, after: usize) {
+    *trouble.dies_after.lock().unwrap() = Some(after);
+}
+
+fn logits(session: &Session) -> Vec<u32> {
+    bits(session.logits().unwrap())
+}
+
+fn fallback(chains: impl IntoIterator<Item = Chain>) -> Box<dyn NextChain> {
+    Box::new(FallbackChains::new(chains))
+}
+
+#[test]
+fn a_lost_device_costs_time_and_nothing_else() {
+    let graph = graph(&Spec::gemma4());
+    let tokens = ids(50, graph.vocabulary);
+    let second = chain(&graph, &elsewhere("b"));
+    for form in [Form::Semantic, Form::ByRuntime] {
+        for shard in 0..4 {
+            for after in [0, 3, 5] {
+                let (first, troubles) = disturbed(&graph, &Plan { form, ..rings() });
+                let mut session = first.session_with(fallback([second.clone()])).unwrap();
+                dies(&troubles[shard], after);
+                let mut done = 0;
+                for piece in [1, 17, 1, 1, 25, 5] {
+                    let moves = session.placement().moves.len();
+                    let appended = session.append(&tokens[done..done + piece]).unwrap();
+                    done += piece;
+                    assert_eq!(appended.tokens, piece);
+                    assert_eq!(session.tokens(), &tokens[..done]);
+                    let moved = session.placement().moves.len() > moves;
+                    assert_eq!(appended.recomputed > 0, moved && session.placement().moves[0].tokens > 0);
+                    let on = if session.placement().moves.is_empty() { &first } else { &second };
+                    if std::ptr::eq(on, &second) {
+                        assert_eq!(
+                            logits(&session),
+                            last_logits(on, &tokens[..done]),
+                            "shard {shard} after {after}"
+                        );
+                    }
+                }
+                let record = session.placement();
+                let [moved] = &record.moves[..] else { panic!("{} moves", record.moves.len()) };
+                assert_eq!(moved.shard, first.description().shards[shard].name);
+                assert_eq!((&moved.from, &moved.to[..]), (&place("a"), &[place("b")][..]));
+                assert!(moved.error.contains("as the test wished"), "{}", moved.error);
+                assert!(moved.passed_over.is_empty() && moved.before.moves.is_empty());
+                assert!(moved.seconds_to_first_step.unwrap() <= moved.seconds_to_catch_up.unwrap());
+                assert_eq!(moved.before.shards.len(), first.description().shards.len());
+                assert_eq!(record.shards.len(), second.description().shards.len());
+                let [fallback] = &record.fallbacks()[..] else { panic!("{:?}", record.fallbacks()) };
+                assert!(fallback.to_string().contains("lost on a"), "{fallback}");
+                assert!(serde_json::to_string(&record).unwrap().contains("seconds_to_catch_up"));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_call_survives_two_losses() {
+    let graph = graph(&Spec::gemma3());
+    let tokens = ids(40, graph.vocabulary);
+    let (first, one) = disturbed(&graph, &rings());
+    let (second, two) = disturbed(&graph, &elsewhere("b"));
+    let third = chain(&graph, &Plan { around: "c", decoders: vec!["c"], ..rings() });
+    let mut session = first.session_with(fallback([second, third.clone()])).unwrap();
+    session.append(&tokens[..10]).unwrap();
+    dies(&one[1], 3);
+    // Within the history that it is running again.
+    dies(&two[1], 1);
+    let appended = session.append(&tokens[10..]).unwrap();
+    let record = session.placement();
+    let at: Vec<usize> = record.moves.iter().map(|moved| moved.tokens).collect();
+    assert_eq!(at, [22, 22]);
+    assert_eq!(appended, Appended { tokens: 30, recomputed: 22 });
+    assert_eq!(session.tokens(), tokens);
+    assert_eq!(logits(&session), last_logits(&third, &tokens));
+    assert!(record.moves[0].seconds_to_first_step.is_some() && record.moves[0].seconds_to_catch_up.is_none());
+    assert!(record.moves[1].seconds_to_catch_up.is_some());
+    // Nobody is left.
+    assert_eq!(record.fallbacks().len(), 2);
+}
+
+#[test]
+fn every_scored_row_is_shown_once() {
+    let graph = graph(&Spec::gemma3());
+    let tokens = ids(30, graph.vocabulary);
+    let expected = support::scores(&chain(&graph, &rings()), &tokens);
+    for after in 0..30 {
+        let (first, troubles) = disturbed(&graph, &rings());
+        let same = chain(&graph, &Plan { around: "b", decoders: vec!["b"], ..rings() });
+        let mut session = first.session_with(fallback([same])).unwrap();
+        session.append(&tokens[..5]).unwrap();
+        dies(&troubles[2], after);
+        let mut rows = Vec::new();
+        session
+            .score(&tokens[5..], &mut |step| {
+                for row in 0..step.rows() {
+                    rows.push((step.position() + row, bits(step.logits(row).unwrap())));
+                }
+            })
+            .unwrap();
+        let expected: Vec<_> = (5..30).map(|row| (row, bits(&expected[row]))).collect();
+        assert_eq!(rows, expected, "after {after}");
+        assert_eq!(session.placement().moves.len(), usize::from(after < 25));
+    }
+}
+
+#[test]
+fn an_encoder_goes_on_too() {
+    let graph = graph(&Spec::embeddinggemma());
+    let (first, troubles) = disturbed(&graph, &Plan::default());
+    let second = chain(&graph, &Plan { around: "b", decoders: vec!["b"], ..Plan::default() });
+    let small =
+        chain(&graph, &Plan { around: "b", decoders: vec!["b"], encode: vec![10], ..Plan::default() });
+    let tokens = ids(20, 90);
+    let expected = second.session().unwrap().encode(&tokens).unwrap();
+    let mut session = first.session_with(fallback([small, second])).unwrap();
+    dies(&troubles[1], 0);
+    let mut shown = 0;
+    assert_eq!(session.encode_with(&tokens, &mut |_| shown += 1).unwrap(), expected);
+    assert_eq!(shown, 1);
+    let record = session.placement();
+    assert!(record.moves[0].passed_over[0].contains("20 positions"), "{:?}", record.moves[0].passed_over);
+    assert!(record.moves[0].seconds_to_catch_up.is_some());
+}
+
+struct Model {
+    graph: Graph,
+    tokenizer: Tokenizer,
+    prompt: Vec<u32>,
+}
+
+fn model(name: &str) -> Model {
+    let directory = fixture(name);
+    let tokenizer = Tokenizer::from_file(directory.join("tokenizer.json")).unwrap();
+    Model {
+        graph: Checkpoint::open(&directory).unwrap().into_graph(),
+        prompt: tokenizer.encode("The quick brown fox", true).unwrap(),
+        tokenizer,
+    }
+}
+
+impl Model {
+    fn hear(&self, session: &mut Session) -> (Vec<u32>, String, DoneReason) {
+        let options = GenerationOptions { max_tokens: Some(16), ..GenerationOptions::default() };
+        let mut generation = Generation::new(&self.tokenizer, self.prompt.clone(), &options).unwrap();
+        let (mut ids, mut text) = (Vec::new(), String::new());
+        loop {
+            match generation.next(session).unwrap().unwrap() {
+                GenerationEvent::Token { id } => ids.push(id),
+                GenerationEvent::TextDelta { text: more } => text += &more,
+                GenerationEvent::Done { reason, .. } => return (ids, text, reason),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reply_goes_on_in_the_middle_of_a_word() {
+    let model = model("gemma3_text");
+    let plan = |instance| Plan { around: instance, decoders: vec![instance], ..rings() };
+    let whole = chain(&model.graph, &plan("a"));
+    let expected = model.hear(&mut whole.session().unwrap());
+    assert_eq!((expected.0.len(), &expected.2), (16, &DoneReason::MaxTokens));
+    for after in [0, 1, 4, 7, 12, 15] {
+        let (first, troubles) = disturbed(&model.graph, &plan("a"));
+        let mut session = first.session_with(fallback([chain(&model.graph, &plan("b"))])).unwrap();
+        dies(&troubles[1], after);
+        assert_eq!(model.hear(&mut session), expected, "after {after}");
+        assert_eq!(session.placement().moves.len(), 1, "after {after}");
+        assert_eq!(session.tokens()[model.prompt.len()..], expected.0[..15]);
+    }
+    // A chain that computes otherwise says from there on what it says by itself.
+    let other = chain(&model.graph, &elsewhere("b"));
+    let (first, troubles) = disturbed(&model.graph, &plan("a"));
+    let mut session = first.session_with(fallback([other.clone()])).unwrap();
+    dies(&troubles[1], 8);
+    let (ids, ..) = model.hear(&mut session);
+    let history = [&model.prompt[..], &ids[..15]].concat();
+    assert_eq!(session.tokens(), history);
+    // Of its own last logits a reply needs the largest alone.
+    session.prompt(&history).unwrap();
+    assert_eq!(logits(&session), last_logits(&other, &history));
+}
+
+#[test]
+fn the_history_can_be_interrupted_while_it_runs_again() {
+    let graph = graph(&Spec::gemma3());
+    let tokens = ids(40, graph.vocabulary);
+    let (first, one) = disturbed(&graph, &rings());
+    let (second, two) = disturbed(&graph, &elsewhere("b"));
+    let expected = last_logits(&second, &tokens);
+    let start = || {
+        let mut session = first.session().unwrap();
+        session.set_next_chain(Some(fallback([second.clone()])));
+        session.append(&tokens[..30]).unwrap();
+        session
+    };
+    let mut sessions = [start(), start()];
+    dies(&one[1], 0);
+    let [session, timed] = &mut sessions;
+
+    two[1].block.store(true, Ordering::SeqCst);
+    let (handle, blocked) = (session.cancel_handle(), two[1].clone());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while !blocked.blocked.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            handle.cancel();
+        });
+        let error = session.append(&tokens[30..]).unwrap_err();
+        assert!(matches!(error, SessionError::Cancelled { .. }), "{error}");
+    });
+    assert_eq!(session.tokens(), &tokens[..30]);
+    assert_eq!(session.placement().moves.len(), 1);
+    assert!(session.placement().moves[0].seconds_to_catch_up.is_none());
+    assert_eq!(session.append(&tokens[30..]).unwrap(), Appended { tokens: 10, recomputed: 30 });
+    assert_eq!(logits(session), expected);
+    assert!(session.placement().moves[0].seconds_to_catch_up.is_some());
+
+    two[1].block.store(true, Ordering::SeqCst);
+    timed.set_deadline(Some(Instant::now() + Duration::from_millis(200)));
+    let error = timed.append(&tokens[30..]).unwrap_err();
+    assert!(matches!(error, SessionError::Deadline { .. }), "{error}");
+    timed.set_deadline(None);
+    // A slow machine may have come to the deadline before it came there.
+    two[1].block.store(false, Ordering::SeqCst);
+    timed.append(&tokens[30..]).unwrap();
+    assert_eq!(logits(timed), expected);
+}
+
+#[test]
+fn a_request_or_deadline_while_the_next_chain_is_made_ends_the_call() {
+    let graph = graph(&Spec::gemma3());
+    let tokens = ids(20, graph.vocabulary);
+    let second = chain(&graph, &elsewhere("b"));
+    let (first, troubles) = disturbed(&graph, &rings());
+    let mut session = first.session().unwrap();
+    session.append(&tokens[..10]).unwrap();
+    dies(&troubles[0], 0);
+    let handle = session.cancel_handle();
+    let next = second.clone();
+    session.set_next_chain(Some(Box::new(move |_: &SessionError, _: &PlacementRecord| {
+        handle.cancel();
+        Some(Ok(next.clone()))
+    })));
+    let error = session.append(&tokens[10..]).unwrap_err();
+    assert!(matches!(error, SessionError::Cancelled { .. }), "{error}");
+    session.append(&tokens[10..]).unwrap();
+    assert_eq!(logits(&session), last_logits(&second, &tokens));
+
+    // Asked before: nobody builds for nothing.
+    let (first, troubles) = disturbed(&graph, &rings());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = asked.clone();
+    let mut session = first
+        .session_with(Box::new(move |_: &SessionError, _: &PlacementRecord| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Some(Err(NextChainError::new("not yet")))
+        }))
+        .unwrap();
+    let handle = session.cancel_handle();
+    dies(&troubles[2], 0);
+    let error = session.append_with(&tokens, &mut |_| handle.cancel()).unwrap_err();
+    assert!(matches!(error, SessionError::Cancelled { .. }), "{error}");
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn without_a_next_chain_a_loss_is_an_error() {
+    let graph = graph(&Spec::gemma3());
+    let tokens = ids(20, graph.vocabulary);
+    let (first, troubles) = disturbed(&graph, &rings());
+    let mut session = first.session_with(fallback([chain(&graph, &elsewhere("b"))])).unwrap();
+    // As under `--strict`.
+    session.set_next_chain(None);
+    dies(&troubles[0], 0);
+    let error = session.append(&tokens).unwrap_err();
+    assert!(matches!(error, SessionError::Run { .. }), "{error}");
+    assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
+    assert_eq!(error.at(), Some(("embed", &place("a"))));
+    assert!(session.placement().moves.is_empty() && session.placement().fallbacks().is_empty());
+    // Other failures are none of its business.
+    session.set_next_chain(Some(fallback([chain(&graph, &elsewhere("b"))])));
+    *troubles[0].dies_after.lock().unwrap() = None;
+    *troubles[0].fail.lock().unwrap() = Some((0, Some(ErrorClass::Internal)));
+    assert_eq!(session.append(&tokens).unwrap_err().class(), Some(ErrorClass::Internal));
+    assert!(session.placement().moves.is_empty());
+}
+
+#[test]
+fn chains_that_cannot_take_over_are_named() {
+    let graph = graph(&Spec::gemma3());
+    let tokens = ids(40, graph.vocabulary);
+    let (first, troubles) = disturbed(&graph, &rings());
+    let (full, fulls) = disturbed(&graph, &elsewhere("d"));
+    *fulls[0].full.lock().unwrap() = Some(ErrorClass::ResourceLimit);
+    let chains = [
+        // Its head lies where the loss was.
+        chain(&graph, &Plan { decoders: vec!["b"], ..rings() }),
+        chain(&graph, &Plan { context: 39, ..elsewhere("b") }),
+        chain(&support::graph(&Spec::gemma4()), &elsewhere("b")),
+        full,
+    ];
+    let mut session = first.session_with(fallback(chains)).unwrap();
+    session.append(&tokens[..30]).unwrap();
+    dies(&troubles[1], 0);
+    let error = session.append(&tokens[30..]).unwrap_err();
+    let SessionError::Stranded { lost, passed_over } = &error else { panic!("{error}") };
+    assert!(matches!(**lost, SessionError::Run { .. }));
+    for (reason, expected) in passed_over.iter().zip([
+        "`embed` would run on the same, lost place",
+        "40 positions",
+        "another model",
+        "cannot allocate",
+    ]) {
+        assert!(reason.contains(expected), "{reason}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert_eq!(passed_over.len(), 4);
+    assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
+    assert_eq!(error.at().unwrap().1, &place("a"));
+    assert!(error.help().is_some());
+    // The history is still there, for whoever finds another chain.
+    assert_eq!(session.tokens(), &tokens[..30]);
+    let last = chain(&graph, &elsewhere("e"));
+    session.set_next_chain(Some(fallback([last.clone()])));
+    session.append(&tokens[30..]).unwrap();
+    assert_eq!(logits(&session), last_logits(&last, &tokens));
+}
+
+#[test]
+fn an_endless_giver_is_stopped() {
+    let graph = graph(&Spec::gemma3());
+    let (first, troubles) = disturbed(&graph, &rings());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (counter, again) = (asked.clone(), first.clone());
+    let mut session = first
+        .session_with(Box::new(move |_: &SessionError, so_far: &PlacementRecord| {
+            assert_eq!(so_far.moves.len(), counter.fetch_add(1, Ordering::SeqCst));
+            Some(Ok(again.clone()))
+        }))
+        .unwrap();
+    dies(&troubles[1], 0);
+    let error = session.append(&[1, 2, 3]).unwrap_err();
+    assert!(matches!(error, SessionError::Stranded { .. }), "{error}");
+    assert_eq!(asked.load(Ordering::SeqCst), 16);
+    assert_eq!(session.placement().moves.len(), 16);
+}
+
+#[test]
+fn a_session_begins_elsewhere_when_its_chain_is_lost_already() {
+    let graph = graph(&Spec::gemma3());
+    let (first, troubles) = disturbed(&graph, &rings());
+    *troubles[1].full.lock().unwrap() = Some(ErrorClass::DeviceLost);
+    let second = chain(&graph, &elsewhere("b"));
+    let mut session = first.session_with(fallback([second.clone()])).unwrap();
+    session.append(&[1, 2, 3]).unwrap();
+    assert_eq!(logits(&session), last_logits(&second, &[1, 2, 3]));
+    let record = session.placement();
+    assert_eq!((record.moves.len(), record.moves[0].tokens), (1, 0));
+    let error = first.session_with(fallback([])).unwrap_err();
+    assert!(matches!(error, SessionError::Stranded { .. }), "{error}");
+    let (full, fulls) = disturbed(&graph, &rings());
+    *fulls[1].full.lock().unwrap() = Some(ErrorClass::ResourceLimit);
+    assert!(matches!(full.session_with(fallback([second])), Err(SessionError::Allocate { .. })));
+}

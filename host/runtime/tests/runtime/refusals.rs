@@ -1,0 +1,704 @@
+//! Every way in which shards fail to make a chain.
+
+use crate::support::{self, Parts, Plan, graph, parts, place};
+use shardwright_graph::target::WeightFormat;
+use shardwright_graph::target::{ElementType, Encoding, ScaleBits};
+use shardwright_graph::{
+    AssetId, ComponentKind, DType, EntryKind, Granularity, Graph, Role, StateId, Weight, WeightData,
+    WeightQuantisation,
+};
+use shardwright_runtime::{
+    ASSETS_MAX, ChainDescription, ChainError, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX, ShardExecutor,
+};
+use shardwright_shims::{Direction, EntryInterface, LoadedEntry, Port};
+use shardwright_test_checkpoints::Spec;
+
+fn gemma4() -> Graph {
+    graph(&Spec::gemma4())
+}
+
+fn plan() -> Plan {
+    Plan { cuts: vec![3], decode: vec![1, 4], ..Plan::default() }
+}
+
+/// The error that a changed description (with executors of the unchanged one) gives.
+fn refused(graph: &Graph, plan: &Plan, change: impl FnOnce(&mut Parts)) -> ChainError {
+    let mut parts = parts(graph, plan);
+    change(&mut parts);
+    let error = parts.chain().expect_err("a refusal");
+    assert!(!error.to_string().is_empty());
+    assert!(!matches!(error.help(), Some("")));
+    error
+}
+
+/// A change that is made to what is described and to what is loaded alike.
+fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInterface)) -> ChainError {
+    refused(graph, plan, |parts| {
+        for entry in &mut parts.description.shards[shard].entries {
+            change(entry);
+        }
+        let inner = std::mem::replace(&mut parts.executors[shard], Box::new(Told::default()));
+        let entries = inner.entries().iter().map(|entry| {
+            let mut entry = entry.clone();
+            change(&mut entry.interface);
+            let ports = entry.interface.ports.clone();
+            entry.bindings.retain(|binding| ports.iter().any(|port| port.name == binding.port.name));
+            for binding in &mut entry.bindings {
+                let port = ports.iter().find(|port| port.name == binding.port.name).unwrap();
+                binding.dtype = port.dtype;
+                binding.port = port.clone();
+            }
+            entry
+        });
+        let entries = entries.collect();
+        parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+    })
+}
+
+/// A change to what is loaded alone.
+fn loaded(graph: &Graph, shard: usize, change: impl Fn(&mut Vec<LoadedEntry>)) -> ChainError {
+    refused(graph, &plan(), |parts| {
+        let inner = &parts.executors[shard];
+        let mut entries = inner.entries().to_vec();
+        change(&mut entries);
+        parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+    })
+}
+
+/// An executor that is never run.
+#[derive(Default)]
+struct Told {
+    place: Option<shardwright_runtime::Place>,
+    entries: Vec<LoadedEntry>,
+}
+
+impl ShardExecutor for Told {
+    fn place(&self) -> &shardwright_runtime::Place {
+        self.place.as_ref().unwrap()
+    }
+
+    fn entries(&self) -> &[LoadedEntry] {
+        &self.entries
+    }
+
+    fn allocate(&self, _: u64, _: u64) -> Result<shardwright_shims::Buffer, shardwright_shims::ShimError> {
+        unreachable!()
+    }
+
+    fn run(
+        &mut self,
+        _: usize,
+        _: u64,
+        _: &mut [shardwright_shims::Bound<'_>],
+        _: shardwright_shims::RunOptions,
+    ) -> Result<(), shardwright_shims::ShimError> {
+        unreachable!()
+    }
+
+    fn interrupt(&self) -> Option<shardwright_runtime::Interrupt> {
+        None
+    }
+}
+
+macro_rules! is {
+    ($error:expr, $pattern:pat $(if $guard:expr)?) => {{
+        let error = $error;
+        assert!(matches!(&error, $pattern $(if $guard)?), "{error:?}");
+    }};
+}
+
+// embed 0, per-layer-input 1, decoder 0-3 2, decoder 3-6 3, head 4.
+const FIRST: usize = 2;
+const SECOND: usize = 3;
+
+#[test]
+fn more_than_any_model_has() {
+    let graph = gemma4();
+    let many =
+        |change: fn(&mut ChainDescription)| refused(&graph, &plan(), |parts| change(&mut parts.description));
+    is!(
+        many(|d| d.shards = vec![d.shards[0].clone(); SHARDS_MAX as usize + 1]),
+        ChainError::TooMany { what: "shards", .. }
+    );
+    is!(
+        many(|d| d.states = vec![d.states[0].clone(); STATES_MAX as usize + 1]),
+        ChainError::TooMany { what: "states", .. }
+    );
+    is!(
+        many(|d| d.assets = vec![d.assets[0].clone(); ASSETS_MAX as usize + 1]),
+        ChainError::TooMany { what: "assets", .. }
+    );
+    is!(
+        many(|d| d.shards[0].entries = vec![d.shards[0].entries[0].clone(); ENTRIES_MAX as usize + 1]),
+        ChainError::TooMany { what: "entry points in a shard", .. }
+    );
+    is!(
+        many(|d| {
+            let entry = &mut d.shards[0].entries[0];
+            entry.ports = vec![entry.ports[0].clone(); PORTS_MAX as usize + 1];
+        }),
+        ChainError::TooMany { what: "ports in an entry", .. }
+    );
+    is!(
+        many(|d| d.shards[0].entries[0].point.context = 1 << 40),
+        ChainError::TooMany { what: "positions in a context", .. }
+    );
+}
+
+#[test]
+fn components_and_layers_once_and_in_order() {
+    let graph = gemma4();
+    let with = |change: fn(&mut Parts)| refused(&graph, &plan(), change);
+    let drop = |parts: &mut Parts, shard: usize| {
+        parts.description.shards.remove(shard);
+        parts.executors.remove(shard);
+    };
+    is!(
+        with(|parts| {
+            parts.executors.pop();
+        }),
+        ChainError::ExecutorCount { shards: 5, executors: 4 }
+    );
+    is!(refused(&graph, &plan(), |parts| drop(parts, 4)), ChainError::ComponentMissing(ComponentKind::Head));
+    is!(
+        refused(&graph, &plan(), |parts| drop(parts, FIRST)),
+        ChainError::Layers { start: 3, end: 6, expected: 0, .. }
+    );
+    is!(
+        refused(&graph, &plan(), |parts| drop(parts, SECOND)),
+        ChainError::LayersMissing { from: 3, layers: 6 }
+    );
+    is!(
+        with(|parts| parts.description.shards[SECOND].layers = (2, 6)),
+        ChainError::Layers { expected: 3, .. }
+    );
+    is!(
+        with(|parts| parts.description.shards[SECOND].layers = (3, 7)),
+        ChainError::Layers { end: 7, layers: 6, .. }
+    );
+    is!(with(|parts| parts.description.shards[0].layers = (0, 1)), ChainError::Layers { .. });
+    is!(
+        with(|parts| parts.description.shards.swap(0, 1)),
+        ChainError::ComponentOrder { before: ComponentKind::PerLayerInput, .. }
+    );
+    is!(
+        with(|parts| parts.description.shards[1].component = ComponentKind::Embed),
+        ChainError::ComponentUnexpected { component: ComponentKind::Embed, .. }
+    );
+    is!(
+        with(|parts| parts.description.shards[4].component = ComponentKind::Pooling),
+        ChainError::ComponentUnexpected { component: ComponentKind::Pooling, .. }
+    );
+    is!(
+        with(|parts| parts.description.shards[SECOND].name = "embed".to_owned()),
+        ChainError::ShardRepeated { .. }
+    );
+    is!(
+        with(|parts| parts.description.shards[FIRST].place = place("elsewhere")),
+        ChainError::PlaceMismatch { .. }
+    );
+    is!(
+        with(|parts| parts.description.shards[FIRST].logits_softcap = Some(30.0)),
+        ChainError::Softcap { component: ComponentKind::Decoder, .. }
+    );
+    for cap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let capped = refused(&graph, &plan(), |parts| {
+            let shards = &mut parts.description.shards;
+            let head = shards.iter_mut().find(|shard| shard.component == ComponentKind::Head);
+            head.unwrap().logits_softcap = Some(cap);
+        });
+        assert!(matches!(capped, ChainError::Softcap { component: ComponentKind::Head, .. }), "{capped}");
+    }
+}
+
+#[test]
+fn entry_points_agree() {
+    let graph = gemma4();
+    let described =
+        |change: fn(&mut ChainDescription)| refused(&graph, &plan(), |parts| change(&mut parts.description));
+    is!(
+        described(|d| {
+            let entry = d.shards[0].entries[0].clone();
+            d.shards[0].entries.push(entry);
+        }),
+        ChainError::EntryRepeated { .. }
+    );
+    is!(
+        described(|d| d.shards[FIRST].entries[0].name = "prefill_9@96".to_owned()),
+        ChainError::EntryPoint { what: "its name", .. }
+    );
+    is!(
+        described(|d| d.shards[FIRST].entries[0].layers = (0, 2)),
+        ChainError::EntryPoint { what: "its part", .. }
+    );
+    for rows in [0, 97] {
+        is!(
+            both(&graph, &plan(), 0, move |entry| {
+                if entry.point.kind == EntryKind::Prefill {
+                    entry.point.rows = rows;
+                    entry.name = entry.point.name();
+                }
+            }),
+            ChainError::EntryPoint { what: "its row count", .. }
+        );
+    }
+    is!(
+        both(&graph, &plan(), FIRST, |entry| {
+            entry.point.context = 95;
+            entry.name = entry.point.name();
+        }),
+        ChainError::EntryPoint { what: "its context", .. }
+    );
+    is!(
+        both(&graph, &plan(), FIRST, |entry| entry.point.largest_rows = 4),
+        ChainError::EntryPoint { what: "the largest row count", .. }
+    );
+    is!(
+        both(&graph, &plan(), SECOND, |entry| entry.point.largest_rows = 16),
+        ChainError::EntryPoint { what: "the largest row count", .. }
+    );
+    is!(
+        both(&graph, &plan(), SECOND, |entry| {
+            entry.point.kind = EntryKind::Encode;
+            entry.point.context = entry.point.rows;
+            entry.name = entry.point.name();
+        }),
+        ChainError::EntryPoint { what: "its kind", .. }
+    );
+    is!(
+        both(&graph, &plan(), SECOND, |entry| {
+            entry.point.kind = EntryKind::Encode;
+            entry.name = entry.point.name();
+        }),
+        ChainError::EntryPoint { what: "its context", .. }
+    );
+    let without = |shard: usize, kind: EntryKind, rows: u64| {
+        refused(&graph, &plan(), move |parts| {
+            parts.description.shards[shard]
+                .entries
+                .retain(|entry| (entry.point.kind, entry.point.rows) != (kind, rows));
+        })
+    };
+    is!(without(4, EntryKind::Decode, 4), ChainError::EntryMissing { because, .. } if because == "runs through every shard");
+    // The second shard writes states of layer 3.
+    is!(without(SECOND, EntryKind::Prefill, 8), ChainError::EntryMissing { because, .. } if because.contains("layer.3"));
+    is!(without(0, EntryKind::Prefill, 8), ChainError::InputUnfed { .. });
+    is!(without(FIRST, EntryKind::Prefill, 8), ChainError::InputUnfed { .. });
+    is!(
+        refused(&graph, &plan(), |parts| {
+            for shard in &mut parts.description.shards {
+                shard.entries.retain(|entry| entry.point.kind == EntryKind::Prefill);
+            }
+        }),
+        ChainError::NoEntry(EntryKind::Decode)
+    );
+    is!(
+        refused(&support::graph(&Spec::embeddinggemma()), &Plan::default(), |parts| {
+            for shard in &mut parts.description.shards {
+                shard.entries.clear();
+            }
+        }),
+        ChainError::NoEntry(EntryKind::Encode)
+    );
+    is!(
+        both(&graph, &plan(), 4, |entry| entry.ports.retain(|port| port.role != Role::Logits)),
+        ChainError::ResultMissing { what: "logits", .. }
+    );
+}
+
+#[test]
+fn artefacts_bind_what_is_described() {
+    let graph = gemma4();
+    is!(
+        loaded(&graph, FIRST, |entries| {
+            entries.pop();
+        }),
+        ChainError::EntryNotLoaded { .. }
+    );
+    is!(loaded(&graph, FIRST, Vec::clear), ChainError::EntryNotLoaded { available, .. } if available == "none");
+    is!(
+        loaded(&graph, FIRST, |entries| entries[0].interface.point.rows = 7),
+        ChainError::EntryPoint { what: "the loaded entry", .. }
+    );
+    is!(
+        loaded(&graph, FIRST, |entries| entries[0].bindings[0].port.name = "other".to_owned()),
+        ChainError::BindingSet { fault: "also binds", .. }
+    );
+    is!(
+        loaded(&graph, FIRST, |entries| {
+            let first = entries[0].bindings[0].clone();
+            entries[0].bindings.push(first);
+        }),
+        ChainError::BindingSet { fault: "binds twice", .. }
+    );
+    is!(
+        loaded(&graph, FIRST, |entries| entries[0]
+            .bindings
+            .retain(|b| b.port.role != Role::Hidden || b.port.direction == Direction::Input)),
+        ChainError::BindingSet { fault: "does not bind", .. }
+    );
+    let binding = |what: &'static str, change: fn(&mut shardwright_shims::Binding)| {
+        is!(
+            loaded(&graph, FIRST, |entries| change(&mut entries[0].bindings[0])),
+            ChainError::Binding { what: found, .. } if *found == what
+        );
+    };
+    binding("the direction", |binding| binding.port.direction = Direction::StateRead);
+    binding("the role", |binding| binding.port.role = Role::Logits);
+    binding("the shape", |binding| binding.port.shape.push(1));
+    binding("the storage", |binding| binding.port.dtype = DType::F16);
+    binding("the storage", |binding| binding.dtype = DType::I8);
+    binding("the order", |binding| binding.strides = Some(vec![1]));
+    binding("the size", |binding| binding.bytes -= 1);
+    binding("the size", |binding| binding.bytes = u64::MAX);
+    binding("the alignment", |binding| binding.alignment = 3);
+}
+
+#[test]
+fn padding_and_unbound_inputs_are_fine() {
+    let graph = gemma4();
+    let mut parts = parts(&graph, &plan());
+    for shard in 0..parts.executors.len() {
+        let inner = &parts.executors[shard];
+        let mut entries = inner.entries().to_vec();
+        for entry in &mut entries {
+            entry.bindings.retain(|binding| {
+                binding.port.direction != Direction::Input || binding.port.role != Role::Positions
+            });
+            for binding in &mut entry.bindings {
+                binding.bytes += 128;
+                binding.alignment = 0;
+            }
+        }
+        parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+    }
+    parts.chain().unwrap();
+}
+
+#[test]
+fn a_description_survives_its_file() {
+    for spec in [Spec::gemma3(), Spec::gemma4(), Spec::qwen3(), Spec::embeddinggemma()] {
+        let graph = graph(&spec);
+        for form in [support::Form::Semantic, support::Form::Decomposed, support::Form::ByRuntime] {
+            let mut parts =
+                parts(&graph, &Plan { form, storages: support::hidden(Encoding::F16), taps: true, ..plan() });
+            let text = serde_json::to_string(&parts.description).unwrap();
+            let read: ChainDescription = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, parts.description);
+            parts.description = read;
+            parts.chain().unwrap();
+        }
+    }
+}
+
+fn edit(role: Role, change: impl Fn(&mut Port)) -> impl Fn(&mut EntryInterface) {
+    move |entry| entry.ports.iter_mut().filter(|port| port.role == role).for_each(&change)
+}
+
+#[test]
+fn ports_are_what_their_roles_say() {
+    let graph = gemma4();
+    let plan = plan();
+    is!(
+        both(&graph, &plan, 0, edit(Role::Hidden, |port| port.role = Role::Positions)),
+        ChainError::PortRole { direction: Direction::Output, .. }
+    );
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Positions, |port| port.role = Role::Logits)),
+        ChainError::PortRole { direction: Direction::Input, .. }
+    );
+    let whole = Role::PerLayer { first: 0, layers: 6 };
+    is!(
+        both(
+            &graph,
+            &plan,
+            1,
+            edit(whole.clone(), |port| port.role = Role::PerLayer { first: 1, layers: 5 })
+        ),
+        ChainError::PortRole { .. }
+    );
+    let slice = Role::PerLayer { first: 0, layers: 3 };
+    is!(
+        both(
+            &graph,
+            &plan,
+            FIRST,
+            edit(slice, |port| port.role = Role::PerLayer { first: u32::MAX, layers: 3 })
+        ),
+        ChainError::PortRole { .. }
+    );
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Positions, |port| port.name = "hidden".to_owned())),
+        ChainError::PortRepeated { .. }
+    );
+    is!(
+        both(&graph, &plan, FIRST, |entry| {
+            let mut second = entry.ports[0].clone();
+            second.name = "again".to_owned();
+            entry.ports.push(second);
+        }),
+        ChainError::PortRepeated { .. }
+    );
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Hidden, |port| port.shape = vec![1, 25])),
+        ChainError::PortShape { .. }
+    );
+    is!(
+        both(&graph, &plan, 4, |entry| {
+            entry.ports.push(Port {
+                name: "tap".to_owned(),
+                direction: Direction::Output,
+                role: Role::Tap { name: "tap".to_owned() },
+                shape: vec![u64::MAX, 2],
+                dtype: DType::F32,
+                encoding: None,
+            });
+        }),
+        ChainError::PortShape { .. }
+    );
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Positions, |port| port.dtype = DType::F32)),
+        ChainError::PortStorage { .. }
+    );
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Hidden, |port| port.dtype = DType::I32)),
+        ChainError::PortStorage { .. }
+    );
+    let impossible = Encoding { element: ElementType::I8, scale: ScaleBits::ONE, zero_point: 1 << 20 };
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(impossible))),
+        ChainError::PortStorage { .. }
+    );
+    let half = Encoding { element: ElementType::I16, ..Encoding::F16 };
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(half))),
+        ChainError::PortStorage { .. }
+    );
+    // Integers that stand for nothing.
+    is!(
+        both(&graph, &plan, FIRST, edit(Role::Hidden, |port| port.dtype = DType::U16)),
+        ChainError::PortStorage { .. }
+    );
+    is!(
+        both(
+            &graph,
+            &plan,
+            0,
+            edit(Role::Gathered { asset: AssetId(0) }, |port| {
+                port.role = Role::Gathered { asset: AssetId(9) };
+            })
+        ),
+        ChainError::AssetUnknown { asset: 9, available: 2, .. }
+    );
+}
+
+#[test]
+fn tables_are_those_described() {
+    let graph = gemma4();
+    let asset = |what: &'static str, change: fn(&mut Parts)| {
+        is!(refused(&graph, &plan(), change), ChainError::Asset { what: found, .. } if *found == what);
+    };
+    asset("the table", |parts| {
+        parts.assets.pop();
+    });
+    asset("its name", |parts| parts.assets[0].name = "other".to_owned());
+    asset("its shape", |parts| parts.assets[0].table.shape = vec![96, 25]);
+    asset("its shape", |parts| parts.assets[0].table.shape = vec![96]);
+    asset("its format", |parts| parts.assets[0].table.dtype = DType::F32);
+    // Described and given alike, but nothing that a table can be.
+    let alike = |what: &'static str, change: fn(&mut shardwright_graph::Weight)| {
+        is!(
+            refused(&graph, &plan(), |parts| {
+                change(&mut parts.assets[0].table);
+                parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+            }),
+            ChainError::Asset { what: found, .. } if *found == what
+        );
+    };
+    alike("its format", |table| table.dtype = DType::I8);
+    alike("its format", |table| {
+        *table = table
+            .planned(WeightFormat::W8PerChannel)
+            .map(|planned| Weight { dtype: DType::F32, ..planned })
+            .unwrap()
+    });
+    let quantised = |table: &Weight, change: fn(&mut WeightQuantisation)| {
+        let mut planned = table.planned(WeightFormat::W8PerChannel).unwrap();
+        let held = planned.quantisation.as_mut().unwrap();
+        held.scales = WeightData::from_vec(vec![0; held.scales.length()]);
+        change(held);
+        Weight { data: WeightData::from_vec(vec![0; planned.data.length()]), ..planned }
+    };
+    let quantised_to = |what: &'static str, change: fn(&mut WeightQuantisation)| {
+        let mut parts = parts(&graph, &plan());
+        parts.assets[0].table = quantised(&parts.assets[0].table, change);
+        parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+        match (parts.chain(), what) {
+            (Ok(_), "") => {}
+            (given, _) => is!(given.unwrap_err(), ChainError::Asset { what: found, .. } if *found == what),
+        }
+    };
+    quantised_to("", |_| {});
+    quantised_to("its format", |held| held.zero_point = 128);
+    quantised_to("its format", |held| held.scale_dtype = DType::Bf16);
+    quantised_to("its format", |held| held.granularity = Granularity::PerBlock { size: 0 });
+    quantised_to("the size of its scales", |held| held.granularity = Granularity::PerTensor);
+    quantised_to("the size of its scales", |held| held.scales = WeightData::planned(held.scales.length()));
+    // Counted and never made.
+    alike("its size", |table| table.data = WeightData::planned(table.data.length()));
+    asset("its size", |parts| {
+        parts.assets[0].table.data = shardwright_graph::WeightData::from_vec(vec![0; 5]);
+    });
+}
+
+#[test]
+fn states_have_one_writer_before_their_readers_on_one_place() {
+    let graph = gemma4();
+    let plan = plan();
+    let states = |change: fn(&mut EntryInterface)| both(&graph, &plan, FIRST, change);
+    is!(states(|entry| entry.states[0].id = StateId(99)), ChainError::StateUndeclared { state: 99, .. });
+    is!(
+        states(|entry| entry.states[0].state.width += 1),
+        ChainError::StateUndeclared { reason: "is declared otherwise", .. }
+    );
+    is!(
+        states(|entry| entry.states[0].capacity += 1),
+        ChainError::StateUndeclared { reason: "has another size than its declaration gives", .. }
+    );
+    is!(
+        states(|entry| entry.states.push(entry.states[0].clone())),
+        ChainError::StateUndeclared { reason: "is listed twice", .. }
+    );
+    is!(
+        states(|entry| entry.states[0].written = false),
+        ChainError::StateUndeclared { reason: "is not given exactly once by an entry that writes it", .. }
+    );
+    is!(
+        states(|entry| entry.states.clear()),
+        ChainError::StateUndeclared { reason: "is not listed among the entry's states", .. }
+    );
+    // The second shard claims a state of the first.
+    is!(
+        both(&graph, &plan, SECOND, |entry| {
+            if let Some(port) = entry.states.iter_mut().find(|port| port.state.layer < 3) {
+                port.written = true;
+            } else {
+                entry.states[0].state.layer = 0;
+            }
+        }),
+        ChainError::StateUndeclared { .. }
+    );
+    is!(
+        refused(&graph, &plan, |parts| {
+            let state = parts.description.states[0].clone();
+            parts.description.states.push(state);
+        }),
+        ChainError::StateUnwritten { entry, .. } if entry == "any entry"
+    );
+    is!(
+        refused(&graph, &Plan { decoders: vec!["a", "b"], cuts: vec![4], ..plan.clone() }, |_| {}),
+        ChainError::StateNotShareable { reader, writer, .. } if reader == "decoder.4-6" && writer == "decoder.0-4"
+    );
+}
+
+/// Two shards of a model without shared states: what one writes, the other is made to claim.
+#[test]
+fn stolen_states_are_noticed() {
+    let graph = support::graph(&Spec::qwen3());
+    let plan = Plan { cuts: vec![2], ..Plan::default() };
+    // embed, decoder 0-2, decoder 2-4, head. The second reads a state of its own that nobody writes.
+    is!(
+        both(&graph, &plan, 2, |entry| {
+            entry.states[0].written = false;
+            let name = entry.states[0].state.name.clone();
+            for port in entry.ports.iter_mut().filter(|port| port.name == name) {
+                port.direction = Direction::StateRead;
+            }
+        }),
+        ChainError::StateUnwritten { .. }
+    );
+    // The first reads what the second writes.
+    let mut parts = parts(&graph, &plan);
+    let late = parts.description.shards[2].entries[0].states[0].clone();
+    let port = parts.description.shards[2].entries[0].port(&late.state.name).unwrap().clone();
+    for entry in &mut parts.description.shards[1].entries {
+        entry.states.push(shardwright_graph::StatePort { written: false, ..late.clone() });
+        entry.ports.push(Port { direction: Direction::StateRead, ..port.clone() });
+    }
+    is!(
+        parts.chain().unwrap_err(),
+        ChainError::StateBeforeWriter { writer, reader, .. } if writer == "decoder.2-4" && reader == "decoder.0-2"
+    );
+    // A prefill that leaves out a state that decode writes.
+    is!(
+        both(&graph, &plan, 2, |entry| {
+            if entry.point.kind == EntryKind::Prefill {
+                let name = entry.states.pop().unwrap().state.name;
+                entry.ports.retain(|port| port.name != name);
+            }
+        }),
+        ChainError::StateUnwritten { entry, .. } if entry.starts_with("prefill")
+    );
+}
+
+#[test]
+fn a_state_is_written_in_its_own_layer() {
+    let mut graph = support::graph(&Spec::qwen3());
+    graph.states[0].layer = 2;
+    is!(
+        refused(&graph, &Plan { cuts: vec![2], ..Plan::default() }, |_| {}),
+        ChainError::StateUndeclared { state: 0, reason: "is written outside its layer", .. }
+    );
+}
+
+#[test]
+fn neighbours_agree() {
+    let graph = gemma4();
+    // Layers taken by a shard that does not begin where the stream stands are found by the cut; a stream that ends, by the reader.
+    is!(
+        both(&graph, &plan(), FIRST, |entry| {
+            entry.ports.retain(|port| port.direction == Direction::Input || port.role != Role::Hidden);
+        }),
+        ChainError::InputUnfed { shard, .. } if shard == "decoder.3-6"
+    );
+    // A state cannot be seen in two ways.
+    let reader = Plan { cuts: vec![4], ..plan() };
+    is!(
+        both(&graph, &reader, SECOND, |entry| {
+            for port in entry.ports.iter_mut().filter(|port| port.direction == Direction::StateRead) {
+                port.dtype = DType::F16;
+            }
+        }),
+        ChainError::StateStorage { first, second, .. } if first == "decoder.0-4" && second == "decoder.4-6"
+    );
+    // Nor with two zero points.
+    let stored = |zero_point| {
+        move |entry: &mut EntryInterface| {
+            for port in entry.ports.iter_mut().filter(|port| matches!(port.role, Role::State { .. })) {
+                port.dtype = DType::U16;
+                port.encoding =
+                    Some(Encoding { element: ElementType::U16, scale: ScaleBits::ONE, zero_point });
+            }
+        }
+    };
+    is!(
+        refused(&graph, &reader, |parts| {
+            for shard in [FIRST, SECOND] {
+                let change = stored(if shard == FIRST { 7 } else { 8 });
+                parts.description.shards[shard].entries.iter_mut().for_each(&change);
+                let inner = &parts.executors[shard];
+                let mut entries = inner.entries().to_vec();
+                for entry in &mut entries {
+                    change(&mut entry.interface);
+                    for binding in &mut entry.bindings {
+                        binding.port = entry.interface.port(&binding.port.name).unwrap().clone();
+                        binding.dtype = binding.port.dtype;
+                    }
+                }
+                parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+            }
+        }),
+        ChainError::StateStorage { first_storage, second_storage, .. }
+            if (first_storage.zero_point, second_storage.zero_point) == (7, 8)
+    );
+}

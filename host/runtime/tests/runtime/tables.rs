@@ -1,0 +1,193 @@
+//! Gathered tables of every format, and one that is larger than memory should be.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::{Plan, bits, chain, graph, ids, parts};
+use shardwright_graph::target::WeightFormat;
+use shardwright_graph::{Asset, DType, Graph, Weight, WeightBytes, WeightData, WeightQuantisation};
+use shardwright_runtime::AssetDescription;
+use shardwright_test_checkpoints::Spec;
+
+/// A table of that format with bytes as they come: every stored integer is legal.
+fn table(asset: &Asset, format: WeightFormat) -> Asset {
+    let planned = asset.table.planned(format).unwrap();
+    let noise = |count: usize| (0..count).map(|index| (index as u32).wrapping_mul(2_654_435_761) >> 13);
+    let data = match planned.dtype {
+        // Integers of any bits, floats of moderate ones.
+        dtype if dtype.raw_range().is_some() => {
+            noise(planned.data.length()).map(|value| value as u8).collect()
+        }
+        dtype => noise(planned.data.length() / dtype.bytes() as usize)
+            .flat_map(|value| {
+                let value = (value % 1000) as f32 / 300.0 - 1.5;
+                match dtype {
+                    DType::F32 => value.to_le_bytes().to_vec(),
+                    DType::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
+                    _ => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+                }
+            })
+            .collect(),
+    };
+    let quantisation = planned.quantisation.as_ref().map(|held| {
+        let scales = noise(held.scales.length() / held.scale_dtype.bytes() as usize).flat_map(|value| {
+            let scale = (1 + value % 50) as f32 / 1000.0;
+            match held.scale_dtype {
+                DType::F16 => half::f16::from_f32(scale).to_le_bytes().to_vec(),
+                _ => scale.to_le_bytes().to_vec(),
+            }
+        });
+        WeightQuantisation { scales: WeightData::from_vec(scales.collect()), ..held.clone() }
+    });
+    let table = Weight { data: WeightData::from_vec(data), quantisation, ..planned };
+    Asset { table, ..asset.clone() }
+}
+
+/// The same values in f32.
+fn decoded(asset: &Asset) -> Asset {
+    let mut values = vec![f32::NAN; asset.table.row_width()];
+    let mut bytes = Vec::new();
+    for row in 0..asset.table.rows() {
+        assert!(asset.table.decode_row(row, &mut values));
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+    let table = Weight {
+        dtype: DType::F32,
+        data: WeightData::from_vec(bytes),
+        quantisation: None,
+        ..asset.table.clone()
+    };
+    Asset { table, ..asset.clone() }
+}
+
+fn logits(graph: &Graph, tokens: &[u32]) -> Vec<u32> {
+    let mut session = chain(graph, &Plan::default()).session().unwrap();
+    session.append(tokens).unwrap();
+    bits(session.logits().unwrap())
+}
+
+#[test]
+fn rows_of_any_format_are_its_exact_values() {
+    let float = graph(&Spec::gemma4());
+    assert_eq!(float.assets.len(), 2);
+    let tokens = ids(20, float.vocabulary);
+    let mut seen = Vec::new();
+    for &format in WeightFormat::ALL {
+        let stored = Graph {
+            assets: float.assets.iter().map(|asset| table(asset, format)).collect(),
+            ..float.clone()
+        };
+        let plain = Graph { assets: stored.assets.iter().map(decoded).collect(), ..float.clone() };
+        let given = logits(&stored, &tokens);
+        assert_eq!(given, logits(&plain, &tokens), "{format}");
+        assert!(!seen.contains(&given), "{format} gives the logits of another format");
+        seen.push(given);
+        let described = AssetDescription::of(&stored.assets[0]);
+        assert_eq!(described.quantisation.is_some(), format.is_quantised());
+        let text = serde_json::to_string(&described).unwrap();
+        assert_eq!(serde_json::from_str::<AssetDescription>(&text).unwrap(), described);
+    }
+}
+
+struct Mapped(memmap2::Mmap);
+
+impl WeightBytes for Mapped {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Bytes that count how often they are given back.
+struct Counted {
+    bytes: Vec<u8>,
+    released: AtomicUsize,
+}
+
+impl WeightBytes for Counted {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn release(&self, range: Range<usize>) {
+        assert_eq!(range, 0..self.bytes.len());
+        self.released.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// However long a session is, its tables leave little of what was read in memory, scales included.
+#[test]
+fn tables_give_back_what_was_read() {
+    let mut graph = graph(&Spec::gemma4());
+    let mut counted = Vec::new();
+    for asset in &mut graph.assets {
+        let held = table(asset, WeightFormat::W8PerChannel);
+        let mut watched = |data: &WeightData| {
+            let bytes = data.bytes().to_vec();
+            let source = Arc::new(Counted { bytes, released: AtomicUsize::new(0) });
+            counted.push(source.clone());
+            WeightData::new(source, 0, data.length()).unwrap()
+        };
+        let data = watched(&held.table.data);
+        let quantisation = held.table.quantisation.clone().unwrap();
+        let scales = watched(&quantisation.scales);
+        let quantisation = Some(WeightQuantisation { scales, ..quantisation });
+        *asset = Asset { table: Weight { data, quantisation, ..held.table.clone() }, ..held };
+    }
+    assert_eq!(counted.len(), 4);
+    let mut session = parts(&graph, &Plan::default()).chain().unwrap().session().unwrap();
+    let tokens = ids(30, graph.vocabulary);
+    session.append(&tokens[..23]).unwrap();
+    // One by one it is the same.
+    for token in &tokens[23..] {
+        session.append(&[*token]).unwrap();
+    }
+    for source in &counted {
+        assert_eq!(source.released.load(Ordering::Relaxed), 30 / 4);
+    }
+}
+
+/// A file of that length without content, mapped.
+fn sparse(length: u64) -> WeightData {
+    let file: File = tempfile::tempfile().unwrap();
+    file.set_len(length).unwrap();
+    // SAFETY: the file has no name and nobody else writes to it.
+    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+    WeightData::new(Arc::new(Mapped(map)), 0, length as usize).unwrap()
+}
+
+/// Pages of mapped files in memory, in bytes.
+fn resident_file_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssFile:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// The per-layer table of a model of two billion parameters has 4.7 GB in bf16: only the rows that are asked for are read.
+#[test]
+fn a_table_is_never_read_whole() {
+    // So many rows that the narrow tables of the smallest model are as large.
+    const ENTRIES: u64 = 64 << 20;
+    let float = graph(&Spec::gemma4());
+    for format in [WeightFormat::Bf16, WeightFormat::W4Block32] {
+        let mut graph = float.clone();
+        let mut bytes = 0;
+        for asset in &mut graph.assets {
+            let shape = vec![ENTRIES, asset.width()];
+            let planned = Weight { shape, ..asset.table.clone() }.planned(format).unwrap();
+            let quantisation = planned.quantisation.as_ref().map(|held| WeightQuantisation {
+                scales: sparse(held.scales.length() as u64),
+                ..held.clone()
+            });
+            bytes += planned.bytes();
+            asset.table = Weight { data: sparse(planned.data.length() as u64), quantisation, ..planned };
+        }
+        let before = resident_file_bytes();
+        let mut session = parts(&graph, &Plan::default()).chain().unwrap().session().unwrap();
+        session.append(&ids(60, ENTRIES)).unwrap();
+        let read = resident_file_bytes().saturating_sub(before);
+        assert!(bytes > 1 << 30, "{bytes}");
+        assert!(read < 64 << 20, "{read} bytes of {bytes} were read");
+    }
+}

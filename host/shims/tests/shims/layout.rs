@@ -1,0 +1,191 @@
+//! The layouts of Rust shims: the example is accepted; one built against a changed struct is refused although its symbol
+//! and version are right; and it still enters when it was built against another minor version.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{Shims, doubling, f32_bytes, f32_values, repository};
+use shardwright_shims::{
+    Bound, Compatibility, LayoutCheck, LoadError, Place, RunOptions, ShimRegistry, WorkOrderBuilder,
+};
+
+/// Builds the example's crate, whose library is called `library`, and gives its path.
+fn build(manifest: &Path, library: &str, target: &Path, profile: &str) -> PathBuf {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--offline",
+            "--quiet",
+            "--message-format=json",
+            "--profile",
+            profile,
+            "--package",
+            "shardwright-shim-template",
+            "--manifest-path",
+        ])
+        .arg(manifest)
+        .env("CARGO_TARGET_DIR", target)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let messages = String::from_utf8(output.stdout).unwrap();
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == library)
+        .filter_map(|message| {
+            message["filenames"]
+                .as_array()?
+                .iter()
+                .filter_map(|file| file.as_str())
+                .find(|file| file.ends_with(std::env::consts::DLL_SUFFIX))
+                .map(PathBuf::from)
+        })
+        .next()
+        .expect("the shim crate builds a library")
+}
+
+/// The directory cargo built this test into, shared with what it builds here.
+fn target() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
+}
+
+/// Puts a library beside a manifest into a directory of its own.
+fn place(shims: &Shims, library: &Path) -> PathBuf {
+    std::fs::copy(library, shims.library("rust")).unwrap();
+    shims.manifest("rust", "template-rust", |_| {});
+    shims.library("rust")
+}
+
+/// A copy of the contract crate and of the example in a workspace of its own, with texts replaced in files: (file, text, by what).
+///
+/// The target directory is not the tests' own, the library is called after the variant, and variants differ in their version:
+/// two workspaces with a path package of one name and version mix their artefacts in a shared directory.
+fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
+    let copy = |folder: &str| {
+        let list = Command::new("find").arg(repository().join(folder)).args(["-type", "f"]).output().unwrap();
+        for path in String::from_utf8(list.stdout).unwrap().lines() {
+            let relative = Path::new(path).strip_prefix(repository().join(folder)).unwrap();
+            let place = root.join(folder).join(relative);
+            std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+            let mut text = std::fs::read_to_string(path).unwrap();
+            text = text.replace("[lib]\n", &format!("[lib]\nname = \"template_{name}\"\n"));
+            for (file, from, to) in changes {
+                if Path::new(folder).join(relative) == Path::new(file) {
+                    assert!(text.contains(from), "`{from}` is not in {file}");
+                    text = text.replace(from, to);
+                }
+            }
+            // An unchanged file keeps its time, so that nothing is built twice.
+            if std::fs::read_to_string(&place).ok().as_ref() != Some(&text) {
+                std::fs::write(&place, text).unwrap();
+            }
+        }
+    };
+    copy("vendor-shims/abi");
+    copy("vendor-shims/template/rust");
+    let workspace = std::fs::read_to_string(repository().join("Cargo.toml")).unwrap();
+    let start = workspace.find("members = [").unwrap();
+    let end = start + workspace[start..].find(']').unwrap() + 1;
+    let members = "members = [\"vendor-shims/abi\", \"vendor-shims/template/rust\"]";
+    let mut workspace = format!("{}{members}{}", &workspace[..start], &workspace[end..]);
+    for (file, from, to) in changes.iter().filter(|(file, ..)| *file == "Cargo.toml") {
+        assert!(workspace.contains(from), "`{from}` is not in {file}");
+        workspace = workspace.replacen(from, to, 1);
+    }
+    let manifest = root.join("Cargo.toml");
+    if std::fs::read_to_string(&manifest).ok().as_ref() != Some(&workspace) {
+        std::fs::write(&manifest, workspace).unwrap();
+    }
+    std::fs::copy(repository().join("Cargo.lock"), root.join("Cargo.lock")).unwrap();
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout/target");
+    build(&manifest, &format!("template_{name}"), &target, "plain")
+}
+
+#[test]
+fn the_rust_example_has_the_hosts_layouts_and_runs() {
+    let library = build(&repository().join("Cargo.toml"), "shardwright_shim_template", &target(), "dev");
+    let shims = Shims::new();
+    place(&shims, &library);
+    let registry = shims.registry();
+    assert_eq!(registry.get("template-rust").unwrap().layout(), &LayoutCheck::Same);
+
+    let instance = registry.open("template-rust", "embed", &[]).unwrap();
+    let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap();
+    let verdicts = instance.check("cpu", &order.head().entries[0], &[]).unwrap();
+    assert!(verdicts[0].accepted, "{verdicts:?}");
+    let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    assert_eq!(instance.compatibility("cpu", &artefact).unwrap(), Compatibility::Optimal);
+    let mut shard = instance.load("cpu", &artefact, &[]).unwrap();
+    let (x, y) = (instance.allocate("cpu", 16, 64).unwrap(), instance.allocate("cpu", 16, 64).unwrap());
+    x.write().unwrap().copy_from_slice(&f32_bytes(&[1.0, -2.0, 0.5, 8.0]));
+    shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap();
+    assert_eq!(f32_values(&y.read().unwrap()), [2.0, -4.0, 1.0, 16.0]);
+}
+
+#[test]
+fn a_rust_shim_with_one_changed_field_is_refused() {
+    // Two members of one struct change places: the symbol, the version and every size stay what they are.
+    let library = build_changed(
+        "field",
+        &[(
+            "vendor-shims/abi/src/raw.rs",
+            "    pub bytes: u64,\n    pub alignment: u64,",
+            "    pub alignment: u64,\n    pub bytes: u64,",
+        )],
+    );
+    let shims = Shims::new();
+    let library = place(&shims, &library);
+    let registry = ShimRegistry::builder().library(&library).build();
+    assert!(registry.shims().is_empty());
+    match &registry.skipped()[0].error {
+        error @ LoadError::Layout { type_name, reason, .. } => {
+            assert_eq!(type_name, "SwBinding", "{reason}");
+            assert!(reason.contains("member `alignment` where `bytes` is expected"), "{reason}");
+            assert!(reason.len() < 1000, "{} bytes of reason", reason.len());
+            assert_eq!(error.reason(), "layout-differs");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_rust_shim_that_knows_a_later_member_is_refused() {
+    // The shim would read a member that the host's structs do not have.
+    let library = build_changed(
+        "later",
+        &[
+            (
+                "vendor-shims/abi/src/raw.rs",
+                "    pub largest_logits: u64,\n}",
+                "    pub largest_logits: u64,\n    pub later: u64,\n}",
+            ),
+            ("Cargo.toml", "version = \"0.1.0\"", "version = \"0.1.1\""),
+        ],
+    );
+    let shims = Shims::new();
+    let library = place(&shims, &library);
+    let registry = ShimRegistry::builder().library(&library).build();
+    assert!(registry.shims().is_empty());
+    match &registry.skipped()[0].error {
+        LoadError::Layout { type_name, reason, .. } => {
+            assert_eq!(type_name, "SwRun", "{reason}");
+            assert!(reason.contains("64 bytes where 56 are expected"), "{reason}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn layouts_of_another_minor_version_are_not_compared() {
+    let library = build_changed("minor", &[("Cargo.toml", "version = \"0.1.0\"", "version = \"0.2.0\"")]);
+    let shims = Shims::new();
+    let library = place(&shims, &library);
+    let registry = ShimRegistry::builder().library(&library).build();
+    assert!(registry.skipped().is_empty(), "{:?}", registry.skipped());
+    match registry.shims()[0].layout() {
+        LayoutCheck::Skipped(reason) => assert!(reason.contains("0.2.0"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,1043 @@
+//! Shims in a worker process: the same as in this one while all is well, and a typed error with nothing left behind when not.
+
+use std::num::NonZeroUsize;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    self, CONTEXT, HIDDEN, KEY, Shims, decoder, decoder_weights, doubling, f32_bytes, f32_values, i32_bytes,
+    isolation,
+};
+use shardwright_graph::target::ErrorClass;
+use shardwright_graph::{EntryKind, WeightId};
+use shardwright_shims::{
+    Artefact, Bound, Buffer, Caps, Compatibility, Direction, Isolation, LoadError, LoadedShard, Place,
+    RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder,
+    WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
+};
+
+/// The dying shim, found by a registry that opens no library in this process.
+fn registry() -> &'static ShimRegistry {
+    static REGISTRY: OnceLock<(Shims, ShimRegistry)> = OnceLock::new();
+    let (_, registry) = REGISTRY.get_or_init(|| {
+        let shims = Shims::new();
+        shims.dying(None);
+        let registry = ShimRegistry::builder().isolated(isolation()).directory(shims.path()).build();
+        assert!(registry.skipped().is_empty(), "{:?}", registry.skipped());
+        (shims, registry)
+    });
+    registry
+}
+
+fn options(die: &str) -> Vec<(String, String)> {
+    let told = (!die.is_empty()).then(|| ("die".to_owned(), die.to_owned()));
+    Vec::from_iter(told)
+}
+
+fn open_with(die: &str, caps: Caps) -> Result<ShimInstance, ShimError> {
+    registry().open_isolated("dying", die, &options(die), &Isolation { caps, ..isolation() })
+}
+
+fn open(die: &str) -> ShimInstance {
+    open_with(die, Caps::default()).unwrap()
+}
+
+/// Long enough for anything that does not hang, on a machine that has other things to do.
+const MOMENT_MS: u64 = 900;
+
+/// Caps that a shim reaches when it hangs.
+fn short() -> Caps {
+    let moment = Duration::from_millis(MOMENT_MS);
+    Caps { probe_time: moment, compile_time: moment, run_time: moment, grace: moment, ..Caps::default() }
+}
+
+fn order() -> WorkOrder {
+    WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap()
+}
+
+fn compile(instance: &ShimInstance) -> Result<Artefact, ShimError> {
+    instance.compile("npu", &order(), Place::Temporary, &mut ())
+}
+
+/// An artefact of a healthy instance.
+fn artefact() -> Artefact {
+    static ARTEFACT: OnceLock<Artefact> = OnceLock::new();
+    ARTEFACT.get_or_init(|| compile(&open("")).unwrap()).clone()
+}
+
+fn load(instance: &ShimInstance) -> LoadedShard {
+    instance.load("npu", &artefact(), &[]).unwrap()
+}
+
+/// Runs the doubling shard over buffers of the instance.
+fn run(shard: &mut LoadedShard, values: &[f32]) -> Result<Vec<f32>, ShimError> {
+    let instance = shard.instance().clone();
+    let (x, y) = (instance.allocate("npu", 16, 16)?, instance.allocate("npu", 16, 16)?);
+    x.write()?.copy_from_slice(&f32_bytes(values));
+    shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default())?;
+    Ok(f32_values(&y.read()?))
+}
+
+fn pid(instance: &ShimInstance) -> u32 {
+    match instance.running() {
+        Running::Worker(WorkerReport { pid: Some(pid), .. }) => pid,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether there is such a process, dead or alive.
+fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn assert_empty(directory: &Path) {
+    let left: Vec<_> = std::fs::read_dir(directory).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_file_is_inspected_in_the_worker_and_one_that_kills_it_is_an_error() {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"....DYING file").unwrap();
+    let told = open("").inspect(&file, 4..14).unwrap().unwrap();
+    assert_eq!((told.format.as_str(), told.document), ("dying-file", serde_json::json!({"graphs": []})));
+    assert_eq!(open("").inspect(&file, 5..14).unwrap(), None);
+    let dead = open("inspect:abort").inspect(&file, 4..14);
+    assert!(matches!(&dead, Err(ShimError::Worker(failure)) if failure.function == "inspect"), "{dead:?}");
+    let slow = open_with("inspect:hang", short()).unwrap().inspect(&file, 4..14);
+    assert!(matches!(&slow, Err(ShimError::Worker(_))), "{slow:?}");
+}
+
+#[test]
+fn a_healthy_shim_answers_as_in_this_process() {
+    let shims = Shims::new();
+    shims.dying(None);
+    let local = shims.registry().open("dying", "here", &[]).unwrap();
+    let remote = open("");
+    assert_eq!(local.running(), Running::InProcess);
+    assert!(exists(pid(&remote)) && pid(&remote) != std::process::id());
+    assert_eq!(local.devices(Some("mt6989")).unwrap(), remote.devices(Some("mt6989")).unwrap());
+    assert_eq!(local.devices(None).unwrap(), remote.devices(None).unwrap());
+    assert_eq!(local.limits("npu").unwrap(), remote.limits("npu").unwrap());
+    assert_eq!(local.flags("npu").unwrap(), remote.flags("npu").unwrap());
+    assert_eq!(local.check("npu", &doubling(), &[]).unwrap(), remote.check("npu", &doubling(), &[]).unwrap());
+    assert_eq!(
+        local.estimate("npu", &doubling(), &[]).unwrap(),
+        remote.estimate("npu", &doubling(), &[]).unwrap()
+    );
+    let (here, there) = (compile(&local).unwrap(), compile(&remote).unwrap());
+    assert_eq!((here.name(), here.head()), (there.name(), there.head()));
+    assert_eq!(there.head().placements[0].reason, "whole");
+    assert_eq!(remote.compatibility("npu", &here).unwrap(), Compatibility::Optimal);
+    for instance in [&local, &remote] {
+        let mut shard = instance.load("npu", &here, &[]).unwrap();
+        assert_eq!(run(&mut shard, &[1.0, -2.5, 3.0, 0.0]).unwrap(), [2.0, -5.0, 6.0, 0.0]);
+    }
+    remote.recover("npu").unwrap();
+    let times = remote.call_times();
+    assert_eq!((times["run"].calls, times["compile"].calls, times["devices"].calls), (1, 1, 2));
+    assert!(times["run"].longest <= times["run"].total && !times["run"].total.is_zero());
+    let Running::Worker(report) = remote.running() else { panic!() };
+    // One for questions, which estimated, and one that compiled and nothing else.
+    assert!(report.started == 2 && report.peak_memory_bytes.is_some_and(|bytes| bytes > 1 << 18));
+    let pid = pid(&remote);
+    drop(remote);
+    assert!(!exists(pid));
+}
+
+#[test]
+fn quantised_weights_are_shown_to_a_worker_as_here() {
+    let shims = Shims::new();
+    shims.dying(None);
+    let local = shims.registry().open("dying", "here", &options("check-weights:")).unwrap();
+    let remote = open("check-weights:");
+    // Weights the entry does not use are not shown, and the numbers of those it does use may be any.
+    let weights = [decoder_weights(), common::quantised_weights()].concat();
+    let mut entry = common::quantised(EntryKind::Decode, 1, 4);
+    for tensor in &mut entry.tensors {
+        tensor.weight = tensor.weight.map(|id| WeightId(id.0 + 4));
+    }
+    let told = remote.check("npu", &entry, &weights).unwrap();
+    assert_eq!(told, local.check("npu", &entry, &weights).unwrap());
+    assert!(
+        told[2].reason.starts_with("k k type 10, 4 bytes, rank 2: kind 3 axis 1 block 2, 4 scales of type 2"),
+        "{told:?}"
+    );
+    let missing = remote.check("npu", &entry, &weights[..6]).unwrap_err();
+    assert_eq!(missing.class(), Some(ErrorClass::InvalidArgument));
+}
+
+/// One layer of a decoder with states, run by the C example.
+struct Session {
+    shard: LoadedShard,
+    states: [Buffer; 2],
+}
+
+impl Session {
+    fn run(&mut self, entry: &str, position: i32, hidden: &[f32], plain: bool) -> Vec<f32> {
+        let instance = self.shard.instance().clone();
+        let entry = self.shard.entry(entry).unwrap();
+        let told = self.shard.entries()[entry].clone();
+        let capacity = told.interface.point.rows as usize;
+        let rows = hidden.len() / HIDDEN as usize;
+        let mut padded = hidden.to_vec();
+        padded.resize(capacity * HIDDEN as usize, 1e6);
+        let slots: Vec<i32> =
+            (0..capacity).map(|row| if row < rows { position + row as i32 } else { -1 }).collect();
+        let inputs = [
+            ("hidden", f32_bytes(&padded)),
+            ("positions", i32_bytes(&(position..).take(capacity).collect::<Vec<_>>())),
+            ("slots", i32_bytes(&slots)),
+        ];
+        let mut output = vec![0; padded.len() * 4];
+        let mut result = Some(&mut output[..]);
+        // Ours or the instance's: an input may be any memory.
+        let buffers: Vec<Buffer> = inputs
+            .iter()
+            .map(|(_, bytes)| {
+                let buffer = match plain {
+                    true => Buffer::host(bytes.len() as u64, 64).unwrap(),
+                    false => instance.allocate("cpu", bytes.len() as u64, 64).unwrap(),
+                };
+                buffer.write().unwrap().copy_from_slice(bytes);
+                buffer
+            })
+            .collect();
+        let mut bound: Vec<Bound<'_>> = told
+            .bindings
+            .iter()
+            .map(|binding| match (binding.port.name.as_str(), binding.port.direction) {
+                ("layer.0.k", Direction::State) => Bound::Buffer(&self.states[0]),
+                ("layer.0.v", Direction::State) => Bound::Buffer(&self.states[1]),
+                (_, Direction::Output) => Bound::Write(result.take().unwrap()),
+                (name, _) => {
+                    Bound::Buffer(&buffers[inputs.iter().position(|(known, _)| *known == name).unwrap()])
+                }
+            })
+            .collect();
+        let deadline = Some(Duration::from_secs(60));
+        let options = RunOptions { deadline, ..RunOptions::default() };
+        self.shard.run(entry, rows as u64, &mut bound, options).unwrap();
+        drop(bound);
+        f32_values(&output)[..hidden.len()].to_vec()
+    }
+}
+
+#[test]
+fn a_decoder_gives_the_same_bits_in_a_worker() {
+    let shims = Shims::new();
+    shims.template();
+    let registry = shims.registry();
+    let weights = decoder_weights();
+    let order = WorkOrderBuilder::new(&weights)
+        .entry(&decoder(EntryKind::Prefill, 4, 4))
+        .unwrap()
+        .entry(&decoder(EntryKind::Decode, 1, 4))
+        .unwrap()
+        .temporary()
+        .unwrap();
+    let hidden: Vec<f32> =
+        (0..6 * HIDDEN as usize).map(|index| (index * 5 % 13) as f32 / 4.0 - 1.5).collect();
+    let walk = |instance: &ShimInstance, artefact: &Artefact, plain: bool| {
+        let state = || instance.allocate("cpu", CONTEXT * KEY * 4, 64).unwrap();
+        let states = [state(), state()];
+        // Two shards over the same states, by turns: what one writes the other reads.
+        let shard = || instance.load("cpu", artefact, &[]).unwrap();
+        let mut sessions = [shard(), shard()].map(|shard| Session { shard, states: states.clone() });
+        let mut results = sessions[0].run("prefill_4@8", 0, &hidden[..16], plain);
+        for (step, row) in hidden[16..].chunks(HIDDEN as usize).enumerate() {
+            results.extend(sessions[(step + 1) % 2].run("decode_1@8", 4 + step as i32, row, plain));
+        }
+        let states = states.map(|state| state.read().unwrap().to_vec());
+        (results.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), states)
+    };
+    let local = registry.open("template-c", "here", &[]).unwrap();
+    let remote = registry.open_isolated("template-c", "there", &[], &isolation()).unwrap();
+    let entry = decoder(EntryKind::Decode, 1, 4);
+    assert_eq!(local.check("cpu", &entry, &weights).unwrap(), remote.check("cpu", &entry, &weights).unwrap());
+    assert_eq!(local.limits("cpu").unwrap(), remote.limits("cpu").unwrap());
+    let here = local.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    let there = remote.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    assert_eq!(here.name(), there.name());
+    let expected = walk(&local, &here, false);
+    assert_eq!(expected.0.len(), 6 * HIDDEN as usize);
+    for plain in [false, true] {
+        assert!(expected == walk(&remote, &there, plain), "plain memory: {plain}");
+    }
+    // What a shim refuses arrives as it was said.
+    let error = remote.check("npu", &entry, &weights).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        local.check("npu", &entry, &weights).unwrap_err().to_string().replace("`here`", "`there`")
+    );
+    assert_eq!(error.class(), Some(ErrorClass::InvalidArgument));
+    let refused = remote.load("cpu", &there, &[("speed".to_owned(), "2".to_owned())]).unwrap_err();
+    assert!(refused.to_string().contains("unknown option `speed`"), "{refused}");
+}
+
+#[test]
+fn shims_that_take_only_their_own_memory_are_given_copies() {
+    let own = [("memory".to_owned(), "shim".to_owned())];
+    let instance = registry().open_isolated("dying", "own", &own, &isolation()).unwrap();
+    let mut shard = load(&instance);
+    assert!(!shard.entries()[0].bindings[0].memory_kinds.host());
+    assert_eq!(run(&mut shard, &[1.0, 2.0, 3.0, 4.0]).unwrap(), [2.0, 4.0, 6.0, 8.0]);
+    // A buffer twice: what the host wrote in between counts, and so does what a run wrote.
+    let (x, y) = (instance.allocate("npu", 32, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
+    for value in [1.0, 3.0] {
+        x.write().unwrap().copy_from_slice(&f32_bytes(&[value; 8]));
+        shard.run(0, 4, &mut [Bound::BufferAt(&x, 16), Bound::Buffer(&y)], RunOptions::default()).unwrap();
+        shard.run(0, 4, &mut [Bound::Buffer(&y), Bound::Buffer(&x)], RunOptions::default()).unwrap();
+        assert_eq!(f32_values(&x.read().unwrap()), [vec![4.0 * value; 4], vec![value; 4]].concat());
+    }
+    // As in process: plain memory is not taken.
+    let refused =
+        shard.run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("takes no plain memory"), "{refused}");
+    let foreign = Buffer::host(16, 16).unwrap();
+    let refused = shard
+        .run(0, 4, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], RunOptions::default())
+        .unwrap_err();
+    assert!(refused.to_string().contains("cannot see this buffer"), "{refused}");
+    let import = instance.import_dma_buf("npu", std::fs::File::open("/dev/null").unwrap().into(), 0, 16);
+    assert!(matches!(import, Err(ShimError::Missing { function: "buffer_import", .. })), "{import:?}");
+}
+
+#[test]
+fn bindings_are_judged_as_in_this_process() {
+    let instance = open("");
+    let mut shard = load(&instance);
+    let (x, y) = (Buffer::host(32, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
+    let mut refuse = |bound: &mut [Bound<'_>], text: &str| {
+        let error = shard.run(0, 4, bound, RunOptions::default()).unwrap_err();
+        assert!(error.to_string().contains(text), "{text}: {error}");
+    };
+    refuse(&mut [Bound::Read(&[0; 8]), Bound::Buffer(&y)], "binding `x`: 8 bytes given, 16 needed");
+    refuse(&mut [Bound::BufferAt(&x, 8), Bound::Buffer(&y)], "an alignment of 16");
+    refuse(&mut [Bound::BufferAt(&x, 64), Bound::Buffer(&y)], "offset 64 in a buffer of 32");
+    refuse(&mut [Bound::Buffer(&x), Bound::Read(&[0; 16])], "written, but bound for reading");
+    refuse(&mut [Bound::Buffer(&y), Bound::Buffer(&y)], "in use");
+    refuse(&mut [Bound::Buffer(&x)], "1 bindings given");
+    let held = y.read().unwrap();
+    refuse(&mut [Bound::Buffer(&x), Bound::Buffer(&y)], "wanted for writing while it is read");
+    drop(held);
+    // Buffers of another worker are shared with this one.
+    let other = open("").allocate("npu", 16, 16).unwrap();
+    other.write().unwrap().copy_from_slice(&f32_bytes(&[1.0, 2.0, 3.0, 4.0]));
+    shard.run(0, 4, &mut [Bound::Buffer(&other), Bound::Buffer(&y)], RunOptions::default()).unwrap();
+    assert_eq!(f32_values(&y.read().unwrap()), [2.0, 4.0, 6.0, 8.0]);
+    for (length, alignment, text) in
+        [(16, 3, "no such alignment"), (u64::MAX, 16, "too large"), (1 << 62, 16, "")]
+    {
+        let error = instance.allocate("npu", length, alignment).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    assert_eq!(instance.allocate("npu", 0, 0).unwrap().read().unwrap().len(), 0);
+    let aligned = instance.allocate("npu", 5, 1 << 16).unwrap();
+    assert_eq!(aligned.write().unwrap().as_ptr() as usize % (1 << 16), 0);
+}
+
+/// What the shim is to do, and what the error of the call says.
+struct Death {
+    how: &'static str,
+    end: fn(&WorkerEnd) -> bool,
+    text: &'static str,
+}
+
+const DEATHS: &[Death] = &[
+    Death {
+        how: "abort",
+        end: |end| matches!(end, WorkerEnd::Signal { signal: 6, address: None, touched: None }),
+        text: "was killed by signal 6 (SIGABRT)",
+    },
+    Death {
+        how: "fpe",
+        end: |end| matches!(end, WorkerEnd::Signal { signal: 8, .. }),
+        text: "was killed by signal 8 (SIGFPE)",
+    },
+    Death {
+        how: "segv",
+        end: |end| matches!(end, WorkerEnd::Signal { signal: 11, address: Some(16), touched: None }),
+        text: "was killed by signal 11 (SIGSEGV) at address 0x10",
+    },
+    Death {
+        how: "bus",
+        end: |end| matches!(end, WorkerEnd::Signal { signal: 7, .. }),
+        text: "was killed by signal 7 (SIGBUS)",
+    },
+    Death {
+        how: "kill",
+        end: |end| matches!(end, WorkerEnd::Signal { signal: 9, address: None, .. }),
+        text: "was killed by signal 9 (SIGKILL)",
+    },
+    Death {
+        how: "stack",
+        end: |end| matches!(end, WorkerEnd::Signal { signal: 11, address: Some(_), .. }),
+        text: "(SIGSEGV) at address",
+    },
+    Death {
+        how: "exit",
+        end: |end| *end == WorkerEnd::NoAnswer,
+        text: "exited with code 0 without an answer",
+    },
+    Death { how: "exit-3", end: |end| *end == WorkerEnd::Exited { code: 3 }, text: "exited with code 3" },
+    Death { how: "close", end: |end| *end == WorkerEnd::Exited { code: 70 }, text: "exited with code 70" },
+    Death { how: "fork-exit", end: |end| *end == WorkerEnd::NoAnswer, text: "without an answer" },
+    Death {
+        how: "noise-abort",
+        end: |end| matches!(end, WorkerEnd::Signal { signal: 6, .. }),
+        text: "signal 6",
+    },
+    Death {
+        how: "babble",
+        end: |end| matches!(end, WorkerEnd::Protocol { .. }),
+        text: "broke the protocol: a frame of kind 255",
+    },
+    Death {
+        how: "hang",
+        end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
+        text: "was killed after 900 ms, which is its time",
+    },
+    Death {
+        how: "hang-stubborn",
+        end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
+        text: "which is its time",
+    },
+    Death {
+        how: "fork-hang",
+        end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
+        text: "which is its time",
+    },
+];
+
+fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
+    let what = format!("{place}:{}: {error}", death.how);
+    let failure = error.worker().unwrap_or_else(|| panic!("{what}: {error:?}"));
+    assert!((death.end)(&failure.end), "{what}: {failure:?}");
+    assert!(error.to_string().contains(death.text), "{what}");
+    assert_eq!((failure.pid, failure.earlier), (pid, false), "{what}");
+    assert!(!exists(pid), "{what}: the process is still there");
+    let limited = matches!(failure.end, WorkerEnd::OverTime { .. });
+    let expected = match (place, failure.function) {
+        ("run" | "load", _) => ErrorClass::DeviceLost,
+        ("check" | "compile-half", _) if limited => ErrorClass::ResourceLimit,
+        ("check" | "compile-half", _) if !matches!(failure.end, WorkerEnd::Protocol { .. }) => {
+            ErrorClass::Unmappable
+        }
+        _ => ErrorClass::Internal,
+    };
+    assert_eq!(error.class(), Some(expected), "{what}");
+    assert!(error.help().is_some() && !error.is_cancelled());
+    assert_eq!(error.details()[0].0, "worker");
+    assert_eq!(limited, error.details().iter().any(|(key, value)| key == "max" && value == "900"));
+    if death.how == "abort" {
+        assert_eq!(failure.log_tail.as_deref(), Some("vendor: assertion failed: tiles > 0"), "{what}");
+    }
+    if death.how == "noise-abort" {
+        let tail = failure.log_tail.as_ref().unwrap();
+        assert!(tail.len() <= 16 << 10 && tail.ends_with("line 99999 of very many lines"), "{tail}");
+    }
+}
+
+#[test]
+fn every_death_is_told_wherever_it_happens() {
+    for death in DEATHS {
+        let caps = if death.how.contains("hang") { short() } else { Caps { ..Caps::default() } };
+        for place in ["devices", "check", "compile-half", "load", "run"] {
+            // Each wait takes its time; the plain one is everywhere.
+            if death.how.contains("hang") && death.how != "hang" && !matches!(place, "check" | "run") {
+                continue;
+            }
+            let instance = open_with(&format!("{place}:{}", death.how), caps).unwrap();
+            let first = pid(&instance);
+            let directory = tempfile::tempdir().unwrap();
+            let error = match place {
+                "devices" => instance.devices(None).unwrap_err(),
+                "check" => instance.check("npu", &doubling(), &[]).unwrap_err(),
+                "load" => instance.load("npu", &artefact(), &[]).unwrap_err(),
+                "run" => run(&mut load(&instance), &[1.0; 4]).unwrap_err(),
+                _ => {
+                    let place = Place::Directory(directory.path());
+                    instance.compile("npu", &order(), place, &mut ()).unwrap_err()
+                }
+            };
+            check_death(death, place, first, &error);
+            assert_empty(directory.path());
+            // The next question starts another worker.
+            assert!(matches!(instance.running(), Running::Worker(WorkerReport { pid: None, .. })));
+            assert!(instance.limits("npu").unwrap().is_empty());
+            assert_ne!(pid(&instance), first);
+        }
+    }
+}
+
+#[test]
+fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
+    for (place, how, text) in [
+        ("DIE_AT_DOOR", "abort", "signal 6"),
+        ("DIE_AT_DESCRIBE", "fpe", "signal 8"),
+        ("DIE_AT_DOOR", "exit", "without an answer"),
+        ("DIE_AT_DESCRIBE", "hang", "which is its time"),
+    ] {
+        let shims = Shims::new();
+        shims.dying(Some((place, how)));
+        let isolation = Isolation { caps: short(), ..isolation() };
+        let registry = ShimRegistry::builder().isolated(isolation).directory(shims.path()).build();
+        assert!(registry.shims().is_empty());
+        let error = &registry.skipped()[0].error;
+        assert!(matches!(error, LoadError::Worker { .. }), "{error:?}");
+        assert_eq!(error.reason(), "worker-ended");
+        assert!(error.to_string().contains(text) && error.help().is_some(), "{error}");
+    }
+    // One that is no shim is refused there as it is here.
+    let shims = Shims::new();
+    shims.manifest("dying", "dying", |_| {});
+    std::fs::write(shims.library("dying"), b"not a library").unwrap();
+    let registry = ShimRegistry::builder().isolated(isolation()).directory(shims.path()).build();
+    let error = &registry.skipped()[0].error;
+    assert!(matches!(error, LoadError::InWorker { .. }), "{error:?}");
+    assert_eq!((error.reason(), error.help().is_some()), ("not-a-library", true));
+    // An instance that dies in open, and one whose options are refused.
+    let error = open_with("open:abort", Caps::default()).unwrap_err();
+    assert_eq!(
+        (error.class(), error.worker().map(|failure| failure.function)),
+        (Some(ErrorClass::Internal), Some("open"))
+    );
+    let error = open_with("nonsense", Caps::default()).unwrap_err();
+    assert!(
+        matches!(&error, ShimError::Failed(failure) if failure.message == "die=<where>:<how>"),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_library_that_kills_this_process_can_be_known_and_is_refused_here_later() {
+    let shims = Shims::new();
+    shims.dying(None);
+    let registry = ShimRegistry::builder().isolated(isolation()).directory(shims.path()).build();
+    std::fs::write(shims.library("dying"), b"changed since").unwrap();
+    let error = registry.open("dying", "here", &[]).unwrap_err();
+    assert!(matches!(&error, ShimError::Load(source) if source.reason() == "not-a-library"), "{error:?}");
+    assert!(error.help().is_some() && error.class() == Some(ErrorClass::Internal));
+    let error = registry.open_isolated("dying", "there", &[], &isolation()).unwrap_err();
+    assert!(
+        matches!(&error.worker().unwrap().end, WorkerEnd::Start { reason } if reason.contains("library")),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_not_a_worker_is_an_error_too() {
+    let open = |worker: &str| {
+        let isolation = Isolation { worker: worker.into(), caps: short() };
+        registry().open_isolated("dying", "x", &[], &isolation).unwrap_err()
+    };
+    let missing = open("/nowhere/shardwright-worker");
+    assert!(matches!(missing, ShimError::NoWorker { .. }) && missing.help().is_some(), "{missing}");
+    assert_eq!(missing.class(), Some(ErrorClass::InvalidArgument));
+    // A program that says something else on the socket.
+    let directory = tempfile::tempdir().unwrap();
+    let talker = directory.path().join("talker");
+    std::fs::write(&talker, "#!/bin/sh\nprintf 'hello, world' >&0\nsleep 100\n").unwrap();
+    std::fs::set_permissions(&talker, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for (program, text) in [
+        ("/bin/true", "exited with code 0 without an answer"),
+        ("/bin/false", "exited with code 1"),
+        ("/bin/cat", "which is its time"),
+        ("/proc/self/status", "could not be started"),
+        (&format!("{}/talker", directory.path().display()), "broke the protocol: a frame of kind 104"),
+    ] {
+        let error = open(program);
+        assert!(error.to_string().contains(text), "{error}");
+        assert_eq!(error.class(), Some(ErrorClass::Internal));
+    }
+    // Beside a test program there is none; nobody sets the variable here.
+    if std::env::var_os("SHARDWRIGHT_WORKER").is_none() {
+        assert!(
+            matches!(find_worker(), Err(ShimError::NoWorker { looked }) if looked.contains("shardwright-worker"))
+        );
+        assert!(Isolation::found().is_err());
+    }
+    // By hand it says what it is.
+    let worker = Command::new(isolation().worker).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(worker.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&worker.stderr).contains("started by Shardwright"));
+}
+
+#[test]
+fn memory_without_end_ends_at_the_cap() {
+    let caps = Caps { memory_bytes: 256 << 20, ..Caps::default() };
+    for (place, class) in [("check", ErrorClass::ResourceLimit), ("run", ErrorClass::DeviceLost)] {
+        let instance = open_with(&format!("{place}:grow"), caps).unwrap();
+        let error = match place {
+            "check" => instance.check("npu", &doubling(), &[]).unwrap_err(),
+            _ => run(&mut load(&instance), &[1.0; 4]).unwrap_err(),
+        };
+        let failure = error.worker().unwrap();
+        assert_eq!(failure.end, WorkerEnd::OverMemory { limit_bytes: 256 << 20 }, "{error}");
+        assert!(
+            failure.peak_memory_bytes > 128 << 20 && failure.peak_memory_bytes < 512 << 20,
+            "{failure:?}"
+        );
+        assert_eq!(error.class(), Some(class));
+        assert!(error.to_string().contains("ran out of memory: 268435456 bytes"), "{error}");
+        assert!(error.details().contains(&("limit".to_owned(), "worker-memory-bytes".to_owned())));
+    }
+}
+
+/// Cancels when it was asked so often, and counts what it hears.
+struct Impatient {
+    patience: std::cell::Cell<u32>,
+    heard: u32,
+}
+
+impl Watch for Impatient {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        assert!(per_mille == 500 && !stage.is_empty());
+        self.heard += 1;
+    }
+
+    fn cancelled(&self) -> bool {
+        let left = self.patience.get();
+        self.patience.set(left.saturating_sub(1));
+        left == 0
+    }
+}
+
+#[test]
+fn a_compilation_is_asked_to_stop_and_then_made_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::Directory(directory.path());
+    for (die, dies) in [("compile-polite:", false), ("compile-deaf:", true), ("compile:hang", true)] {
+        let grace = if dies { Duration::from_millis(200) } else { Duration::from_secs(30) };
+        let instance = open_with(die, Caps { grace, ..Caps::default() }).unwrap();
+        let first = pid(&instance);
+        let mut watch = Impatient { patience: 3.into(), heard: 0 };
+        let error = instance.compile("npu", &order(), place, &mut watch).unwrap_err();
+        assert!(error.is_cancelled() && error.class().is_none() && error.help().is_none(), "{error:?}");
+        assert_eq!(error.worker().map(|failure| &failure.end), dies.then_some(&WorkerEnd::Cancelled));
+        assert_eq!(die == "compile:hang", watch.heard == 0);
+        assert_eq!(exists(first), !dies);
+        assert_empty(directory.path());
+        // Asked to stop was that compilation, not the next.
+        if !dies {
+            let again = instance.check("npu", &doubling(), &[]).unwrap();
+            assert!(again[0].accepted);
+        }
+    }
+    // A caller that panics gives up the worker, not its own process.
+    struct Panics;
+    impl Watch for Panics {
+        fn progress(&mut self, _: u32, _: &str) {
+            panic!("enough");
+        }
+    }
+    let instance = open("compile-polite:");
+    let call = || instance.compile("npu", &order(), place, &mut Panics);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
+    assert!(instance.limits("npu").unwrap().is_empty());
+    assert_empty(directory.path());
+}
+
+#[test]
+fn artefacts_appear_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::Directory(directory.path());
+    // Three mebibytes in pieces, and everything a worker reports.
+    let instance = open("compile-large:");
+    let artefact = instance.compile("npu", &order(), place, &mut ()).unwrap();
+    assert_eq!(artefact.payload().len(), (3 << 20) + 16);
+    assert_eq!(Artefact::open(artefact.path()).unwrap().name(), artefact.name());
+    std::fs::remove_file(artefact.path()).unwrap();
+    for die in ["compile-half:abort", "compile-headless:exit", "compile-end:segv", "compile-end:exit-3"] {
+        let error = open(die).compile("npu", &order(), place, &mut ()).unwrap_err();
+        assert!(error.worker().is_some(), "{die}: {error:?}");
+        assert_empty(directory.path());
+    }
+    // Too short, and the shim calls it a success: that shows where it is loaded, as what it is.
+    let short = open("compile-short:").compile("npu", &order(), Place::Temporary, &mut ()).unwrap();
+    let error = open("").load("npu", &short, &[]).unwrap_err();
+    assert_eq!(error.class(), Some(ErrorClass::CorruptArtefact));
+    // A directory that cannot be written is the host's failure, and costs no worker.
+    let instance = open("");
+    let error = instance.compile("npu", &order(), Place::Directory(Path::new("/proc")), &mut ()).unwrap_err();
+    assert!(matches!(error, ShimError::Artefact(_)), "{error:?}");
+    assert!(exists(pid(&instance)));
+}
+
+#[test]
+fn writing_beside_a_buffer_is_found() {
+    // A byte behind, far behind, before; of an output, an input; and in the gap that an alignment leaves.
+    for (die, offset, binding) in [
+        ("run-behind:16", 16, "y"),
+        ("run-behind:4000", 4000, "y"),
+        ("run-input:16", 16, "x"),
+        ("run-input:31", 31, "x"),
+    ] {
+        let instance = open(die);
+        let mut shard = load(&instance);
+        let error = run(&mut shard, &[1.0; 4]).unwrap_err();
+        let failure = error.worker().unwrap();
+        let WorkerEnd::Signal { signal: 11, touched: Some(touched), .. } = &failure.end else {
+            panic!("{die}: {failure:?}")
+        };
+        assert_eq!((touched.offset, touched.length, touched.binding.as_str()), (offset, 16, binding));
+        assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
+        let text = format!("signal 11 (SIGSEGV) at byte {offset} of the 16 bytes bound as `{binding}`");
+        assert!(error.to_string().ends_with(&text), "{error}");
+    }
+    // Plain memory is copied to such a buffer.
+    let instance = open("run-behind:16");
+    let mut y = [7; 16];
+    let error = load(&instance)
+        .run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Write(&mut y)], RunOptions::default())
+        .unwrap_err();
+    assert!(error.to_string().contains("byte 16 of the 16 bytes bound as `y`"), "{error}");
+    assert_eq!(y, [7; 16]);
+    // Where the alignment is coarser than the length, or before the buffer, no page can be as near; marks are.
+    for (die, length, offset) in
+        [("run-before:1", 16, -1), ("run-before:40", 16, -40), ("run-behind:20", 20, 20)]
+    {
+        let instance = open(die);
+        let mut shard = load(&instance);
+        let (x, y) =
+            (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", length, 16).unwrap());
+        let error =
+            shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
+        match &error.worker().unwrap().end {
+            WorkerEnd::Overrun(touched) => {
+                assert_eq!((touched.offset, touched.length), (offset, length), "{die}");
+            }
+            other => panic!("{die}: {other:?}"),
+        }
+        assert!(
+            error.to_string().contains(&format!("it wrote byte {offset} of the {length} bytes")),
+            "{error}"
+        );
+        assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
+    }
+    let error = run(&mut load(&open("run-before:9999")), &[1.0; 4]).unwrap_err();
+    assert!(matches!(error.worker().unwrap().end, WorkerEnd::Signal { signal: 11, .. }), "{error}");
+}
+
+#[test]
+fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
+    let instance = open("run-value:abort");
+    let mut shards = [load(&instance), load(&instance)];
+    assert_eq!(run(&mut shards[0], &[1.0, 2.0, 3.0, 4.0]).unwrap(), [2.0, 4.0, 6.0, 8.0]);
+    let (x, y) = (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
+    let first = pid(&instance);
+    let error = run(&mut shards[0], &[-1.0; 4]).unwrap_err();
+    assert_eq!((error.class(), error.worker().unwrap().earlier), (Some(ErrorClass::DeviceLost), false));
+    for shard in &mut shards {
+        let error =
+            shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
+        assert!(error.worker().unwrap().earlier && error.class() == Some(ErrorClass::DeviceLost), "{error}");
+        assert!(error.to_string().contains("ended earlier: it was killed by signal 6"), "{error}");
+    }
+    for dead in [x.read().map(drop), y.write().map(drop)] {
+        let error = dead.unwrap_err();
+        assert_eq!(
+            (error.class(), error.worker().unwrap().function),
+            (Some(ErrorClass::DeviceLost), "buffer")
+        );
+    }
+    instance.recover("npu").unwrap();
+    assert_ne!(pid(&instance), first);
+    let mut shard = load(&instance);
+    // What belonged to the old worker is not taken by the new one.
+    let fresh = instance.allocate("npu", 16, 16).unwrap();
+    let error =
+        shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&fresh)], RunOptions::default()).unwrap_err();
+    assert!(error.worker().unwrap().earlier, "{error}");
+    assert_eq!(run(&mut shard, &[3.0; 4]).unwrap(), [6.0; 4]);
+    let Running::Worker(report) = instance.running() else { panic!() };
+    assert_eq!(report.started, 2);
+    // A recovery that dies, of a worker that lives.
+    let instance = open("recover:abort");
+    assert_eq!(instance.recover("npu").unwrap_err().class(), Some(ErrorClass::Internal));
+    instance.recover("npu").unwrap();
+}
+
+#[test]
+fn a_run_is_cancelled_or_made_to_end() {
+    for (die, dies) in [("run-polite:", false), ("run:hang-stubborn", true)] {
+        let grace = if dies { Duration::from_millis(200) } else { Duration::from_secs(30) };
+        let instance = open_with(die, Caps { grace, ..Caps::default() }).unwrap();
+        let mut shard = load(&instance);
+        let canceller = shard.canceller();
+        let mut cancelled_run = || {
+            std::thread::scope(|scope| {
+                let thread = scope.spawn(|| run(&mut shard, &[1.0; 4]).unwrap_err());
+                // Asked too early it finds no run; somebody who wants it to end asks until it did.
+                while !thread.is_finished() {
+                    canceller.cancel();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                thread.join().unwrap()
+            })
+        };
+        let mut error = cancelled_run();
+        // A request that overtakes the run ends it before the shim, which would not stop, is entered.
+        for _ in 0..100 {
+            if !dies || error.worker().is_some() {
+                break;
+            }
+            assert!(error.is_cancelled(), "{error:?}");
+            error = cancelled_run();
+        }
+        assert!(error.is_cancelled(), "{error:?}");
+        assert_eq!(error.worker().is_some(), dies);
+        assert_eq!(exists(pid_of(&instance).unwrap_or(0)), !dies);
+        drop(shard);
+        assert!(!canceller.cancel());
+    }
+}
+
+fn pid_of(instance: &ShimInstance) -> Option<u32> {
+    match instance.running() {
+        Running::Worker(report) => report.pid,
+        Running::InProcess => None,
+    }
+}
+
+#[test]
+fn a_shim_is_told_how_many_logits_are_looked_at_here_and_in_a_worker() {
+    let shims = Shims::new();
+    shims.dying(None);
+    let local = shims.registry().open("dying", "here", &options("run-largest:")).unwrap();
+    for instance in [local, open("run-largest:")] {
+        let mut shard = load(&instance);
+        let (x, y) = (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
+        for asked in [None, Some(1), Some(40), None] {
+            let largest_logits = asked.and_then(NonZeroUsize::new);
+            let options = RunOptions { largest_logits, ..RunOptions::default() };
+            shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], options).unwrap();
+            assert_eq!(f32_values(&y.read().unwrap())[0], asked.unwrap_or(0) as f32);
+        }
+    }
+}
+
+#[test]
+fn a_run_past_its_deadline_is_ended_after_its_grace() {
+    let caps = Caps { grace: Duration::from_millis(100), ..Caps::default() };
+    let instance = open_with("run:hang", caps).unwrap();
+    let mut shard = load(&instance);
+    let (x, y) = (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
+    let options = RunOptions { deadline: Some(Duration::from_millis(50)), ..RunOptions::default() };
+    let error = shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], options).unwrap_err();
+    assert_eq!(error.worker().unwrap().end, WorkerEnd::OverTime { limit_ms: 150 });
+    assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
+}
+
+#[test]
+fn a_noisy_shim_is_heard_out_and_keeps_nobody() {
+    // Seven megabytes of prints while it answers, and prints without end behind its back.
+    for die in ["devices:noise", "devices:chatter"] {
+        let instance = open(die);
+        assert_eq!(instance.devices(None).unwrap().len(), 1);
+        let mut shard = load(&instance);
+        assert_eq!(run(&mut shard, &[1.0; 4]).unwrap(), [2.0; 4]);
+    }
+    // What it printed is the log of a failure that has none of its own.
+    let instance = open("compile-short:");
+    let short = instance.compile("npu", &order(), Place::Temporary, &mut ()).unwrap();
+    let noisy = open("load:noise");
+    let Err(ShimError::Failed(failure)) = noisy.load("npu", &short, &[]) else { panic!() };
+    assert!(failure.log_tail.unwrap().ends_with("line 99999 of very many lines"));
+}
+
+#[test]
+fn a_worker_that_hangs_in_closing_is_not_waited_for() {
+    for die in ["close:hang-stubborn", "close:abort", "close:chatter", "unload:exit"] {
+        let caps = Caps { grace: Duration::from_millis(200), ..Caps::default() };
+        let instance = open_with(die, caps).unwrap();
+        let pid = pid(&instance);
+        let shard = load(&instance);
+        drop(instance);
+        drop(shard);
+        assert!(!exists(pid), "{die}");
+    }
+}
+
+#[test]
+fn an_answer_that_a_shim_forges_is_not_believed_beyond_its_type() {
+    // It answers `devices` with limits: no answer of that question. To `limits` it is one, and harmless.
+    let error = open_with("devices:lie", short()).unwrap().devices(None).unwrap_err();
+    let failure = error.worker().unwrap();
+    assert!(
+        matches!(&failure.end, WorkerEnd::Protocol { reason } if reason.contains("`devices` has not")),
+        "{error}"
+    );
+}
+
+#[test]
+fn one_instance_is_used_by_many_threads() {
+    let instance = open("");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let instance = &instance;
+            scope.spawn(move || {
+                let mut shard = load(instance);
+                for round in 0..50 {
+                    let value = (thread * 100 + round) as f32;
+                    assert_eq!(run(&mut shard, &[value; 4]).unwrap(), [2.0 * value; 4]);
+                    if round % 10 == thread {
+                        compile(instance).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(instance.call_times()["run"].calls, 200);
+}
+
+#[test]
+fn one_death_ends_the_runs_of_every_shard() {
+    let instance = open("run-value:abort");
+    let mut hanging = load(&open("run:hang"));
+    let mut shards = [load(&instance), load(&instance)];
+    let [first, second] = &mut shards;
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| {
+            // Until the other one's death.
+            loop {
+                if let Err(error) = run(first, &[1.0; 4]) {
+                    return error;
+                }
+            }
+        });
+        let error = run(second, &[-1.0; 4]).unwrap_err();
+        assert!(matches!(error.worker().unwrap().end, WorkerEnd::Signal { signal: 6, .. }));
+        let error = long.join().unwrap();
+        assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
+        assert!(matches!(error.worker().unwrap().end, WorkerEnd::Signal { signal: 6, .. }), "{error}");
+    });
+    // That of another instance goes on.
+    let canceller = hanging.canceller();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| run(&mut hanging, &[1.0; 4]).unwrap_err());
+        while !run.is_finished() {
+            canceller.cancel();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(run.join().unwrap().worker().unwrap().end, WorkerEnd::Cancelled);
+    });
+}
+
+/// Keeps what is logged on its thread.
+#[derive(Clone, Default)]
+struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Listener {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{value:?}"));
+    }
+}
+
+impl tracing::Subscriber for Listener {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "shim"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn what_a_shim_logs_arrives_in_the_hosts_log() {
+    let listener = Listener::default();
+    let _listening = tracing::subscriber::set_default(listener.clone());
+    let instance = open("limits:log");
+    instance.limits("npu").unwrap();
+    // By the second question there was room for all that is left to say.
+    instance.devices(None).unwrap();
+    drop(instance);
+    let heard = listener.0.lock().unwrap();
+    assert!(heard.iter().any(|line| line == "dying: opened"), "{heard:?}");
+    assert!(heard.iter().any(|line| line.contains("limits:log")), "the instance is named: {heard:?}");
+    // Ten thousand at once: none is cut, and those there was no room for are counted.
+    let lines = heard.iter().filter(|line| line.starts_with("line ")).count();
+    let lost =
+        |line: &String| line.strip_suffix(" lines were logged too fast and are lost")?.parse::<usize>().ok();
+    let lost: usize = heard.iter().filter_map(lost).sum();
+    assert_eq!(lines + lost, 10_000, "{lines} and {lost}");
+}
+
+#[test]
+fn a_linked_shim_is_opened_by_a_worker_that_has_it() {
+    let shims = Shims::new();
+    let path = shims.dying(None);
+    // SAFETY: the library was just built for this, and is never unloaded.
+    let library = Box::leak(Box::new(unsafe { libloading::Library::new(path) }.unwrap()));
+    // SAFETY: the contract gives the symbol this type.
+    let entry = unsafe { library.get::<SwEntryFunction>(b"shardwright_shim_entry") }.unwrap();
+    let registry = ShimRegistry::builder().linked("part-of-this", *entry).build();
+    assert_eq!(registry.open("dying", "here", &[]).unwrap().devices(None).unwrap().len(), 1);
+    // The program of this crate has none.
+    let error = registry.open_isolated("dying", "there", &[], &isolation()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("could not be started") && text.contains("`<linked part-of-this>` is not there"),
+        "{text}"
+    );
+}
+
+/// Not a test of its own: the process that the next one kills.
+#[test]
+fn host_that_is_killed() {
+    let Some(report) = std::env::var_os("SHARDWRIGHT_TEST_HOST") else { return };
+    let instance = open("check:fork-hang");
+    std::fs::write(report, pid(&instance).to_string()).unwrap();
+    let _ = instance.check("npu", &doubling(), &[]);
+}
+
+#[test]
+fn a_worker_ends_with_its_host_whatever_it_is_doing() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("pid");
+    let mut host = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker::host_that_is_killed"])
+        .env("SHARDWRIGHT_TEST_HOST", &report)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let wait = |what: &str, done: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait("no worker", &|| std::fs::read_to_string(&report).is_ok_and(|text| !text.is_empty()));
+    let worker: u32 = std::fs::read_to_string(&report).unwrap().parse().unwrap();
+    let children = format!("/proc/{worker}/task/{worker}/children");
+    // It hangs in the shim once it has a child.
+    wait("no grandchild", &|| std::fs::read_to_string(&children).is_ok_and(|text| !text.trim().is_empty()));
+    let grandchild: u32 = std::fs::read_to_string(&children).unwrap().trim().parse().unwrap();
+    host.kill().unwrap();
+    assert_eq!(host.wait().unwrap().signal(), Some(9));
+    // Somebody else's children by now: gone or waiting to be collected, but not running.
+    let running = |pid: u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with(['Z', 'X']))
+    };
+    wait("the worker lives", &|| !running(worker));
+    wait("the grandchild lives", &|| !running(grandchild));
+}

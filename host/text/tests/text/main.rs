@@ -1,0 +1,6 @@
+//! Tokenizers, templates and streaming: goldens and hostile files.
+
+mod damaged_templates;
+mod goldens;
+mod hostile_tokenizers;
+mod streaming;

@@ -1,0 +1,364 @@
+//! The house rules that can be read off the files: first lines, how-to pages, unsafe code, stray paths, big files,
+//! errors that no test raises. Each scan reads text and says what it found where; none of them understands Rust.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright_tests::rust_source::{code_only, has_word, public_enums, test_part};
+use shardwright_tests::{skipped, tree};
+
+/// The tree's files, or nothing and a loud line where there is no git.
+fn files() -> Vec<PathBuf> {
+    tree::files().unwrap_or_else(|| {
+        skipped("house rules: no git repository to list the project's files");
+        Vec::new()
+    })
+}
+
+fn rust_files() -> Vec<PathBuf> {
+    tree::rust_files().unwrap_or_else(|| {
+        skipped("house rules: no git repository to list the project's files");
+        Vec::new()
+    })
+}
+
+fn assert_none(what: &str, found: &[String]) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn every_room_begins_by_saying_its_job_and_what_is_not_its_job() {
+    let mut silent = Vec::new();
+    for path in rust_files() {
+        // A program beside a library is a front of it; the library speaks for both.
+        let is_root = path.ends_with("src/lib.rs")
+            || path.ends_with("src/main.rs") && !tree::root().join(path.with_file_name("lib.rs")).is_file();
+        // A room has its manifest two folders up; fixtures for the tests of a room are not rooms.
+        let is_room = path
+            .parent()
+            .and_then(Path::parent)
+            .is_some_and(|folder| tree::root().join(folder).join("Cargo.toml").is_file());
+        if !is_root || !is_room || path.to_string_lossy().contains("/tests/") {
+            continue;
+        }
+        let source = tree::read(&path);
+        let opening: String = source.lines().take_while(|line| line.starts_with("//!")).collect();
+        if !["**Not its job.**", "**not**"].iter().any(|words| opening.contains(words)) {
+            silent.push(format!("{}: its first lines do not say what is **not** its job", path.display()));
+        }
+    }
+    assert_none("rooms that do not introduce themselves", &silent);
+}
+
+/// The pages a person who extends the house follows, and what each adds.
+const HOW_TO_PAGES: &[(&str, &str)] = &[
+    ("plugins/README.md", "a SoC or a planner"),
+    ("vendor-shims/README.md", "a shim"),
+    ("host/models/README.md", "a model family"),
+    ("host/graph/README.md", "an operation"),
+];
+
+#[test]
+fn the_how_to_pages_are_numbered_lists() {
+    let mut wrong = Vec::new();
+    for (page, what) in HOW_TO_PAGES {
+        let Ok(text) = fs::read_to_string(tree::root().join(page)) else {
+            wrong.push(format!("{page} (adding {what}) does not exist"));
+            continue;
+        };
+        let steps = text.lines().filter(|line| is_step(line)).count();
+        if steps < 3 {
+            wrong.push(format!("{page}: {steps} numbered steps"));
+        }
+    }
+    assert_none("how-to pages", &wrong);
+}
+
+/// A page of a model, written with it: the paths on it are those of its making.
+const FOREIGN_PAGES: &str = "demo-model";
+
+#[test]
+fn what_a_page_names_exists() {
+    let mut wrong = Vec::new();
+    for page in files() {
+        let is_page = page.extension().is_some_and(|extension| extension == "md");
+        if !is_page || page.starts_with(FOREIGN_PAGES) {
+            continue;
+        }
+        let text = tree::read(&page);
+        let folder = page.parent().unwrap_or(Path::new(""));
+        // A page may name files from the root, from where it lies, or from its room or the room's sources.
+        let room = room_of(&page);
+        let bases = [PathBuf::new(), folder.to_owned(), room.clone(), room.join("src")];
+        for named in paths_named_in(&text) {
+            if !bases.iter().any(|base| tree::root().join(base).join(&named).exists()) {
+                wrong.push(format!("{}: `{named}` does not exist", page.display()));
+            }
+        }
+        for link in links_in(&text) {
+            if !tree::root().join(folder).join(link).exists() {
+                wrong.push(format!("{}: the link to {link} leads nowhere", page.display()));
+            }
+        }
+    }
+    assert_none("pages", &wrong);
+}
+
+/// The files a page links to; links into the net and within the page are left out.
+fn links_in(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter_map(|link| {
+        let file = link.split('#').next().unwrap_or_default();
+        (!file.is_empty() && !file.contains("://")).then_some(file)
+    })
+}
+
+/// `3. Do something`
+fn is_step(line: &str) -> bool {
+    let number = line.chars().take_while(char::is_ascii_digit).count();
+    number > 0 && line[number..].starts_with(". ")
+}
+
+/// What stands in backticks and looks like a path of the tree: a slash between names and no blank. Left out are
+/// placeholders (`<name>`, `*`, `…`, `my-…`), commands, what a build makes (`target/`) and places of the reader's.
+fn paths_named_in(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let mut paths = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        for piece in line.split('`').skip(1).step_by(2) {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+            let looks = piece.contains('/') && piece.chars().all(plain) && !piece.contains("//");
+            let foreign = ["/", "target/", "my-", "~"].iter().any(|start| piece.starts_with(start))
+                || piece.contains("/my-");
+            if looks && !foreign && piece.chars().any(|c| c.is_ascii_alphabetic()) {
+                paths.push(piece.trim_end_matches('/').to_owned());
+            }
+        }
+    }
+    paths
+}
+
+/// Where unsafe code may stand, and why.
+const UNSAFE_ALLOWED: &[(&str, &str)] = &[
+    ("vendor-shims/abi/", "the contract is a C ABI"),
+    ("vendor-shims/cpu/", "SIMD kernels"),
+    ("vendor-shims/npu/", "opening a vendor's library"),
+    ("vendor-shims/qnn/", "calling the vendor's library"),
+    ("vendor-shims/neuron/", "calling the vendor's library, and the simulator's C ABI"),
+    ("vendor-shims/template/", "the exported symbol"),
+    ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
+    ("host/models/", "mapping checkpoint files"),
+    ("host/bundle/", "mapping the files of a bundle"),
+    ("host/quantisation/", "mapping the files of a store"),
+    ("host/runtime/", "mapping the tables that rows are gathered from"),
+    ("host/planning/", "deserialising a planner pack whose signature was verified"),
+    ("planner/", "the exports wit-bindgen generates"),
+    ("plugins/", "the exports wit-bindgen generates"),
+];
+
+#[test]
+fn unsafe_code_stands_only_where_it_may_and_with_its_reason() {
+    let mut wrong = Vec::new();
+    for path in rust_files() {
+        let source = tree::read(&path);
+        let code = code_only(&source);
+        let allowed = UNSAFE_ALLOWED.iter().any(|(folder, _)| path.starts_with(folder));
+        for (number, line) in code.lines().enumerate() {
+            if !has_word(line, "unsafe") {
+                continue;
+            }
+            let place = format!("{}:{}", path.display(), number + 1);
+            if !allowed {
+                wrong.push(format!("{place}: unsafe outside the rooms that may"));
+            } else if line.contains("unsafe {") && !has_reason(&source, number) {
+                wrong.push(format!("{place}: an unsafe block without a SAFETY reason above it"));
+            }
+        }
+    }
+    assert_none("unsafe code", &wrong);
+}
+
+/// Whether a `SAFETY:` comment stands on the line, or above it within the same statement and its comment.
+fn has_reason(source: &str, number: usize) -> bool {
+    /// A reason may be a paragraph, and the block may end a long statement.
+    const REACH: usize = 16;
+    let lines: Vec<_> = source.lines().take(number + 1).collect();
+    lines.iter().rev().take(REACH).any(|line| line.contains("SAFETY:"))
+}
+
+#[test]
+fn no_file_names_a_place_on_somebodys_machine() {
+    // Put together here, so that this file does not name them.
+    let places = ["work", "root", "tmp", "home", "Users"].map(|folder| format!("/{folder}/"));
+    let mut wrong = Vec::new();
+    for path in files() {
+        let bytes = fs::read(tree::root().join(&path)).unwrap_or_default();
+        let Ok(text) = String::from_utf8(bytes) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            for place in &places {
+                // Only at the start of a path: `<work>/…` and `demo/work/…` are relative.
+                let absolute = line.match_indices(place.as_str()).any(|(at, _)| {
+                    !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-/>})]".contains(c))
+                });
+                if absolute {
+                    wrong.push(format!("{}:{}: {place}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert_none("absolute paths of a machine", &wrong);
+}
+
+/// The largest file the tree may hold: a clone stays quick.
+const LARGEST_FILE_BYTES: u64 = 4 << 20;
+
+/// The one exception: trained weights, which nothing can regenerate bit for bit.
+const LARGE_FILE: &str = "demo-model/model.safetensors";
+
+#[test]
+fn no_file_is_large_but_the_demo_models_weights() {
+    let mut large = Vec::new();
+    for path in files() {
+        let bytes = fs::metadata(tree::root().join(&path)).map_or(0, |metadata| metadata.len());
+        if bytes > LARGEST_FILE_BYTES && path != Path::new(LARGE_FILE) {
+            large.push(format!("{}: {bytes} bytes", path.display()));
+        }
+    }
+    assert_none("files beyond 4 MiB", &large);
+}
+
+/// Variants that a test tells by their words rather than by their name: enum, variant, test file, words in it.
+const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
+    ("LoadError", "NoManifest", "host/shims/tests/shims/loading.rs", "no-manifest"),
+    ("LoadError", "Open", "host/shims/tests/shims/loading.rs", "not-a-library"),
+    ("LoadError", "NotAShim", "host/shims/tests/shims/loading.rs", "not-a-shim"),
+    ("LoadError", "Refused", "host/shims/tests/shims/loading.rs", "\"refused\""),
+    ("LoadError", "Answer", "host/shims/tests/shims/loading.rs", "answer-invalid"),
+    ("LoadError", "TableTooSmall", "host/shims/tests/shims/loading.rs", "table-too-small"),
+    ("LoadError", "OtherDraft", "host/shims/tests/shims/loading.rs", "other-draft"),
+    ("LoadError", "MissingFunction", "host/shims/tests/shims/loading.rs", "function-missing"),
+    ("PackError", "Altered", "host/planning/tests/planning/runtime_only.rs", "was altered"),
+    ("TextError", "TemplateOutOfFuel", "host/text/src/template/tests.rs", "\"steps\""),
+    ("TextError", "TemplateTooLarge", "host/text/src/template/tests.rs", "builds more than"),
+];
+
+/// A variant counts as raised when its name occurs in a test of its own room or in the tests of the house. That is
+/// weak evidence, and what a text scan can give: it finds the variant nobody thought of, not the test that lies.
+#[test]
+fn every_error_has_a_test_that_names_it() {
+    let mut tests: BTreeMap<PathBuf, String> = BTreeMap::new();
+    let mut enums = Vec::new();
+    for path in rust_files() {
+        let source = tree::read(&path);
+        let room = room_of(&path);
+        let test = if is_test_file(&path) { source.as_str() } else { test_part(&source) };
+        tests.entry(room.clone()).or_default().push_str(test);
+        if !is_test_file(&path) {
+            enums.extend(
+                public_enums(&source, "Error").into_iter().map(|found| (room.clone(), path.clone(), found)),
+            );
+        }
+    }
+    let of_the_house = tests.get(Path::new("tests")).cloned().unwrap_or_default();
+
+    let mut unraised = Vec::new();
+    for (room, path, found) in &enums {
+        let own = tests.get(room).map_or("", String::as_str);
+        for variant in &found.variants {
+            let told = TOLD_BY_WORDS.iter().any(|(name, of, file, words)| {
+                (*name, *of) == (found.name.as_str(), variant) && tree::read(Path::new(file)).contains(words)
+            });
+            if !told && !has_word(own, variant) && !has_word(&of_the_house, variant) {
+                unraised.push(format!("{}: {}::{variant}", path.display(), found.name));
+            }
+        }
+    }
+    assert_none("errors that no test names", &unraised);
+}
+
+/// The folder of the nearest manifest.
+fn room_of(path: &Path) -> PathBuf {
+    path.ancestors()
+        .skip(1)
+        .find(|folder| tree::root().join(folder).join("Cargo.toml").is_file())
+        .unwrap_or(Path::new(""))
+        .to_owned()
+}
+
+fn is_test_file(path: &Path) -> bool {
+    path.starts_with("tests")
+        || path.components().any(|part| part.as_os_str() == "tests")
+        || path.file_name().is_some_and(|name| name == "tests.rs")
+}
+
+#[test]
+fn the_scans_read_what_they_should() {
+    let steps = ["1. Copy", "12. Load", "1) no", "a. no", "3.no"].map(is_step);
+    assert_eq!(steps, [true, true, false, false, false]);
+
+    let text = "Copy `vendor-shims/template/c` to `my-shim/x.c`, see `host/graph/src/op.rs`; `Op::Linear`, \
+                `cargo run a/b`, `target/debug/shims`, `plugins/<name>/x`, `a / b`.\n```\n`x/y`\n```\n";
+    assert_eq!(paths_named_in(text), ["vendor-shims/template/c", "host/graph/src/op.rs"]);
+
+    let links: Vec<_> = links_in("[a](b/c.md), [d](https://e), [f](#g), [h](i#j)").collect();
+    assert_eq!(links, ["b/c.md", "i"]);
+
+    assert!(has_reason("// SAFETY: checked\nlet a =\n    unsafe { f() };", 2));
+    assert!(!has_reason("let a = unsafe { f() };\n// SAFETY: late", 0));
+}
+
+/// A manifest may switch the empty test programs of its library off, which saves compiling it twice; then nothing may stand in it that
+/// would have run.
+#[test]
+fn tests_are_switched_off_only_where_there_are_none() {
+    let mut lost = Vec::new();
+    for manifest in files().iter().filter(|path| path.ends_with("Cargo.toml")) {
+        let text = tree::read(manifest);
+        let (no_tests, no_examples) = (says(&text, "test = false"), says(&text, "doctest = false"));
+        let sources = manifest.with_file_name("src");
+        for path in rust_files().iter().filter(|path| path.starts_with(&sources)) {
+            let source = tree::read(path);
+            // A program beside the library has a section of its own.
+            let is_program = path.ends_with("main.rs") || path.components().any(|part| part.as_os_str() == "bin");
+            if no_tests && !is_program && code_only(&source).contains("#[test]") {
+                lost.push(format!("{}: has tests, and {} runs none", path.display(), manifest.display()));
+            }
+            if no_examples && has_example(&source) {
+                lost.push(format!("{}: has an example, and {} runs none", path.display(), manifest.display()));
+            }
+        }
+    }
+    assert_none("tests that nothing runs", &lost);
+}
+
+/// Whether the section of the library says so.
+fn says(manifest: &str, setting: &str) -> bool {
+    let library = manifest.split("\n[").find(|section| section.starts_with("lib]"));
+    library.is_some_and(|section| section.lines().any(|line| line.trim() == setting))
+}
+
+/// Whether a doc comment has a block of Rust that `rustdoc` would compile.
+fn has_example(source: &str) -> bool {
+    let fences = source.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
+        comment.trim_start().strip_prefix("```")
+    });
+    // Every other fence closes a block.
+    fences.step_by(2).any(|tag| !["text", "json", "sh", "toml", "c", "wit", "ignore"].contains(&tag.trim()))
+}
+
+#[test]
+fn examples_and_settings_are_seen() {
+    assert!(has_example("/// ```\n/// let a = 1;\n/// ```\n"));
+    assert!(has_example("//! ```text\n//! a\n//! ```\n//!\n//! ```no_run\n//! ```\n"));
+    assert!(!has_example("//! ```text\n//! let a = 1;\n//! ```\n"));
+    let manifest = "[package]\nname = \"a\"\n\n[lib]\ntest = false\n\n[[bin]]\ndoctest = false\n";
+    assert!(says(manifest, "test = false") && !says(manifest, "doctest = false"));
+}

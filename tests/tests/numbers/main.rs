@@ -1,0 +1,10 @@
+//! What whole models compute over every seam: cuts, formats, fallbacks, revisions.
+
+mod exactness;
+mod formats;
+mod going_on;
+mod largest;
+mod legalise;
+mod public_crate;
+mod revision;
+mod softcap;

@@ -1,0 +1,15 @@
+//! The program `shardwright` as a person starts it, and how-to pages followed step by step.
+
+mod bundle;
+mod cli_bench;
+mod cli_bundle;
+mod cli_doctor;
+mod cli_hostile;
+mod cli_run;
+mod cli_verify;
+mod howto_shim;
+mod howto_soc_and_planner;
+mod isolated;
+mod isolation;
+mod just_in_time;
+mod runtime_only;

@@ -1,0 +1,135 @@
+//! What a phone ships must stay small: the runtime feature of the public crate pulls in no compiler, no checkpoint
+//! reader and no builder, and runs bundles all the same.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::tree;
+
+/// The names of all packages below `package`, without what only runs at build time or in tests.
+fn packages_below(package: &str, flags: &[&str]) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(tree::root())
+        .args([
+            "tree",
+            "--package",
+            package,
+            "--edges",
+            "normal,no-proc-macro",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+        ])
+        .args(flags)
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listing = String::from_utf8(output.stdout).expect("names of packages");
+    listing.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// What no program that only runs models may contain.
+const TOO_MUCH: &[&str] = &[
+    "cranelift-codegen",
+    "cranelift-frontend",
+    "wasmtime-internal-cranelift",
+    "wit-component",
+    "safetensors",
+    "shardwright-models",
+    "shardwright-build",
+    "shardwright-quantisation",
+    "shardwright-reference",
+    "shardwright-planner-build",
+];
+
+fn assert_small(packages: &BTreeSet<String>) {
+    let too_much: Vec<_> = TOO_MUCH.iter().filter(|name| packages.contains(**name)).collect();
+    assert!(too_much.is_empty(), "the runtime pulls in {too_much:?}");
+}
+
+#[test]
+fn the_default_build_of_the_public_crate_is_the_runtime_alone() {
+    let packages = packages_below("shardwright", &[]);
+    assert!(packages.contains("shardwright-runtime"), "{packages:?}");
+    assert_small(&packages);
+    let of_cranelift: Vec<_> = packages.iter().filter(|name| name.starts_with("cranelift")).collect();
+    assert!(of_cranelift.is_empty(), "{of_cranelift:?}");
+    for more in ["wasmtime", "shardwright-planning"] {
+        assert!(!packages.contains(more), "{more}");
+    }
+    assert_eq!(packages, packages_below("shardwright", &["--no-default-features", "--features", "runtime"]));
+}
+
+/// The interpreter shares some containers with the compiler (`cranelift-entity` and the like), not its code.
+#[test]
+fn planning_without_its_compiler_has_no_compiler() {
+    let packages = packages_below("shardwright-planning", &["--no-default-features"]);
+    assert!(packages.contains("wasmtime"), "packs are run by an interpreter: {packages:?}");
+    assert_small(&packages);
+}
+
+/// The example that only runs bundles, with the features it has by default. In a folder of its own: cargo keeps one build of an example in
+/// a folder, and the workspace's has other features.
+fn example() -> PathBuf {
+    let target =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder").join("runtime-only");
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.current_dir(tree::root()).args([
+        "build",
+        "--quiet",
+        "--profile",
+        "plain",
+        "--package",
+        "shardwright",
+    ]);
+    build.args(["--example", "run_bundle", "--target-dir"]).arg(&target);
+    // With these features alone something may be left that nothing uses.
+    build.env("RUSTFLAGS", "-D warnings");
+    assert!(build.status().expect("cargo starts").success(), "the example does not build");
+    target.join("plain/examples").join(format!("run_bundle{}", std::env::consts::EXE_SUFFIX))
+}
+
+#[test]
+fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
+    let example = example();
+    let bytes = std::fs::read(&example).expect("the example was built");
+    // Of whatever is in a program, its panics name the source files.
+    let names = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+    assert!(
+        names("host/runtime/src") || names("runtime/src/session"),
+        "this test sees no names of source files"
+    );
+    for absent in ["wasmtime", "cranelift", "host/build/src", "host/models/src", "host/planning/src"] {
+        assert!(!names(absent), "`{absent}` is part of a program that only runs bundles");
+    }
+
+    let bundle = Compiled::from(DEMO_MODEL, ["--soc", "mt6989", "--limit", "ops=400", "--on", "cpu"]);
+    let prompt = "And it came to pass";
+    let directory = bundle.path().display().to_string();
+    let expected =
+        shardwright(["run", &directory, "--prompt", prompt, "--greedy", "--max-tokens", "64"]).succeeds();
+    let run = |directory: &Path| {
+        Command::new(&example)
+            .arg(directory)
+            .arg(prompt)
+            .env("SHARDWRIGHT_SHIM_PATH", program::folder().join("shims"))
+            .output()
+            .expect("the example runs")
+    };
+    let output = run(&bundle.path());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+
+    // A checkpoint is nothing to it.
+    let output = run(&tree::root().join(DEMO_MODEL));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{stderr}");
+    assert!(stderr.contains("error:") && stderr.contains("help:"), "{stderr}");
+}

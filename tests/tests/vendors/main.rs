@@ -1,0 +1,7 @@
+//! Whole models through vendors' libraries and what stands in for them.
+
+mod far_chip;
+mod neuron;
+mod neuron_flags;
+mod neuron_limits;
+mod qnn;

@@ -1,0 +1,243 @@
+//! The Rust twin against the header, as a C compiler sees it: every struct's size, every member's offset and size,
+//! every number.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use shardwright_shim_abi::raw::*;
+
+/// A struct of the Rust twin: its C name, size, and members with offset and size.
+struct Layout {
+    name: &'static str,
+    size: usize,
+    members: Vec<(&'static str, usize, usize)>,
+}
+
+macro_rules! layouts {
+    ($($rust:ident = $c:literal { $($member:ident),* },)*) => {
+        fn layouts() -> Vec<Layout> {
+            fn size_of_member<S, M>(_: impl Fn(&S) -> &M) -> usize {
+                size_of::<M>()
+            }
+            vec![$({
+                // Without `..`: a member that is missing in this list does not compile.
+                let _ = |value: $rust| { let $rust { $($member: _),* } = value; };
+                Layout {
+                    name: $c,
+                    size: size_of::<$rust>(),
+                    members: vec![$((
+                        stringify!($member),
+                        std::mem::offset_of!($rust, $member),
+                        size_of_member(|value: &$rust| &value.$member),
+                    )),*],
+                }
+            }),*]
+        }
+    };
+}
+
+layouts! {
+SwDetail = "sw_detail" { size, key, value },
+SwError = "sw_error" { size, error_class, reserved, vendor_code, message, log_tail, details, detail_count },
+SwHost = "sw_host" { size, version_min, version_max, name, log, log_context },
+SwAnswer = "sw_answer" { size, version_min, version_max, version, reserved, table, refusal },
+SwOption = "sw_option" { size, key, value },
+SwDescription = "sw_description" { size, name, vendor, version, vendor_library, instance_limit },
+SwDevice = "sw_device" { size, name, soc, detail, kind, memory_kinds, memory_bytes },
+SwLimit = "sw_limit" { size, name, value, provenance, reserved, note },
+SwFlag = "sw_flag" { size, name, description, kind, reserved, standard, choices, choice_count, minimum, maximum },
+SwVerdict = "sw_verdict" { size, node, verdict, reserved, reason },
+SwEstimate = "sw_estimate" { size, time_microseconds, provenance, reserved, bytes_moved, uncosted, uncosted_count, operations },
+SwFlagVerdict = "sw_flag_verdict" { size, name, verdict, reserved, evidence },
+SwPlacement = "sw_placement" { size, entry, node, place, reason },
+SwCompatibility = "sw_compatibility" { size, answer, reserved, reason },
+SwInspection = "sw_inspection" { size, format, document },
+SwLoadedEntry = "sw_loaded_entry" { size, index, name, rows, context, binding_count },
+SwBinding = "sw_binding" { size, index, name, direction, role, dtype, update, shape, strides, rank, bytes, alignment, memory_kinds, reserved, scale, zero_point },
+SwDescriptionSink = "sw_description_sink" { size, context, item },
+SwDeviceSink = "sw_device_sink" { size, context, item },
+SwLimitSink = "sw_limit_sink" { size, context, item },
+SwFlagSink = "sw_flag_sink" { size, context, item },
+SwVerdictSink = "sw_verdict_sink" { size, context, item },
+SwEstimateSink = "sw_estimate_sink" { size, context, item },
+SwCompatibilitySink = "sw_compatibility_sink" { size, context, item },
+SwInspectionSink = "sw_inspection_sink" { size, context, item },
+SwLoadedEntrySink = "sw_loaded_entry_sink" { size, context, item },
+SwBindingSink = "sw_binding_sink" { size, context, item },
+SwQuantisation = "sw_quantisation" { size, kind, axis, block, scale_dtype, bits, scales, scale_count, zero_points, zero_point_count },
+SwWeight = "sw_weight" { size, name, part, data, length, dtype, rank, shape, quantisation },
+SwTensor = "sw_tensor" { size, name, dtype, rank, shape, quantisation },
+SwAttribute = "sw_attribute" { size, name, kind, reserved, integer, number, integers, integer_count, text },
+SwNode = "sw_node" { size, op, op_version, name, layer, inputs, input_count, outputs, output_count, attributes, attribute_count },
+SwPort = "sw_port" { size, tensor, role, name, index, dtype, reserved, scale, zero_point },
+SwConstant = "sw_constant" { size, tensor, reserved, weight },
+SwEntry = "sw_entry" { size, name, kind, reserved, rows, context, tensors, tensor_count, nodes, node_count, inputs, input_count, outputs, output_count, constants, constant_count },
+SwWorkOrder = "sw_work_order" { size, name, entries, entry_count, weights, weight_count, flags, flag_count, options, option_count },
+SwCompileOutput = "sw_compile_output" { size, context, write, head, progress, cancelled, flag, placement },
+SwArtefact = "sw_artefact" { size, head, head_length, pointer, length, fd, reserved, fd_offset },
+SwImport = "sw_import" { size, kind, fd, fd_offset, handle, length },
+SwBound = "sw_bound" { size, buffer, pointer, offset, length },
+SwRun = "sw_run" { size, entry, rows, bounds, bound_count, deadline_nanoseconds, largest_logits },
+SwTable = "sw_table" { size, version, draft, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect },}
+
+fn header() -> String {
+    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/include/shim.h")).unwrap()
+}
+
+/// Compiles and runs a C program that prints `key value` lines.
+fn run_c(source: &str, compiler: &str, language: &str) -> BTreeMap<String, u64> {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, program) = (directory.path().join("layout.c"), directory.path().join("layout"));
+    std::fs::write(&file, source).unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let output = Command::new(compiler)
+        .args(["-x", language, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+        .args([include.as_path(), &file, Path::new("-o"), &program])
+        .output()
+        .expect("a C compiler is needed for this test");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(&program).output().unwrap();
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let (key, value) = line.split_once(' ').unwrap();
+            (key.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn every_struct_lies_in_memory_as_the_header_says() {
+    let layouts = layouts();
+    let mut source = String::from("#include <stdio.h>\n#include <shim.h>\nint main(void) {\n");
+    for layout in &layouts {
+        let name = layout.name;
+        writeln!(source, "printf(\"{name} %llu\\n\", (unsigned long long)sizeof(struct {name}));").unwrap();
+        for (member, ..) in &layout.members {
+            writeln!(
+                source,
+                "printf(\"{name}.{member} %llu\\n\", (unsigned long long)offsetof(struct {name}, {member}));\
+                 printf(\"{name}.{member}.size %llu\\n\", \
+                 (unsigned long long)sizeof(((struct {name} *)0)->{member}));"
+            )
+            .unwrap();
+        }
+    }
+    source.push_str("return 0; }\n");
+    let told = run_c(&source, "cc", "c");
+    for layout in &layouts {
+        assert_eq!(told[layout.name], layout.size as u64, "{}", layout.name);
+        for (member, offset, size) in &layout.members {
+            let key = format!("{}.{member}", layout.name);
+            assert_eq!(told[&key], *offset as u64, "{key}");
+            assert_eq!(told[&format!("{key}.size")], *size as u64, "{key}");
+        }
+        // Rule 2 of the header.
+        assert_eq!(layout.members[0], ("size", 0, 8), "{}", layout.name);
+    }
+}
+
+#[test]
+fn the_list_of_structs_is_complete() {
+    let header = header();
+    let defined: Vec<&str> = header
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("typedef ").or(Some(line))?.strip_prefix("struct ")?.strip_suffix(" {")
+        })
+        .collect();
+    let mut listed: Vec<&str> = layouts().iter().map(|layout| layout.name).collect();
+    let mut defined = defined;
+    listed.sort_unstable();
+    defined.sort_unstable();
+    assert_eq!(defined, listed);
+}
+
+/// `pub const NAME: u32 = value;` lines of the twin.
+fn rust_numbers() -> BTreeMap<String, u64> {
+    include_str!("../../src/raw.rs")
+        .lines()
+        .filter_map(|line| {
+            let (name, value) = line.strip_prefix("pub const ")?.split_once(": u32 = ")?;
+            let value = value.strip_suffix(';')?.replace('_', "");
+            let value = match value.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).ok()?,
+                None => value.parse().ok()?,
+            };
+            Some((name.to_owned(), value))
+        })
+        .collect()
+}
+
+#[test]
+fn every_number_is_the_headers() {
+    let header = header();
+    let names: Vec<&str> = header
+        .lines()
+        .filter_map(|line| line.strip_prefix("#define SW_"))
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, value)| {
+            !name.contains('(') && value.trim_start().starts_with(|c: char| c.is_ascii_digit())
+        })
+        .map(|(name, _)| name)
+        .collect();
+    assert!(names.len() > 100, "{}", names.len());
+    let mut source = String::from("#include <stdio.h>\n#include <shim.h>\nint main(void) {\n");
+    for name in &names {
+        writeln!(source, "printf(\"SW_{name} %llu\\n\", (unsigned long long)SW_{name});").unwrap();
+    }
+    source.push_str("return 0; }\n");
+    assert_eq!(run_c(&source, "cc", "c"), rust_numbers());
+}
+
+#[test]
+fn the_header_is_also_cxx() {
+    if Command::new("c++").arg("--version").output().is_err() {
+        eprintln!("skipped: no C++ compiler here");
+        return;
+    }
+    let told = run_c(
+        "#include <shim.h>\n#include <cstdio>\nint main() { std::printf(\"table %llu\\n\", \
+         static_cast<unsigned long long>(sizeof(sw_table))); return 0; }\n",
+        "c++",
+        "c++",
+    );
+    assert_eq!(told["table"], size_of::<SwTable>() as u64);
+}
+
+/// The header without its comments.
+fn code() -> String {
+    let header = header();
+    let mut code = String::new();
+    let mut rest = header.as_str();
+    while let Some(start) = rest.find("/*") {
+        code.push_str(&rest[..start]);
+        rest = &rest[start + rest[start..].find("*/").unwrap() + 2..];
+    }
+    code.push_str(rest);
+    code
+}
+
+/// A host and a shim that were compiled from different headers know it by this number, whatever language they are written in.
+#[test]
+fn the_draft_is_the_headers() {
+    let code = code();
+    let lines = code.lines().filter(|line| !line.starts_with("#define SW_DRAFT "));
+    let bytes = lines.flat_map(str::bytes).filter(|byte| !byte.is_ascii_whitespace());
+    // FNV-1a.
+    let found = bytes.fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    assert_eq!(SW_DRAFT, found, "set SW_DRAFT to {found:#010x} in include/shim.h and src/raw.rs");
+}
+
+#[test]
+fn forbidden_types_do_not_occur() {
+    let code = code();
+    for word in code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+        let forbidden =
+            ["size_t", "bool", "_Bool", "enum", "long", "va_list", "int", "unsigned", "union", "wchar_t"];
+        assert!(!forbidden.contains(&word), "{word}");
+    }
+}

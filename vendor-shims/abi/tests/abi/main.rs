@@ -1,0 +1,4 @@
+//! The C header and its Rust twin: layouts, and what `export_shim!` makes.
+
+mod export;
+mod layout;

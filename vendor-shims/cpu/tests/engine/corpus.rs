@@ -1,0 +1,120 @@
+//! The committed corpus of the fuzz targets is what is written here, `SHARDWRIGHT_WRITE_CORPUS=1` writes it anew; what the targets once found lies
+//! beside it, in files called `found-…`. Every target is run over all of it, whole, cut off, and damaged.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::samples;
+use crate::targets::{TARGETS, program_of};
+use shardwright_shim_cpu::artefact::Artefact;
+use shardwright_shim_cpu::program::{PackedScales, Step};
+
+/// Largest file of the corpus: a fuzzer that starts from large ones is slow.
+const LARGEST: usize = 20_000;
+/// How files begin that no sample makes.
+const FOUND: &str = "found-";
+/// Damaged copies of each file.
+const DAMAGED: u64 = 300;
+
+fn corpus(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
+}
+
+#[test]
+fn the_corpus_is_what_is_written_here() {
+    let writes = std::env::var_os("SHARDWRIGHT_WRITE_CORPUS").is_some();
+    let mut expected = Vec::new();
+    for (name, artefact) in samples::artefacts() {
+        let program = program_of(artefact.bytes()).expect("a program");
+        for (target, bytes) in [("artefact", artefact.bytes()), ("program", program)] {
+            let path = corpus(target).join(format!("{name}.bin"));
+            if writes {
+                std::fs::create_dir_all(corpus(target)).expect("a folder");
+                std::fs::write(&path, bytes).expect("written");
+            }
+            let held = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(held == bytes, "{}: another file than is compiled now", path.display());
+            assert!(held.len() <= LARGEST, "{}: {} bytes", path.display(), held.len());
+            expected.push(path);
+        }
+    }
+    for (target, _) in TARGETS {
+        for file in std::fs::read_dir(corpus(target)).expect("a folder").flatten() {
+            let known =
+                expected.contains(&file.path()) || file.file_name().to_string_lossy().starts_with(FOUND);
+            assert!(known, "{}: nobody writes it", file.path().display());
+        }
+    }
+}
+
+/// The corpus holds what it is there for.
+#[test]
+fn the_samples_reach_the_kernels_they_are_named_after() {
+    let samples = samples::artefacts();
+    let has = |name: &str, is: fn(&Step) -> bool| {
+        let (_, artefact) = samples.iter().find(|(sample, _)| *sample == name).expect("a sample");
+        let program = Artefact::read(artefact.bytes()).expect("readable").program;
+        assert!(program.entries.iter().flat_map(|entry| &entry.steps).any(is), "{name}");
+    };
+    has("f32", |step| matches!(step, Step::Linear { .. }));
+    has("w8-dynamic", |step| matches!(step, Step::DynamicLinear { maps, .. } if maps.len() == 2));
+    has("w4-block32", |step| match step {
+        Step::DynamicLinear { maps, .. } => {
+            matches!(maps[0].weights.scales, PackedScales::PerBlock { size: 32, .. })
+        }
+        _ => false,
+    });
+    has("split-head", |step| matches!(step, Step::SplitLinear { cap: None, .. }));
+    has("capped-head", |step| matches!(step, Step::SplitLinear { cap: Some(_), .. }));
+    has("attention-state", |step| matches!(step, Step::Attention { .. }));
+    has("attention-state", |step| matches!(step, Step::StateUpdate { .. }));
+    has("encoded", |step| matches!(step, Step::Decode { .. }));
+}
+
+/// The next of a sequence of numbers, the same in every run.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn no_target_minds_damage() {
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    for (name, target) in TARGETS {
+        let mut paths: Vec<_> =
+            std::fs::read_dir(corpus(name)).expect("a folder").flatten().map(|file| file.path()).collect();
+        paths.sort();
+        for file in paths.iter().map(|path| std::fs::read(path).expect("a file")) {
+            target(&file);
+            // Damage to what fills up the last page before the weights, and to weights, changes little.
+            let end =
+                if *name == "artefact" { program_of(&file).map_or(0, <[u8]>::len) + 64 } else { file.len() };
+            let end = end.min(file.len());
+            let step = (file.len() / 256).max(1);
+            for length in (0..end.min(256)).chain((256..file.len()).step_by(step)) {
+                target(&file[..length]);
+            }
+            for _ in 0..DAMAGED {
+                let mut damaged = file.clone();
+                for _ in 0..=next(&mut state) % 3 {
+                    if end == 0 {
+                        continue;
+                    }
+                    let at = (next(&mut state) % end as u64) as usize;
+                    match next(&mut state) % 4 {
+                        0 => damaged[at] ^= 1 << (next(&mut state) % 8),
+                        1 => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][(next(&mut state) % 5) as usize],
+                        2 => damaged[at] = damaged[at].wrapping_add(1),
+                        _ => {
+                            let from = (next(&mut state) % end as u64) as usize;
+                            let length = (end - at.max(from)).min(8);
+                            damaged.copy_within(from..from + length, at);
+                        }
+                    }
+                }
+                target(&damaged);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A run that wants only the largest logits gets those of a run that wants all.
+
+use std::collections::HashMap;
+
+use crate::support::*;
+use shardwright_shim_abi::raw::*;
+use shardwright_shim_cpu::artefact::Artefact;
+use shardwright_shim_cpu::program::Step;
+use shardwright_shim_cpu::simd::Level;
+
+const WIDTH: u64 = 256;
+const VOCABULARY: u64 = 3000;
+
+/// A norm and a head of signed bytes, whose logits may be capped; with `read` somebody else reads the logits too.
+fn head(rows: u64, cap: Option<f32>, read: bool) -> Builder {
+    let mut b = Builder::new(&format!("decode_{rows}@64"), SW_ENTRY_DECODE, rows, 64);
+    let stored = values((VOCABULARY * WIDTH) as usize, 1, 127.0);
+    let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
+    let scales = values(VOCABULARY as usize, 2, 0.01);
+    let scales: Vec<f32> = scales.iter().map(|scale| 0.01 + scale.abs()).collect();
+    let kind = (SW_QUANTISATION_PER_CHANNEL, 0);
+    let w = b.constant(&integers("head", &[VOCABULARY, WIDTH], &stored, SW_DTYPE_I8, kind, &scales, 0));
+    let x = b.input("x", SW_ROLE_HIDDEN, &[rows, WIDTH]);
+    let norm = weight("norm", &[WIDTH], &values(WIDTH as usize, 3, 1.0), SW_DTYPE_F32);
+    let normed = b.norm(x, Some(&norm), WIDTH, 1.0);
+    let mut logits = b.node(SW_OP_DYNAMIC_LINEAR, &[normed, w], &[rows, VOCABULARY], vec![]);
+    if let Some(cap) = cap {
+        logits = b.unary(SW_OP_SOFTCAP, logits, vec![Attribute::Float("cap", cap.into())]);
+    }
+    b.output("logits", SW_ROLE_LOGITS, logits);
+    if read {
+        let tanh = b.unary(SW_OP_TANH, logits, vec![]);
+        b.output("tap", SW_ROLE_TAP, tanh);
+    }
+    b
+}
+
+fn is_split(artefact: &Region) -> bool {
+    let program = Artefact::read(artefact.bytes()).expect("readable").program;
+    let steps: Vec<&Step> = program.entries.iter().flat_map(|entry| &entry.steps).collect();
+    let split = steps.iter().filter(|step| matches!(step, Step::SplitLinear { .. })).count();
+    let whole = steps.iter().filter(|step| matches!(step, Step::DynamicLinear { .. })).count();
+    assert_eq!(split + whole, program.entries.len());
+    split > 0
+}
+
+fn largest_of(logits: &[f32], wanted: usize) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).expect("numbers").then(a.cmp(b)));
+    let mut left = vec![f32::MIN; logits.len()];
+    order[..wanted].iter().for_each(|index| left[*index] = logits[*index]);
+    bits(&left)
+}
+
+#[test]
+fn the_largest_logits_are_those_of_all() {
+    // A cap far above all logits, one among them, and one that many of them come close to.
+    for cap in [None, Some(1e4), Some(30.0), Some(0.5)] {
+        largest_are_those_of_all(cap);
+    }
+}
+
+fn largest_are_those_of_all(cap: Option<f32>) {
+    let host = open(&[]).expect("opened");
+    let artefact = host.compile(&[head(1, cap, false).build()], &[]).expect("compiled").artefact;
+    assert!(is_split(&artefact));
+    for level in Level::available() {
+        for threads in ["1", "2", "4"] {
+            let options = [("threads", threads), ("simd", level.name()), ("verify-weights", "true")];
+            let mut loaded = host.load(&artefact, &options).expect("loaded");
+            for seed in 0..8 {
+                let x = Bound::F32(values(WIDTH as usize, seed, 3.0));
+                let mut bound = HashMap::from([("x".to_owned(), x)]);
+                loaded.run("decode_1@64", 1, &mut bound).expect("ran");
+                let all = bound["logits"].f32().to_vec();
+                let most = cap.unwrap_or(f32::MAX);
+                assert!(all.iter().all(|logit| *logit > f32::MIN && logit.abs() <= most));
+                for wanted in [1, 5, 64, 256] {
+                    loaded.run_for_largest("decode_1@64", 1, &mut bound, wanted).expect("ran");
+                    assert_eq!(bits(bound["logits"].f32()), largest_of(&all, wanted as usize));
+                }
+                // More than are looked for, and more than there are: all of them.
+                for wanted in [257, VOCABULARY, u64::MAX] {
+                    loaded.run_for_largest("decode_1@64", 1, &mut bound, wanted).expect("ran");
+                    assert_eq!(bits(bound["logits"].f32()), bits(&all), "{wanted} wanted");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn logits_that_others_read_are_never_left_out() {
+    let host = open(&[("threads", "2")]).expect("opened");
+    for cap in [None, Some(30.0)] {
+        never_left_out(&host, cap);
+    }
+}
+
+fn never_left_out(host: &Host, cap: Option<f32>) {
+    let artefact = host.compile(&[head(1, cap, true).build()], &[]).expect("compiled").artefact;
+    assert!(!is_split(&artefact));
+    let x = Bound::F32(values(WIDTH as usize, 9, 3.0));
+    let mut loaded = host.load(&artefact, &[]).expect("loaded");
+    let mut bound = HashMap::from([("x".to_owned(), x)]);
+    loaded.run("decode_1@64", 1, &mut bound).expect("ran");
+    let all = bits(bound["logits"].f32());
+    loaded.run_for_largest("decode_1@64", 1, &mut bound, 1).expect("ran");
+    assert_eq!(bits(bound["logits"].f32()), all);
+}
+
+#[test]
+fn weights_that_several_rows_need_stay_whole() {
+    let host = open(&[("threads", "2")]).expect("opened");
+    for cap in [None, Some(30.0)] {
+        stay_whole(&host, cap);
+    }
+}
+
+fn stay_whole(host: &Host, cap: Option<f32>) {
+    let entries = [head(1, cap, false).build(), head(4, cap, false).build()];
+    let both = host.compile(&entries, &[]).expect("compiled").artefact;
+    assert!(!is_split(&both));
+    let single = host.compile(&entries[..1], &[]).expect("compiled").artefact;
+    let x = values((4 * WIDTH) as usize, 4, 3.0);
+    let logits = |artefact: &Region, rows: usize| {
+        let x = Bound::F32(x[..rows * WIDTH as usize].to_vec());
+        let mut bound = HashMap::from([("x".to_owned(), x)]);
+        let mut loaded = host.load(artefact, &[]).expect("loaded");
+        loaded.run_for_largest(&format!("decode_{rows}@64"), rows, &mut bound, 1).expect("ran");
+        bound["logits"].f32().to_vec()
+    };
+    let (one, four) = (logits(&both, 1), logits(&both, 4));
+    assert_eq!(bits(&one), bits(&four[..VOCABULARY as usize]));
+    assert_eq!(bits(&logits(&single, 1)), largest_of(&one, 1));
+}
