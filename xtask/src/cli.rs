@@ -161,8 +161,9 @@ mod tests {
             ("vendor qnn litert", "litert"),
             ("--quiet", "--quiet"),
         ] {
-            let error = parsed(line).expect_err(line);
-            assert!(error.contains(named), "{line}: {error}");
+            let error = parse(line.split_whitespace().map(OsString::from)).expect_err(line);
+            assert!(matches!(error, Error::Usage(_)) && error.exit_code() == 2, "{line}: {error:?}");
+            assert!(error.to_string().contains(named), "{line}: {error}");
         }
     }
 }

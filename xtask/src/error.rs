@@ -91,7 +91,9 @@ impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(problem) => write!(formatter, "{problem}"),
-            Self::NotStarted { program, source, .. } => write!(formatter, "cannot start `{program}`: {source}"),
+            Self::NotStarted { program, source, .. } => {
+                write!(formatter, "cannot start `{program}`: {source}")
+            }
             Self::Failed { command, status, .. } => write!(formatter, "`{command}` failed: {status}"),
             Self::File { path, source } => write!(formatter, "{}: {source}", path.display()),
             Self::Unexpected { path, problem } => write!(formatter, "{}: {problem}", path.display()),
@@ -102,12 +104,17 @@ impl fmt::Display for Error {
                 write!(formatter, "{name} is {value:?}, and {expected} is expected")
             }
             Self::TestsFailed { failed, all } => write!(formatter, "{failed} of {all} tests failed"),
-            Self::NotForThisMachine { what, problem } => write!(formatter, "{what} does not run here: {problem}"),
+            Self::NotForThisMachine { what, problem } => {
+                write!(formatter, "{what} does not run here: {problem}")
+            }
             Self::NotFetched { what, with, status } => {
                 write!(formatter, "{what} could not be fetched: {with} ended with {status}")
             }
             Self::NoCacheFolder => {
-                write!(formatter, "there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path")
+                write!(
+                    formatter,
+                    "there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path"
+                )
             }
             Self::Skipped(checks) => {
                 write!(formatter, "{checks} checks were skipped, and with --ci none may be")

@@ -1,4 +1,4 @@
-//! A thousand deaths leave this process as it was. Alone in its program: it counts what the whole process has.
+//! Deaths of workers, by the hundred, leave this process as it was. Alone in its program: it counts what the whole process has.
 
 mod common;
 
@@ -7,8 +7,8 @@ use shardwright_shims::{
     Artefact, Bound, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, WorkOrder, WorkOrderBuilder,
     WorkerEnd,
 };
+use shardwright_test_checkpoints::cases;
 
-const DEATHS: usize = 1000;
 
 /// What could be left behind.
 #[derive(Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Bench {
 }
 
 #[test]
-fn a_thousand_deaths_leave_nothing_behind() {
+fn hundreds_of_deaths_leave_nothing_behind() {
     let shims = Shims::new();
     shims.dying(None);
     let registry = ShimRegistry::builder().isolated(isolation()).directory(shims.path()).build();
@@ -109,7 +109,8 @@ fn a_thousand_deaths_leave_nothing_behind() {
     let bench = Bench { registry, order, artefact, directory: tempfile::tempdir().unwrap(), _shims: shims };
     bench.deaths(60);
     let before = (holdings(bench.directory.path()), mappings());
-    bench.deaths(DEATHS);
+    // Each place and each way to die comes up after thirty.
+    bench.deaths(cases(120, 1000));
     let after = (holdings(bench.directory.path()), mappings());
     assert_eq!(before.0, after.0);
     assert_eq!(after.0.children, 1, "the healthy one");

@@ -9,6 +9,7 @@
 //! functions panic where a spec contradicts itself.
 
 mod config;
+mod effort;
 mod file;
 mod gguf;
 mod pool;
@@ -19,6 +20,7 @@ mod spec;
 mod tensors;
 mod tokenizer;
 
+pub use effort::{THOROUGH, cases};
 pub use file::{StoredTensor, raw_safetensors, write_safetensors};
 pub use random::Random;
 pub use real::{REAL_SHAPES, real_shape, write_gguf, write_real};

@@ -325,12 +325,17 @@ fn tests_are_switched_off_only_where_there_are_none() {
         for path in rust_files().iter().filter(|path| path.starts_with(&sources)) {
             let source = tree::read(path);
             // A program beside the library has a section of its own.
-            let is_program = path.ends_with("main.rs") || path.components().any(|part| part.as_os_str() == "bin");
+            let is_program =
+                path.ends_with("main.rs") || path.components().any(|part| part.as_os_str() == "bin");
             if no_tests && !is_program && code_only(&source).contains("#[test]") {
                 lost.push(format!("{}: has tests, and {} runs none", path.display(), manifest.display()));
             }
             if no_examples && has_example(&source) {
-                lost.push(format!("{}: has an example, and {} runs none", path.display(), manifest.display()));
+                lost.push(format!(
+                    "{}: has an example, and {} runs none",
+                    path.display(),
+                    manifest.display()
+                ));
             }
         }
     }

@@ -74,30 +74,38 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
-/// The example that only runs bundles, with the features it has by default. In a folder of its own: cargo keeps one build of an example in
-/// a folder, and the workspace's has other features.
-fn example() -> PathBuf {
-    let target =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder").join("runtime-only");
+/// The example that only runs bundles, with the features it has by default. Built where this test was, so that only what has
+/// other features there is compiled again; the copy stays what it is when the workspace's own example takes its place.
+fn example(folder: &Path) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.current_dir(tree::root()).args([
-        "build",
-        "--quiet",
-        "--profile",
-        "plain",
-        "--package",
-        "shardwright",
-    ]);
-    build.args(["--example", "run_bundle", "--target-dir"]).arg(&target);
+    build.current_dir(tree::root()).args(["build", "--message-format", "json-render-diagnostics"]);
+    build.args(["--package", "shardwright", "--example", "run_bundle", "--target-dir"]).arg(target_folder());
+    let output = build.output().expect("cargo starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the example does not build:\n{said}");
     // With these features alone something may be left that nothing uses.
-    build.env("RUSTFLAGS", "-D warnings");
-    assert!(build.status().expect("cargo starts").success(), "the example does not build");
-    target.join("plain/examples").join(format!("run_bundle{}", std::env::consts::EXE_SUFFIX))
+    assert!(!said.contains("warning"), "{said}");
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let built = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .expect("an example is a program");
+    let copy = folder.join("run_bundle");
+    std::fs::copy(built, &copy).expect("copied");
+    copy
+}
+
+/// `<target>/<profile>/deps/<this>`
+fn target_folder() -> PathBuf {
+    let this = std::env::current_exe().expect("the test program's own path");
+    this.ancestors().nth(3).expect("deps lies in the profile's folder").to_owned()
 }
 
 #[test]
 fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
-    let example = example();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let example = example(folder.path());
     let bytes = std::fs::read(&example).expect("the example was built");
     // Of whatever is in a program, its panics name the source files.
     let names = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());

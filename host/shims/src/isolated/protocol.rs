@@ -460,6 +460,7 @@ pub(crate) fn planned_weights(shown: Vec<OrderWeight>, part: impl Fn(&str) -> &'
 mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
+    use shardwright_test_checkpoints::cases;
 
     use super::*;
 
@@ -579,7 +580,7 @@ mod tests {
             1..64_usize,
         );
         let mut runner =
-            TestRunner::new(Config { cases: 4000, failure_persistence: None, ..Config::default() });
+            TestRunner::new(Config { cases: cases(400, 4000), failure_persistence: None, ..Config::default() });
         runner
             .run(&mutated, |(which, changes, piece)| {
                 let mut bytes = messages[which].clone();
