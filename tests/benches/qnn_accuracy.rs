@@ -18,7 +18,7 @@ const MIX: &str =
 const F16: &str = "f16/f16/f16";
 
 const fn case(checkpoint: &'static str, formats: &'static str, pieces: u32) -> Case {
-    Case { checkpoint, formats, pieces, soc: "sm8850" }
+    Case { checkpoint, formats, pieces, soc: "sm8850", context: None }
 }
 
 const CASES: [Case; 17] = [

@@ -25,6 +25,9 @@ pub mod worker;
 
 use std::io::Write;
 
+/// Positions that hold the longest prompt of a fixture and what follows it: what a simulator is asked for unless a sweep is to be whole.
+pub const SIMULATED_CONTEXT: u32 = 160;
+
 /// Says loudly that something was not checked and why. Written past the test harness's capture, which would hide the
 /// line of a passing test; `cargo xtask test` repeats these lines at its end and, with `--ci`, fails over them.
 pub fn skipped(why: &str) {

@@ -71,12 +71,20 @@ pub struct Case {
     pub lowering: &'static str,
     /// The chip.
     pub soc: &'static str,
+    /// Positions of the context; none for those of the checkpoint.
+    pub context: Option<u32>,
 }
 
 impl Case {
     /// How a table names it.
     pub fn told(&self) -> crate::qnn::Case {
-        crate::qnn::Case { checkpoint: self.checkpoint, formats: A16W8, pieces: self.pieces, soc: self.soc }
+        crate::qnn::Case {
+            checkpoint: self.checkpoint,
+            formats: A16W8,
+            pieces: self.pieces,
+            soc: self.soc,
+            context: self.context,
+        }
     }
 
     /// Every shard alone against the reference and the chain as a whole against what was recorded, on the simulator.
@@ -86,7 +94,11 @@ impl Case {
     pub fn verify(&self, recorded: Option<&Recorded>, effort: Effort, cache: &Path) -> VerifyReport {
         let shim = Shim::with(self.lowering);
         let choice: FormatChoice = A16W8.parse().expect("formats");
-        let open = OpenOptions::new()
+        let open = match self.context {
+            Some(tokens) => OpenOptions::new().context(tokens),
+            None => OpenOptions::new(),
+        };
+        let open = open
             .search_path(shim.search_path())
             .cache_directory(cache)
             .soc(self.soc)

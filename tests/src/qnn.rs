@@ -40,6 +40,8 @@ pub struct Case {
     pub pieces: u32,
     /// The chip.
     pub soc: &'static str,
+    /// Positions of the context; none for those of the checkpoint.
+    pub context: Option<u32>,
 }
 
 impl Case {
@@ -49,8 +51,11 @@ impl Case {
     /// If the formats are none.
     pub fn options(&self, cache: &Path) -> OpenOptions {
         let choice: FormatChoice = self.formats.parse().expect("formats");
-        OpenOptions::new()
-            .search_path(program::search_path())
+        let open = match self.context {
+            Some(tokens) => OpenOptions::new().context(tokens),
+            None => OpenOptions::new(),
+        };
+        open.search_path(program::search_path())
             .cache_directory(cache)
             .soc(self.soc)
             .on(Executor::Simulator)

@@ -9,7 +9,6 @@ use shardwright_shims::{
 };
 use shardwright_test_checkpoints::cases;
 
-
 /// What could be left behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {

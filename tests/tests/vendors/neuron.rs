@@ -9,14 +9,20 @@ use shardwright_graph::target::{EntryKind, EntryName, FormatTuple};
 use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, legalise_encoded};
 use shardwright_models::Checkpoint;
 use shardwright_shims::ShimRegistry;
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
 use shardwright_tests::program::shardwright;
 use shardwright_tests::qnn::{COSINE, Finding, LOSS, ROW_P95, ROW_WORST, float_nll};
-use shardwright_tests::tree;
+use shardwright_tests::{SIMULATED_CONTEXT, tree};
 
 const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
+
+/// A simulator takes its time for every masked position.
+fn context() -> Option<u32> {
+    cases(Some(SIMULATED_CONTEXT), None)
+}
 
 fn assert_close(finding: &Finding, case: &Case) {
     assert!(finding.row_p95 <= ROW_P95 && finding.row_worst <= ROW_WORST, "{case:?}: {finding:?}");
@@ -25,7 +31,7 @@ fn assert_close(finding: &Finding, case: &Case) {
 
 fn fixture(checkpoint: &'static str, lowering: &'static str) {
     let cache = tempfile::tempdir().expect("a temporary folder");
-    let case = Case { checkpoint, pieces: 2, lowering, soc: "mt6989" };
+    let case = Case { checkpoint, pieces: 2, lowering, soc: "mt6989", context: context() };
     let finding = Finding::of(&case.verify(None, EFFORT, cache.path()));
     println!("{lowering}: {}", finding.row(&case.told()));
     assert_close(&finding, &case);
@@ -59,7 +65,8 @@ fn an_encoder_gives_the_reference_s_numbers() {
 #[test]
 fn the_demo_model_keeps_its_likelihood() {
     let cache = tempfile::tempdir().expect("a temporary folder");
-    let case = Case { checkpoint: DEMO_MODEL, pieces: 2, lowering: "lean", soc: "mt6991" };
+    let case =
+        Case { checkpoint: DEMO_MODEL, pieces: 2, lowering: "lean", soc: "mt6991", context: context() };
     // One prompt, and the beginnings of some held-out rows.
     let part = Recorded::some(1, 24, 48);
     assert!(part.rows().len() >= 4, "{}", part.rows().len());

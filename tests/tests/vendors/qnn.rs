@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shardwright_shims::Artefact;
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents};
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::qnn::{COSINE, Case, Finding, LOSS, ROW_P95, ROW_WORST, float_nll, library};
-use shardwright_tests::tree;
+use shardwright_tests::{SIMULATED_CONTEXT, tree};
 
 const GEMMA3: &str = "tests/fixtures/gemma3_text";
 const GEMMA4: &str = "tests/fixtures/gemma4_text";
@@ -24,6 +25,11 @@ const TARGET: [&str; 8] = ["--soc", "sm8850", "--formats", FORMATS, "--planner",
 
 /// Two steps of one row and one block of a prompt of every shard: a simulated run takes its time.
 const EFFORT: Effort = Effort { rows: 64, steps: 2, greedy: 8 };
+
+/// A simulator takes its time for every masked position.
+fn context() -> Option<u32> {
+    cases(Some(SIMULATED_CONTEXT), None)
+}
 
 fn assert_close(finding: &Finding, case: &Case) {
     assert!(finding.row_p95 <= ROW_P95 && finding.row_worst <= ROW_WORST, "{case:?}: {finding:?}");
@@ -39,7 +45,7 @@ fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
     // States of 8 bits fall to the other side of a step here and there, and a random model makes much of it: with those the error of 95 of
     // 100 rows is 0.06 where a trained model has 0.01.
     for formats in ["w8-per-channel/a16/a16", "f16/f16/f16"] {
-        let case = Case { checkpoint: GEMMA4, formats, pieces: 2, soc: "sm8850" };
+        let case = Case { checkpoint: GEMMA4, formats, pieces: 2, soc: "sm8850", context: context() };
         // Fewer rows, steps and greedy tokens than `cargo xtask bench qnn` runs of the same: the simulator takes seconds for a row.
         let effort = Effort { rows: 32, steps: 1, greedy: 2 };
         let finding = Finding::of(&case.verify(None, effort, cache.path()));
@@ -54,7 +60,8 @@ fn two_shards_of_the_demo_model_give_the_reference_s_numbers_and_keep_its_likeli
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    let case = Case { checkpoint: DEMO_MODEL, formats: FORMATS, pieces: 2, soc: "sm8850" };
+    let case =
+        Case { checkpoint: DEMO_MODEL, formats: FORMATS, pieces: 2, soc: "sm8850", context: context() };
     // One prompt, and the beginnings of some held-out rows.
     let part = Recorded::some(1, 24, 48);
     assert!(part.rows().len() >= 4, "{}", part.rows().len());

@@ -579,8 +579,11 @@ mod tests {
             prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4_u8), 1..6),
             1..64_usize,
         );
-        let mut runner =
-            TestRunner::new(Config { cases: cases(400, 4000), failure_persistence: None, ..Config::default() });
+        let mut runner = TestRunner::new(Config {
+            cases: cases(400, 4000),
+            failure_persistence: None,
+            ..Config::default()
+        });
         runner
             .run(&mutated, |(which, changes, piece)| {
                 let mut bytes = messages[which].clone();
