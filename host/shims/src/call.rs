@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_abi::sized::{Ref, Struct};
 
 use crate::convert;
 use crate::error::{Failure, ShimError};
@@ -71,22 +72,14 @@ pub(crate) unsafe fn optional_text(pointer: *const c_char) -> Option<String> {
     unsafe { text(pointer) }.ok()
 }
 
-/// Whether a struct is there and has every member of this version.
+/// The value of a shim's struct; members that the shim does not know are 0.
 ///
 /// # Safety
 ///
-/// `pointer` is null or points to a struct that starts with its size.
-pub(crate) unsafe fn whole<'a, T>(pointer: *const T) -> Result<&'a T, String> {
-    if pointer.is_null() {
-        return Err("a struct is null".to_owned());
-    }
+/// `pointer` is null or points to a struct that starts with its size and has that many bytes.
+pub(crate) unsafe fn value<T: Struct>(pointer: *const T) -> Result<T, String> {
     // SAFETY: promised by the caller.
-    let size = unsafe { pointer.cast::<u64>().read() };
-    if size < size_of::<T>() as u64 {
-        return Err(format!("a struct of {size} bytes, this version has {}", size_of::<T>()));
-    }
-    // SAFETY: not null and whole.
-    Ok(unsafe { &*pointer })
+    Ok(unsafe { Ref::new(pointer) }?.get())
 }
 
 /// Plain numbers of a shim.
@@ -120,7 +113,7 @@ pub(crate) unsafe fn take_error(
         return Ok(());
     }
     // SAFETY: promised by the caller.
-    let taken = match unsafe { whole::<SwError>(error) } {
+    let taken = match unsafe { value::<SwError>(error) } {
         Err(reason) => ShimError::Contract {
             shim: shim.to_owned(),
             function,
@@ -131,7 +124,7 @@ pub(crate) unsafe fn take_error(
             if !object.details.is_null() {
                 for index in 0..object.detail_count.min(DETAIL_LIMIT) {
                     // SAFETY: the contract gives `detail_count` pointers.
-                    let detail = unsafe { whole(*object.details.add(index as usize)) };
+                    let detail = unsafe { value(*object.details.add(index as usize)) };
                     let Ok(detail) = detail else { continue };
                     // SAFETY: the contract makes them strings.
                     if let (Ok(key), Ok(value)) = unsafe { (text(detail.key), text(detail.value)) } {
@@ -206,7 +199,7 @@ macro_rules! sinks {
                 // SAFETY: the sink's context, alive until the call that uses the sink returns, on its thread only.
                 let context = unsafe { &mut *context.cast::<Context<T>>() };
                 // SAFETY: the contract makes it a struct of this kind.
-                let item = unsafe { whole(item) }.and_then(|item| (context.convert)(item));
+                let item = unsafe { value(item) }.and_then(|item| (context.convert)(&item));
                 context.collected.take(item);
             }
             let mut context = Context { convert, collected: Collected::new() };

@@ -283,7 +283,7 @@ unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdic
     unsafe {
         within(raw, (), |context| {
             let read = || -> Result<(String, FlagVerdict, String), String> {
-                let item = call::whole(verdict)?;
+                let item = call::value(verdict)?;
                 let evidence = call::optional_text(item.evidence).unwrap_or_default();
                 let verdict = match item.verdict {
                     SW_FLAG_APPLIED => FlagVerdict::Applied { evidence: evidence.clone() },
@@ -310,7 +310,7 @@ unsafe extern "C" fn compile_placement(raw: *mut c_void, placement: *const SwPla
     unsafe {
         within(raw, (), |context| {
             let read = || -> Result<Placement, String> {
-                let item = call::whole(placement)?;
+                let item = call::value(placement)?;
                 let reason = call::optional_text(item.reason).unwrap_or_default();
                 Ok((item.entry, item.node, call::text(item.place)?, reason))
             };

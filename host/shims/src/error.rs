@@ -110,8 +110,8 @@ pub enum LoadError {
         /// What is wrong.
         reason: String,
     },
-    /// The table does not have all the members its version has.
-    #[error("`{}` says version {version} with a table of {size} bytes; that version has {expected}", path.display())]
+    /// The table does not have the functions that every version has.
+    #[error("`{}` says version {version} with a table of {size} bytes; every version has {expected}", path.display())]
     TableTooSmall {
         /// The library.
         path: PathBuf,
@@ -119,7 +119,7 @@ pub enum LoadError {
         version: String,
         /// The table's own size.
         size: u64,
-        /// Size at that version.
+        /// The least of any version.
         expected: u64,
     },
     /// It was compiled from another draft of the contract: members may lie elsewhere.

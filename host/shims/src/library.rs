@@ -120,7 +120,7 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     }
     // SAFETY: every struct of the contract starts with its u64 size; nothing else is read before it is compared.
     let size = unsafe { answer.table.cast::<u64>().read() };
-    let expected = table_size(answer.version);
+    let expected = u64::from(SW_MINIMUM_TABLE);
     if size < expected {
         return Err(LoadError::TableTooSmall {
             path: path.to_owned(),
@@ -129,8 +129,12 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
             expected,
         });
     }
-    // SAFETY: not null, static by contract, and all members of this version are there.
-    let table: &'static SwTable = unsafe { &*answer.table };
+    // Copied, because a shim of another minor version has fewer functions, which are then null, or
+    // more. Kept for ever, as the library is.
+    // SAFETY: static by contract, and as long as it says.
+    let table =
+        unsafe { call::value(answer.table) }.map_err(|reason| wrong(format!("its table: {reason}")))?;
+    let table: &'static SwTable = Box::leak(Box::new(table));
     if table.version != answer.version {
         return Err(wrong(format!(
             "the table says version {}, the answer {}",
@@ -148,11 +152,6 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     }
     check_functions(path, table)?;
     Ok(Table(table))
-}
-
-/// Bytes a table has at a version. There is one version so far; later ones only append.
-fn table_size(_version: u32) -> u64 {
-    size_of::<SwTable>() as u64
 }
 
 fn check_functions(path: &Path, table: &SwTable) -> Result<(), LoadError> {

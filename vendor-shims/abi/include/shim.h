@@ -11,8 +11,11 @@
  * RULES THAT HOLD EVERYWHERE (exceptions stand beside the member they concern)
  *
  *  1. 64-bit little-endian machines only. Fixed-width integers only; sizes and counts are uint64_t.
- *  2. Every struct starts with `size`: the number of bytes its writer knows. A reader looks at a member only when
- *     `size` covers it; SW_HAS(pointer, member) asks that. Arrays of structs are arrays of pointers, so elements may grow.
+ *  2. Every struct starts with `size`: the bytes its writer knows, a multiple of 8. A reader looks
+ *     at a member only when `size` covers it; SW_HAS(pointer, member) asks that. It takes every size
+ *     from SW_MINIMUM_… on: a member that the writer does not know counts as 0 (null), whose meaning
+ *     stands beside it, and what the reader does not know it ignores. Arrays of structs are arrays of
+ *     pointers, so elements may grow.
  *  3. Strings are UTF-8 and NUL-terminated. Reserved members are 0.
  *  4. Pointer notes read [owner, valid until, null]. "call" means until the called function returns. Nobody writes through
  *     a pointer to const. A reader that needs something longer copies it.
@@ -52,7 +55,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* Which draft of that version: until the first tagged release the contract changes under one version number, together with all its
  * users. A host refuses a shim that was compiled from another draft. The number follows from the code of this file; a test says it. */
-#define SW_DRAFT 0xaefae859u
+#define SW_DRAFT 0xbd3312a0u
 
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
@@ -234,6 +237,55 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 /* The document of an inspection is at most this long, in bytes. */
 #define SW_DOCUMENT_LIMIT 4194304u
 
+/* ---- Least sizes --------------------------------------------------------------------------------
+ *
+ * What a reader of any version may rely on. Frozen with the contract: later members are appended
+ * beyond the least size, with a meaning of 0, and never raise it. Shims of this version give structs
+ * whole, but for the members named, which are optional; hosts give all of theirs whole. */
+
+#define SW_MINIMUM_DETAIL 24u
+#define SW_MINIMUM_ERROR 32u /* without: log_tail, details */
+#define SW_MINIMUM_HOST 40u
+#define SW_MINIMUM_ANSWER 40u
+#define SW_MINIMUM_OPTION 24u
+#define SW_MINIMUM_DESCRIPTION 32u /* without: vendor_library, instance_limit */
+#define SW_MINIMUM_DEVICE 40u /* without: memory_bytes */
+#define SW_MINIMUM_LIMIT 32u /* without: note */
+#define SW_MINIMUM_FLAG 72u
+#define SW_MINIMUM_VERDICT 32u
+#define SW_MINIMUM_ESTIMATE 48u /* without: operations */
+#define SW_MINIMUM_FLAG_VERDICT 32u
+#define SW_MINIMUM_PLACEMENT 32u /* without: reason */
+#define SW_MINIMUM_COMPATIBILITY 24u
+#define SW_MINIMUM_INSPECTION 24u
+#define SW_MINIMUM_LOADED_ENTRY 48u
+#define SW_MINIMUM_BINDING 104u
+#define SW_MINIMUM_DESCRIPTION_SINK 24u
+#define SW_MINIMUM_DEVICE_SINK 24u
+#define SW_MINIMUM_LIMIT_SINK 24u
+#define SW_MINIMUM_FLAG_SINK 24u
+#define SW_MINIMUM_VERDICT_SINK 24u
+#define SW_MINIMUM_ESTIMATE_SINK 24u
+#define SW_MINIMUM_COMPATIBILITY_SINK 24u
+#define SW_MINIMUM_INSPECTION_SINK 24u
+#define SW_MINIMUM_LOADED_ENTRY_SINK 24u
+#define SW_MINIMUM_BINDING_SINK 24u
+#define SW_MINIMUM_QUANTISATION 64u
+#define SW_MINIMUM_WEIGHT 64u
+#define SW_MINIMUM_TENSOR 40u
+#define SW_MINIMUM_ATTRIBUTE 64u
+#define SW_MINIMUM_NODE 80u
+#define SW_MINIMUM_PORT 56u
+#define SW_MINIMUM_CONSTANT 24u
+#define SW_MINIMUM_ENTRY 120u
+#define SW_MINIMUM_WORK_ORDER 80u
+#define SW_MINIMUM_COMPILE_OUTPUT 64u
+#define SW_MINIMUM_ARTEFACT 56u
+#define SW_MINIMUM_IMPORT 40u
+#define SW_MINIMUM_BOUND 40u
+#define SW_MINIMUM_RUN 56u
+#define SW_MINIMUM_TABLE 144u /* without: cancel and all after it */
+
 /* ---- Handles, opaque to the host -------------------------------------------------------------------------------- */
 
 typedef struct sw_shim sw_shim;     /* an instance: devices, options, contexts */
@@ -358,10 +410,11 @@ typedef struct sw_estimate {
 
 typedef struct sw_flag_verdict {
     uint64_t size;
-    const char *name;     /* [shim, call, never null] */
+    const char *name;     /* [shim, call, never null] at most one verdict in a compilation */
     uint32_t verdict;     /* SW_FLAG_APPLIED … SW_FLAG_UNKNOWN */
     uint32_t reserved;
-    const char *evidence; /* [shim, call, never null] how that is known, or why not */
+    /* [shim, call, never null, with APPLIED never blank] how that is known, or why not */
+    const char *evidence;
 } sw_flag_verdict;
 
 /* Where a node of a compiled entry will run. Nodes not mentioned run on the device itself. */
@@ -685,7 +738,8 @@ struct sw_table {
     /* Null, or tells nothing: no estimate. */
     sw_error *(*estimate)(sw_shim *shim, const char *device, const sw_entry *entry, const sw_estimate_sink *sink);
 
-    /* Null: the shim only runs what was compiled elsewhere. The same order gives the same bytes. */
+    /* Null: the shim only runs what was compiled elsewhere. The same order gives the same bytes, at
+       least one, and a head. */
     sw_error *(*compile)(sw_shim *shim, const char *device, const sw_work_order *order, const sw_compile_output *output);
 
     /* [required] From the head alone, without weights. Tells exactly one answer. */

@@ -1,5 +1,6 @@
 use std::ffi::CString;
 use std::io;
+use std::marker::PhantomData;
 
 use crate::error::{Error, ErrorClass, Result};
 use crate::export::c_string;
@@ -8,21 +9,21 @@ use crate::shim::FlagOutcome;
 
 /// Where a compilation goes: the artefact's bytes, its head, progress, and what became of flags and nodes.
 pub struct CompileOutput<'a> {
-    raw: &'a raw::SwCompileOutput,
+    raw: raw::SwCompileOutput,
+    _host: PhantomData<&'a raw::SwCompileOutput>,
 }
 
-impl<'a> CompileOutput<'a> {
+impl CompileOutput<'_> {
     /// The caller vouches for the functions in `raw`.
-    pub(crate) unsafe fn new(raw: &'a raw::SwCompileOutput) -> Result<Self> {
-        let complete = raw.size >= size_of::<raw::SwCompileOutput>() as u64
-            && raw.write.is_some()
+    pub(crate) unsafe fn new(raw: raw::SwCompileOutput) -> Result<Self> {
+        let complete = raw.write.is_some()
             && raw.head.is_some()
             && raw.progress.is_some()
             && raw.cancelled.is_some()
             && raw.flag.is_some()
             && raw.placement.is_some();
         if complete {
-            Ok(CompileOutput { raw })
+            Ok(CompileOutput { raw, _host: PhantomData })
         } else {
             Err(Error::invalid_argument("the compile output is incomplete"))
         }

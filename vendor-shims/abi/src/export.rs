@@ -136,11 +136,6 @@ pub fn log(level: u32, message: &str) {
     }
 }
 
-fn refuse(answer: &mut SwAnswer, reason: String) {
-    // Leaked: the contract keeps refusals for the whole process, and there are few.
-    answer.refusal = CString::into_raw(c_string(&reason));
-}
-
 /// What `shardwright_shim_entry` does for a Rust shim.
 ///
 /// # Safety
@@ -151,16 +146,25 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
         return;
     }
     // SAFETY: every struct of the contract starts with its u64 size.
-    if unsafe { answer.cast::<u64>().read() } < size_of::<SwAnswer>() as u64 {
+    if unsafe { answer.cast::<u64>().read() } < u64::from(SW_MINIMUM_ANSWER) {
         return;
     }
-    // SAFETY: not null, whole, and the host's for this call.
-    let answer = unsafe { &mut *answer };
-    answer.version_min = SW_VERSION_0_1;
-    answer.version_max = SW_VERSION;
+    // Written member by member: a later host's struct may be longer than this crate's, an earlier
+    // one's never shorter than the least, which covers all of these.
+    // SAFETY: not null, long enough, and the host's for this call.
+    let (low, high, version, table, refusal) = unsafe {
+        (
+            &mut (*answer).version_min,
+            &mut (*answer).version_max,
+            &mut (*answer).version,
+            &mut (*answer).table,
+            &mut (*answer).refusal,
+        )
+    };
+    (*low, *high) = (SW_VERSION_0_1, SW_VERSION);
     let result = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: as the contract says.
-        let host = unsafe { view::whole(host, "host") }?;
+        let host = unsafe { view::value(host, "host") }?;
         if host.version_min > SW_VERSION || host.version_max < SW_VERSION_0_1 {
             return Err(Error::invalid_argument(format!(
                 "this shim speaks {}, the host {} to {}",
@@ -176,11 +180,15 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
     }));
     match result {
         Ok(Ok(())) => {
-            answer.version = SW_VERSION;
-            answer.table = &Table::<T>::TABLE;
+            *version = SW_VERSION;
+            *table = &Table::<T>::TABLE;
         }
-        Ok(Err(error)) => refuse(answer, error.message),
-        Err(payload) => refuse(answer, format!("the shim panicked: {}", panic_text(payload))),
+        // Leaked: the contract keeps refusals for the whole process, and there are few.
+        Ok(Err(error)) => *refusal = CString::into_raw(c_string(&error.message)),
+        Err(payload) => {
+            let reason = format!("the shim panicked: {}", panic_text(payload));
+            *refusal = CString::into_raw(c_string(&reason));
+        }
     }
 }
 
@@ -276,7 +284,7 @@ impl<T: Shim> Table<T> {
     unsafe extern "C" fn describe(sink: *const SwDescriptionSink) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let sink = unsafe { view::whole(sink, "sink") }?;
+            let sink = unsafe { view::value(sink, "sink") }?;
             let told = T::describe();
             let (name, vendor, version) =
                 (c_string(&told.name), c_string(&told.vendor), c_string(&told.version));
@@ -331,7 +339,7 @@ impl<T: Shim> Table<T> {
     ) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let (shim, sink) = unsafe { (Self::shim(shim)?, view::whole(sink, "sink")?) };
+            let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
             let soc = match soc.is_null() {
                 true => None,
                 // SAFETY: as the contract says.
@@ -363,7 +371,7 @@ impl<T: Shim> Table<T> {
     ) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let (shim, sink) = unsafe { (Self::shim(shim)?, view::whole(sink, "sink")?) };
+            let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
             // SAFETY: as the contract says.
             let device = unsafe { view::text(device, "device") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
@@ -391,7 +399,7 @@ impl<T: Shim> Table<T> {
     ) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let (shim, sink) = unsafe { (Self::shim(shim)?, view::whole(sink, "sink")?) };
+            let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
             // SAFETY: as the contract says.
             let device = unsafe { view::text(device, "device") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
@@ -434,7 +442,7 @@ impl<T: Shim> Table<T> {
     ) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let (shim, sink) = unsafe { (Self::shim(shim)?, view::whole(sink, "sink")?) };
+            let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
             // SAFETY: as the contract says.
             let (device, entry) = unsafe { (view::text(device, "device")?, EntryView::new(entry)?) };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
@@ -465,7 +473,7 @@ impl<T: Shim> Table<T> {
     ) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let (shim, sink) = unsafe { (Self::shim(shim)?, view::whole(sink, "sink")?) };
+            let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
             // SAFETY: as the contract says.
             let (device, entry) = unsafe { (view::text(device, "device")?, EntryView::new(entry)?) };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
@@ -497,7 +505,7 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
             // SAFETY: as the contract says.
-            let (order, output) = unsafe { (WorkOrderView::new(order)?, view::whole(output, "output")?) };
+            let (order, output) = unsafe { (WorkOrderView::new(order)?, view::value(output, "output")?) };
             // SAFETY: as the contract says.
             shim.compile(device, order, &mut unsafe { CompileOutput::new(output) }?)
         })
@@ -514,7 +522,7 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
             // SAFETY: as the contract says.
-            let (head, sink) = unsafe { (bytes(head, head_length, "head")?, view::whole(sink, "sink")?) };
+            let (head, sink) = unsafe { (bytes(head, head_length, "head")?, view::value(sink, "sink")?) };
             let (answer, reason) = match shim.compatibility(device, head)? {
                 Compatibility::NotMine(reason) => (SW_COMPATIBILITY_NOT_MINE, Some(reason)),
                 Compatibility::Optimal => (SW_COMPATIBILITY_OPTIMAL, None),
@@ -547,7 +555,7 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
             // SAFETY: as the contract says.
-            let artefact = unsafe { view::whole(artefact, "artefact") }?;
+            let artefact = unsafe { view::value(artefact, "artefact") }?;
             // SAFETY: as the contract says.
             let options = unsafe { view::options(options, option_count, "option") }?;
             if shard.is_null() {
@@ -607,7 +615,7 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
             // SAFETY: as the contract says.
-            let import = unsafe { view::whole(import, "import") }?;
+            let import = unsafe { view::value(import, "import") }?;
             let import = match import.kind {
                 SW_MEMORY_DMA_BUF => {
                     Import::DmaBuf { fd: import.fd, offset: import.fd_offset, length: import.length }
@@ -640,7 +648,7 @@ impl<T: Shim> Table<T> {
     ) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let (shim, sink) = unsafe { (Self::shim(shim)?, view::whole(sink, "sink")?) };
+            let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
             // SAFETY: as the contract says.
             let content = unsafe { bytes(content, length, "file") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
@@ -736,7 +744,7 @@ unsafe extern "C" fn unload(shard: *mut SwShard) {
 unsafe extern "C" fn entries(shard: *mut SwShard, sink: *const SwLoadedEntrySink) -> *mut SwError {
     guard(|| {
         // SAFETY: as the contract says.
-        let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::whole(sink, "sink")?) };
+        let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
         for (index, told) in shard.entries.iter().enumerate() {
             let name = c_string(&told.name);
@@ -765,7 +773,7 @@ fn entry_of(shard: &Shard, index: u64) -> Result<&LoadedEntry> {
 unsafe extern "C" fn bindings(shard: *mut SwShard, entry: u64, sink: *const SwBindingSink) -> *mut SwError {
     guard(|| {
         // SAFETY: as the contract says.
-        let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::whole(sink, "sink")?) };
+        let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
         for (index, told) in entry_of(shard, entry)?.bindings.iter().enumerate() {
             let name = c_string(&told.name);
@@ -806,7 +814,7 @@ impl Drop for Running<'_> {
 unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError {
     guard(|| {
         // SAFETY: as the contract says.
-        let (shard, run) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::whole(run, "run")?) };
+        let (shard, run) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(run, "run")?) };
         if shard.running.swap(true, Ordering::Acquire) {
             return Err(Error::invalid_argument("the shard is already running"));
         }
@@ -827,9 +835,9 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
         let mut bound = Vec::with_capacity(entry.bindings.len());
         for (index, binding) in entry.bindings.iter().enumerate() {
             // SAFETY: the array has `bound_count` elements, compared above.
-            let given = unsafe { view::whole(*run.bounds.add(index), "bound") }?;
+            let given = unsafe { view::value(*run.bounds.add(index), "bound") }?;
             // SAFETY: as the contract says.
-            bound.push(unsafe { bind(binding, given) }?);
+            bound.push(unsafe { bind(binding, &given) }?);
         }
         let deadline = match run.deadline_nanoseconds {
             0 => None,
@@ -850,7 +858,7 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
 /// # Safety
 ///
 /// What is bound is valid for `'a` and overlaps nothing else when it is written.
-unsafe fn bind<'a>(binding: &crate::Binding, given: &'a SwBound) -> Result<Bound<'a>> {
+unsafe fn bind<'a>(binding: &crate::Binding, given: &SwBound) -> Result<Bound<'a>> {
     let refuse = |text: String| {
         Err(Error::invalid_argument(format!("binding `{}`: {text}", binding.name))
             .detail("binding", &binding.name))

@@ -14,11 +14,13 @@ mod buffer;
 mod compile;
 mod error;
 pub mod export;
+mod machine;
 mod module;
 mod options;
 pub mod raw;
 mod run;
 mod shim;
+pub mod sized;
 mod view;
 
 #[doc(hidden)]

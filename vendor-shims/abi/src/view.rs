@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_char};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::raw;
+use crate::sized::{Ref, Struct};
 
 /// Longest string that is taken over the contract. Names and reasons are short; anything longer is a mistake.
 const TEXT_LIMIT: usize = 1 << 16;
@@ -35,7 +36,11 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
 /// # Safety
 ///
 /// `pointer` is null or an array of `count` pointers, each null or to a struct starting with its size, valid for `'a`.
-unsafe fn structs<'a, T>(pointer: *const *const T, count: u64, what: &str) -> Result<&'a [&'a T]> {
+unsafe fn structs<'a, T: Struct>(
+    pointer: *const *const T,
+    count: u64,
+    what: &str,
+) -> Result<&'a [Ref<'a, T>]> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -46,17 +51,11 @@ unsafe fn structs<'a, T>(pointer: *const *const T, count: u64, what: &str) -> Re
     // SAFETY: promised by the caller.
     let pointers = unsafe { std::slice::from_raw_parts(pointer, count) };
     for &element in pointers {
-        if element.is_null() {
-            return Err(broken(format!("a {what} is null")));
-        }
-        // SAFETY: promised by the caller; every struct starts with its u64 size.
-        let size = unsafe { element.cast::<u64>().read() };
-        if size < size_of::<T>() as u64 {
-            return Err(broken(format!("a {what} of {size} bytes, this version has {}", size_of::<T>())));
-        }
+        // SAFETY: promised by the caller.
+        unsafe { one(element, what) }?;
     }
-    // SAFETY: no element is null, each is a whole `T`, and `&T` has the layout of `*const T`.
-    Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<&T>(), count) })
+    // SAFETY: every element was looked at, and a `Ref` has the layout of a pointer.
+    Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<Ref<'a, T>>(), count) })
 }
 
 /// # Safety
@@ -86,6 +85,7 @@ pub(crate) unsafe fn options<'a>(
     let options = unsafe { structs(pointer, count, what) }?;
     let pairs = options
         .iter()
+        .map(Ref::get)
         // SAFETY: promised by the caller.
         .map(|option| unsafe { Ok((text(option.key, what)?, text(option.value, what)?)) })
         .collect::<Result<Vec<_>>>()?;
@@ -136,9 +136,9 @@ unsafe fn check_quantisation(pointer: *const raw::SwQuantisation, dtype: u32, sh
     if pointer.is_null() {
         return Ok(());
     }
-    let list = [pointer];
     // SAFETY: promised by the caller.
-    let quantisation = unsafe { structs(list.as_ptr(), 1, "quantisation") }?[0];
+    let view = QuantisationView(unsafe { one(pointer, "quantisation") }?);
+    let quantisation = view.0.get();
     if !(raw::SW_QUANTISATION_PER_TENSOR..=raw::SW_QUANTISATION_PER_BLOCK).contains(&quantisation.kind) {
         return Err(broken(format!("quantisation kind {}", quantisation.kind)));
     }
@@ -148,11 +148,10 @@ unsafe fn check_quantisation(pointer: *const raw::SwQuantisation, dtype: u32, sh
     if quantisation.bits != bits {
         return Err(broken(format!("{} bits of element type {dtype}, which has {bits}", quantisation.bits)));
     }
-    let count = scales_of(quantisation, shape)?;
+    let count = scales_of(&quantisation, shape)?;
     if quantisation.scale_count != count {
         return Err(broken(format!("{} scales where {shape:?} has {count}", quantisation.scale_count)));
     }
-    let view = QuantisationView(quantisation);
     if count == 1 && !quantisation.scales.is_null() {
         view.scale_values()?;
     }
@@ -202,7 +201,7 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
     unsafe {
         text(entry.name, "entry name")?;
         let tensors = structs(entry.tensors, entry.tensor_count, "tensor")?;
-        for tensor in tensors {
+        for tensor in tensors.iter().map(Ref::get) {
             text(tensor.name, "tensor name")?;
             let shape = check_shape(tensor.rank, tensor.shape, "tensor")?;
             check_quantisation(tensor.quantisation, tensor.dtype, shape)?;
@@ -214,7 +213,7 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
                 Err(broken(format!("{what} names tensor {index} of {}", tensors.len())))
             }
         };
-        for node in structs(entry.nodes, entry.node_count, "node")? {
+        for node in structs(entry.nodes, entry.node_count, "node")?.iter().map(Ref::get) {
             text(node.name, "node name")?;
             for &input in numbers(node.inputs, node.input_count, "node input")? {
                 if input != raw::SW_NO_TENSOR {
@@ -224,7 +223,8 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
             for &output in numbers(node.outputs, node.output_count, "node output")? {
                 known(output, "a node output")?;
             }
-            for attribute in structs(node.attributes, node.attribute_count, "attribute")? {
+            let attributes = structs(node.attributes, node.attribute_count, "attribute")?;
+            for attribute in attributes.iter().map(Ref::get) {
                 text(attribute.name, "attribute name")?;
                 match attribute.kind {
                     raw::SW_ATTRIBUTE_TEXT => {
@@ -240,29 +240,38 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
         for (ports, count, what) in
             [(entry.inputs, entry.input_count, "input"), (entry.outputs, entry.output_count, "output")]
         {
-            for port in structs(ports, count, what)? {
+            for port in structs(ports, count, what)?.iter().map(Ref::get) {
                 known(port.tensor, what)?;
                 text(port.name, what)?;
             }
         }
-        for constant in structs(entry.constants, entry.constant_count, "constant")? {
+        for constant in structs(entry.constants, entry.constant_count, "constant")?.iter().map(Ref::get) {
             known(constant.tensor, "a constant")?;
-            let list = [constant.weight];
-            check_weight(structs(list.as_ptr(), 1, "weight")?[0])?;
+            check_weight(&one(constant.weight, "weight")?.get())?;
         }
     }
     Ok(())
 }
 
-/// The contract struct behind a pointer, when it is there and whole.
+/// The struct behind a pointer, when it is there and has the least its kind has.
 ///
 /// # Safety
 ///
-/// `pointer` is null or points to a struct that starts with its size, valid for `'a`.
-pub(crate) unsafe fn whole<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
-    let list = [pointer];
+/// `pointer` is null or points to a struct that starts with its size and has that many bytes, valid
+/// for `'a`.
+unsafe fn one<'a, T: Struct>(pointer: *const T, what: &str) -> Result<Ref<'a, T>> {
     // SAFETY: promised by the caller.
-    Ok(unsafe { structs(list.as_ptr(), 1, what) }?[0])
+    unsafe { Ref::new(pointer) }.map_err(|reason| broken(format!("{what}: {reason}")))
+}
+
+/// The value of that struct; members that its writer does not know are zero.
+///
+/// # Safety
+///
+/// As for [`one`], for the call.
+pub(crate) unsafe fn value<T: Struct>(pointer: *const T, what: &str) -> Result<T> {
+    // SAFETY: promised by the caller.
+    Ok(unsafe { one(pointer, what) }?.get())
 }
 
 /// Arrays that were checked on entry.
@@ -270,12 +279,12 @@ pub(crate) unsafe fn whole<'a, T>(pointer: *const T, what: &str) -> Result<&'a T
 /// # Safety
 ///
 /// The array passed `structs` before.
-unsafe fn checked<'a, T>(pointer: *const *const T, count: u64) -> &'a [&'a T] {
+unsafe fn checked<'a, T: Struct>(pointer: *const *const T, count: u64) -> &'a [Ref<'a, T>] {
     if count == 0 {
         return &[];
     }
     // SAFETY: promised by the caller.
-    unsafe { std::slice::from_raw_parts(pointer.cast::<&T>(), count as usize) }
+    unsafe { std::slice::from_raw_parts(pointer.cast::<Ref<'a, T>>(), count as usize) }
 }
 
 /// # Safety
@@ -297,9 +306,17 @@ unsafe fn checked_text<'a>(pointer: *const c_char) -> &'a str {
     unsafe { std::str::from_utf8_unchecked(CStr::from_ptr(pointer).to_bytes()) }
 }
 
+/// # Safety
+///
+/// Null, or the quantisation passed `one` before.
+unsafe fn checked_quantisation<'a>(pointer: *const raw::SwQuantisation) -> Option<QuantisationView<'a>> {
+    // SAFETY: promised by the caller.
+    (!pointer.is_null()).then(|| QuantisationView(unsafe { Ref::trusted(pointer) }))
+}
+
 /// Everything to compile: entries that share weights and states.
 #[derive(Clone, Copy)]
-pub struct WorkOrderView<'a>(&'a raw::SwWorkOrder);
+pub struct WorkOrderView<'a>(Ref<'a, raw::SwWorkOrder>);
 
 impl<'a> WorkOrderView<'a> {
     /// # Safety
@@ -308,48 +325,53 @@ impl<'a> WorkOrderView<'a> {
     pub(crate) unsafe fn new(pointer: *const raw::SwWorkOrder) -> Result<Self> {
         // SAFETY: promised by the caller.
         unsafe {
-            let order = whole(pointer, "work order")?;
+            let shown = one(pointer, "work order")?;
+            let order = shown.get();
             text(order.name, "work order name")?;
             for entry in structs(order.entries, order.entry_count, "entry")? {
-                check_entry(entry)?;
+                check_entry(&entry.get())?;
             }
             for weight in structs(order.weights, order.weight_count, "weight")? {
-                check_weight(weight)?;
+                check_weight(&weight.get())?;
             }
             options(order.flags, order.flag_count, "flag")?;
             options(order.options, order.option_count, "option")?;
-            Ok(WorkOrderView(order))
+            Ok(WorkOrderView(shown))
         }
     }
 
     /// Content hash, for logs and caches.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked in `new`.
-        unsafe { checked_text(self.0.name) }
+        unsafe { checked_text(self.0.get().name) }
     }
 
     /// The entry points.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = EntryView<'a>> + use<'a> {
         // SAFETY: checked in `new`.
-        unsafe { checked(self.0.entries, self.0.entry_count) }.iter().map(|entry| EntryView(entry))
+        unsafe { checked(self.0.get().entries, self.0.get().entry_count) }
+            .iter()
+            .map(|entry| EntryView(*entry))
     }
 
     /// Every weight once.
     pub fn weights(&self) -> impl ExactSizeIterator<Item = WeightView<'a>> + use<'a> {
         // SAFETY: checked in `new`.
-        unsafe { checked(self.0.weights, self.0.weight_count) }.iter().map(|weight| WeightView(weight))
+        unsafe { checked(self.0.get().weights, self.0.get().weight_count) }
+            .iter()
+            .map(|weight| WeightView(*weight))
     }
 
     /// Compiler flags; each needs a verdict.
     pub fn flags(&self) -> Options<'a> {
         // SAFETY: checked in `new`, so it cannot fail.
-        unsafe { options(self.0.flags, self.0.flag_count, "flag") }.unwrap_or_default()
+        unsafe { options(self.0.get().flags, self.0.get().flag_count, "flag") }.unwrap_or_default()
     }
 
     /// Options for the shim rather than its compiler.
     pub fn options(&self) -> Options<'a> {
         // SAFETY: checked in `new`, so it cannot fail.
-        unsafe { options(self.0.options, self.0.option_count, "option") }.unwrap_or_default()
+        unsafe { options(self.0.get().options, self.0.get().option_count, "option") }.unwrap_or_default()
     }
 }
 
@@ -358,7 +380,7 @@ pub type TensorIndex = u32;
 
 /// One entry point: static shapes, nodes in an order in which they can run.
 #[derive(Clone, Copy)]
-pub struct EntryView<'a>(&'a raw::SwEntry);
+pub struct EntryView<'a>(Ref<'a, raw::SwEntry>);
 
 impl<'a> EntryView<'a> {
     /// A view over a table, which is checked as a whole; a shim is handed its views, its tests make their own.
@@ -369,8 +391,8 @@ impl<'a> EntryView<'a> {
     pub unsafe fn new(pointer: *const raw::SwEntry) -> Result<Self> {
         // SAFETY: promised by the caller.
         unsafe {
-            let entry = whole(pointer, "entry")?;
-            check_entry(entry)?;
+            let entry = one(pointer, "entry")?;
+            check_entry(&entry.get())?;
             Ok(EntryView(entry))
         }
     }
@@ -378,28 +400,30 @@ impl<'a> EntryView<'a> {
     /// `prefill_128@4096`
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
-        unsafe { checked_text(self.0.name) }
+        unsafe { checked_text(self.0.get().name) }
     }
 
     /// `SW_ENTRY_…`
     pub fn kind(&self) -> u32 {
-        self.0.kind
+        self.0.get().kind
     }
 
     /// Static row count.
     pub fn rows(&self) -> u64 {
-        self.0.rows
+        self.0.get().rows
     }
 
     /// Positions its linear states hold; for an encoder equal to the rows.
     pub fn context(&self) -> u64 {
-        self.0.context
+        self.0.get().context
     }
 
     /// All tensors, by index.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorView<'a>> + use<'a> {
         // SAFETY: checked on entry.
-        unsafe { checked(self.0.tensors, self.0.tensor_count) }.iter().map(|tensor| TensorView(tensor))
+        unsafe { checked(self.0.get().tensors, self.0.get().tensor_count) }
+            .iter()
+            .map(|tensor| TensorView(*tensor))
     }
 
     /// The tensor of an index taken from this entry.
@@ -409,56 +433,58 @@ impl<'a> EntryView<'a> {
     /// When the index is not one of this entry.
     pub fn tensor(&self, index: TensorIndex) -> TensorView<'a> {
         // SAFETY: checked on entry.
-        TensorView(unsafe { checked(self.0.tensors, self.0.tensor_count) }[index as usize])
+        TensorView(unsafe { checked(self.0.get().tensors, self.0.get().tensor_count) }[index as usize])
     }
 
     /// The operations, in an order in which they can run.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeView<'a>> + use<'a> {
         // SAFETY: checked on entry.
-        unsafe { checked(self.0.nodes, self.0.node_count) }.iter().map(|node| NodeView(node))
+        unsafe { checked(self.0.get().nodes, self.0.get().node_count) }.iter().map(|node| NodeView(*node))
     }
 
     /// What is bound before a run.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
         // SAFETY: checked on entry.
-        unsafe { checked(self.0.inputs, self.0.input_count) }.iter().map(|port| PortView(port))
+        unsafe { checked(self.0.get().inputs, self.0.get().input_count) }.iter().map(|port| PortView(*port))
     }
 
     /// What a run gives. A written state is input and output under one name.
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
         // SAFETY: checked on entry.
-        unsafe { checked(self.0.outputs, self.0.output_count) }.iter().map(|port| PortView(port))
+        unsafe { checked(self.0.get().outputs, self.0.get().output_count) }.iter().map(|port| PortView(*port))
     }
 
     /// Tensors that are weights.
     pub fn constants(&self) -> impl ExactSizeIterator<Item = (TensorIndex, WeightView<'a>)> + use<'a> {
-        // SAFETY: checked on entry, the weight too.
-        unsafe { checked(self.0.constants, self.0.constant_count) }
-            .iter()
-            .map(|constant| (constant.tensor, WeightView(unsafe { &*constant.weight })))
+        // SAFETY: checked on entry.
+        unsafe { checked(self.0.get().constants, self.0.get().constant_count) }.iter().map(|constant| {
+            let constant = constant.get();
+            // SAFETY: checked on entry.
+            (constant.tensor, WeightView(unsafe { Ref::trusted(constant.weight) }))
+        })
     }
 }
 
 /// A tensor with a static shape, dense row-major.
 #[derive(Clone, Copy)]
-pub struct TensorView<'a>(&'a raw::SwTensor);
+pub struct TensorView<'a>(Ref<'a, raw::SwTensor>);
 
 impl<'a> TensorView<'a> {
     /// Unique within the entry.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
-        unsafe { checked_text(self.0.name) }
+        unsafe { checked_text(self.0.get().name) }
     }
 
     /// `SW_DTYPE_…`
     pub fn dtype(&self) -> u32 {
-        self.0.dtype
+        self.0.get().dtype
     }
 
     /// Extents, outermost first.
     pub fn shape(&self) -> &'a [u64] {
         // SAFETY: checked on entry.
-        unsafe { checked_numbers(self.0.shape, u64::from(self.0.rank)) }
+        unsafe { checked_numbers(self.0.get().shape, u64::from(self.0.get().rank)) }
     }
 
     /// Number of elements; saturates.
@@ -469,64 +495,64 @@ impl<'a> TensorView<'a> {
     /// How its values are stored; none for plain numbers.
     pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
         // SAFETY: null or checked on entry.
-        unsafe { self.0.quantisation.as_ref() }.map(QuantisationView)
+        unsafe { checked_quantisation(self.0.get().quantisation) }
     }
 }
 
 /// A constant tensor.
 #[derive(Clone, Copy)]
-pub struct WeightView<'a>(&'a raw::SwWeight);
+pub struct WeightView<'a>(Ref<'a, raw::SwWeight>);
 
 impl<'a> WeightView<'a> {
     /// Name in the checkpoint.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
-        unsafe { checked_text(self.0.name) }
+        unsafe { checked_text(self.0.get().name) }
     }
 
     /// What it is to the network: `q`, `down`, `norm`, …
     pub fn part(&self) -> &'a str {
         // SAFETY: checked on entry.
-        unsafe { checked_text(self.0.part) }
+        unsafe { checked_text(self.0.get().part) }
     }
 
     /// `SW_DTYPE_…`
     pub fn dtype(&self) -> u32 {
-        self.0.dtype
+        self.0.get().dtype
     }
 
     /// Extents, outermost first.
     pub fn shape(&self) -> &'a [u64] {
         // SAFETY: checked on entry.
-        unsafe { checked_numbers(self.0.shape, u64::from(self.0.rank)) }
+        unsafe { checked_numbers(self.0.get().shape, u64::from(self.0.get().rank)) }
     }
 
     /// Stored length, also when the bytes are not at hand.
     pub fn length(&self) -> u64 {
-        self.0.length
+        self.0.get().length
     }
 
     /// The stored bytes, page-aligned. They may be missing during check and estimate, which is an error here.
     pub fn bytes(&self) -> Result<&'a [u8]> {
-        if self.0.length == 0 {
+        if self.0.get().length == 0 {
             return Ok(&[]);
         }
-        if self.0.data.is_null() {
+        if self.0.get().data.is_null() {
             return Err(broken(format!("weight `{}` has no bytes here", self.name())));
         }
         // SAFETY: the contract promises `length` bytes until the call returns; the length fits `isize`.
-        Ok(unsafe { std::slice::from_raw_parts(self.0.data.cast(), self.0.length as usize) })
+        Ok(unsafe { std::slice::from_raw_parts(self.0.get().data.cast(), self.0.get().length as usize) })
     }
 
     /// How its values are stored; none for plain numbers.
     pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
         // SAFETY: null or checked on entry.
-        unsafe { self.0.quantisation.as_ref() }.map(QuantisationView)
+        unsafe { checked_quantisation(self.0.get().quantisation) }
     }
 
     /// Equal for the same weight, across entries of a work order.
     pub fn identity(&self) -> usize {
-        std::ptr::from_ref(self.0) as usize
+        self.0.address()
     }
 }
 
@@ -544,43 +570,43 @@ fn widen_f16(bits: u16) -> f32 {
 
 /// How stored integers stand for real values: `real = (stored − zero point) · scale`.
 #[derive(Clone, Copy)]
-pub struct QuantisationView<'a>(&'a raw::SwQuantisation);
+pub struct QuantisationView<'a>(Ref<'a, raw::SwQuantisation>);
 
 impl<'a> QuantisationView<'a> {
     /// `SW_QUANTISATION_…`
     pub fn kind(&self) -> u32 {
-        self.0.kind
+        self.0.get().kind
     }
 
     /// The axis along which scales change.
     pub fn axis(&self) -> u32 {
-        self.0.axis
+        self.0.get().axis
     }
 
     /// Elements per scale, when in blocks.
     pub fn block(&self) -> u64 {
-        self.0.block
+        self.0.get().block
     }
 
     /// Stored bits per value.
     pub fn bits(&self) -> u32 {
-        self.0.bits
+        self.0.get().bits
     }
 
     /// `SW_DTYPE_…` of the scales.
     pub fn scale_dtype(&self) -> u32 {
-        self.0.scale_dtype
+        self.0.get().scale_dtype
     }
 
     /// Number of scales, also when they are not at hand.
     pub fn scale_count(&self) -> u64 {
-        self.0.scale_count
+        self.0.get().scale_count
     }
 
     /// The scales, widened; an error when one is not finite or they are not at hand.
     pub fn scale_values(&self) -> Result<Vec<f32>> {
         let bytes = self.scales()?;
-        let values: Vec<f32> = match self.0.scale_dtype {
+        let values: Vec<f32> = match self.0.get().scale_dtype {
             raw::SW_DTYPE_F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
             raw::SW_DTYPE_F16 => {
                 bytes.as_chunks::<2>().0.iter().map(|b| widen_f16(u16::from_le_bytes(*b))).collect()
@@ -600,59 +626,59 @@ impl<'a> QuantisationView<'a> {
 
     /// The scales' bytes; an error when they are not at hand.
     pub fn scales(&self) -> Result<&'a [u8]> {
-        let width: u64 = match self.0.scale_dtype {
+        let width: u64 = match self.0.get().scale_dtype {
             raw::SW_DTYPE_F32 => 4,
             raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16 => 2,
             other => return Err(broken(format!("scales of element type {other}"))),
         };
-        let length = self.0.scale_count.checked_mul(width).ok_or_else(|| broken("scale count"))?;
-        if self.0.scales.is_null() && length > 0 {
+        let length = self.0.get().scale_count.checked_mul(width).ok_or_else(|| broken("scale count"))?;
+        if self.0.get().scales.is_null() && length > 0 {
             return Err(broken("the scales have no bytes here"));
         }
         // SAFETY: the contract promises that many scales.
-        unsafe { numbers(self.0.scales.cast(), length, "scale") }
+        unsafe { numbers(self.0.get().scales.cast(), length, "scale") }
     }
 
     /// The zero points; empty when all are 0.
     pub fn zero_points(&self) -> Result<&'a [i32]> {
-        if self.0.zero_points.is_null() {
+        if self.0.get().zero_points.is_null() {
             return Ok(&[]);
         }
         // SAFETY: the contract promises that many zero points.
-        unsafe { numbers(self.0.zero_points, self.0.zero_point_count, "zero point") }
+        unsafe { numbers(self.0.get().zero_points, self.0.get().zero_point_count, "zero point") }
     }
 }
 
 /// An operation.
 #[derive(Clone, Copy)]
-pub struct NodeView<'a>(&'a raw::SwNode);
+pub struct NodeView<'a>(Ref<'a, raw::SwNode>);
 
 impl<'a> NodeView<'a> {
     /// `SW_OP_…`
     pub fn op(&self) -> u32 {
-        self.0.op
+        self.0.get().op
     }
 
     /// Version of the operation's meaning.
     pub fn op_version(&self) -> u32 {
-        self.0.op_version
+        self.0.get().op_version
     }
 
     /// Unique within the entry.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
-        unsafe { checked_text(self.0.name) }
+        unsafe { checked_text(self.0.get().name) }
     }
 
     /// The decoder layer it belongs to.
     pub fn layer(&self) -> Option<u32> {
-        u32::try_from(self.0.layer).ok()
+        u32::try_from(self.0.get().layer).ok()
     }
 
     /// Operands; none for an optional one that is not given.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = Option<TensorIndex>> + use<'a> {
         // SAFETY: checked on entry.
-        unsafe { checked_numbers(self.0.inputs, self.0.input_count) }
+        unsafe { checked_numbers(self.0.get().inputs, self.0.get().input_count) }
             .iter()
             .map(|&index| (index != raw::SW_NO_TENSOR).then_some(index))
     }
@@ -673,7 +699,7 @@ impl<'a> NodeView<'a> {
     /// Results.
     pub fn outputs(&self) -> &'a [TensorIndex] {
         // SAFETY: checked on entry.
-        unsafe { checked_numbers(self.0.outputs, self.0.output_count) }
+        unsafe { checked_numbers(self.0.get().outputs, self.0.get().output_count) }
     }
 
     /// The single result.
@@ -688,13 +714,13 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    fn attribute(&self, name: &str, kind: u32) -> Result<&'a raw::SwAttribute> {
+    fn attribute(&self, name: &str, kind: u32) -> Result<raw::SwAttribute> {
         // SAFETY: checked on entry.
-        unsafe { checked(self.0.attributes, self.0.attribute_count) }
+        unsafe { checked(self.0.get().attributes, self.0.get().attribute_count) }
             .iter()
+            .map(Ref::get)
             // SAFETY: checked on entry.
             .find(|attribute| attribute.kind == kind && unsafe { checked_text(attribute.name) } == name)
-            .copied()
             .ok_or_else(|| {
                 Error::invalid_argument(format!(
                     "node `{}` lacks the attribute `{name}` of the expected kind",
@@ -739,43 +765,43 @@ impl<'a> NodeView<'a> {
 
 /// An input or output of an entry.
 #[derive(Clone, Copy)]
-pub struct PortView<'a>(&'a raw::SwPort);
+pub struct PortView<'a>(Ref<'a, raw::SwPort>);
 
 impl<'a> PortView<'a> {
     /// The tensor.
     pub fn tensor(&self) -> TensorIndex {
-        self.0.tensor
+        self.0.get().tensor
     }
 
     /// `SW_ROLE_…`
     pub fn role(&self) -> u32 {
-        self.0.role
+        self.0.get().role
     }
 
     /// Name of the binding it becomes; a state's input and output share it.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
-        unsafe { checked_text(self.0.name) }
+        unsafe { checked_text(self.0.get().name) }
     }
 
     /// Detail of the role: capacity of slots, asset, first layer, state.
     pub fn index(&self) -> u64 {
-        self.0.index
+        self.0.get().index
     }
 
     /// `SW_DTYPE_…` of the boundary encoding.
     pub fn dtype(&self) -> u32 {
-        self.0.dtype
+        self.0.get().dtype
     }
 
     /// Of the boundary encoding; 1 for floats.
     pub fn scale(&self) -> f64 {
-        self.0.scale
+        self.0.get().scale
     }
 
     /// Of the boundary encoding; 0 for floats.
     pub fn zero_point(&self) -> i64 {
-        self.0.zero_point
+        self.0.get().zero_point
     }
 }
 
@@ -798,6 +824,11 @@ mod tests {
             zero_points: null(),
             zero_point_count: 0,
         }
+    }
+
+    fn view(held: &raw::SwQuantisation) -> QuantisationView<'_> {
+        // SAFETY: a whole struct.
+        QuantisationView(unsafe { one(held, "quantisation") }.unwrap())
     }
 
     fn checked(held: &raw::SwQuantisation, dtype: u32, shape: &[u64]) -> Result<()> {
@@ -872,19 +903,19 @@ mod tests {
         assert!(refused.message.contains("scale 0 is NaN"), "{}", refused.message);
         held.scales = null();
         assert!(checked(&held, raw::SW_DTYPE_I8, &[3]).is_ok(), "check and estimate may lack them");
-        assert!(QuantisationView(&held).scale_values().unwrap_err().message.contains("no bytes here"));
+        assert!(view(&held).scale_values().unwrap_err().message.contains("no bytes here"));
         let halves = [0x3800u16, 0x0001, 0xc000, 0x3f80];
         held.scales = halves.as_ptr().cast();
         held.scale_count = 4;
         held.scale_dtype = raw::SW_DTYPE_F16;
-        let values = QuantisationView(&held).scale_values().unwrap();
+        let values = view(&held).scale_values().unwrap();
         assert_eq!(values, [0.5, 2f32.powi(-24), -2.0, 1.875]);
         held.scale_dtype = raw::SW_DTYPE_BF16;
-        assert_eq!(QuantisationView(&held).scale_values().unwrap()[3], 1.0);
+        assert_eq!(view(&held).scale_values().unwrap()[3], 1.0);
         let halves = [0x3800u16, 0x7c00];
         (held.scales, held.scale_count, held.scale_dtype) = (halves.as_ptr().cast(), 2, raw::SW_DTYPE_F16);
-        assert!(QuantisationView(&held).scale_values().unwrap_err().message.contains("scale 1 is inf"));
+        assert!(view(&held).scale_values().unwrap_err().message.contains("scale 1 is inf"));
         held.scale_dtype = raw::SW_DTYPE_I32;
-        assert!(QuantisationView(&held).scale_values().unwrap_err().message.contains("element type 4"));
+        assert!(view(&held).scale_values().unwrap_err().message.contains("element type 4"));
     }
 }

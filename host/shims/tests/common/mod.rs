@@ -37,13 +37,24 @@ impl Shims {
 
     /// Compiles C files to `<stem>.so`.
     pub fn compile(&self, stem: &str, sources: &[PathBuf], defines: &[String]) -> PathBuf {
+        self.compile_with(&repository().join("vendor-shims/abi/include"), stem, sources, defines)
+    }
+
+    /// The same with the header of another folder.
+    pub fn compile_with(
+        &self,
+        include: &Path,
+        stem: &str,
+        sources: &[PathBuf],
+        defines: &[String],
+    ) -> PathBuf {
         let library = self.library(stem);
         let output = Command::new("cc")
             .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
             .arg("-fvisibility=hidden")
             .args(defines)
             .arg("-I")
-            .arg(repository().join("vendor-shims/abi/include"))
+            .arg(include)
             .args(sources)
             .arg("-o")
             .arg(&library)
@@ -70,6 +81,23 @@ impl Shims {
         let sources = ["shim.c", "error.c", "program.c", "kernels.c"].map(|file| folder.join(file));
         self.manifest("template_c", "template-c", |_| {});
         self.compile("template_c", &sources, &[])
+    }
+
+    /// The C example from files of its own, with the header among them, whose texts `change`
+    /// replaces by name.
+    pub fn changed_template(&self, change: impl Fn(&str, String) -> String) -> PathBuf {
+        let folder = self.path().join("changed");
+        std::fs::create_dir_all(&folder).unwrap();
+        let example = repository().join("vendor-shims/template/c");
+        let sources = ["shim.c", "error.c", "program.c", "kernels.c"];
+        let headers = ["program.h", "kernels.h"].map(|file| example.join(file));
+        let files = sources.iter().map(|file| example.join(file)).chain(headers);
+        for file in files.chain([repository().join("vendor-shims/abi/include/shim.h")]) {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            std::fs::write(folder.join(name), change(name, std::fs::read_to_string(&file).unwrap())).unwrap();
+        }
+        self.manifest("template_c", "template-c", |_| {});
+        self.compile_with(&folder, "template_c", &sources.map(|file| folder.join(file)), &[])
     }
 
     /// The shim that breaks the contract where it is told to.

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::common::{Shims, doubling, f32_bytes, f32_values, repository};
 use shardwright_shims::{
-    Bound, Compatibility, LayoutCheck, LoadError, Place, RunOptions, ShimRegistry, WorkOrderBuilder,
+    Bound, Compatibility, LayoutCheck, LoadError, Place, RunOptions, ShimInstance, ShimRegistry,
+    WorkOrderBuilder,
 };
 
 /// Builds the example's crate, whose library is called `library`, and gives its path.
@@ -111,7 +112,11 @@ fn the_rust_example_has_the_hosts_layouts_and_runs() {
     let registry = shims.registry();
     assert_eq!(registry.get("template-rust").unwrap().layout(), &LayoutCheck::Same);
 
-    let instance = registry.open("template-rust", "embed", &[]).unwrap();
+    doubles(&registry.open("template-rust", "embed", &[]).unwrap());
+}
+
+/// Compiles, loads and runs [`doubling`].
+fn doubles(instance: &ShimInstance) {
     let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap();
     let verdicts = instance.check("cpu", &order.head().entries[0], &[]).unwrap();
     assert!(verdicts[0].accepted, "{verdicts:?}");
@@ -178,8 +183,23 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
 }
 
 #[test]
-fn layouts_of_another_minor_version_are_not_compared() {
-    let library = build_changed("minor", &[("Cargo.toml", "version = \"0.1.0\"", "version = \"0.2.0\"")]);
+fn a_rust_shim_of_a_later_minor_version_runs() {
+    // What it tells is longer than this host's structs, what it is told shorter than its own.
+    let raw = "vendor-shims/abi/src/raw.rs";
+    let library = build_changed(
+        "minor",
+        &[
+            (raw, "    pub memory_bytes: u64,\n}", "    pub memory_bytes: u64,\n    pub later: u64,\n}"),
+            (raw, "    pub largest_logits: u64,\n}", "    pub largest_logits: u64,\n    pub later: u64,\n}"),
+            (raw, "    pub option_count: u64,\n}", "    pub option_count: u64,\n    pub later: u64,\n}"),
+            (
+                "vendor-shims/abi/src/export.rs",
+                "memory_bytes: told.memory_bytes,",
+                "memory_bytes: told.memory_bytes, later: u64::MAX,",
+            ),
+            ("Cargo.toml", "version = \"0.1.0\"", "version = \"0.2.0\""),
+        ],
+    );
     let shims = Shims::new();
     let library = place(&shims, &library);
     let registry = ShimRegistry::builder().library(&library).build();
@@ -188,4 +208,5 @@ fn layouts_of_another_minor_version_are_not_compared() {
         LayoutCheck::Skipped(reason) => assert!(reason.contains("0.2.0"), "{reason}"),
         other => panic!("{other:?}"),
     }
+    doubles(&registry.open("template-rust", "embed", &[]).unwrap());
 }

@@ -7,11 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_abi::sized::Struct;
 
 /// A struct of the Rust twin: its C name, size, and members with offset and size.
 struct Layout {
     name: &'static str,
     size: usize,
+    minimum: u32,
     members: Vec<(&'static str, usize, usize)>,
 }
 
@@ -27,6 +29,10 @@ macro_rules! layouts {
                 Layout {
                     name: $c,
                     size: size_of::<$rust>(),
+                    minimum: {
+                        assert_eq!(<$rust as Struct>::NAME, $c);
+                        <$rust as Struct>::MINIMUM
+                    },
                     members: vec![$((
                         stringify!($member),
                         std::mem::offset_of!($rust, $member),
@@ -138,6 +144,60 @@ fn every_struct_lies_in_memory_as_the_header_says() {
         // Rule 2 of the header.
         assert_eq!(layout.members[0], ("size", 0, 8), "{}", layout.name);
     }
+}
+
+/// A shorter struct ends between two members; the header names what lies beyond, which is what a
+/// shim may leave out.
+#[test]
+fn every_struct_has_a_least_size_in_the_header() {
+    let header = header();
+    let numbers = rust_numbers();
+    for Layout { name, size, minimum, members } in layouts() {
+        let constant = format!("SW_MINIMUM_{}", name["sw_".len()..].to_uppercase());
+        assert_eq!(numbers.get(&constant), Some(&u64::from(minimum)), "{constant}");
+        let line = header.lines().find(|line| line.starts_with(&format!("#define {constant} "))).unwrap();
+        match members.iter().find(|(_, offset, _)| *offset >= minimum as usize) {
+            None => assert!(size == minimum as usize && !line.contains("/*"), "{line}: {size} bytes"),
+            Some((first, offset, _)) => {
+                assert_eq!(*offset, minimum as usize, "{line} cuts the member before `{first}`");
+                assert!(line.contains(&format!("/* without: {first}")), "{line} does not name `{first}`");
+            }
+        }
+        // A hole would be read as a member once one is put there, and its bytes are anything.
+        assert_eq!(members.iter().map(|(.., bytes)| bytes).sum::<usize>(), size, "{name} has a hole");
+    }
+    assert_eq!(numbers.keys().filter(|name| name.starts_with("SW_MINIMUM_")).count(), layouts().len());
+}
+
+/// Compiled for a machine of 32 bits, the part that says for which the contract is does not
+/// compile.
+#[test]
+fn machines_that_the_contract_is_not_for_are_refused() {
+    let compile = |target: &[&str]| {
+        let directory = tempfile::tempdir().unwrap();
+        Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()))
+            .args([
+                "--crate-type",
+                "lib",
+                "--crate-name",
+                "machine",
+                "--emit",
+                "metadata",
+                "--edition",
+                "2024",
+            ])
+            .args(target)
+            .arg("--out-dir")
+            .arg(directory.path())
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine.rs"))
+            .output()
+            .expect("the compiler that compiled this")
+    };
+    let here = compile(&[]);
+    assert!(here.status.success(), "{}", String::from_utf8_lossy(&here.stderr));
+    let small = compile(&["--target", "wasm32-unknown-unknown"]);
+    let said = String::from_utf8_lossy(&small.stderr);
+    assert!(!small.status.success() && said.contains("64-bit little-endian machines"), "{said}");
 }
 
 #[test]

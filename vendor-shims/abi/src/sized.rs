@@ -1,0 +1,192 @@
+//! Structs of the contract as a reader takes them: as many bytes as their writer knew, the rest
+//! zero.
+//!
+//! Host and shim may be compiled from headers of different minor versions. Rule 2 of `shim.h` lets
+//! structs grow at their end, so either side may be given one that is shorter or longer than its
+//! own; both sides read them through here.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use crate::raw::*;
+
+/// Sizes are whole multiples of this, so that no member is covered by half.
+const STEP: u64 = 8;
+
+/// A struct of the contract.
+///
+/// # Safety
+///
+/// It is `repr(C)`, its first member is `size: u64`, no member is aligned to more than eight bytes,
+/// and all bytes zero are a value of it.
+pub unsafe trait Struct: Sized {
+    /// As in the header.
+    const NAME: &'static str;
+    /// The least bytes a writer gives. Members beyond are 0 where they are missing.
+    const MINIMUM: u32;
+}
+
+macro_rules! structs {
+    ($($rust:ident = $c:literal, $minimum:ident;)*) => { $(
+        const _: () = assert!($minimum as usize <= size_of::<$rust>());
+        const _: () = assert!(align_of::<$rust>() == STEP as usize && ($minimum as u64).is_multiple_of(STEP));
+
+        // SAFETY: `raw` holds `repr(C)` structs of numbers, pointers and optional functions alone,
+        // each with its size in front.
+        unsafe impl Struct for $rust {
+            const NAME: &'static str = $c;
+            const MINIMUM: u32 = $minimum;
+        }
+    )* };
+}
+
+structs! {
+    SwDetail = "sw_detail", SW_MINIMUM_DETAIL;
+    SwError = "sw_error", SW_MINIMUM_ERROR;
+    SwHost = "sw_host", SW_MINIMUM_HOST;
+    SwAnswer = "sw_answer", SW_MINIMUM_ANSWER;
+    SwOption = "sw_option", SW_MINIMUM_OPTION;
+    SwDescription = "sw_description", SW_MINIMUM_DESCRIPTION;
+    SwDevice = "sw_device", SW_MINIMUM_DEVICE;
+    SwLimit = "sw_limit", SW_MINIMUM_LIMIT;
+    SwFlag = "sw_flag", SW_MINIMUM_FLAG;
+    SwVerdict = "sw_verdict", SW_MINIMUM_VERDICT;
+    SwEstimate = "sw_estimate", SW_MINIMUM_ESTIMATE;
+    SwFlagVerdict = "sw_flag_verdict", SW_MINIMUM_FLAG_VERDICT;
+    SwPlacement = "sw_placement", SW_MINIMUM_PLACEMENT;
+    SwCompatibility = "sw_compatibility", SW_MINIMUM_COMPATIBILITY;
+    SwInspection = "sw_inspection", SW_MINIMUM_INSPECTION;
+    SwLoadedEntry = "sw_loaded_entry", SW_MINIMUM_LOADED_ENTRY;
+    SwBinding = "sw_binding", SW_MINIMUM_BINDING;
+    SwDescriptionSink = "sw_description_sink", SW_MINIMUM_DESCRIPTION_SINK;
+    SwDeviceSink = "sw_device_sink", SW_MINIMUM_DEVICE_SINK;
+    SwLimitSink = "sw_limit_sink", SW_MINIMUM_LIMIT_SINK;
+    SwFlagSink = "sw_flag_sink", SW_MINIMUM_FLAG_SINK;
+    SwVerdictSink = "sw_verdict_sink", SW_MINIMUM_VERDICT_SINK;
+    SwEstimateSink = "sw_estimate_sink", SW_MINIMUM_ESTIMATE_SINK;
+    SwCompatibilitySink = "sw_compatibility_sink", SW_MINIMUM_COMPATIBILITY_SINK;
+    SwInspectionSink = "sw_inspection_sink", SW_MINIMUM_INSPECTION_SINK;
+    SwLoadedEntrySink = "sw_loaded_entry_sink", SW_MINIMUM_LOADED_ENTRY_SINK;
+    SwBindingSink = "sw_binding_sink", SW_MINIMUM_BINDING_SINK;
+    SwQuantisation = "sw_quantisation", SW_MINIMUM_QUANTISATION;
+    SwWeight = "sw_weight", SW_MINIMUM_WEIGHT;
+    SwTensor = "sw_tensor", SW_MINIMUM_TENSOR;
+    SwAttribute = "sw_attribute", SW_MINIMUM_ATTRIBUTE;
+    SwNode = "sw_node", SW_MINIMUM_NODE;
+    SwPort = "sw_port", SW_MINIMUM_PORT;
+    SwConstant = "sw_constant", SW_MINIMUM_CONSTANT;
+    SwEntry = "sw_entry", SW_MINIMUM_ENTRY;
+    SwWorkOrder = "sw_work_order", SW_MINIMUM_WORK_ORDER;
+    SwCompileOutput = "sw_compile_output", SW_MINIMUM_COMPILE_OUTPUT;
+    SwArtefact = "sw_artefact", SW_MINIMUM_ARTEFACT;
+    SwImport = "sw_import", SW_MINIMUM_IMPORT;
+    SwBound = "sw_bound", SW_MINIMUM_BOUND;
+    SwRun = "sw_run", SW_MINIMUM_RUN;
+    SwTable = "sw_table", SW_MINIMUM_TABLE;
+}
+
+/// A struct where the other side keeps it. It may be shorter or longer than `T`, so it is only ever
+/// copied, never borrowed.
+#[repr(transparent)]
+pub struct Ref<'a, T>(*const T, PhantomData<&'a T>);
+
+impl<T> Clone for Ref<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Ref<'_, T> {}
+
+impl<T: Struct> Ref<'_, T> {
+    /// Looks at the size alone; the reason when there is no struct, or not the least of it.
+    ///
+    /// # Safety
+    ///
+    /// `pointer` is null or points to a struct that starts with its size and has that many bytes,
+    /// valid for the lifetime.
+    pub unsafe fn new(pointer: *const T) -> Result<Self, String> {
+        if pointer.is_null() {
+            return Err("a struct is null".to_owned());
+        }
+        // SAFETY: promised by the caller.
+        let size = unsafe { pointer.cast::<u64>().read() };
+        if size < u64::from(T::MINIMUM) {
+            return Err(format!("a struct of {size} bytes, `{}` has at least {}", T::NAME, T::MINIMUM));
+        }
+        if !size.is_multiple_of(STEP) {
+            return Err(format!("`{}` of {size} bytes, no multiple of {STEP}", T::NAME));
+        }
+        Ok(Ref(pointer, PhantomData))
+    }
+
+    /// Without looking.
+    ///
+    /// # Safety
+    ///
+    /// [`new`](Ref::new) took the pointer before.
+    pub(crate) unsafe fn trusted(pointer: *const T) -> Self {
+        Ref(pointer, PhantomData)
+    }
+
+    /// Its value: members that the writer does not know are 0, those that `T` does not have are
+    /// left out.
+    ///
+    /// `size` stays the writer's, so that a reader can ask what was known.
+    pub fn get(&self) -> T {
+        // SAFETY: `new` looked at the size; the struct has that many bytes.
+        let size = unsafe { self.0.cast::<u64>().read() };
+        let covered = usize::try_from(size).unwrap_or(usize::MAX).min(size_of::<T>());
+        let mut value = MaybeUninit::<T>::zeroed();
+        // SAFETY: both sides have that many bytes, and the value is new. All zero is a `T`, and so
+        // is one whose members were each copied or left zero: sizes are multiples of eight, so none
+        // was copied by half.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.0.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), covered);
+            value.assume_init()
+        }
+    }
+
+    /// Where it lies.
+    pub(crate) fn address(&self) -> usize {
+        self.0 as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device in as many words of memory as its writer knew; those after the first six would be a
+    /// later minor version's.
+    fn device(words: usize) -> Vec<u64> {
+        let mut memory = vec![words as u64 * STEP, 0, 0, 0, 1 | 5 << 32, 1 << 33, 77, 78];
+        memory.truncate(words);
+        memory
+    }
+
+    fn read(memory: &[u64]) -> Result<SwDevice, String> {
+        // SAFETY: the memory holds as many bytes as its first word says, or none of them is read.
+        Ok(unsafe { Ref::new(memory.as_ptr().cast::<SwDevice>()) }?.get())
+    }
+
+    #[test]
+    fn what_the_writer_did_not_know_is_zero() {
+        for (words, bytes) in [(5, 0), (6, 1 << 33), (7, 1 << 33), (8, 1 << 33)] {
+            let device = read(&device(words)).unwrap();
+            assert_eq!((device.kind, device.memory_kinds, device.memory_bytes), (1, 5, bytes));
+            assert_eq!(device.size, words as u64 * STEP);
+        }
+    }
+
+    #[test]
+    fn less_than_the_least_and_odd_sizes_are_refused() {
+        assert_eq!(read(&device(4)).err().unwrap(), "a struct of 32 bytes, `sw_device` has at least 40");
+        let mut odd = device(6);
+        odd[0] = 44;
+        assert_eq!(read(&odd).err().unwrap(), "`sw_device` of 44 bytes, no multiple of 8");
+        // SAFETY: null is looked for.
+        let none = unsafe { Ref::new(std::ptr::null::<SwDevice>()) };
+        assert_eq!(none.err().unwrap(), "a struct is null");
+    }
+}
