@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -47,6 +48,9 @@ pub(crate) struct Compilation<'a> {
     failed: Option<ArtefactError>,
     flags: BTreeMap<String, (FlagVerdict, String)>,
     placements: Vec<Placement>,
+    written: u64,
+    /// The first thing against the contract in what became of the flags.
+    contract: Option<String>,
 }
 
 impl<'a> Compilation<'a> {
@@ -57,6 +61,8 @@ impl<'a> Compilation<'a> {
             failed: None,
             flags: BTreeMap::new(),
             placements: Vec::new(),
+            written: 0,
+            contract: None,
         })
     }
 
@@ -68,14 +74,20 @@ impl<'a> Compilation<'a> {
         entries: Vec<EntryInterface>,
         (instance, device, description): (&str, &str, &Description),
     ) -> Result<Artefact, ShimError> {
-        let Compilation { writer, failed, mut flags, placements, .. } = self;
+        let Compilation { writer, failed, mut flags, placements, written, contract: broken, .. } = self;
         // The host's own failure is the cause; what the shim says then only follows from it.
         if let Some(failed) = failed {
             return Err(failed.into());
         }
         result?;
+        if let Some(reason) = broken {
+            return Err(contract(instance, "compile", reason));
+        }
         if !writer.has_head() {
             return Err(contract(instance, "compile", "success without a head"));
+        }
+        if written == 0 {
+            return Err(contract(instance, "compile", "success without a byte of code"));
         }
         let flags = order
             .head()
@@ -123,6 +135,7 @@ impl Output for Compilation<'_> {
             return false;
         }
         self.failed = self.writer.write(bytes).err();
+        self.written = self.written.saturating_add(bytes.len() as u64);
         self.failed.is_none()
     }
 
@@ -138,9 +151,22 @@ impl Output for Compilation<'_> {
         self.failed.is_some() || self.watch.cancelled()
     }
 
+    /// *Applied* is the one verdict that promises an effect, so it is not taken on a shim's bare word.
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String) {
-        if self.flags.len() < REPORT_LIMIT {
-            self.flags.insert(name, (verdict, evidence));
+        if self.flags.len() >= REPORT_LIMIT || self.contract.is_some() {
+            return;
+        }
+        if matches!(verdict, FlagVerdict::Applied { .. }) && evidence.trim().is_empty() {
+            self.contract = Some(format!("flag `{name}` is said to be applied, without evidence"));
+            return;
+        }
+        match self.flags.entry(name) {
+            Entry::Vacant(place) => {
+                place.insert((verdict, evidence));
+            }
+            Entry::Occupied(told) => {
+                self.contract = Some(format!("two verdicts on flag `{}`", told.key()));
+            }
         }
     }
 
@@ -284,7 +310,11 @@ unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdic
         within(raw, (), |context| {
             let read = || -> Result<(String, FlagVerdict, String), String> {
                 let item = call::value(verdict)?;
-                let evidence = call::optional_text(item.evidence).unwrap_or_default();
+                let name = call::text(item.name)?;
+                let evidence = match call::optional_text(item.evidence) {
+                    Some(evidence) => evidence,
+                    None => return Err(format!("no evidence for the verdict on flag `{name}`")),
+                };
                 let verdict = match item.verdict {
                     SW_FLAG_APPLIED => FlagVerdict::Applied { evidence: evidence.clone() },
                     SW_FLAG_RECORDED => FlagVerdict::Recorded,
@@ -293,7 +323,7 @@ unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdic
                     SW_FLAG_UNKNOWN => FlagVerdict::Unknown,
                     other => return Err(format!("flag verdict {other}")),
                 };
-                Ok((call::text(item.name)?, verdict, evidence))
+                Ok((name, verdict, evidence))
             };
             match read() {
                 Ok((name, verdict, evidence)) => context.output.flag(name, verdict, evidence),

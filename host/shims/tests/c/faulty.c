@@ -160,14 +160,18 @@ static sw_error *compile(sw_shim *shim, const char *device, const sw_work_order 
         if (out->cancelled(out->context)) return fail(SW_ERROR_CANCELLED, "cancelled");
     }
     if (is(shim, "write-null")) out->write(out->context, 0, 4);
-    if (out->write(out->context, order->name, 64)) return fail(SW_ERROR_INTERNAL, "the host takes no more");
+    if (!is(shim, "write-nothing") && out->write(out->context, order->name, 64)) return fail(SW_ERROR_INTERNAL, "the host takes no more");
     if (!is(shim, "head-none")) out->head(out->context, head, is(shim, "head-long") ? sizeof head : 4);
     if (is(shim, "head-twice")) out->head(out->context, head, 4);
-    const sw_flag_verdict verdict = {.size = sizeof verdict,
-                                     .name = "opt",
-                                     .verdict = is(shim, "flag-verdict") ? 50 : SW_FLAG_APPLIED,
-                                     .evidence = "kernel count fell from 40 to 31"};
+    sw_flag_verdict verdict = {.size = sizeof verdict,
+                               .name = "opt",
+                               .verdict = is(shim, "flag-verdict") ? 50 : SW_FLAG_APPLIED,
+                               .evidence = "kernel count fell from 40 to 31"};
+    if (is(shim, "flag-null")) verdict.evidence = 0;
+    if (is(shim, "flag-blank")) verdict.evidence = " \t\n";
+    if (is(shim, "flag-unproved")) verdict.verdict = SW_FLAG_REFUSED, verdict.evidence = 0;
     out->flag(out->context, &verdict);
+    if (is(shim, "flag-twice")) verdict.verdict = SW_FLAG_REFUSED, out->flag(out->context, &verdict);
     const sw_placement placement = {.size = sizeof placement,
                                     .entry = 0,
                                     .node = is(shim, "placement-node") ? 1000 : 0,

@@ -99,10 +99,20 @@ fn answers_against_the_contract_are_caught() {
         ("head-none", "without a head"),
         ("head-long", "a head of 65537 bytes"),
         ("head-twice", "not the first"),
+        ("write-nothing", "success without a byte of code"),
         ("flag-verdict", "flag verdict 50"),
+        ("flag-null", "no evidence for the verdict on flag `opt`"),
+        ("flag-unproved", "no evidence for the verdict on flag `opt`"),
+        ("flag-blank", "flag `opt` is said to be applied, without evidence"),
+        ("flag-twice", "two verdicts on flag `opt`"),
         ("placement-node", "a node that is not there"),
     ] {
         broken(compile(&fixture.open(fault)), "compile", text);
+    }
+    for (fault, text) in [("flag-blank", "without evidence"), ("flag-twice", "two verdicts")] {
+        let options = [("fault".to_owned(), fault.to_owned())];
+        let isolated = fixture.registry.open_isolated("faulty", fault, &options, &common::isolation());
+        broken(compile(&isolated.unwrap()), "compile", text);
     }
     let artefact = compile(&fixture.open("")).unwrap();
     broken(fixture.open("compatibility").compatibility("npu", &artefact), "compatibility", "answer 12");
