@@ -9,9 +9,9 @@ use shardwright_shim_npu::port::{PortKind, at_node, vanished};
 use crate::artefact::{self, Descriptor, Entry, FORMAT, Head};
 use crate::driver::Driver;
 use crate::failure::QnnError;
-use crate::flags::{Flags, Reach};
+use crate::flags::{self, Asked, Flags, Reach};
 use crate::graph::{QnnGraph, TensorKind};
-use crate::lower::{self, Lowered};
+use crate::lower::{self, Lowered, MOST_REPEATED_BYTES};
 use crate::probe::{self, FlagVerdict};
 use crate::rules;
 use crate::search::{self, Choice};
@@ -237,7 +237,10 @@ fn tell_flags(
         let FlagVerdict { outcome, evidence } = match (&asked.reach, probed) {
             (_, Some(probed)) => probed,
             (Reach::Refused(reason), None) => told(FlagOutcome::Refused, reason.clone()),
-            (Reach::Lowering, None) => judge_lowering(soc, flags, index, entries),
+            (Reach::Lowering, None) => match too_large(asked, entries) {
+                Some(reason) => told(FlagOutcome::Refused, reason),
+                None => judge_lowering(soc, flags, index, entries),
+            },
             (Reach::Search, None) => {
                 let texts: Vec<String> = entries
                     .iter()
@@ -269,6 +272,24 @@ fn constants(graph: &QnnGraph<'_>) -> u64 {
     let bytes =
         graph.tensors.iter().filter(|tensor| is_static(&tensor.kind)).map(|tensor| elements(&tensor.dims));
     bytes.fold(0, u64::saturating_add)
+}
+
+/// Where a mask was asked to be written out for its heads and is not.
+fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
+    if !flags::asks_for_repeated_masks(asked) {
+        return None;
+    }
+    let broadcast = entries.iter().filter_map(|Compiling { entry, lowered, .. }| {
+        Some(format!("`{}` has one of {} bytes", entry.name(), lowered.broadcast_mask?))
+    });
+    let broadcast: Vec<String> = broadcast.collect();
+    (!broadcast.is_empty()).then(|| {
+        format!(
+            "a mask of more than {MOST_REPEATED_BYTES} bytes is broadcast, since phones were reported to add \
+             it to other rows: {}",
+            broadcast.join(", ")
+        )
+    })
 }
 
 /// Whether entries come out otherwise without a flag of the lowering.

@@ -85,7 +85,7 @@ const WAYS: &[Way] = &[
         flag: "mask",
         field: "mask",
         values: Values::Words(&["broadcast", "repeated"]),
-        description: "how a mask that heads share meets their scores",
+        description: "how a mask that heads share meets their scores; larger than 1 MiB it is broadcast",
     },
     Way {
         flag: "product",
@@ -375,6 +375,11 @@ impl Flags {
         // Every value was tried when it was read.
         with_fields(chosen, self.ways.iter().map(|(field, value)| (*field, value))).unwrap_or(chosen)
     }
+}
+
+/// Whether it asks for masks that are written out for their heads.
+pub fn asks_for_repeated_masks(asked: &Asked) -> bool {
+    (asked.name.as_str(), asked.value.as_str()) == ("mask", "repeated")
 }
 
 fn flag(name: &str, description: &str, kind: FlagKind, default: Option<&str>) -> Flag {

@@ -229,6 +229,12 @@ impl Shim for QnnShim {
                 Provenance::Modelled,
                 "a loaded context must fit the processor's 32-bit addresses, less what the runtime needs; the compiler itself serialised 3.9 GB without complaint",
             ),
+            limit(
+                "repeated-mask-bytes",
+                lower::MOST_REPEATED_BYTES,
+                Provenance::Reported,
+                "a 16-bit mask joined from one part for each head met the scores of other rows on SM8850 and SM8750, in silence: 1,081,344 bytes did, 1,048,576 did not; larger ones are broadcast",
+            ),
             limit("entries", MAX_ENTRIES as u64, Provenance::Declared, "entry points of one artefact"),
             limit("ports", MAX_PORTS as u64, Provenance::Declared, "inputs and outputs of one entry point"),
         ])

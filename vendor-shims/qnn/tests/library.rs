@@ -186,6 +186,73 @@ fn a_graph_comes_back_from_its_binary_bit_for_bit() {
     assert_eq!(first, second);
 }
 
+/// How a mask of `[rows, slots]` is written out for its heads before it is added to their scores.
+#[derive(Clone, Copy, Debug)]
+enum Written {
+    /// Heads within rows, as this shim has them: `[1, rows, 1, slots]` to `[1, rows, heads, slots]`.
+    WithinRows,
+    /// Rows within heads in one axis, as reported: `[1, 1, rows, slots]` to `[1, 1, heads · rows, slots]`.
+    OneAfterAnother,
+    /// Not at all: the sum broadcasts it over the heads within rows.
+    Broadcast,
+}
+
+/// Phones were reported to add a mask of 1,081,344 bytes, joined from one part for each head, to other
+/// rows, and one of 1,048,576 to its own. The library's simulation adds both to their own.
+#[test]
+fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte() {
+    let Some(library) =
+        library("a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte")
+    else {
+        return;
+    };
+    let (rows, heads) = (64, 8);
+    for soc in [87, 69] {
+        let device = device(&library, soc);
+        for (slots, bytes) in [(1024, 1_048_576), (1056, 1_081_344), (4224, 4_325_376)] {
+            assert_eq!(rows * heads * slots * 2, bytes);
+            for form in [Written::WithinRows, Written::OneAfterAnother, Written::Broadcast] {
+                let (shared, whole) = match form {
+                    Written::OneAfterAnother => ([1, 1, rows, slots], [1, 1, heads * rows, slots]),
+                    _ => ([1, rows, 1, slots], [1, rows, heads, slots]),
+                };
+                let mut case = Case::new("masked");
+                // Every row has numbers of its own, so that any other row shows.
+                let mask = case.input(&shared, a16(4.0), &random((rows * slots) as usize, 4.0, 3));
+                let given = random((rows * heads * slots) as usize, 8.0, 5);
+                let scores = case.input(&whole, a16(8.0), &given);
+                let added = match form {
+                    Written::Broadcast => mask,
+                    _ => {
+                        let joined = case.native(&whole, a16(4.0));
+                        let axis = vec![("axis", Param::U32(2))];
+                        case.node("Concat", axis, &vec![mask; heads as usize], &[joined]);
+                        joined
+                    }
+                };
+                let sum = case.output(&whole, a16(16.0));
+                case.node("ElementWiseAdd", vec![], &[scores, added], &[sum]);
+                let found = case.run(&device).expect("it runs").remove(0);
+                let (mask, scores) = (case.real(mask), case.real(scores));
+                let slots = slots as usize;
+                let row = |line: usize| match form {
+                    Written::OneAfterAnother => line % rows as usize,
+                    _ => line / heads as usize,
+                };
+                let wrong = found.chunks(slots).zip(scores.chunks(slots)).enumerate().filter(
+                    |(line, (found, scores))| {
+                        let mask = &mask[row(*line) * slots..][..slots];
+                        let right = scores.iter().zip(mask).map(|(score, mask)| score + mask);
+                        // The library rounds once or twice: a step of the sum.
+                        found.iter().zip(right).any(|(found, right)| (found - right).abs() > 16.0 / 32768.0)
+                    },
+                );
+                assert_eq!(wrong.count(), 0, "rows of {bytes} bytes on {soc}, {form:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn weights_are_widened_and_exchanged_on_the_way() {
     let Some(library) = library("weights_are_widened_and_exchanged_on_the_way") else { return };

@@ -66,7 +66,7 @@ pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowe
         .iter()
         .filter(|tensor| matches!(tensor.kind, TensorKind::Static(StaticData::Stand { .. })))
         .count();
-    Ok(Lowered { graph: emitter.graph, ports, stand_ins })
+    Ok(Lowered { graph: emitter.graph, ports, stand_ins, broadcast_mask: None })
 }
 
 fn unique(names: &mut HashSet<String>, name: &str) -> String {

@@ -44,13 +44,19 @@ impl Variants {
 pub(super) struct Importer<'s, 'w> {
     pub work: Work<'s, 'w>,
     pub variants: &'s Variants,
+    /// Bytes of the largest mask that was to be written out for its heads and is not, being too large.
+    pub broadcast_mask: Option<u64>,
 }
 
-/// The draft of an entry that passed `check`.
-pub(super) fn import<'w>(source: &Source<'w>, variants: &Variants) -> Result<Draft<'w>, LowerError> {
+/// The draft of an entry that passed `check`, and the bytes of the largest mask that was to be written
+/// out for its heads and is too large for it.
+pub(super) fn import<'w>(
+    source: &Source<'w>,
+    variants: &Variants,
+) -> Result<(Draft<'w>, Option<u64>), LowerError> {
     let movements = Movements { idle_transposes: false, whole_slices: false };
     let work = Work::new(source, movements, |_, shape| shape.to_vec())?;
-    let mut importer = Importer { work, variants };
+    let mut importer = Importer { work, variants, broadcast_mask: None };
     for (index, step) in steps(source, &recognise(source)) {
         let node = importer.work.begin(index);
         match step {
@@ -58,7 +64,8 @@ pub(super) fn import<'w>(source: &Source<'w>, variants: &Variants) -> Result<Dra
             Step::Attention(found) => importer.attention(found)?,
         }
     }
-    importer.work.finish()
+    let broadcast_mask = importer.broadcast_mask;
+    Ok((importer.work.finish()?, broadcast_mask))
 }
 
 impl<'w> Importer<'_, 'w> {

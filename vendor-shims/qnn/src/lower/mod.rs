@@ -25,6 +25,7 @@ pub use shardwright_shim_npu::LowerError;
 use shardwright_shim_npu::check::{check_all, verdicts};
 use shardwright_shim_npu::port::Port;
 
+pub use self::attention::MOST_REPEATED_BYTES;
 use self::check::Hexagon;
 use self::draft::Source;
 pub use self::variants::{Heads, KeyRows, Leaving, Product, Rotary, SharedMask, Variants, WIDEST};
@@ -40,6 +41,9 @@ pub struct Lowered<'w> {
     pub ports: Vec<Port<TensorIndex>>,
     /// Weights whose bytes or scales are not at hand, with made-up ones in their place: good for counting, not for running.
     pub stand_ins: usize,
+    /// Bytes of the largest mask that the variants want written out for its heads and that is broadcast
+    /// all the same, being larger than [`MOST_REPEATED_BYTES`].
+    pub broadcast_mask: Option<u64>,
 }
 
 /// One verdict per node, in the entry's order, the same for every chip that is known. Weights may have no bytes and no scales: then their
@@ -58,8 +62,9 @@ pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result
     let _ = soc;
     let source = Source::read(entry)?;
     check_all(&source, &Hexagon)?;
-    let mut draft = import::import(&source, variants)?;
+    let (mut draft, broadcast_mask) = import::import(&source, variants)?;
     tidy::tidy(&mut draft);
     leaving::leave(&mut draft, variants.leaving);
-    emit::emit(&source, draft)
+    let lowered = emit::emit(&source, draft)?;
+    Ok(Lowered { broadcast_mask, ..lowered })
 }

@@ -86,7 +86,8 @@ impl Rotary {
 pub enum SharedMask {
     /// By the sum's own rule.
     Broadcast,
-    /// Written out for every head before.
+    /// Written out for every head before, up to [`MOST_REPEATED_BYTES`](super::MOST_REPEATED_BYTES); a
+    /// larger one is broadcast.
     Repeated,
 }
 

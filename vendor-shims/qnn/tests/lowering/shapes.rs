@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use shardwright_shim_abi::Verdict;
-use shardwright_shim_qnn::graph::{DataType, QnnGraph, QnnTensor, StaticData, TensorKind};
+use shardwright_shim_qnn::graph::{DataType, QnnGraph, QnnNode, QnnTensor, StaticData, TensorKind};
 use shardwright_shim_qnn::lower::{
-    Heads, KeyRows, Leaving, Lowered, Product, Rotary, Variants, check, lower,
+    Heads, KeyRows, Leaving, Lowered, MOST_REPEATED_BYTES, Product, Rotary, SharedMask, Variants, check,
+    lower,
 };
 use shardwright_shim_qnn::soc::{Soc, SocId};
 
@@ -193,6 +194,55 @@ fn the_rules_move_no_queries() {
             .filter(|node| node.name.starts_with("hidden.out") || node.name.starts_with("layer-scale"));
         assert!(scaled.count() >= 6);
     }
+}
+
+/// Bytes of the largest tensor that is joined from one and the same part.
+fn largest_repeated(graph: &QnnGraph<'_>) -> u64 {
+    let repeats =
+        |node: &&QnnNode| node.op == "Concat" && node.inputs.iter().all(|one| *one == node.inputs[0]);
+    let bytes = |node: &QnnNode| {
+        let made = &graph.tensors[node.outputs[0].0 as usize];
+        made.dims.iter().map(|extent| u64::from(*extent)).product::<u64>() * made.dtype.bytes()
+    };
+    graph.nodes.iter().filter(repeats).map(bytes).max().unwrap_or(0)
+}
+
+/// Beyond a mebibyte phones were reported to add it to other rows.
+#[test]
+fn a_mask_is_written_out_for_its_heads_up_to_a_mebibyte_in_every_variant() {
+    // Slots are those of the state and 64 new ones: 64 rows of 8 heads have 1,024 bytes a slot.
+    for (context, halved, whole) in
+        [(960, false, Some(1 << 20)), (961, false, None), (960, true, Some(1 << 20)), (992, true, None)]
+    {
+        let layer = Layer { context, heads: 8, ..Layer::small(64, 2) };
+        let tables = if halved { layer.tables(false).halved() } else { layer.tables(false) };
+        let mut most = 0;
+        for variants in Variants::all(tables.view()) {
+            for variants in [variants, Variants { mask: SharedMask::Repeated, ..variants }] {
+                let lowered = lowered(&tables, &variants);
+                sound(&lowered.graph);
+                let repeated = largest_repeated(&lowered.graph);
+                assert!(repeated <= MOST_REPEATED_BYTES, "{repeated} bytes, context {context}: {variants:?}");
+                most = most.max(repeated);
+                if variants.heads != Heads::Never && variants.mask == SharedMask::Repeated {
+                    let larger = 1024 * (context + 64);
+                    let expected = (larger > MOST_REPEATED_BYTES).then_some(larger);
+                    assert_eq!(lowered.broadcast_mask, expected, "context {context}: {variants:?}");
+                }
+            }
+        }
+        // Heads of one key have half of it, which is little enough in every case.
+        assert_eq!(most, whole.unwrap_or(512 * (context + 64)), "context {context}");
+    }
+}
+
+/// Gemma 4 E2B's usual prefill: 128 rows beside a window of 512.
+#[test]
+fn a_prefill_of_128_rows_broadcasts_its_mask() {
+    let tables = Layer::sliding(128, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
+    let lowered = lowered(&tables, &Variants::rules(tables.view()));
+    assert_eq!(lowered.broadcast_mask, Some(128 * 8 * 640 * 2));
+    assert_eq!(largest_repeated(&lowered.graph), 0);
 }
 
 #[test]

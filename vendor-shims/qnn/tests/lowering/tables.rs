@@ -374,6 +374,16 @@ impl Tables {
 
     /// The view, or what the contract says against the tables.
     pub fn try_view(&self) -> shardwright_shim_abi::Result<EntryView<'static>> {
+        self.builder().view()
+    }
+
+    /// As a host hands it over.
+    #[allow(dead_code, reason = "tests of the shim use it")]
+    pub fn entry(&self) -> &'static SwEntry {
+        self.builder().build()
+    }
+
+    fn builder(&self) -> testing::Builder {
         let mut builder = testing::Builder::new(&self.name, SW_ENTRY_DECODE, self.rows, 512);
         for (name, shape, store) in &self.tensors {
             builder.tensor(name, store.map_or(Encoding::F32, Store::encoding), shape);
@@ -404,7 +414,7 @@ impl Tables {
             builder.tensors[*tensor as usize].encoding = Encoding::plain(weight.dtype);
             builder.constants.push((*tensor, weight.table()));
         }
-        builder.view()
+        builder
     }
 }
 

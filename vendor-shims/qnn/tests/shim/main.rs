@@ -5,6 +5,7 @@ mod compiling;
 mod estimates;
 mod flags;
 mod layer;
+mod masks;
 mod platform;
 mod running;
 

@@ -1,0 +1,37 @@
+//! A mask that would be written out for its heads beyond what phones were reported to add to the right rows.
+
+#[path = "../lowering/layers.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod layers;
+#[path = "../lowering/tables.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod tables;
+
+use shardwright_shim_abi::raw::*;
+
+use crate::{library, on};
+use layers::Layer;
+
+#[test]
+fn a_mask_beyond_a_mebibyte_is_broadcast_and_who_asked_otherwise_is_told() {
+    let Some(library) = library("a_mask_beyond_a_mebibyte_is_broadcast_and_who_asked_otherwise_is_told")
+    else {
+        return;
+    };
+    let host = on(&library, "sm8850");
+    // 64 rows of 8 heads have 1,024 bytes a slot, and slots are those of the state and 64 new ones.
+    for (context, value, outcome, part) in [
+        (960, "repeated", SW_FLAG_INERT, "lowered the same"),
+        (960, "broadcast", SW_FLAG_APPLIED, "nodes in its graph"),
+        (992, "repeated", SW_FLAG_REFUSED, "`decode` has one of 1081344 bytes"),
+        (992, "broadcast", SW_FLAG_INERT, "lowered the same"),
+    ] {
+        let entry = Layer { context, heads: 8, ..Layer::small(64, 1) }.tables(false).entry();
+        let compiled = host.compile(&[entry], &[("mask", value)]).expect("compiled");
+        let (found, evidence) = compiled.flag("mask");
+        assert_eq!(found, outcome, "mask={value} with {context}: {evidence}");
+        assert!(evidence.contains(part), "mask={value} with {context}: {evidence}");
+    }
+    let (_, limits) = host.told().expect("told");
+    assert!(limits.contains(&("repeated-mask-bytes".to_owned(), 1 << 20)), "{limits:?}");
+}
