@@ -16,25 +16,13 @@ use crate::registry::RegistryError;
 /// Name of the profile that stands for no chip in particular.
 pub const GENERIC: &str = "generic";
 
-const BUILTIN: &[(&str, &str)] = &[
-    ("generic.json", include_str!("../../../plugins/profiles/generic.json")),
-    ("mt6877.json", include_str!("../../../plugins/profiles/mt6877.json")),
-    ("mt6878.json", include_str!("../../../plugins/profiles/mt6878.json")),
-    ("mt6897.json", include_str!("../../../plugins/profiles/mt6897.json")),
-    ("mt6985.json", include_str!("../../../plugins/profiles/mt6985.json")),
-    ("mt6989.json", include_str!("../../../plugins/profiles/mt6989.json")),
-    ("mt6991.json", include_str!("../../../plugins/profiles/mt6991.json")),
-    ("mt6993.json", include_str!("../../../plugins/profiles/mt6993.json")),
-    ("sc8380xp.json", include_str!("../../../plugins/profiles/sc8380xp.json")),
-    ("sm8550.json", include_str!("../../../plugins/profiles/sm8550.json")),
-    ("sm8650.json", include_str!("../../../plugins/profiles/sm8650.json")),
-    ("sm8750.json", include_str!("../../../plugins/profiles/sm8750.json")),
-    ("sm8850.json", include_str!("../../../plugins/profiles/sm8850.json")),
-    ("soc-72.json", include_str!("../../../plugins/profiles/soc-72.json")),
-];
+/// File names and contents of `plugins/profiles`, which the build script lists.
+const BUILTIN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/profiles.rs"));
 
-/// Names of facts that reports show where they matter.
+/// Names of facts that the host itself reads.
 pub mod fact_names {
+    /// System properties by which a phone tells that chip, commas between.
+    pub const SYSTEM_PROPERTIES: &str = "system-properties";
     /// What compiling without the flags worth setting cost others.
     pub const COST_OF_MISSING_FLAGS: &str = "cost-of-missing-flags";
 }
@@ -52,7 +40,8 @@ mod caps {
 /// The one version of the file format there is.
 const SCHEMA: u32 = 1;
 
-/// Something known about a chip that nothing computes with: shown to people, passed on to nobody.
+/// Something known about a chip: shown to people, and handed to the shim that declares that it
+/// reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fact {
@@ -409,6 +398,9 @@ fn fault(profile: &Profile) -> Option<String> {
     }
     if let Some(name) = repeated(profile.flags.iter().map(|flag| flag.name.as_str()).collect()) {
         return Some(format!("flag `{name}` is given twice"));
+    }
+    if let Some(name) = repeated(profile.facts.iter().map(|fact| fact.name.as_str()).collect()) {
+        return Some(format!("fact `{name}` is given twice"));
     }
     let tuples: Vec<String> = profile.formats.iter().map(|entry| entry.formats.to_string()).collect();
     if let Some(name) = repeated(tuples.iter().map(String::as_str).collect()) {
