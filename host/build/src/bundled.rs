@@ -118,7 +118,8 @@ fn key(order: &WorkOrder, executor: &Executor) -> Result<String, BuildError> {
     let shim = executor.instance.shim();
     let description = shim.description();
     let settings = shim.manifest().map(|manifest| &manifest.options);
-    let by = Digest::of(&json(&(&description.vendor_library, &executor.detail, settings))?).to_string();
+    let chip = executor.instance.chip_of(&executor.device);
+    let by = Digest::of(&json(&(&description.vendor_library, &executor.detail, settings, chip))?).to_string();
     Ok(format!(
         "artefact of {} by {} {} ({}) for {}",
         order.name(),

@@ -13,7 +13,7 @@ use shardwright_shims::{Device, Estimate, ShimError, ShimInstance, entry_identit
 use crate::Notice;
 
 /// Version of the files; one of another version is made again.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A file holds seven short members.
 const FILE_BYTES: u64 = 4096;
@@ -136,7 +136,8 @@ impl Costs {
     }
 }
 
-/// The hash of all that an estimate follows from: the graph with its weights but for their bytes, the shim and its vendor's library, the device.
+/// The hash of all that an estimate follows from: the graph with its weights but for their bytes,
+/// the shim and its vendor's library, the device, what the shim read of its chip.
 pub(crate) fn row_key(
     instance: &ShimInstance,
     device: Option<&Device>,
@@ -145,7 +146,8 @@ pub(crate) fn row_key(
 ) -> Option<Digest> {
     let shim = instance.shim();
     let options = shim.manifest().map(|manifest| &manifest.options);
-    let made_by = serde_json::to_vec(&(VERSION, shim.description(), options, device)).ok()?;
+    let chip = device.and_then(|device| instance.chip_of(&device.name));
+    let made_by = serde_json::to_vec(&(VERSION, shim.description(), options, device, chip)).ok()?;
     let mut bytes = entry_identity(entry, weights).ok()?;
     bytes.extend_from_slice(&made_by);
     Some(Digest::of(&bytes))
@@ -194,7 +196,7 @@ mod tests {
             std::fs::write(&path, &whole[..length]).unwrap();
             assert_eq!(recall(&path, key), None, "{length}");
         }
-        let other = String::from_utf8(whole.clone()).unwrap().replace("\"version\":2", "\"version\":3");
+        let other = String::from_utf8(whole.clone()).unwrap().replace("\"version\":3", "\"version\":4");
         std::fs::write(&path, other).unwrap();
         assert_eq!(recall(&path, key), None);
         std::fs::write(&path, [whole, vec![b' '; 1 << 20], b"x".to_vec()].concat()).unwrap();

@@ -49,16 +49,30 @@ pub trait Judge: Send + Sync {
 /// Counts every operation in primitives and takes everything: the stand-in for a compiler that is not here.
 ///
 /// Vendors' compilers count what they are sent; without fused operations that is close to the primitive count.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PrimitiveCount {
     known: Vec<(FormatTuple, Result<(), String>)>,
+    /// Why the compiler itself does not answer.
+    why: String,
+}
+
+impl Default for PrimitiveCount {
+    fn default() -> Self {
+        PrimitiveCount { known: Vec::new(), why: "the target's shim is not at hand".to_owned() }
+    }
 }
 
 impl PrimitiveCount {
     /// One that takes what is known to be taken and refuses everything else, what is known to be refused with the reason. Where
     /// nothing is known it takes everything.
     pub fn knowing(known: Vec<(FormatTuple, Result<(), String>)>) -> Self {
-        PrimitiveCount { known }
+        PrimitiveCount { known, ..PrimitiveCount::default() }
+    }
+
+    /// The same, which says that this is why the compiler does not answer.
+    #[must_use]
+    pub fn since(self, why: &str) -> Self {
+        PrimitiveCount { why: why.to_owned(), ..self }
     }
 }
 
@@ -69,7 +83,7 @@ impl Judge for PrimitiveCount {
         entry: &EntryGraph,
         encodings: &Encodings<'_>,
     ) -> Result<Legalised, String> {
-        let reason = "counted in primitives: the target's shim is not at hand".to_owned();
+        let reason = format!("counted in primitives: {}", self.why);
         let decomposed = entry
             .nodes
             .iter()
@@ -94,6 +108,6 @@ impl Judge for PrimitiveCount {
     }
 
     fn describe(&self) -> String {
-        "operations counted in primitives (modelled): the target's shim is not at hand".to_owned()
+        format!("operations counted in primitives (modelled): {}", self.why)
     }
 }

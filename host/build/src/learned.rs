@@ -17,7 +17,7 @@ use shardwright_planning::request::{Request, TargetSummary};
 use shardwright_shims::{Device, ShimInstance};
 
 /// Version of the files; one of another version is ignored, which is said.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Longest file read; one holds a handful of limits.
 const FILE_BYTES: u64 = 64 << 10;
 /// Longest part of a refusal that is kept.
@@ -41,6 +41,8 @@ pub struct Compiler {
     pub device: Option<String>,
     /// Settings of the shim.
     pub settings: Vec<(String, String)>,
+    /// What the shim read of the chip's profile.
+    pub facts: Vec<(String, String)>,
 }
 
 impl Compiler {
@@ -56,6 +58,10 @@ impl Compiler {
             library: description.vendor_library.clone(),
             device: device.detail.clone(),
             settings: settings.unwrap_or_default(),
+            facts: instance
+                .chip_of(&device.name)
+                .map(|chip| chip.facts.into_iter().collect())
+                .unwrap_or_default(),
         }
     }
 
@@ -398,6 +404,7 @@ mod tests {
             library: None,
             device: Some(library.to_owned()),
             settings: vec![("lowering".to_owned(), "plain".to_owned())],
+            facts: vec![("platform".to_owned(), "mt1".to_owned())],
         }
     }
 
@@ -463,6 +470,7 @@ mod tests {
             Compiler { shim_version: "0.2.0".to_owned(), ..compiler("8.2.28") },
             Compiler { settings: vec![], ..compiler("8.2.28") },
             Compiler { device: None, ..compiler("8.2.28") },
+            Compiler { facts: vec![("soc-id".to_owned(), "87".to_owned())], ..compiler("8.2.28") },
         ] {
             assert!(learned.offer(&other, &mut untouched, &[]).is_empty(), "{other:?}");
         }
@@ -500,7 +508,7 @@ mod tests {
         let whole = std::fs::read_to_string(&path).unwrap();
         let damaged = [
             whole[..whole.len() / 2].to_owned(),
-            whole.replace("\"version\": 1", "\"version\": 2"),
+            whole.replace("\"version\": 2", "\"version\": 3"),
             whole.replace("\"value\": 2600", "\"value\": 4800"),
             whole.replace("\"value\": 2600", "\"value\": 0"),
             whole.replace("\"told\"", "\"tolt\""),

@@ -273,6 +273,7 @@ impl Loader {
                     opened
                 }
             };
+            know_chip(&instance, &self.bundle, shard)?;
             if let Some(device) = only_compiled_for(&instance, shard, &self.bundle.manifest().soc)? {
                 let error = only_compiles(shard, &device);
                 return Err(NotLoaded { error, ends: true, elsewhere: true });
@@ -356,6 +357,21 @@ impl<E: Into<Error>> From<E> for NotLoaded {
     fn from(error: E) -> Self {
         let error = error.into();
         NotLoaded { ends: error.kind() == ErrorKind::Invalid, error, elsewhere: false }
+    }
+}
+
+/// Makes the chip of a shard known, as the shim read its profile when it compiled: the profile need
+/// not be here.
+pub(crate) fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -> Result<()> {
+    // What it says is checked as any profile is; that it is undamaged is looked at when it is
+    // loaded.
+    let artefact = Artefact::open_unproved(&bundle.path(&shard.artefact)?).map_err(|error| {
+        let help = error.help().map(str::to_owned);
+        Error::from_room(ErrorKind::Invalid, error, help)
+    })?;
+    match &artefact.head().chip {
+        Some(chip) => Ok(instance.know(chip)?),
+        None => Ok(()),
     }
 }
 

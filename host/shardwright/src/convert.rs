@@ -73,6 +73,8 @@ impl From<ShimError> for Error {
         let kind = match &error {
             error if error.is_cancelled() => ErrorKind::Cancelled,
             ShimError::NoShim { .. } | ShimError::NoWorker { .. } => ErrorKind::Missing,
+            ShimError::Chip(error) if error.is_unsupported() => ErrorKind::Unsupported,
+            ShimError::Chip(_) => ErrorKind::Invalid,
             error if error.class() == Some(ErrorClass::IncompatibleArtefact) => ErrorKind::Incompatible,
             _ => ErrorKind::Shim,
         };

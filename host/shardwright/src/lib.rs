@@ -41,6 +41,8 @@ mod text_side;
 #[cfg(feature = "build")]
 mod advised;
 #[cfg(feature = "build")]
+mod chips;
+#[cfg(feature = "build")]
 mod compiling;
 #[cfg(feature = "build")]
 mod doctor;

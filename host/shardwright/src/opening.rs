@@ -17,12 +17,12 @@ use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::error::{PlannerError, PlannerErrorKind};
 use shardwright_build::planning::feedback::Attempt;
 use shardwright_build::planning::pack::PublicKey;
-use shardwright_build::planning::profile::{GENERIC, Profile, ProfileRegistry};
+use shardwright_build::planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry, ProfileSource};
 use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
 use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
-use shardwright_build::shims::{Device, DeviceKind, ShimInstance, Watch};
+use shardwright_build::shims::{Chip, Device, DeviceKind, ShimError, ShimInstance, Watch};
 use shardwright_build::{
     BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor, Judge,
     Learned, ModelFormats, ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName,
@@ -34,6 +34,7 @@ use shardwright_runtime::{
     ShardDescription, ShardExecutor, ShardOrigin, ShimShard,
 };
 
+use crate::chips::{about_profile, chip_of, made_otherwise};
 use crate::isolation::Shims;
 use crate::making::Making;
 use crate::measuring;
@@ -167,6 +168,7 @@ pub(crate) fn settle(
     for shard in &settled.result {
         notices.extend(rewritten_notice(shard));
         notices.extend(preparation.remarked_notice(shard));
+        notices.extend(made_otherwise(shard));
         notices.extend(preparation.otherwise_notice(shard));
     }
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
@@ -307,7 +309,7 @@ impl Preparation {
         for directory in &search.profiles {
             profiles = profiles.with_directory(directory);
         }
-        let profile = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?.profile;
+        let FoundProfile { profile, source } = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
         let shims = Shims::open(&search, options.isolation)?;
 
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
@@ -331,7 +333,7 @@ impl Preparation {
         let mut compilers = Vec::new();
         let mut chip_is_here = true;
         for mut summary in targets {
-            let own = OwnShim::of(&shims, &summary.target, options)?;
+            let own = OwnShim::of(&shims, &summary.target, (&profile, &source), options)?;
             if let OwnShim::Unusable(error) = &own {
                 passing.push(Notice::note(unusable(&summary.target, error)));
             }
@@ -357,14 +359,15 @@ impl Preparation {
                     Box::new(ShimJudge::keeping(instance.clone(), device.clone(), costs.clone()))
                 }
                 None => {
+                    let (known, trusted) = known_formats(&profile, &tuples, &options.formats);
+                    let judge = PrimitiveCount::knowing(known).since(&own.why_it_does_not_answer());
                     notices.push(Notice::note(format!(
                         "target {}: {}",
                         summary.target.name,
-                        PrimitiveCount::default().describe()
+                        judge.describe()
                     )));
-                    let (known, trusted) = known_formats(&profile, &tuples, &options.formats);
                     notices.extend(trusted);
-                    Box::new(PrimitiveCount::knowing(known))
+                    Box::new(judge)
                 }
             };
             if purpose == Purpose::Plan {
@@ -542,6 +545,7 @@ impl Preparation {
             .map(|executor| RunPlace {
                 shim: executor.instance.shim().name().to_owned(),
                 name: executor.instance.name().to_owned(),
+                chip: executor.instance.chip_of(&executor.device),
                 device: executor.device,
                 instance: keeps.then_some(executor.instance),
             })
@@ -571,6 +575,9 @@ impl Preparation {
                 Some(runner) => runner.clone(),
                 None => {
                     let opened = self.shims.open_to_run(&place.shim, &place.name, &options)?;
+                    if let Some(chip) = &place.chip {
+                        opened.know(chip)?;
+                    }
                     runners[shard.target].insert(opened).clone()
                 }
             };
@@ -660,6 +667,8 @@ struct RunPlace {
     shim: String,
     name: String,
     device: String,
+    /// What the shim reads of the chip.
+    chip: Option<Chip>,
     /// The instance that compiled, where it runs too.
     instance: Option<ShimInstance>,
 }
@@ -819,24 +828,50 @@ enum OwnShim {
 }
 
 impl OwnShim {
-    /// Looks for it. That the CPU's own does not open is an error: nothing stands in for it.
-    fn of(shims: &Shims, target: &Target, options: &OpenOptions) -> Result<OwnShim> {
+    /// Looks for it, and makes the profile's chip known to it. That the CPU's own does not open is
+    /// an error: nothing stands in for it; so is a profile that the shim says against.
+    fn of(
+        shims: &Shims,
+        target: &Target,
+        (profile, source): (&Profile, &ProfileSource),
+        options: &OpenOptions,
+    ) -> Result<OwnShim> {
         if shims.registry.get(&target.shim).is_none() {
             return Ok(OwnShim::Absent);
         }
-        let opened = || {
-            let options = thread_options(&target.shim, options.threads);
-            let instance = shims.open_to_compile(&target.shim, &target.name, &options)?;
-            let soc = (target.kind != TargetKind::Cpu).then_some(target.device.as_str());
-            let mut devices = instance.devices(soc)?;
-            devices.retain(|device| {
-                device.name == target.device || device.soc.as_deref() == Some(target.device.as_str())
-            });
-            Ok(OwnShim::Open { instance, devices })
+        let is_chip = target.kind != TargetKind::Cpu;
+        let given = thread_options(&target.shim, options.threads);
+        let instance = match shims.open_to_compile(&target.shim, &target.name, &given) {
+            Err(error) if is_chip => return Ok(OwnShim::Unusable(error)),
+            opened => opened?,
         };
-        match opened() {
-            Err(error) if target.kind != TargetKind::Cpu => Ok(OwnShim::Unusable(error)),
-            opened => opened,
+        let asked = || -> std::result::Result<Vec<Device>, ShimError> {
+            if is_chip {
+                instance.know(&chip_of(profile))?;
+            }
+            instance.devices(is_chip.then_some(target.device.as_str()))
+        };
+        match asked() {
+            Ok(mut devices) => {
+                devices.retain(|device| {
+                    device.name == target.device || device.soc.as_deref() == Some(target.device.as_str())
+                });
+                Ok(OwnShim::Open { instance, devices })
+            }
+            Err(error @ ShimError::Chip(_)) => Err(about_profile(error, source)),
+            Err(error) if is_chip => Ok(OwnShim::Unusable(error.into())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Why somebody else answers for the target.
+    fn why_it_does_not_answer(&self) -> String {
+        match self {
+            OwnShim::Absent => "the target's shim is not at hand".to_owned(),
+            OwnShim::Unusable(_) => "the target's shim cannot be used".to_owned(),
+            OwnShim::Open { instance, .. } => {
+                format!("shim `{}` is here and has no device for the target", instance.shim().name())
+            }
         }
     }
 

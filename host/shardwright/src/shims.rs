@@ -1,6 +1,8 @@
 use serde::Serialize;
 use shardwright_build::graph::target::{FlagSchema, Limit};
-use shardwright_build::shims::{DeviceKind, LayoutCheck, Running, Search, Shim, ShimError, ShimInstance};
+use shardwright_build::shims::{
+    Chip, DeviceKind, FactSchema, LayoutCheck, Running, Search, Shim, ShimError, ShimInstance,
+};
 
 use crate::isolation::Shims;
 use crate::{Error, Isolation, Result, SearchPath};
@@ -39,6 +41,8 @@ pub struct ShimReport {
     pub runs: bool,
     /// Where it was asked about them: `in a worker`, `in this process`, `not at all`.
     pub asked: String,
+    /// What it reads of a chip's profile.
+    pub facts: Vec<FactSchema>,
     /// Its devices in this machine.
     pub devices: Vec<DeviceReport>,
     /// Why devices could not be asked for.
@@ -77,13 +81,14 @@ pub struct SkippedReport {
 ///
 /// Shims are asked in a worker process where that program is found, else in this one.
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
-    Ok(report(&Shims::open(search, Isolation::Automatic)?))
+    Ok(report(&Shims::open(search, Isolation::Automatic)?, &[]))
 }
 
-/// Asks every shim about itself and its devices.
-pub(crate) fn report(found: &Shims) -> ShimsReport {
+/// Asks every shim about itself and its devices. `chips` are those this machine may be, each with
+/// the shim that serves it.
+pub(crate) fn report(found: &Shims, chips: &[(&str, Chip)]) -> ShimsReport {
     let registry = &found.registry;
-    let shims = registry.shims().iter().map(|shim| shim_report(found, shim)).collect();
+    let shims = registry.shims().iter().map(|shim| shim_report(found, shim, chips)).collect();
     let skipped = registry
         .skipped()
         .iter()
@@ -96,11 +101,13 @@ pub(crate) fn report(found: &Shims) -> ShimsReport {
     ShimsReport { shims, skipped }
 }
 
-fn shim_report(found: &Shims, shim: &Shim) -> ShimReport {
+fn shim_report(found: &Shims, shim: &Shim, chips: &[(&str, Chip)]) -> ShimReport {
+    let own: Vec<&Chip> =
+        chips.iter().filter(|(serves, _)| *serves == shim.name()).map(|(_, chip)| chip).collect();
     let described = shim.description();
     let (devices, asked, error) = match found.open_to_compile(shim.name(), "listing", &[]) {
         Ok(instance) => {
-            let devices = devices(&instance).map_err(Error::from);
+            let devices = devices(&instance, &own).map_err(Error::from);
             let asked = match instance.running() {
                 Running::InProcess => "in this process",
                 Running::Worker(_) => "in a worker",
@@ -128,6 +135,7 @@ fn shim_report(found: &Shims, shim: &Shim) -> ShimReport {
         layout: layout_text(shim.layout()),
         compiles: shim.compiles(),
         runs: shim.runs(),
+        facts: shim.chip_facts().to_vec(),
         asked: asked.to_owned(),
         devices,
         help: error.as_ref().and_then(Error::help).map(str::to_owned),
@@ -135,7 +143,10 @@ fn shim_report(found: &Shims, shim: &Shim) -> ShimReport {
     }
 }
 
-fn devices(instance: &ShimInstance) -> Result<Vec<DeviceReport>, ShimError> {
+fn devices(instance: &ShimInstance, chips: &[&Chip]) -> Result<Vec<DeviceReport>, ShimError> {
+    for chip in chips {
+        instance.know(chip)?;
+    }
     let devices = instance.devices(None)?.into_iter().map(|device| {
         Ok(DeviceReport {
             limits: instance.limits(&device.name)?,

@@ -7,6 +7,7 @@
 //!            JSON: who made it, for what, with which interface; its length stands in the prefix
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_graph::target::{Flag, FlagVerdict};
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
 
+use crate::chip::Chip;
 use crate::container::{Container, ContainerError, Format, HeadAt, Writer, hexadecimal};
 use crate::interface::EntryInterface;
 use crate::proofs::Proofs;
@@ -97,6 +99,22 @@ pub struct ArtefactHead {
     pub flags: Vec<FlagReport>,
     /// Nodes that run elsewhere.
     pub placements: Vec<PlacementReport>,
+    /// What the shim read of the chip's profile; none where it reads none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chip: Option<Chip>,
+    /// Facts of the chip as the shim read them back from what its compiler made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub made_for: BTreeMap<String, String>,
+}
+
+impl ArtefactHead {
+    /// Facts of which the compiler's work says something else than the profile, or something the
+    /// profile does not say: the fact, what was asked, what was made.
+    pub fn made_otherwise(&self) -> impl Iterator<Item = (&str, Option<&str>, &str)> {
+        let asked = |fact: &String| self.chip.as_ref()?.facts.get(fact).map(String::as_str);
+        let told = self.made_for.iter().map(move |(fact, made)| (fact.as_str(), asked(fact), made.as_str()));
+        told.filter(|(_, asked, made)| *asked != Some(made))
+    }
 }
 
 /// A checked, mapped artefact; cloning shares it.

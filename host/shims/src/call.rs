@@ -225,4 +225,5 @@ sinks! {
     loaded_entries: SwLoadedEntrySink of SwLoadedEntry;
     bindings: SwBindingSink of SwBinding;
     inspections: SwInspectionSink of SwInspection;
+    facts: SwFactSink of SwFact;
 }

@@ -13,6 +13,7 @@ use crate::artefact::{
     Artefact, ArtefactError, ArtefactHead, ArtefactWriter, FlagReport, Place, PlacementReport,
 };
 use crate::call;
+use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
 use crate::interface::EntryInterface;
 use crate::local::contract;
@@ -36,6 +37,8 @@ pub(crate) trait Output {
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String);
     /// Where the node of an entry runs, by index.
     fn placement(&mut self, placement: Placement);
+    /// A fact of the chip, read back from what the compiler made.
+    fn made_for(&mut self, fact: String, value: String);
 }
 
 /// Where a node runs, as a shim tells it: indices of entry and node, place, reason.
@@ -51,6 +54,7 @@ pub(crate) struct Compilation<'a> {
     written: u64,
     /// The first thing against the contract in what became of the flags.
     contract: Option<String>,
+    made_for: BTreeMap<String, String>,
 }
 
 impl<'a> Compilation<'a> {
@@ -63,6 +67,7 @@ impl<'a> Compilation<'a> {
             placements: Vec::new(),
             written: 0,
             contract: None,
+            made_for: BTreeMap::new(),
         })
     }
 
@@ -73,8 +78,9 @@ impl<'a> Compilation<'a> {
         order: &WorkOrder,
         entries: Vec<EntryInterface>,
         (instance, device, description): (&str, &str, &Description),
+        (chip, facts): (Option<Chip>, &[FactSchema]),
     ) -> Result<Artefact, ShimError> {
-        let Compilation { writer, failed, mut flags, placements, written, contract: broken, .. } = self;
+        let Compilation { writer, failed, mut flags, placements, made_for, written, contract: broken, .. } = self;
         // The host's own failure is the cause; what the shim says then only follows from it.
         if let Some(failed) = failed {
             return Err(failed.into());
@@ -88,6 +94,11 @@ impl<'a> Compilation<'a> {
         }
         if written == 0 {
             return Err(contract(instance, "compile", "success without a byte of code"));
+        }
+        let declared = |name: &String| facts.iter().any(|schema| schema.fact.name == *name);
+        if let Some(other) = made_for.keys().find(|name| !declared(name)) {
+            let reason = format!("fact `{other}` was read back, which the shim does not declare");
+            return Err(contract(instance, "compile", reason));
         }
         let flags = order
             .head()
@@ -125,6 +136,8 @@ impl<'a> Compilation<'a> {
             entries,
             flags,
             placements,
+            chip,
+            made_for,
         })?)
     }
 }
@@ -175,6 +188,13 @@ impl Output for Compilation<'_> {
             self.placements.push(placement);
         }
     }
+
+    fn made_for(&mut self, fact: String, value: String) {
+        // One more than can be declared is enough to be noticed.
+        if self.made_for.len() <= FACTS_LIMIT {
+            self.made_for.insert(fact, value);
+        }
+    }
 }
 
 /// How a shim's compile ended.
@@ -211,6 +231,7 @@ pub(crate) fn call(
         cancelled: Some(compile_cancelled),
         flag: Some(compile_flag),
         placement: Some(compile_placement),
+        made_for: Some(compile_made_for),
     };
     let error = compile(&shown);
     Called { error, contract: context.contract, panic: context.panic }
@@ -346,6 +367,24 @@ unsafe extern "C" fn compile_placement(raw: *mut c_void, placement: *const SwPla
             };
             match read() {
                 Ok(item) => context.output.placement(item),
+                Err(reason) => {
+                    context.contract.get_or_insert(reason);
+                }
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn compile_made_for(raw: *mut c_void, fact: *const SwOption) {
+    // SAFETY: as the contract says.
+    unsafe {
+        within(raw, (), |context| {
+            let read = || -> Result<(String, String), String> {
+                let item = call::whole(fact)?;
+                Ok((call::text(item.key)?, call::text(item.value)?))
+            };
+            match read() {
+                Ok((fact, value)) => context.output.made_for(fact, value),
                 Err(reason) => {
                     context.contract.get_or_insert(reason);
                 }

@@ -16,7 +16,7 @@ pub(crate) const PAGE: u64 = 4096;
 /// Bytes before the JSON head.
 pub(crate) const PREFIX: u64 = 64;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The first file format problem found.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use shardwright_graph::target::ErrorClass;
 
 use crate::artefact::ArtefactError;
+use crate::chip::ChipError;
 use crate::isolated::{WorkerEnd, WorkerFailure};
 use crate::work_order::WorkOrderError;
 
@@ -330,6 +331,9 @@ pub enum ShimError {
         /// By whom.
         holder: String,
     },
+    /// The shim does not serve a chip as its profile describes it.
+    #[error(transparent)]
+    Chip(Box<ChipError>),
     /// The worker process of the instance ended, which is how a shim that crashes, hangs or grows shows in isolation. Every
     /// shard and buffer of that worker is dead; asking anew starts another worker.
     #[error(transparent)]
@@ -359,6 +363,7 @@ impl ShimError {
             ShimError::Missing { .. }
             | ShimError::Argument(_)
             | ShimError::NoShim { .. }
+            | ShimError::Chip(_)
             | ShimError::BufferBusy { .. } => Some(ErrorClass::InvalidArgument),
             ShimError::Taken { .. } => Some(ErrorClass::ResourceLimit),
             ShimError::Worker(failure) => failure.class(),
@@ -418,6 +423,7 @@ impl ShimError {
                 Some("bind another buffer, or wait for the other user".to_owned())
             }
             ShimError::Argument(_) => None,
+            ShimError::Chip(error) => Some(error.help()),
             ShimError::NoShim { .. } => Some(
                 "`shardwright shim list` shows which shims were found and why others were skipped".to_owned(),
             ),

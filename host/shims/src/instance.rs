@@ -11,6 +11,7 @@ use shardwright_graph::{EntryGraph, Verdict, Weight};
 
 use crate::artefact::{Artefact, Place};
 use crate::buffer::Buffer;
+use crate::chip::{self, Chip};
 use crate::compile::{Compilation, Output};
 use crate::error::ShimError;
 use crate::isolated::{Isolation, Remote, RemoteShard, Running};
@@ -21,6 +22,7 @@ use crate::work_order::WorkOrder;
 
 /// What an instance answers, in the shim's words: nothing is judged yet.
 pub(crate) trait Answers {
+    fn chip(&self, chip: &Chip) -> Result<(), ShimError>;
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError>;
     fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError>;
     fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError>;
@@ -54,6 +56,10 @@ struct Inner {
     name: String,
     engine: Engine,
     times: Mutex<BTreeMap<&'static str, CallTimes>>,
+    /// Chips that were made known, by name, as far as the shim reads of them.
+    chips: Mutex<BTreeMap<String, Chip>>,
+    /// The chip of each device that was told of.
+    chip_of: Mutex<BTreeMap<String, String>>,
 }
 
 enum Engine {
@@ -104,7 +110,9 @@ impl ShimInstance {
 
     fn new(shim: &Shim, name: &str, engine: Engine) -> ShimInstance {
         let times = Mutex::new(BTreeMap::new());
-        ShimInstance(Arc::new(Inner { shim: shim.clone(), name: name.to_owned(), engine, times }))
+        let (chips, chip_of) = (Mutex::default(), Mutex::default());
+        let (shim, name) = (shim.clone(), name.to_owned());
+        ShimInstance(Arc::new(Inner { shim, name, engine, times, chips, chip_of }))
     }
 
     fn answers(&self) -> &dyn Answers {
@@ -154,9 +162,46 @@ impl ShimInstance {
         result
     }
 
+    /// Makes a chip known, before its devices are asked for: of its facts those that the shim
+    /// reads. A shim that reads none is not asked.
+    ///
+    /// # Errors
+    /// [`ShimError::Chip`] for a fact that is missing, is not of its kind, or that the shim says against.
+    pub fn know(&self, chip: &Chip) -> Result<(), ShimError> {
+        let shim = &self.0.shim;
+        if shim.chip_facts().is_empty() {
+            return Ok(());
+        }
+        let chip = chip::read_by(shim.chip_facts(), shim.name(), chip)
+            .map_err(|error| ShimError::Chip(Box::new(error)))?;
+        self.timed("chip", || self.answers().chip(&chip)).map_err(|error| chip::about(&chip.name, error))?;
+        lock(&self.0.chips).insert(chip.name.clone(), chip);
+        Ok(())
+    }
+
+    /// What the shim read of the chip of a device, if it was made known.
+    pub fn chip_of(&self, device: &str) -> Option<Chip> {
+        let name = lock(&self.0.chip_of).get(device)?.clone();
+        lock(&self.0.chips).get(&name).cloned()
+    }
+
     /// Devices of this machine, or with `soc` those it compiles for offline or simulates. None is an answer, not an error.
+    ///
+    /// # Errors
+    /// [`ShimError::Chip`] for a chip of which the vendor's library knows otherwise than its profile says.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
-        self.timed("devices", || self.answers().devices(soc))
+        let told = self.timed("devices", || self.answers().devices(soc));
+        let told = told.map_err(|error| match soc {
+            Some(soc) => chip::about(soc, error),
+            None => error,
+        })?;
+        let mut chip_of = lock(&self.0.chip_of);
+        for device in &told {
+            if let Some(soc) = &device.soc {
+                chip_of.insert(device.name.clone(), soc.clone());
+            }
+        }
+        Ok(told)
     }
 
     /// What the device cannot exceed.
@@ -239,7 +284,8 @@ impl ShimInstance {
         let mut compilation = Compilation::new(place, watch)?;
         let result = self.timed("compile", || self.answers().compile(device, order, &mut compilation));
         let description = self.0.shim.description();
-        compilation.finish(result, order, entries, (&self.0.name, device, description))
+        let chip = (self.chip_of(device), self.0.shim.chip_facts());
+        compilation.finish(result, order, entries, (&self.0.name, device, description), chip)
     }
 
     /// Whether this instance can use an artefact, judged by its head alone.

@@ -26,6 +26,7 @@ mod artefact;
 mod board;
 mod buffer;
 mod call;
+mod chip;
 mod compile;
 mod container;
 mod convert;
@@ -50,6 +51,7 @@ pub use artefact::{
     ARTEFACT_SUFFIX, Artefact, ArtefactError, ArtefactHead, FlagReport, Place, PlacementReport,
 };
 pub use buffer::{Buffer, BufferRead, BufferWrite};
+pub use chip::{Chip, ChipError, FactSchema};
 pub use container::ContainerError;
 pub use error::{Failure, LoadError, ShimError};
 pub use instance::{CallTimes, ShimInstance};

@@ -12,13 +12,14 @@ use shardwright_graph::{EntryGraph, Verdict, Weight};
 use shardwright_shim_abi::raw::*;
 
 use crate::call;
+use crate::chip::Chip;
 use crate::compile::{self, Output};
 use crate::convert;
 use crate::error::ShimError;
 use crate::instance::Answers;
 use crate::library::{self, Table};
 use crate::shim::{Compatibility, Device, DeviceKind, Estimate, Held, MemoryKinds, Shim, lock};
-use crate::tables::{EntryTables, OptionTables, WorkOrderTables};
+use crate::tables::{ChipTable, EntryTables, OptionTables, WorkOrderTables};
 use crate::work_order::WorkOrder;
 
 mod shard;
@@ -133,6 +134,18 @@ impl Local {
 }
 
 impl Answers for Local {
+    fn chip(&self, chip: &Chip) -> Result<(), ShimError> {
+        let function = self.table.0.chip.ok_or_else(|| self.missing("chip"))?;
+        let table = ChipTable::new(chip)?;
+        let _one = self.enter();
+        // SAFETY: pointers are as the contract says, the table outlives the call; the error came
+        // from this table.
+        unsafe {
+            let error = function(self.raw, table.as_ptr());
+            self.take("chip", error)
+        }
+    }
+
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
         let function = self.table.0.devices.ok_or_else(|| self.missing("devices"))?;
         let soc = soc.map(|soc| c_text("the SoC", soc)).transpose()?;
@@ -341,14 +354,19 @@ impl Answers for Local {
     }
 }
 
-fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
-    let values = match item.kind {
+/// What values a flag or fact takes, by its kind, its range and its choices.
+pub(crate) fn value_type(
+    kind: u32,
+    (minimum, maximum): (i64, i64),
+    (choices, choice_count): (*const *const c_char, u64),
+) -> Result<FlagType, String> {
+    Ok(match kind {
         SW_FLAG_BOOLEAN => FlagType::Switch,
-        SW_FLAG_INTEGER if item.minimum > item.maximum => FlagType::Integer { min: i64::MIN, max: i64::MAX },
-        SW_FLAG_INTEGER => FlagType::Integer { min: item.minimum, max: item.maximum },
+        SW_FLAG_INTEGER if minimum > maximum => FlagType::Integer { min: i64::MIN, max: i64::MAX },
+        SW_FLAG_INTEGER => FlagType::Integer { min: minimum, max: maximum },
         SW_FLAG_CHOICE => {
             // SAFETY: the contract gives that many strings.
-            let pointers = unsafe { call::numbers::<*const c_char>(item.choices, item.choice_count) }?;
+            let pointers = unsafe { call::numbers::<*const c_char>(choices, choice_count) }?;
             let values = pointers
                 .into_iter()
                 // SAFETY: the contract makes them strings.
@@ -358,7 +376,11 @@ fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
         }
         SW_FLAG_FLOAT | SW_FLAG_TEXT => FlagType::Text { max_bytes: FLAG_TEXT_LIMIT },
         other => return Err(format!("flag kind {other}")),
-    };
+    })
+}
+
+fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
+    let values = value_type(item.kind, (item.minimum, item.maximum), (item.choices, item.choice_count))?;
     // SAFETY: the contract makes them strings.
     unsafe {
         Ok(FlagSchema {

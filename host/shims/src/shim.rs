@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::Provenance;
+use shardwright_graph::target::{FlagSchema, Provenance};
 use shardwright_shim_abi::raw::*;
 
 use crate::call;
+use crate::chip::{FACTS_LIMIT, FactSchema};
 use crate::error::{LoadError, ShimError};
 use crate::instance::ShimInstance;
 use crate::isolated::{Isolation, Origin};
 use crate::layout::LayoutCheck;
 use crate::library::{self, Table};
-use crate::local::{contract, missing};
+use crate::local::{contract, missing, value_type};
 use crate::manifest::Manifest;
 
 /// A shim whose library was opened, here or in a worker, and whose table was checked; cloning shares it.
@@ -41,6 +42,8 @@ pub(crate) struct Facts {
     pub(crate) compiles: bool,
     pub(crate) runs: bool,
     pub(crate) inspects: bool,
+    /// What it reads of a chip's profile.
+    pub(crate) chip_facts: Vec<FactSchema>,
 }
 
 /// Who a shim says it is.
@@ -173,8 +176,9 @@ impl Shim {
         layout: LayoutCheck,
         origin: Origin,
     ) -> Result<Shim, LoadError> {
-        let description = describe(&path, table)
-            .map_err(|source| LoadError::Describe { path: path.clone(), source: Box::new(source) })?;
+        let undescribed = |source| LoadError::Describe { path: path.clone(), source: Box::new(source) };
+        let description = describe(&path, table).map_err(undescribed)?;
+        let chip_facts = chip_facts(&path, table).map_err(undescribed)?;
         let facts = Facts {
             description,
             layout,
@@ -182,6 +186,7 @@ impl Shim {
             compiles: table.0.compile.is_some(),
             runs: table.0.load.is_some(),
             inspects: table.0.inspect.is_some(),
+            chip_facts,
         };
         Shim::told(path, manifest, facts, origin, Some(table))
     }
@@ -261,6 +266,11 @@ impl Shim {
         self.0.facts.inspects
     }
 
+    /// What it reads of a chip's profile.
+    pub fn chip_facts(&self) -> &[FactSchema] {
+        &self.0.facts.chip_facts
+    }
+
     /// Whether it can run; if not it only compiles.
     pub fn runs(&self) -> bool {
         self.0.facts.runs
@@ -315,6 +325,40 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     match (told.pop(), told.is_empty()) {
         (Some(description), true) if !description.name.is_empty() => Ok(description),
         _ => Err(contract(&name, "describe", "not exactly one description with a name")),
+    }
+}
+
+/// What it reads of a chip's profile.
+fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
+    let Some(function) = table.0.facts else { return Ok(Vec::new()) };
+    let name = path.display().to_string();
+    let (error, told) = call::facts(
+        |item| {
+            let values =
+                value_type(item.kind, (item.minimum, item.maximum), (item.choices, item.choice_count))?;
+            // SAFETY: the contract makes them strings.
+            let (name, description) = unsafe { (call::text(item.name)?, call::text(item.description)?) };
+            let fact = FlagSchema { name, values, default: None, description };
+            Ok(FactSchema { fact, required: item.required != 0 })
+        },
+        // SAFETY: the sink is as the contract says.
+        |sink| unsafe { function(sink) },
+    );
+    // SAFETY: the error came from this table.
+    unsafe { call::take_error(table, &name, "facts", error) }?;
+    let told = told.finish().map_err(|reason| contract(&name, "facts", reason))?;
+    let mut names: Vec<&str> = told.iter().map(|schema| schema.fact.name.as_str()).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+    match twice {
+        Some(pair) => Err(contract(&name, "facts", format!("fact `{}` is declared twice", pair[0]))),
+        None if told.len() > FACTS_LIMIT => {
+            Err(contract(&name, "facts", format!("{} facts, at most {FACTS_LIMIT}", told.len())))
+        }
+        None if table.0.chip.is_none() && !told.is_empty() => {
+            Err(contract(&name, "facts", "facts without the function `chip` that takes them"))
+        }
+        None => Ok(told),
     }
 }
 

@@ -11,6 +11,7 @@ use shardwright_graph::{
 };
 use shardwright_shim_abi::raw::*;
 
+use crate::chip::Chip;
 use crate::convert;
 use crate::interface::port_name;
 use crate::work_order::{WorkOrder, WorkOrderError};
@@ -202,6 +203,35 @@ impl OptionTables {
 
     pub(crate) fn len(&self) -> u64 {
         self.pointers.len() as u64
+    }
+}
+
+/// A chip as a C table.
+pub(crate) struct ChipTable {
+    _arena: Arena,
+    chip: *const SwChip,
+}
+
+impl ChipTable {
+    pub(crate) fn new(chip: &Chip) -> Result<ChipTable, WorkOrderError> {
+        let mut arena = Arena::default();
+        let aliases = chip.aliases.iter().map(|alias| arena.text(alias)).collect::<Result<Vec<_>, _>>()?;
+        let facts = options(&mut arena, chip.facts.iter())?;
+        let table = SwChip {
+            size: size_of::<SwChip>() as u64,
+            name: arena.text(&chip.name)?,
+            alias_count: aliases.len() as u64,
+            aliases: arena.array(aliases),
+            fact_count: facts.len() as u64,
+            facts: arena.array(facts),
+        };
+        let chip = arena.keep(table);
+        Ok(ChipTable { _arena: arena, chip })
+    }
+
+    /// Valid as long as `self`.
+    pub(crate) fn as_ptr(&self) -> *const SwChip {
+        self.chip
     }
 }
 

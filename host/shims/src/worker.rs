@@ -388,6 +388,10 @@ fn answer(
     let word = |word: &str| part_word(&mut parts.borrow_mut(), word);
     Ok(match ask {
         Ask::Nothing => Answer::Done,
+        Ask::Chip { chip } => {
+            local.chip(&chip)?;
+            Answer::Done
+        }
         Ask::Devices { soc } => Answer::Devices(local.devices(soc.as_deref())?),
         Ask::Limits { device } => Answer::Limits(local.limits(&device)?),
         Ask::Flags { device } => Answer::Flags(local.flags(&device)?),
@@ -475,6 +479,13 @@ impl Output for Forward<'_> {
         self.reports += 1;
         if self.reports <= REPORT_LIMIT {
             self.line.message(&Message::Placement(placement));
+        }
+    }
+
+    fn made_for(&mut self, fact: String, value: String) {
+        self.reports += 1;
+        if self.reports <= REPORT_LIMIT {
+            self.line.message(&Message::MadeFor { fact, value });
         }
     }
 }

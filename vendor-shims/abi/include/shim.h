@@ -55,7 +55,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* Which draft of that version: until the first tagged release the contract changes under one version number, together with all its
  * users. A host refuses a shim that was compiled from another draft. The number follows from the code of this file; a test says it. */
-#define SW_DRAFT 0xbd3312a0u
+#define SW_DRAFT 0x6442e411u
 
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
@@ -469,6 +469,19 @@ typedef struct sw_binding {
     int64_t zero_point;    /* 0 for floats */
 } sw_binding;
 
+/* A fact of a chip's profile that the shim reads. What no shim reads is for people and stays with the host. */
+typedef struct sw_fact {
+    uint64_t size;
+    const char *name;        /* [shim, call, never null] as profiles spell it: `soc-id`, `hexagon-arch` */
+    const char *description; /* [shim, call, never null] */
+    uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT: what its value is */
+    uint32_t required;       /* 1: no code is made for a chip whose profile does not say it; else 0 */
+    const char *const *choices; /* [shim, call, null iff choice_count is 0] legal values of a choice */
+    uint64_t choice_count;
+    int64_t minimum; /* of an integer; minimum > maximum: unbounded */
+    int64_t maximum;
+} sw_fact;
+
 typedef struct sw_description_sink {
     uint64_t size;
     void *context;
@@ -528,6 +541,23 @@ typedef struct sw_binding_sink {
     void *context;
     void (*item)(void *context, const sw_binding *binding);
 } sw_binding_sink;
+
+typedef struct sw_fact_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_fact *fact);
+} sw_fact_sink;
+
+/* ---- The chip: what its profile says. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
+
+typedef struct sw_chip {
+    uint64_t size;
+    const char *name; /* [host, call, never null] of its profile: `devices` is asked for it, and its devices bear it as `soc` */
+    const char *const *aliases; /* [host, call, null iff alias_count is 0] other names it goes by */
+    uint64_t alias_count;
+    const sw_option *const *facts; /* [host, call, null iff fact_count is 0] those the shim reads, each of the kind it declared */
+    uint64_t fact_count;
+} sw_chip;
 
 /* ---- The work order: what to compile. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
 
@@ -658,6 +688,9 @@ typedef struct sw_compile_output {
     uint32_t (*cancelled)(void *context);
     void (*flag)(void *context, const sw_flag_verdict *verdict);
     void (*placement)(void *context, const sw_placement *placement);
+    /* A fact of the chip as it was read back from what the compiler made, by the name the shim declared. The host compares
+       it with the chip's own and says where they differ. `fact`: [shim, call, never null]. */
+    void (*made_for)(void *context, const sw_option *fact);
 } sw_compile_output;
 
 /* ---- Loading and running ---------------------------------------------------------------------------------------------- */
@@ -779,6 +812,14 @@ struct sw_table {
        inspection; telling none, or a null function: not this shim's. An error: this shim's, but damaged or from another
        version. The bytes are anyone's. `bytes`: [host, call, null iff length is 0]. */
     sw_error *(*inspect)(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink);
+
+    /* Null, or tells nothing: the shim reads no facts, and `chip` may be null too. Tells the facts of a chip that the shim
+       reads, each name once. Must not touch a device: called to list shims. */
+    sw_error *(*facts)(const sw_fact_sink *sink);
+    /* Makes a chip known to the instance, before `devices` is asked for its name; the last word on a name counts. An error
+       that a fact is the reason of names it in the detail `fact`; so does one of `devices` for that chip. Where the fact may
+       be so and no code is made for such a chip, a detail `unsupported` stands beside it. */
+    sw_error *(*chip)(sw_shim *shim, const sw_chip *chip);
 };
 
 #if defined(__GNUC__) || defined(__clang__)

@@ -106,6 +106,22 @@ impl CompileOutput<'_> {
             unsafe { function(self.raw.context, &placement) }
         }
     }
+
+    /// Tells a fact of the chip as it was read back from what the compiler made, by the name the
+    /// shim declared it under. The host says where it is not what the profile says.
+    pub fn made_for(&mut self, fact: &str, value: &str) {
+        let (key, value) = (c_string(fact), c_string(value));
+        let fact = raw::SwOption {
+            size: size_of::<raw::SwOption>() as u64,
+            key: key.as_ptr(),
+            value: value.as_ptr(),
+        };
+        if let Some(function) = self.raw.made_for {
+            // SAFETY: `new`'s caller vouched for the function; `fact` and its strings outlive the
+            // call.
+            unsafe { function(self.raw.context, &fact) }
+        }
+    }
 }
 
 impl io::Write for CompileOutput<'_> {

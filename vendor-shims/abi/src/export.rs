@@ -242,6 +242,17 @@ unsafe fn handle<'a, T, H>(handle: *mut H, what: &str) -> Result<&'a T> {
     unsafe { handle.cast::<T>().as_ref() }.ok_or_else(|| null(what))
 }
 
+/// Number, range and choices of a kind of value.
+fn raw_kind(kind: &FlagKind) -> (u32, i64, i64, &[String]) {
+    match kind {
+        FlagKind::Boolean => (SW_FLAG_BOOLEAN, 1, 0, &[]),
+        FlagKind::Integer { minimum, maximum } => (SW_FLAG_INTEGER, *minimum, *maximum, &[]),
+        FlagKind::Float => (SW_FLAG_FLOAT, 1, 0, &[]),
+        FlagKind::Choice(choices) => (SW_FLAG_CHOICE, 1, 0, choices),
+        FlagKind::Text => (SW_FLAG_TEXT, 1, 0, &[]),
+    }
+}
+
 struct Table<T>(PhantomData<T>);
 
 // SAFETY (all functions below): the host calls them with pointers as `shim.h` says; handles come from this table.
@@ -274,6 +285,8 @@ impl<T: Shim> Table<T> {
         buffer_sync: Some(buffer_sync),
         recover: Some(Self::recover),
         inspect: Some(Self::inspect),
+        facts: Some(Self::facts),
+        chip: Some(Self::chip),
     };
 
     unsafe fn shim<'a>(pointer: *mut SwShim) -> Result<&'a T> {
@@ -301,6 +314,42 @@ impl<T: Shim> Table<T> {
             // SAFETY: the host's function; the item outlives the call.
             unsafe { function(sink.context, &item) };
             Ok(())
+        })
+    }
+
+    unsafe extern "C" fn facts(sink: *const SwFactSink) -> *mut SwError {
+        guard(|| {
+            // SAFETY: as the contract says.
+            let sink = unsafe { view::whole(sink, "sink") }?;
+            let function = sink.item.ok_or_else(|| null("sink function"))?;
+            for told in T::facts() {
+                let (name, description) = (c_string(&told.name), c_string(&told.description));
+                let (kind, minimum, maximum, choices) = raw_kind(&told.kind);
+                let choices: Vec<CString> = choices.iter().map(|choice| c_string(choice)).collect();
+                let pointers: Vec<*const c_char> = choices.iter().map(|choice| choice.as_ptr()).collect();
+                let item = SwFact {
+                    size: size_of::<SwFact>() as u64,
+                    name: name.as_ptr(),
+                    description: description.as_ptr(),
+                    kind,
+                    required: u32::from(told.required),
+                    choices: if pointers.is_empty() { ptr::null() } else { pointers.as_ptr() },
+                    choice_count: pointers.len() as u64,
+                    minimum,
+                    maximum,
+                };
+                // SAFETY: the host's function; the item outlives the call.
+                unsafe { function(sink.context, &item) };
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn chip(shim: *mut SwShim, chip: *const SwChip) -> *mut SwError {
+        guard(|| {
+            // SAFETY: as the contract says.
+            let (shim, chip) = unsafe { (Self::shim(shim)?, view::chip(chip)?) };
+            shim.chip(chip)
         })
     }
 
@@ -406,13 +455,7 @@ impl<T: Shim> Table<T> {
             for told in shim.flags(device)? {
                 let (name, description) = (c_string(&told.name), c_string(&told.description));
                 let standard = optional(&told.default);
-                let (kind, minimum, maximum, choices) = match &told.kind {
-                    FlagKind::Boolean => (SW_FLAG_BOOLEAN, 1, 0, &[][..]),
-                    FlagKind::Integer { minimum, maximum } => (SW_FLAG_INTEGER, *minimum, *maximum, &[][..]),
-                    FlagKind::Float => (SW_FLAG_FLOAT, 1, 0, &[][..]),
-                    FlagKind::Choice(choices) => (SW_FLAG_CHOICE, 1, 0, choices.as_slice()),
-                    FlagKind::Text => (SW_FLAG_TEXT, 1, 0, &[][..]),
-                };
+                let (kind, minimum, maximum, choices) = raw_kind(&told.kind);
                 let choices: Vec<CString> = choices.iter().map(|choice| c_string(choice)).collect();
                 let pointers: Vec<*const c_char> = choices.iter().map(|choice| choice.as_ptr()).collect();
                 let item = SwFlag {

@@ -33,9 +33,9 @@ pub use module::{ShimModule, ShimModuleRef};
 pub use options::Options;
 pub use run::{Artefact, Bound, Control, Element, Run, typed, typed_mut};
 pub use shim::{
-    Binding, Buffer, Compatibility, Description, Device, DeviceKind, Direction, Estimate, Flag, FlagKind,
-    FlagOutcome, Import, Inspection, Limit, LoadedEntry, LoadedShard, MemoryKinds, Provenance, Shim,
-    SyncDirection, Verdict,
+    Binding, Buffer, Chip, Compatibility, Description, Device, DeviceKind, Direction, Estimate, Fact, Flag,
+    FlagKind, FlagOutcome, Import, Inspection, Limit, LoadedEntry, LoadedShard, MemoryKinds, Provenance,
+    Shim, SyncDirection, Verdict,
 };
 pub use view::{
     EntryView, NodeView, PortView, QuantisationView, TensorIndex, TensorView, WeightView, WorkOrderView,

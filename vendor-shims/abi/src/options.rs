@@ -6,6 +6,12 @@ pub struct Options<'a> {
     pairs: Vec<(&'a str, &'a str)>,
 }
 
+impl<'a> FromIterator<(&'a str, &'a str)> for Options<'a> {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(pairs: I) -> Self {
+        Options::new(pairs.into_iter().collect())
+    }
+}
+
 impl<'a> Options<'a> {
     pub(crate) fn new(pairs: Vec<(&'a str, &'a str)>) -> Self {
         Options { pairs }

@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_void};
 use abi_stable::StableAbi;
 
 pub const SW_VERSION_0_1: u32 = 0x00000001;
-pub const SW_DRAFT: u32 = 0xbd33_12a0;
+pub const SW_DRAFT: u32 = 0x6442_e411;
 pub const SW_DTYPE_F32: u32 = 1;
 pub const SW_DTYPE_F16: u32 = 2;
 pub const SW_DTYPE_BF16: u32 = 3;
@@ -421,6 +421,21 @@ pub struct SwBinding {
     pub zero_point: i64,
 }
 
+/// `sw_fact`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwFact {
+    pub size: u64,
+    pub name: *const c_char,
+    pub description: *const c_char,
+    pub kind: u32,
+    pub required: u32,
+    pub choices: *const *const c_char,
+    pub choice_count: u64,
+    pub minimum: i64,
+    pub maximum: i64,
+}
+
 /// `sw_description_sink`
 #[repr(C)]
 #[derive(StableAbi)]
@@ -509,6 +524,27 @@ pub struct SwBindingSink {
     pub size: u64,
     pub context: *mut c_void,
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, binding: *const SwBinding)>,
+}
+
+/// `sw_fact_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwFactSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, fact: *const SwFact)>,
+}
+
+/// `sw_chip`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwChip {
+    pub size: u64,
+    pub name: *const c_char,
+    pub aliases: *const *const c_char,
+    pub alias_count: u64,
+    pub facts: *const *const SwOption,
+    pub fact_count: u64,
 }
 
 /// `sw_quantisation`
@@ -661,6 +697,7 @@ pub struct SwCompileOutput {
     pub cancelled: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
     pub flag: Option<unsafe extern "C" fn(context: *mut c_void, verdict: *const SwFlagVerdict)>,
     pub placement: Option<unsafe extern "C" fn(context: *mut c_void, placement: *const SwPlacement)>,
+    pub made_for: Option<unsafe extern "C" fn(context: *mut c_void, fact: *const SwOption)>,
 }
 
 /// `sw_artefact`
@@ -846,4 +883,6 @@ pub struct SwTable {
             sink: *const SwInspectionSink,
         ) -> *mut SwError,
     >,
+    pub facts: Option<unsafe extern "C" fn(sink: *const SwFactSink) -> *mut SwError>,
+    pub chip: Option<unsafe extern "C" fn(shim: *mut SwShim, chip: *const SwChip) -> *mut SwError>,
 }

@@ -13,8 +13,22 @@ pub trait Shim: Sized + Send + Sync + 'static {
     /// Who this is. Must not touch a device: it is called to list shims.
     fn describe() -> Description;
 
+    /// The facts of a chip's profile that this shim reads. Must not touch a device. Default: none.
+    fn facts() -> Vec<Fact> {
+        Vec::new()
+    }
+
     /// Opens an instance. Refuse options you do not know ([`Options::only`]).
     fn open(options: &Options<'_>) -> Result<Self>;
+
+    /// What is known of a chip, told before [`devices`](Shim::devices) is asked for its name; the
+    /// last word on a name counts. The host has held every fact to what [`facts`](Shim::facts)
+    /// declares; an error that a fact is the reason of names it in the detail `fact`. Default:
+    /// nothing is kept.
+    fn chip(&self, chip: Chip<'_>) -> Result<()> {
+        let _ = chip;
+        Ok(())
+    }
 
     /// Devices of this machine, or with `soc` those this shim compiles for offline or simulates.
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>>;
@@ -248,6 +262,30 @@ pub struct Flag {
     pub kind: FlagKind,
     /// Value when not given.
     pub default: Option<String>,
+}
+
+/// A fact of a chip's profile that a shim reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// As profiles spell it, `soc-id`.
+    pub name: String,
+    /// What it says of the chip, in one sentence.
+    pub description: String,
+    /// Legal values.
+    pub kind: FlagKind,
+    /// Whether no code is made for a chip whose profile does not say it.
+    pub required: bool,
+}
+
+/// What a profile says of a chip.
+#[derive(Clone, Debug)]
+pub struct Chip<'a> {
+    /// Of the profile; devices of the chip bear it as their `soc`.
+    pub name: &'a str,
+    /// Other names it goes by.
+    pub aliases: Vec<&'a str>,
+    /// Those of its facts that the shim declared.
+    pub facts: Options<'a>,
 }
 
 /// Whether a shim takes a node.

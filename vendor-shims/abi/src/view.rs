@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::raw;
 use crate::sized::{Ref, Struct};
+use crate::shim::Chip;
 
 /// Longest string that is taken over the contract. Names and reasons are short; anything longer is a mistake.
 const TEXT_LIMIT: usize = 1 << 16;
@@ -90,6 +91,22 @@ pub(crate) unsafe fn options<'a>(
         .map(|option| unsafe { Ok((text(option.key, what)?, text(option.value, what)?)) })
         .collect::<Result<Vec<_>>>()?;
     Ok(Options::new(pairs))
+}
+
+/// What a profile says of a chip.
+///
+/// # Safety
+///
+/// `pointer` is null or a chip valid for `'a`, as the contract says.
+pub(crate) unsafe fn chip<'a>(pointer: *const raw::SwChip) -> Result<Chip<'a>> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let chip = whole(pointer, "chip")?;
+        let aliases = numbers(chip.aliases, chip.alias_count, "alias")?;
+        let aliases = aliases.iter().map(|alias| text(*alias, "alias")).collect::<Result<_>>()?;
+        let facts = options(chip.facts, chip.fact_count, "fact")?;
+        Ok(Chip { name: text(chip.name, "chip")?, aliases, facts })
+    }
 }
 
 /// Bits, smallest and largest value of the stored integers that may have scales.

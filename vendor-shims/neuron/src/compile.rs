@@ -18,6 +18,7 @@ use crate::library::set_platform;
 use crate::lower::{self, Lowered, Lowering, Target};
 use crate::sample;
 use crate::session::{Compilation, CompileSettings, Model};
+use crate::soc::facts;
 
 /// Written at once, between two looks at cancellation.
 const CHUNK: usize = 8 << 20;
@@ -52,11 +53,11 @@ pub(crate) fn compile(
 ) -> Result<()> {
     order.options().only(&[])?;
     let count = entry_count(order)?;
-    set_platform(target.soc.name);
+    set_platform(&target.soc.platform);
     let version = driver.library().version();
     let flags = Flags::read(
         &order.flags(),
-        target.soc.name,
+        target.soc,
         Some(Version::new(version.major, version.minor, version.patch)),
     );
     let options = flags.option_string(None);
@@ -109,7 +110,7 @@ pub(crate) fn compile(
     let descriptor = Descriptor {
         head: Head {
             format: FORMAT.number,
-            soc: target.soc.name.to_owned(),
+            soc: target.soc.platform.clone(),
             made_by: driver.maker().clone(),
             options: options.clone(),
             lowering: lowering.name().to_owned(),
@@ -118,6 +119,9 @@ pub(crate) fn compile(
         },
         entries,
     };
+    if let Some(platform) = blobs.iter().find_map(|blob| told_platform(blob)) {
+        output.made_for(facts::PLATFORM, &platform);
+    }
     write(descriptor, &blobs, output)?;
     if flags.asked.is_empty() {
         return Ok(());
@@ -127,6 +131,12 @@ pub(crate) fn compile(
         output.flag(&judged.name, judged.outcome, &judged.evidence);
     }
     Ok(())
+}
+
+/// The chip a stored network says it is for; none where it does not say it.
+fn told_platform(blob: &[u8]) -> Option<String> {
+    let mut budget = Budget::of(blob.len());
+    blob::read(Bytes::new(blob), &mut budget).ok()?.compilation("", None).soc
 }
 
 /// What became of every flag: a small graph, and the order's smallest entry where that is small enough, compiled with and without it.
@@ -147,7 +157,7 @@ fn judge(
     });
     let version = driver.library().version();
     let small = sample::graph();
-    let small_key = format!("sample {} {version}", target.soc.name);
+    let small_key = format!("sample {:?} {version}", target.soc);
     let smallest = order
         .entries()
         .filter_map(|entry| Some((entry.name(), lower::lower(entry, target, lowering).ok()?.graph)))
@@ -155,7 +165,7 @@ fn judge(
         .min_by_key(|(_, graph)| graph.constant_bytes());
     let smallest_key = smallest
         .as_ref()
-        .map(|(entry, _)| format!("{} {entry} {} {version}", order.name(), target.soc.name))
+        .map(|(entry, _)| format!("{} {entry} {:?} {version}", order.name(), target.soc))
         .unwrap_or_default();
     let made = |graph: &NeuronGraph<'_>, options: &str| {
         compiled(driver, graph, options, settings).map_err(|error| error.to_string())

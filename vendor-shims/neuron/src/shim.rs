@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_neuron_containers::Version;
 use shardwright_shim_abi::{
-    Artefact, Buffer, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Estimate,
-    Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict, WorkOrderView,
+    Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView,
+    Estimate, Fact, Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict,
+    WorkOrderView,
 };
 use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
@@ -20,7 +21,7 @@ use crate::inspect;
 use crate::loaded::Shard;
 use crate::lower::{self, Lowering, Target};
 use crate::memory::{self, SharedBuffer, memory_kinds};
-use crate::soc::Soc;
+use crate::soc::{self, Soc};
 
 const LIBRARY: &str = "library";
 const LOWERING: &str = "lowering";
@@ -39,30 +40,20 @@ pub struct NeuronShim {
     driver: Mutex<Option<Arc<Driver>>>,
     /// What was compiled to find out about flags.
     trials: Mutex<Trials>,
+    /// Chips that were made known.
+    chips: Mutex<Vec<Arc<Soc>>>,
 }
 
 /// A device by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
-    soc: &'static Soc,
+    soc: Arc<Soc>,
     is_simulated: bool,
 }
 
-impl Named {
-    fn read(name: &str) -> std::result::Result<Named, ShimError> {
-        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
-            Some(soc) => (soc, true),
-            None => (name, false),
-        };
-        match Soc::by_name(soc)? {
-            Some(found) if found.name == soc => Ok(Named { soc: found, is_simulated }),
-            _ => Err(unknown(name)),
-        }
-    }
-}
-
 fn unknown(name: &str) -> ShimError {
-    let help = "devices are named by chip: `mt6989` with MediaTek's library, `mt6989.simulated` with a simulator of it";
+    let help = "devices are named by the profile of their chip, which is made known before they are asked for: \
+                `mt6989` with MediaTek's library, `mt6989.simulated` with a simulator of it";
     ShimError::UnknownDevice { name: name.to_owned(), help }
 }
 
@@ -85,9 +76,24 @@ impl NeuronShim {
         Ok(opened)
     }
 
+    /// The chip of that name, if it was made known.
+    fn soc(&self, name: &str) -> Option<Arc<Soc>> {
+        let chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
+        chips.iter().find(|soc| soc.name == name).cloned()
+    }
+
+    /// A device of a chip that was made known.
+    fn named(&self, name: &str) -> std::result::Result<Named, ShimError> {
+        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
+            Some(soc) => (soc, true),
+            None => (name, false),
+        };
+        self.soc(soc).map(|soc| Named { soc, is_simulated }).ok_or_else(|| unknown(name))
+    }
+
     /// The device and the library that plays it: a simulator plays no chip itself, and MediaTek's library no simulated one.
     fn device(&self, name: &str) -> Result<(Named, Arc<Driver>)> {
-        let named = Named::read(name)?;
+        let named = self.named(name)?;
         let driver = self.driver()?;
         match named.is_simulated == driver.library().simulator().is_some() {
             true => Ok((named, driver)),
@@ -105,15 +111,15 @@ impl NeuronShim {
         };
         format!(
             "{}, {}, {} lowering; {place}",
-            soc.title,
+            soc.platform,
             driver.library().describe(),
             self.settings.lowering.name()
         )
     }
 }
 
-fn target<'a>(named: Named, driver: &Driver) -> Target<'a> {
-    Target { soc: named.soc, version: driver.library().version() }
+fn target<'a>(named: &'a Named, driver: &Driver) -> Target<'a> {
+    Target { soc: &named.soc, version: driver.library().version() }
 }
 
 impl Shim for NeuronShim {
@@ -128,6 +134,10 @@ impl Shim for NeuronShim {
         }
     }
 
+    fn facts() -> Vec<Fact> {
+        soc::read_facts()
+    }
+
     fn open(options: &Options<'_>) -> Result<Self> {
         options.only(&[LIBRARY, LOWERING])?;
         let variable = std::env::var(LOWERING_VARIABLE).ok().filter(|value| !value.is_empty());
@@ -137,32 +147,51 @@ impl Shim for NeuronShim {
             (None, None) => Lowering::default(),
         };
         let settings = Settings { library: options.get(LIBRARY).map(PathBuf::from), lowering };
-        Ok(NeuronShim { settings, driver: Mutex::default(), trials: Mutex::default() })
+        Ok(NeuronShim {
+            settings,
+            driver: Mutex::default(),
+            trials: Mutex::default(),
+            chips: Mutex::default(),
+        })
+    }
+
+    fn chip(&self, chip: Chip<'_>) -> Result<()> {
+        let soc = Arc::new(Soc::read(&chip)?);
+        let mut chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
+        chips.retain(|held| held.name != soc.name);
+        chips.push(soc);
+        Ok(())
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        let named = soc.map(Soc::by_name).transpose()?;
-        if let Some(None) = named {
-            // Another vendor's.
-            return Ok(Vec::new());
-        }
+        let chips = match soc.map(|name| self.soc(name)) {
+            // Nobody told of it: another vendor's.
+            Some(None) => return Ok(Vec::new()),
+            Some(Some(soc)) => vec![soc],
+            None => {
+                let mut chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                chips.retain(|soc| soc.is_of_this_machine());
+                chips
+            }
+        };
         // Without a library there is nothing to offer, and why is said.
         let driver = self.driver()?;
-        let own = Soc::of_this_machine();
-        let Some(soc) = named.flatten().or(own) else { return Ok(Vec::new()) };
-        let (name, kind) = match driver.library().simulator() {
-            Some(_) => (format!("{}{SIMULATED}", soc.name), DeviceKind::Simulated),
-            None if own == Some(soc) => (soc.name.to_owned(), DeviceKind::Present),
-            None => (soc.name.to_owned(), DeviceKind::Offline),
+        let device = |soc: Arc<Soc>| {
+            let (name, kind) = match driver.library().simulator() {
+                Some(_) => (format!("{}{SIMULATED}", soc.name), DeviceKind::Simulated),
+                None if soc.is_of_this_machine() => (soc.name.clone(), DeviceKind::Present),
+                None => (soc.name.clone(), DeviceKind::Offline),
+            };
+            Device {
+                name,
+                soc: Some(soc.name.clone()),
+                detail: Some(self.detail(&soc, &driver, kind)),
+                kind,
+                memory_kinds: memory_kinds(),
+                memory_bytes: 0,
+            }
         };
-        Ok(vec![Device {
-            name,
-            soc: Some(soc.name.to_owned()),
-            detail: Some(self.detail(soc, &driver, kind)),
-            kind,
-            memory_kinds: memory_kinds(),
-            memory_bytes: 0,
-        }])
+        Ok(chips.into_iter().map(device).collect())
     }
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
@@ -191,18 +220,18 @@ impl Shim for NeuronShim {
         let (named, driver) = self.device(device)?;
         let version = driver.library().version();
         let version = Version::new(version.major, version.minor, version.patch);
-        Ok(flags::schema(named.soc.name, Some(version)))
+        Ok(flags::schema(&named.soc, Some(version)))
     }
 
     fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
         let (named, driver) = self.device(device)?;
-        Ok(lower::check(entry, &target(named, &driver)))
+        Ok(lower::check(entry, &target(&named, &driver)))
     }
 
     /// Operations and bytes. No public source tells a chip's times, so every node is left out of the time.
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
         let (named, driver) = self.device(device)?;
-        let lowered = lower::lower(entry, &target(named, &driver), self.settings.lowering)?;
+        let lowered = lower::lower(entry, &target(&named, &driver), self.settings.lowering)?;
         let bytes = lowered.graph.constant_bytes().saturating_add(lowered.graph.bound_bytes());
         Ok(Some(Estimate {
             time_microseconds: 0,
@@ -216,14 +245,14 @@ impl Shim for NeuronShim {
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
         let (named, driver) = self.device(device)?;
         let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
-        let target = target(named, &driver);
+        let target = target(&named, &driver);
         compile::compile(&driver, &target, self.settings.lowering, order, &mut trials, output)
     }
 
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
         let (named, driver) = self.device(device)?;
         let head = FORMAT.read_head(head)?;
-        Ok(compatibility::judge(&head, Place { soc: named.soc.name, library: driver.maker() }))
+        Ok(compatibility::judge(&head, Place { soc: &named.soc.platform, library: driver.maker() }))
     }
 
     fn load<'m>(
@@ -234,20 +263,20 @@ impl Shim for NeuronShim {
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         options.only(&[])?;
         let (named, driver) = self.device(device)?;
-        if !named.is_simulated && Soc::of_this_machine() != Some(named.soc) {
-            let device = named.soc.name.to_owned();
+        if !named.is_simulated && !named.soc.is_of_this_machine() {
+            let device = named.soc.name.clone();
             let help = format!(
                 "carry the artefact to a phone with {device}, or open a simulator of the library and use `{device}{SIMULATED}`"
             );
             return Err(ShimError::CompilesOnly { device, help }.into());
         }
         // This may be another process than the one that compiled.
-        driver.library().play(named.soc.name);
-        Ok(Box::new(Shard::load(&driver, named.soc.name, artefact.bytes())?))
+        driver.library().play(&named.soc.platform);
+        Ok(Box::new(Shard::load(&driver, &named.soc.platform, artefact.bytes())?))
     }
 
     fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
-        Named::read(device)?;
+        self.named(device)?;
         memory::allocate(length, alignment)
     }
 

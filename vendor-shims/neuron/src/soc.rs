@@ -1,16 +1,43 @@
-//! The chips this shim knows by name, and how a phone says which one it is.
+//! A chip as its profile describes it, as far as this shim reads the profile, and whether it is
+//! this phone's.
 
+use shardwright_shim_abi::{Chip, Fact, FlagKind};
 use shardwright_shim_npu::ShimError;
 
+/// The facts that are read, by their names in a profile.
+pub mod facts {
+    /// The chip as the vendor's tools name it.
+    pub const PLATFORM: &str = "platform";
+    /// Whether weights of 4 bits with a scale per channel may be sent.
+    pub const FOUR_BITS_PER_CHANNEL: &str = "four-bits-per-channel";
+    /// Cores of the processor.
+    pub const CORES: &str = "mdla-cores";
+    /// Fast memory of the processor.
+    pub const L1_KILOBYTES: &str = "l1-kilobytes";
+    /// System properties by which a phone tells its chip.
+    pub const SYSTEM_PROPERTIES: &str = "system-properties";
+}
+
+const REFUSED: &str = "refused";
+const BY_VERSION: &str = "by-version";
+
 /// A chip.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Soc {
-    /// As the vendor's tools want it: lower case.
-    pub name: &'static str,
-    /// What it is sold as.
-    pub title: &'static str,
+    /// Name of its profile.
+    pub name: String,
+    /// As the vendor's tools want it: lower case, `mt6989`.
+    pub platform: String,
+    /// Other names it goes by.
+    aliases: Vec<String>,
     /// What weights of 4 bits per channel meet here.
     pub four_bits_per_channel: FourBits,
+    /// Cores, where they are known.
+    pub cores: Option<i64>,
+    /// KiB of fast memory, where they are known.
+    pub l1_kilobytes: Option<i64>,
+    /// Ways a phone tells its chip, the most telling first.
+    properties: Vec<String>,
 }
 
 /// Whether weights of 4 bits with a scale per channel may be sent.
@@ -18,86 +45,117 @@ pub struct Soc {
 pub enum FourBits {
     /// From the adapter version on that has a type for them.
     ByVersion,
-    /// Refused at any size whatever the adapter: reported of this chip.
+    /// Refused at any size whatever the adapter.
     Refused,
 }
 
-macro_rules! socs {
-    ($($name:literal $title:literal $four:ident;)*) => {
-        /// Every chip.
-        pub const SOCS: &[Soc] =
-            &[$(Soc { name: $name, title: $title, four_bits_per_channel: FourBits::$four }),*];
+/// The facts this shim reads.
+pub fn read_facts() -> Vec<Fact> {
+    let fact = |name: &str, kind, required, description: &str| Fact {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        kind,
+        required,
     };
+    let number = |maximum| FlagKind::Integer { minimum: 1, maximum };
+    let words = [REFUSED, BY_VERSION].map(str::to_owned).to_vec();
+    vec![
+        fact(
+            facts::PLATFORM,
+            FlagKind::Text,
+            true,
+            "the chip as the vendor's tools name it, `mt6989`: what the compiler is told",
+        ),
+        fact(
+            facts::FOUR_BITS_PER_CHANNEL,
+            FlagKind::Choice(words),
+            false,
+            "whether the chip refuses 4-bit weights with a scale per channel whatever the adapter; \
+             by-version without it",
+        ),
+        fact(facts::CORES, number(64), false, "cores of the processor, the most that `num-mdla` may say"),
+        fact(
+            facts::L1_KILOBYTES,
+            number(64 << 10),
+            false,
+            "fast memory of the processor, the most that `l1-size-kb` may say",
+        ),
+        fact(
+            facts::SYSTEM_PROPERTIES,
+            FlagKind::Text,
+            false,
+            "system properties by which a phone tells its chip, the most telling first, commas between",
+        ),
+    ]
 }
 
-// Names are those Google's compiler plugin takes.
-socs! {
-    "mt6853" "Dimensity 720" ByVersion;
-    "mt6877" "Dimensity 900 family" ByVersion;
-    "mt6878" "Dimensity 7300" ByVersion;
-    "mt6879" "Dimensity 930 family" ByVersion;
-    "mt6886" "Dimensity 7200" ByVersion;
-    "mt6893" "Dimensity 1200" ByVersion;
-    "mt6895" "Dimensity 8100" ByVersion;
-    "mt6897" "Dimensity 8300" ByVersion;
-    "mt6983" "Dimensity 9000" ByVersion;
-    "mt6985" "Dimensity 9200" ByVersion;
-    "mt6989" "Dimensity 9300" Refused;
-    "mt6991" "Dimensity 9400" ByVersion;
-    "mt6993" "Dimensity 9500" ByVersion;
-    "mt8171" "Kompanio 838 family" ByVersion;
-    "mt8188" "Genio 700" ByVersion;
-    "mt8189" "Genio 720 family" ByVersion;
+/// `MT6989W/CZA` is an `mt6989`; none for what is named otherwise.
+fn platform(name: &str) -> Option<String> {
+    let lower = name.trim().to_ascii_lowercase();
+    let digits = lower.strip_prefix("mt")?.bytes().take(4).take_while(u8::is_ascii_digit).count();
+    (digits == 4).then(|| lower[..6].to_owned())
 }
-
-/// Other names phones give themselves.
-const ALIASES: &[(&str, &str)] = &[("mt8792", "mt6897")];
-
-/// Ways a phone tells its chip, the most telling first; any of them may be missing or hold an alias.
-pub const PROPERTIES: [&str; 5] = [
-    "ro.board.platform",
-    "ro.vendor.mediatek.platform",
-    "ro.soc.model",
-    "ro.hardware",
-    "ro.hardware.chipname",
-];
 
 impl Soc {
-    /// The chip of a name; none for another vendor's.
+    /// The chip of a profile.
     ///
     /// # Errors
-    /// [`ShimError::UnsupportedSoc`] for a name of this vendor that is not known.
-    pub fn by_name(name: &str) -> Result<Option<&'static Soc>, ShimError> {
-        let lower = name.to_ascii_lowercase();
-        let Some(digits) =
-            lower.strip_prefix("mt").map(|rest| rest.bytes().take_while(u8::is_ascii_digit).take(4).count())
-        else {
-            return Ok(None);
+    /// [`ShimError::WrongFact`] for a platform that is none, and for numbers that are none.
+    pub fn read(chip: &Chip<'_>) -> Result<Soc, ShimError> {
+        let wrong = |fact: &'static str, reason: String| ShimError::WrongFact {
+            chip: chip.name.to_owned(),
+            fact,
+            reason,
         };
-        if digits < 4 {
-            return Ok(None);
+        let number = |name: &'static str| -> Result<Option<i64>, ShimError> {
+            let value = chip.facts.get(name).map(|value| value.parse());
+            value.transpose().map_err(|_| wrong(name, "it is not a number".to_owned()))
+        };
+        let said = chip.facts.get(facts::PLATFORM).unwrap_or_default();
+        if platform(said).as_deref() != Some(said) {
+            let reason =
+                format!("`{said}` is not as the vendor's tools name chips: `mt6989`, without a suffix");
+            return Err(wrong(facts::PLATFORM, reason));
         }
-        // `MT6989W/CZA` is an MT6989.
-        let wanted = &lower[..6];
-        let wanted = ALIASES.iter().find(|(alias, _)| *alias == wanted).map_or(wanted, |(_, name)| name);
-        match SOCS.iter().find(|soc| soc.name == wanted) {
-            Some(soc) => Ok(Some(soc)),
-            None => Err(ShimError::UnsupportedSoc {
-                soc: name.to_owned(),
-                reason: "nothing is known of it".to_owned(),
-                help: "chips are named as MediaTek prints them, `mt6989`; aliases and suffixes are understood",
-            }),
-        }
+        let properties = chip.facts.get(facts::SYSTEM_PROPERTIES).unwrap_or_default().split(',');
+        Ok(Soc {
+            name: chip.name.to_owned(),
+            platform: said.to_owned(),
+            aliases: chip.aliases.iter().map(|alias| (*alias).to_owned()).collect(),
+            four_bits_per_channel: match chip.facts.get(facts::FOUR_BITS_PER_CHANNEL) {
+                Some(REFUSED) => FourBits::Refused,
+                None | Some(BY_VERSION) => FourBits::ByVersion,
+                Some(other) => {
+                    let reason = format!("`{other}` is neither {REFUSED} nor {BY_VERSION}");
+                    return Err(wrong(facts::FOUR_BITS_PER_CHANNEL, reason));
+                }
+            },
+            cores: number(facts::CORES)?,
+            l1_kilobytes: number(facts::L1_KILOBYTES)?,
+            properties: properties
+                .map(|name| name.trim().to_owned())
+                .filter(|name| !name.is_empty())
+                .collect(),
+        })
     }
 
-    /// The chip of a phone by its system properties; none where they tell nothing that is known.
-    pub fn of_properties(property: impl Fn(&str) -> Option<String>) -> Option<&'static Soc> {
-        PROPERTIES.iter().find_map(|name| Soc::by_name(property(name)?.trim()).ok().flatten())
+    /// Whether a phone with such properties has it; any of them may be missing or hold an alias.
+    pub fn is_of(&self, property: impl Fn(&str) -> Option<String>) -> bool {
+        let names = |value: &str| {
+            let value = value.trim();
+            platform(value).is_some_and(|found| {
+                found == self.platform
+                    || self.aliases.iter().any(|alias| platform(alias).as_ref() == Some(&found))
+            })
+        };
+        // The first that tells a chip of this vendor decides.
+        let telling = self.properties.iter().filter_map(|name| property(name));
+        telling.into_iter().find(|value| platform(value).is_some()).is_some_and(|value| names(&value))
     }
 
-    /// The chip of this phone; none elsewhere. **Untried**: no phone was at hand.
-    pub fn of_this_machine() -> Option<&'static Soc> {
-        Soc::of_properties(system_property)
+    /// Whether it is the chip of this phone. **Untried**: no phone was at hand.
+    pub fn is_of_this_machine(&self) -> bool {
+        self.is_of(system_property)
     }
 }
 
@@ -117,33 +175,92 @@ fn system_property(_name: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
+    /// A chip of these facts.
+    fn soc(facts: &[(&str, &str)]) -> Result<Soc, ShimError> {
+        let facts = facts.iter().copied().collect();
+        Soc::read(&Chip { name: "chip", aliases: vec!["Dimensity 8300", "MT8792"], facts })
+    }
+
+    /// What a profile that is shipped says, as far as it is read.
+    pub(crate) fn of_profile(name: &str) -> Soc {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
+        let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
+        let profile: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let texts = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+        let aliases: Vec<String> =
+            profile["aliases"].as_array().expect("aliases").iter().map(texts).collect();
+        let facts = profile["facts"].as_array().expect("facts").iter();
+        let facts: Vec<(String, String)> =
+            facts.map(|fact| (texts(&fact["name"]), texts(&fact["value"]))).collect();
+        let read = read_facts();
+        let is_read = |name: &str| read.iter().any(|fact| fact.name == name);
+        let chip = Chip {
+            name,
+            aliases: aliases.iter().map(String::as_str).collect(),
+            facts: facts
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .filter(|(name, _)| is_read(name))
+                .collect(),
+        };
+        Soc::read(&chip).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     #[test]
-    fn names_are_found_in_any_case_with_their_suffixes() {
-        let name = |text: &str| Soc::by_name(text).map(|soc| soc.map(|soc| soc.name));
-        assert_eq!(name("mt6989"), Ok(Some("mt6989")));
-        assert_eq!(name("MT6989W/CZA"), Ok(Some("mt6989")));
-        assert_eq!(name("MT8792"), Ok(Some("mt6897")));
-        assert_eq!(name("sm8850"), Ok(None));
-        assert_eq!(name("mt"), Ok(None));
-        assert_eq!(name("mtk-é989"), Ok(None));
-        assert!(matches!(name("mt6000"), Err(ShimError::UnsupportedSoc { .. })));
+    fn what_a_profile_says_is_what_is_compiled() {
+        for (name, cores, memory) in
+            [("mt6897", Some(2), Some(3072)), ("mt6989", Some(4), Some(7168)), ("mt6985", None, None)]
+        {
+            let soc = of_profile(name);
+            assert_eq!((soc.platform.as_str(), soc.cores, soc.l1_kilobytes), (name, cores, memory));
+            let refused = soc.four_bits_per_channel == FourBits::Refused;
+            assert_eq!(refused, name == "mt6989", "{name}");
+            assert!(soc.is_of(|property| (property == "ro.board.platform").then(|| name.to_owned())));
+        }
+    }
+
+    #[test]
+    fn facts_that_are_none_are_refused_by_name() {
+        for (facts, fact, says) in [
+            (&[][..], facts::PLATFORM, "``"),
+            (&[("platform", "MT6989")], facts::PLATFORM, "`MT6989`"),
+            (&[("platform", "mt6989w")], facts::PLATFORM, "without a suffix"),
+            (&[("platform", "sm8850")], facts::PLATFORM, "`sm8850`"),
+            (&[("platform", "mt69\u{e9}9")], facts::PLATFORM, "`mt6989`"),
+            (&[("platform", "mt6989"), ("mdla-cores", "four")], facts::CORES, "number"),
+            (
+                &[("platform", "mt6989"), ("four-bits-per-channel", "sometimes")],
+                facts::FOUR_BITS_PER_CHANNEL,
+                "`sometimes`",
+            ),
+        ] {
+            match soc(facts) {
+                Err(ShimError::WrongFact { fact: told, reason, .. }) => {
+                    assert_eq!(told, fact);
+                    assert!(reason.contains(says), "{reason}");
+                }
+                other => panic!("{facts:?}: {other:?}"),
+            }
+        }
     }
 
     #[test]
     fn a_phone_is_known_by_whichever_property_it_has() {
+        let properties = "ro.board.platform, ro.soc.model,ro.hardware";
+        let known = soc(&[("platform", "mt6897"), ("system-properties", properties)]).expect("a chip");
         let of = |pairs: &[(&str, &str)]| {
-            Soc::of_properties(|name| {
+            known.is_of(|name| {
                 pairs.iter().find(|(held, _)| *held == name).map(|(_, value)| (*value).to_owned())
             })
-            .map(|soc| soc.name)
         };
-        assert_eq!(of(&[("ro.soc.model", "MT8792"), ("ro.board.platform", "mt6897")]), Some("mt6897"));
-        assert_eq!(of(&[("ro.vendor.mediatek.platform", "MT6993 ")]), Some("mt6993"));
-        assert_eq!(of(&[("ro.board.platform", ""), ("ro.hardware", "mt6989")]), Some("mt6989"));
-        assert_eq!(of(&[("ro.board.platform", "mt6000"), ("ro.hardware", "qcom")]), None);
-        assert_eq!(of(&[]), None);
+        assert!(of(&[("ro.soc.model", "MT8792"), ("ro.board.platform", "mt6897")]));
+        assert!(of(&[("ro.soc.model", "MT8792/CZA ")]));
+        assert!(of(&[("ro.board.platform", ""), ("ro.hardware", "mt6897")]));
+        assert!(!of(&[("ro.board.platform", "mt6989"), ("ro.hardware", "mt6897")]));
+        assert!(!of(&[("ro.board.platform", "qcom"), ("ro.other", "mt6897")]));
+        assert!(!of(&[]) && !known.is_of_this_machine());
     }
 }

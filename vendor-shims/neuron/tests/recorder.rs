@@ -69,7 +69,9 @@ impl Memory for Aligned {
 
 fn host() -> Host {
     let library = recorder().display().to_string();
-    Host::open(shim_entry(), DEVICE, &[("library", library.as_str())]).expect("an instance")
+    let host = Host::open(shim_entry(), DEVICE, &[("library", library.as_str())]).expect("an instance");
+    host.chip("mt6989", &[], &[("platform", "mt6989")]).expect("a chip");
+    host
 }
 
 /// Compiles, loads, runs each entry twice, and lets go of it.

@@ -5,15 +5,25 @@ use shardwright_shim_abi::{Error, ErrorClass};
 /// Why the shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner can act on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShimError {
-    /// A chip that no code can be made for.
-    #[error("chip `{soc}` is not supported: {reason}")]
-    UnsupportedSoc {
-        /// Name or number.
-        soc: String,
-        /// Why not.
+    /// A fact of a chip's profile that is not so.
+    #[error("chip `{chip}`: {reason}")]
+    WrongFact {
+        /// Name of the profile.
+        chip: String,
+        /// The fact, as the profile names it.
+        fact: &'static str,
+        /// Why it cannot be as it is.
         reason: String,
-        /// How chips of the vendor are named.
-        help: &'static str,
+    },
+    /// A chip that may well be as its profile says, and that no code is made for.
+    #[error("chip `{chip}`: {reason}")]
+    Unprepared {
+        /// Name of the profile.
+        chip: String,
+        /// The fact that is the reason, as the profile names it.
+        fact: &'static str,
+        /// Why no code is made for it.
+        reason: String,
     },
     /// A device this shim does not have.
     #[error("no device `{name}`")]
@@ -105,7 +115,8 @@ impl ShimError {
     /// Class of the contract.
     pub fn class(&self) -> ErrorClass {
         match self {
-            ShimError::UnsupportedSoc { .. }
+            ShimError::WrongFact { .. }
+            | ShimError::Unprepared { .. }
             | ShimError::UnknownDevice { .. }
             | ShimError::CompilesOnly { .. }
             | ShimError::InvalidValue { .. }
@@ -122,9 +133,7 @@ impl ShimError {
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<String> {
         Some(match self {
-            ShimError::UnsupportedSoc { help, .. }
-            | ShimError::UnknownDevice { help, .. }
-            | ShimError::WrongCode { help, .. } => (*help).to_owned(),
+            ShimError::UnknownDevice { help, .. } | ShimError::WrongCode { help, .. } => (*help).to_owned(),
             ShimError::CompilesOnly { help, .. } | ShimError::IncompatibleArtefact { help, .. } => {
                 help.clone()
             }
@@ -133,7 +142,9 @@ impl ShimError {
             }
             ShimError::CorruptArtefact { .. } => "compile the work order again".to_owned(),
             ShimError::UnsupportedMemory { .. } => "bind memory of the process instead".to_owned(),
-            ShimError::InvalidValue { .. }
+            ShimError::WrongFact { .. }
+            | ShimError::Unprepared { .. }
+            | ShimError::InvalidValue { .. }
             | ShimError::InvalidGraph { .. }
             | ShimError::InvalidRun { .. } => {
                 return None;
@@ -146,7 +157,12 @@ impl From<ShimError> for Error {
     fn from(error: ShimError) -> Error {
         let mut out = Error::new(error.class(), error.to_string());
         match &error {
-            ShimError::UnsupportedSoc { soc, .. } => out = out.detail("soc", soc),
+            ShimError::WrongFact { chip, fact, .. } => {
+                out = out.detail("chip", chip).detail("fact", fact);
+            }
+            ShimError::Unprepared { chip, fact, .. } => {
+                out = out.detail("chip", chip).detail("fact", fact).detail("unsupported", true);
+            }
             ShimError::UnknownDevice { name, .. } => out = out.detail("device", name),
             ShimError::CompilesOnly { device, .. } => out = out.detail("device", device),
             ShimError::InvalidValue { name, .. } => out = out.detail("option", name),
@@ -176,9 +192,14 @@ mod tests {
         let invalid = ErrorClass::InvalidArgument;
         let cases = [
             (
-                ShimError::UnsupportedSoc { soc: text(), reason: text(), help: "x" },
+                ShimError::WrongFact { chip: text(), fact: "x", reason: text() },
                 invalid,
-                &["soc", "help"][..],
+                &["chip", "fact"][..],
+            ),
+            (
+                ShimError::Unprepared { chip: text(), fact: "x", reason: text() },
+                invalid,
+                &["chip", "fact", "unsupported"],
             ),
             (ShimError::UnknownDevice { name: text(), help: "x" }, invalid, &["device", "help"]),
             (ShimError::CompilesOnly { device: text(), help: text() }, invalid, &["device", "help"]),

@@ -11,7 +11,9 @@
 //!
 //! `states` compares the two places where new keys and values can be written: by the runtime, after the run, or in the graph by ScatterNd.
 
-// Both hold more than this program uses: they belong to the tests.
+// They hold more than this program uses: they belong to the tests.
+#[path = "../tests/chips/mod.rs"]
+mod chips;
 #[path = "../tests/lowering/layers.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod layers;
@@ -30,13 +32,15 @@ use shardwright_shim_qnn::graph::{
 use shardwright_shim_qnn::library::{LibraryChoice, VARIABLE};
 use shardwright_shim_qnn::lower::{Variants, lower};
 use shardwright_shim_qnn::session::GraphOptions;
-use shardwright_shim_qnn::soc::{STAND_IN, Soc};
+use shardwright_shim_qnn::soc::SocId;
 use shardwright_shim_qnn::{Driver, Settings};
 
 use layers::Layer;
 
 /// Modes of finalize besides that of the rules; none is the library's own choice. Mode 2 made the same code as that, mode 1 was never the best.
 const MODES: [Option<u32>; 1] = [None];
+/// The chip whose cycles are compared.
+const STAND_IN: SocId = SocId(72);
 /// Variants that are tried in those.
 const FINALISTS: usize = 2;
 /// What the peer is given, too.
@@ -135,7 +139,7 @@ fn words(variants: &Variants, mode: Option<u32>) -> String {
 fn measured(driver: &Driver, layer: &Layer, label: &str) -> Option<(Trial, Trial, usize)> {
     let tables = layer.tables(true);
     let entry = tables.view();
-    let soc = Soc::by_id(STAND_IN).ok()?;
+    let soc = &chips::soc("soc-72");
     let trial = |variants: Variants, mode: Option<u32>| -> Option<Trial> {
         let shown = words(&variants, mode);
         let lowered =
@@ -180,7 +184,7 @@ fn measured(driver: &Driver, layer: &Layer, label: &str) -> Option<(Trial, Trial
 
 /// New keys and values as outputs beside the state, and written into it: cycles of both.
 fn states(driver: &Driver) -> ExitCode {
-    let Ok(soc) = Soc::by_id(STAND_IN) else { return ExitCode::FAILURE };
+    let soc = &chips::soc("soc-72");
     let options = GraphOptions {
         vtcm_megabytes: Some(VTCM_MEGABYTES),
         finalize_mode: soc.finalize_mode(),

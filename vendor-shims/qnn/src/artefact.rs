@@ -19,7 +19,7 @@ use crate::soc::SocId;
 pub const FORMAT: Format = Format {
     magic: b"SWQNNART",
     head: "shardwright-qnn-artefact\n",
-    number: 2,
+    number: 3,
     shim: "qnn",
     payload: "a binary",
     foreign_help: "`inspect` says what a foreign context binary holds; only artefacts compiled by this shim name its ports",
@@ -31,11 +31,15 @@ pub const FORMAT: Format = Format {
 pub struct Head {
     /// Number of the writer's [`FORMAT`].
     pub format: u32,
-    /// The chip it was compiled for.
+    /// The chip the binary says it is for.
     pub soc: SocId,
-    /// Its name.
+    /// The number the profile gave, where it gave one; another than `soc` where the library did not
+    /// know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<SocId>,
+    /// Name of the profile it was compiled for.
     pub soc_name: String,
-    /// Its architecture.
+    /// The architecture the binary says it is for.
     pub arch: u32,
     /// Fast memory its graphs use, megabytes.
     pub vtcm_megabytes: u32,
@@ -223,6 +227,7 @@ pub(crate) mod tests {
             head: Head {
                 format: FORMAT.number,
                 soc: SocId(87),
+                asked: Some(SocId(87)),
                 soc_name: "sm8850".to_owned(),
                 arch: 81,
                 vtcm_megabytes: 8,
@@ -314,7 +319,7 @@ pub(crate) mod tests {
         assert!(matches!(Artefact::read(&bytes[..40]), Err(ShimError::CorruptArtefact { offset: 40, .. })));
         assert_eq!(FORMAT.read_head::<Head>(b"shardwright-cpu-artefact").expect("told"), ReadHead::Foreign);
         let head = String::from_utf8(FORMAT.head_bytes(&sample(&[1]).head).expect("small")).expect("text");
-        let newer = head.replace("\"format\":2", "\"format\":9");
+        let newer = head.replace("\"format\":3", "\"format\":9");
         assert_eq!(FORMAT.read_head::<Head>(newer.as_bytes()).expect("told"), ReadHead::OtherFormat(9));
         assert!(FORMAT.read_head::<Head>(&head.as_bytes()[..head.len() - 1]).is_err());
     }

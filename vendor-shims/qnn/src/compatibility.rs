@@ -46,10 +46,12 @@ fn judge_known(head: &Head, place: Place<'_>) -> Compatibility {
             head.made_by.core[0], library.core[0]
         ));
     }
-    if head.soc != soc.id {
+    if head.asked != soc.id {
         return Compatibility::Recompile(format!(
-            "made for {} (id {}), this is {} (id {}) of the same architecture",
-            head.soc_name, head.soc, soc.name, soc.id
+            "made for {} (id {}), this is {} of the same architecture",
+            head.soc_name,
+            head.soc,
+            soc.described()
         ));
     }
     if head.entries > 1 && !head.is_shared && !is_simulated {
@@ -83,7 +85,7 @@ fn compare_builds(left: &str, right: &str) -> Ordering {
 mod tests {
     use super::*;
     use crate::artefact::tests::sample;
-    use crate::soc::SocId;
+    use crate::soc::tests::{of_profile, soc};
 
     #[test]
     fn builds_are_compared_by_number() {
@@ -96,7 +98,7 @@ mod tests {
     #[test]
     fn four_answers_from_the_head_alone() {
         let here = sample(&[1]).head;
-        let phone = Soc::by_name("sm8850").expect("known").expect("listed");
+        let phone = &of_profile("sm8850");
         let answer = |change: fn(&mut Head), place: Place<'_>| {
             let mut head = here.clone();
             change(&mut head);
@@ -104,8 +106,8 @@ mod tests {
         };
         let device = Place { soc: phone, is_simulated: false, library: Some(&here.made_by) };
         let simulator = Place { is_simulated: true, ..device };
-        let other = Soc::by_id(SocId(69)).expect("listed");
-        let sibling = Soc::by_id(SocId(92)).expect("listed");
+        let other = &of_profile("sm8750");
+        let sibling = &soc("sm8850l", &[("hexagon-arch", "v81"), ("soc-id", "92")]).expect("a chip");
         assert_eq!(answer(|_| (), device), Compatibility::Optimal);
         assert_eq!(answer(|_| (), simulator), Compatibility::Optimal);
         let many: fn(&mut Head) = |head| head.entries = 3;

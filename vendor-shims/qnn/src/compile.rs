@@ -13,12 +13,13 @@ use crate::flags::{self, Asked, Flags, Reach};
 use crate::graph::{QnnGraph, TensorKind};
 use crate::lower::{self, Lowered, MOST_REPEATED_BYTES};
 use crate::probe::{self, FlagVerdict};
+use crate::recognise::{Made, recognise};
 use crate::rules;
 use crate::search::{self, Choice};
 use crate::session::{
     BinaryDescription, Context, ContextBinary, ContextOptions, GraphDescription, GraphOptions,
 };
-use crate::soc::Soc;
+use crate::soc::{CodeFor, Soc, SocId, facts};
 
 /// Written at once, between two looks at cancellation.
 const CHUNK: usize = 8 << 20;
@@ -86,14 +87,18 @@ pub fn compile(
         }
     }
     let is_shared = count > 1 && !target.is_simulated;
-    let binary = finalize(driver, target, &entries, is_shared, output)?;
-    let description = described(&binary, target.soc)?;
+    let known = recognise(driver, target.soc)?;
+    let binary = finalize(driver, known.code, &entries, is_shared, output)?;
+    let (description, made) = described(&binary, target.soc, known.code)?;
+    output.made_for(facts::SOC_ID, &made.soc.to_string());
+    output.made_for(facts::ARCHITECTURE, &format!("v{}", made.arch));
     let descriptor = Descriptor {
         head: Head {
             format: FORMAT.number,
-            soc: target.soc.id,
-            soc_name: target.soc.name.to_owned(),
-            arch: target.soc.arch,
+            soc: made.soc,
+            asked: target.soc.id,
+            soc_name: target.soc.name.clone(),
+            arch: made.arch,
             vtcm_megabytes: entries
                 .iter()
                 .filter_map(|entry| entry.options.vtcm_megabytes)
@@ -125,12 +130,12 @@ pub fn compile(
 /// Composes and finalizes every entry in one context, and serialises it. The context is gone afterwards: it holds all weights again.
 fn finalize(
     driver: &Driver,
-    target: Target<'_>,
+    code: CodeFor,
     entries: &[Compiling<'_>],
     weight_sharing: bool,
     output: &mut CompileOutput<'_>,
 ) -> Result<ContextBinary> {
-    let mut context = Context::new(driver.device(Some(target.soc.id))?, ContextOptions { weight_sharing })?;
+    let mut context = Context::new(driver.device(code)?, ContextOptions { weight_sharing })?;
     let steps = 2 * entries.len() as u32;
     for (index, compiling) in entries.iter().enumerate() {
         let Compiling { entry, lowered, options, .. } = compiling;
@@ -159,18 +164,30 @@ fn place(error: QnnError, entry: EntryView<'_>, graph: &QnnGraph<'_>) -> Error {
     at_node(error, entry, origin)
 }
 
-/// What the binary says of itself, when that is what was asked for.
-fn described<'b>(binary: &'b ContextBinary, soc: &Soc) -> Result<&'b BinaryDescription> {
-    let asked = format!("{} (id {}, v{})", soc.name, soc.id, soc.arch);
+/// What the binary says of itself, and what it was made for: the architecture of the profile, and
+/// its chip where the library was asked for one by number.
+fn described<'b>(
+    binary: &'b ContextBinary,
+    soc: &Soc,
+    code: CodeFor,
+) -> Result<(&'b BinaryDescription, Made)> {
     let Some(description) = &binary.description else {
-        return Err(wrong_code(asked, "nothing that can be read".to_owned()).into());
+        return Err(wrong_code(soc.described(), "nothing that can be read".to_owned()).into());
     };
-    if description.soc_model != soc.id.0 || description.arch != Some(soc.arch) {
-        let arch = description.arch.map_or("unknown".to_owned(), |arch| format!("v{arch}"));
-        let made = format!("code for id {}, {arch}", description.soc_model);
-        return Err(wrong_code(asked, made).into());
+    let is_chip = match code {
+        CodeFor::Chip(id) => description.soc_model == id.0,
+        CodeFor::Own | CodeFor::Architecture(_) => true,
+    };
+    match description.arch {
+        Some(arch) if is_chip && arch == soc.arch => {
+            Ok((description, Made { soc: SocId(description.soc_model), arch }))
+        }
+        found => {
+            let arch = found.map_or("unknown".to_owned(), |arch| format!("v{arch}"));
+            let made = format!("code for id {}, {arch}", description.soc_model);
+            Err(wrong_code(soc.described(), made).into())
+        }
     }
-    Ok(description)
 }
 
 fn wrong_code(asked: String, made: String) -> ShimError {

@@ -12,8 +12,9 @@ use crate::failure::Result;
 use crate::library::{Library, LibraryChoice};
 use crate::log::{self, Level};
 use crate::probe::Trial;
+use crate::recognise::Made;
 use crate::session::{Backend, Device};
-use crate::soc::SocId;
+use crate::soc::CodeFor;
 
 /// Options that decide how the library is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +30,9 @@ pub struct Settings {
 pub struct Driver {
     backend: Arc<Backend>,
     versions: Versions,
-    devices: Mutex<HashMap<Option<SocId>, Arc<Device>>>,
+    devices: Mutex<HashMap<CodeFor, Arc<Device>>>,
+    /// What the library made code for, by what it was asked for.
+    pub(crate) made: Mutex<HashMap<CodeFor, Made>>,
     /// What was compiled only to see what comes out, by everything that goes in.
     pub(crate) trials: Mutex<HashMap<String, Trial>>,
     /// What was estimated, by everything that goes in.
@@ -69,6 +72,7 @@ impl Driver {
             backend,
             versions,
             devices: Mutex::default(),
+            made: Mutex::default(),
             trials: Mutex::default(),
             costs: Mutex::default(),
         }))
@@ -84,23 +88,23 @@ impl Driver {
         &self.versions
     }
 
-    /// The device of a chip, or of the phone this is.
+    /// The device that code is made for.
     ///
     /// # Errors
     ///
     /// What the library answers.
-    pub fn device(&self, soc: Option<SocId>) -> Result<Arc<Device>> {
+    pub fn device(&self, code: CodeFor) -> Result<Arc<Device>> {
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = devices.get(&soc) {
+        if let Some(device) = devices.get(&code) {
             return Ok(device.clone());
         }
-        let device = Device::new(self.backend.clone(), soc)?;
-        devices.insert(soc, device.clone());
+        let device = Device::new(self.backend.clone(), code)?;
+        devices.insert(code, device.clone());
         Ok(device)
     }
 
     /// Lets go of a device; the next use makes it anew.
-    pub fn forget(&self, soc: Option<SocId>) {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner).remove(&soc);
+    pub fn forget(&self, code: CodeFor) {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner).remove(&code);
     }
 }

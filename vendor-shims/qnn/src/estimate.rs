@@ -17,10 +17,11 @@ use crate::failure::{QnnError, Result};
 use crate::graph::{DataType, QnnEncoding, QnnGraph, QnnNode, TensorIndex, TensorKind};
 use crate::log;
 use crate::lower::{self, LowerError, Rotary, Variants};
+use crate::recognise::recognise;
 use crate::rules;
 use crate::session::child::{Bounds, Ended, in_child};
 use crate::session::{Context, ContextOptions, Device, GraphOptions, Preparation, Profile};
-use crate::soc::{Soc, SocId};
+use crate::soc::{CodeFor, Soc, SocId};
 
 /// What a graph costs on a chip the library has costs of.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -145,7 +146,7 @@ pub fn cost(
     if let Some(known) = driver.costs.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return Ok(known.clone());
     }
-    let cost = measure(driver.device(Some(soc))?, graph, options)?;
+    let cost = measure(driver.device(CodeFor::Chip(soc))?, graph, options)?;
     driver.costs.lock().unwrap_or_else(PoisonError::into_inner).insert(key, cost.clone());
     Ok(cost)
 }
@@ -193,7 +194,7 @@ pub fn costs_within<E>(
         return Ok(Ok(Within::Costs(known)));
     }
     // Made here, so that the child needs no lock of the driver.
-    let device = driver.device(Some(soc))?;
+    let device = driver.device(CodeFor::Chip(soc))?;
     let work = || {
         // What the library logs there is not for the host, whose ends of pipes the child has, too.
         log::forward(None);
@@ -280,7 +281,8 @@ fn shape_of_encoding(encoding: &QnnEncoding) -> String {
     }
 }
 
-/// Time of one run of an entry with all rows.
+/// Time of one run of an entry with all rows; none where the profile names no chip whose cycles
+/// stand for it.
 ///
 /// # Errors
 ///
@@ -292,9 +294,9 @@ pub fn estimate(
     options: &GraphOptions,
 ) -> std::result::Result<Option<Estimate>, EstimateError> {
     let variants = spelled_out(rules::of(entry, options));
-    let (stand_in, is_same_architecture) = soc.stand_in();
-    let target = Soc::by_id(stand_in).unwrap_or(soc);
-    let lowered = lower::lower(entry, target, &variants)?;
+    let Some(stand_in) = soc.stand_in else { return Ok(None) };
+    let is_alike = recognise(driver, soc)?.stand_in_is_alike == Some(true);
+    let lowered = lower::lower(entry, soc, &variants)?;
     let Some(cost) = cost(driver, stand_in, &lowered.graph, options)? else { return Ok(None) };
     let mut uncosted: Vec<u64> =
         cost.uncosted.iter().filter_map(|name| origin(&lowered.graph, name)).collect();
@@ -302,7 +304,7 @@ pub fn estimate(
     uncosted.dedup();
     Ok(Some(Estimate {
         time_microseconds: cost.microseconds,
-        provenance: if is_same_architecture { Provenance::Simulated } else { Provenance::Modelled },
+        provenance: if is_alike { Provenance::Simulated } else { Provenance::Modelled },
         bytes_moved: cost.bytes_moved,
         uncosted,
         operations: 0,

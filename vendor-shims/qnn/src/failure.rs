@@ -133,6 +133,26 @@ pub enum QnnError {
         /// Its architecture.
         arch: Option<u32>,
     },
+    /// A profile says of a chip what the library does not make code for.
+    #[error("chip `{chip}`: {reason}")]
+    WrongFact {
+        /// Name of the profile.
+        chip: String,
+        /// The fact, as the profile names it.
+        fact: &'static str,
+        /// Why it cannot be as it is.
+        reason: String,
+    },
+    /// The library makes no code for a chip, whatever its profile says.
+    #[error("chip `{chip}`: {reason}")]
+    Unprepared {
+        /// Name of the profile.
+        chip: String,
+        /// The fact that is the reason, as the profile names it.
+        fact: &'static str,
+        /// What the library answered.
+        reason: String,
+    },
     /// The library answers that it has no such thing, on this platform.
     #[error("the library does not offer {what} on this platform: {reason}")]
     NotOffered {
@@ -314,6 +334,8 @@ impl QnnError {
             QnnError::NotLoadable { .. }
             | QnnError::NotAQnnLibrary { .. }
             | QnnError::NoHtpProvider { .. }
+            | QnnError::WrongFact { .. }
+            | QnnError::Unprepared { .. }
             | QnnError::VersionOutOfRange { .. } => FailureKind::InvalidArgument,
             QnnError::FunctionMissing { .. }
             | QnnError::GraphInvalid { .. }
@@ -326,6 +348,12 @@ impl QnnError {
 impl From<QnnError> for abi::Error {
     fn from(error: QnnError) -> abi::Error {
         let mut answer = abi::Error::new(error.kind().class(), error.to_string());
+        if let QnnError::WrongFact { chip, fact, .. } = &error {
+            answer = answer.detail("chip", chip).detail("fact", fact);
+        }
+        if let QnnError::Unprepared { chip, fact, .. } = &error {
+            answer = answer.detail("chip", chip).detail("fact", fact).detail("unsupported", true);
+        }
         if let QnnError::Call(failure) = error {
             answer = answer.vendor_code(failure.code as i64).detail("function", failure.function);
             if let Some(node) = failure.node {

@@ -18,7 +18,7 @@ pub const FINALIZE_PREFIX: &str = "finalize.";
 /// The library's number of the option that packs weights.
 const WEIGHTS_PACKING: u32 = 12;
 /// Fast memory beyond any chip's.
-const MAX_VTCM_MEGABYTES: i64 = 16;
+pub(crate) const MAX_VTCM_MEGABYTES: i64 = 64;
 /// Vector threads beyond any chip's.
 const MAX_HVX_THREADS: i64 = 16;
 /// Longest key or value handed to finalize.
@@ -469,7 +469,7 @@ mod tests {
             if let Values::Words(_) = way.values {
                 assert_eq!(legal, taken(&name), "words of `{name}`");
             }
-            let schema = schema(Soc::by_name("sm8850").expect("known").expect("listed"));
+            let schema = schema(&crate::soc::tests::of_profile("sm8850"));
             let told = schema.iter().find(|flag| flag.name == way.flag).expect("in the schema");
             for value in &legal {
                 if let FlagKind::Choice(words) = &told.kind {

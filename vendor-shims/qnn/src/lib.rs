@@ -6,7 +6,8 @@
 //!
 //! **Not its job.** It plans nothing, knows no model family and no file of the host, and opens no library but the one its rule names.
 //!
-//! Reading order: [`QnnShim`]; on the way to an artefact [`soc`], [`lower`], [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`;
+//! Reading order: [`QnnShim`]; on the way to an artefact [`soc`], `recognise`, [`lower`],
+//! [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`;
 //! beside it `rules`, `flags` and `probe`, `estimate` and `search`.
 
 pub mod artefact;
@@ -25,6 +26,7 @@ pub mod log;
 pub mod lower;
 mod memory;
 mod probe;
+mod recognise;
 pub mod rules;
 mod search;
 pub mod session;

@@ -12,7 +12,9 @@ use crate::compatibility::{self, Place};
 use crate::compile::Target;
 use crate::driver::Driver;
 use crate::memory::{SharedBuffer, SharedMemory};
+use crate::recognise::recognise;
 use crate::session::{Device, GraphDescription, LoadedContext, Memory, RegisteredMemory, RunnableGraph};
+use crate::soc::CodeFor;
 
 /// Memory kinds a run takes.
 pub fn memory_kinds() -> MemoryKinds {
@@ -64,7 +66,11 @@ impl<'m> Shard<'m> {
         })?;
         let binary = artefact.binary()?;
         // On a phone there is one chip, and the library finds it.
-        let device = driver.device(target.is_simulated.then_some(target.soc.id))?;
+        let code = match target.is_simulated {
+            true => recognise(driver, target.soc)?.code,
+            false => CodeFor::Own,
+        };
+        let device = driver.device(code)?;
         let context = LoadedContext::from_binary(device.clone(), binary)?;
         let is_told = |entry: &Entry| match context.description() {
             Some(description) => description.graphs.iter().any(|graph| is_same(graph, &entry.graph)),

@@ -21,6 +21,7 @@ use crate::graph::{
     DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, ScaleOffset, StaticData, TensorIndex,
     TensorKind,
 };
+use crate::recognise::recognise;
 use crate::session::{Context, ContextBinary, ContextOptions, GraphOptions, GraphSizes};
 use crate::soc::Soc;
 
@@ -73,7 +74,7 @@ fn compile(
     graph: &QnnGraph<'_>,
     options: &GraphOptions,
 ) -> Result<ContextBinary> {
-    let mut context = Context::new(driver.device(Some(soc.id))?, ContextOptions::default())?;
+    let mut context = Context::new(driver.device(recognise(driver, soc)?.code)?, ContextOptions::default())?;
     context.compose(graph, options)?.finalize(false)?;
     context.binary()
 }
@@ -86,7 +87,7 @@ fn try_out(
     options: &GraphOptions,
     is_reference: bool,
 ) -> Result<Trial> {
-    let key = format!("{} {options:?} {}", soc.id, content_of(graph));
+    let key = format!("{soc:?} {options:?} {}", content_of(graph));
     let known = driver.trials.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     if let Some(known) = known.filter(|known| known.noise.is_some() || !is_reference) {
         return Ok(known);
@@ -101,7 +102,10 @@ fn try_out(
     let trial = Trial {
         noise,
         sizes: graphs.first().and_then(|graph| graph.sizes),
-        cycles: cost(driver, soc.stand_in().0, graph, options)?.map(|cost| cost.cycles),
+        cycles: match soc.stand_in {
+            Some(stand_in) => cost(driver, stand_in, graph, options)?.map(|cost| cost.cycles),
+            None => None,
+        },
         binary: binary.bytes.into(),
     };
     let mut trials = driver.trials.lock().unwrap_or_else(PoisonError::into_inner);

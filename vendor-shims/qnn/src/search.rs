@@ -17,6 +17,7 @@ use crate::estimate::{Within, costs_within, part, shape_of, spelled_out};
 use crate::flags::{self, Flags, Search};
 use crate::graph::{QnnGraph, QnnNode};
 use crate::lower::{self, Rotary, Variants};
+use crate::recognise::recognise;
 use crate::rules;
 use crate::session::GraphOptions;
 use crate::soc::Soc;
@@ -98,9 +99,9 @@ fn trial<E>(
     (flags, options): (&Flags, &GraphOptions),
     proceed: impl FnMut() -> Result<(), E>,
 ) -> Result<Trial, E> {
-    let Ok(stand_in) = Soc::by_id(soc.stand_in().0) else { return Ok(Trial::Refused) };
+    let Some(stand_in) = soc.stand_in else { return Ok(Trial::Refused) };
     // All candidates pay for what the fused rotary embedding would hide.
-    let Ok(lowered) = lower::lower(entry, stand_in, &spelled_out(way.variants)) else {
+    let Ok(lowered) = lower::lower(entry, soc, &spelled_out(way.variants)) else {
         return Ok(Trial::Refused);
     };
     let parts = match flags.search {
@@ -109,7 +110,7 @@ fn trial<E>(
     };
     let graphs: Vec<&QnnGraph<'_>> = parts.iter().map(|(graph, _)| graph).collect();
     let options = GraphOptions { finalize_mode: way.mode, ..options.clone() };
-    let costs = match costs_within(driver, stand_in.id, &graphs, &options, flags.search_time(), proceed) {
+    let costs = match costs_within(driver, stand_in, &graphs, &options, flags.search_time(), proceed) {
         Ok(Ok(Within::Costs(costs))) => costs,
         Ok(Ok(Within::Abandoned)) => return Ok(Trial::Abandoned),
         Ok(Err(error)) => return Err(error),
@@ -154,8 +155,8 @@ pub fn search<E>(
         }
     }
     // What a mode is worth differs between architectures, of which one alone is costed here.
-    let (_, is_same_architecture) = soc.stand_in();
-    let modes = if flags.has_finalize_mode() || !is_same_architecture { &[] } else { MODES };
+    let is_alike = recognise(driver, soc).is_ok_and(|known| known.stand_in_is_alike == Some(true));
+    let modes = if flags.has_finalize_mode() || !is_alike { &[] } else { MODES };
     choose(&candidates, options.finalize_mode, modes, flags.search_time(), |way| {
         proceed()?;
         trial(driver, soc, entry, way, (flags, &options), &mut proceed)

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_shim_abi::{
-    Artefact, Buffer, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Estimate,
-    Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict, WorkOrderView,
+    Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView,
+    Estimate, Fact, Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict,
+    WorkOrderView,
 };
 use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
@@ -21,7 +22,8 @@ use crate::loaded::{Shard, memory_kinds};
 use crate::log::Level;
 use crate::lower;
 use crate::memory::{self, Allocator};
-use crate::soc::{Soc, SocId};
+use crate::recognise::{Recognised, recognise};
+use crate::soc::{self, CodeFor, Soc};
 
 const LIBRARY: &str = "library";
 const SKEL: &str = "skel";
@@ -44,35 +46,20 @@ pub struct QnnShim {
     settings: Settings,
     driver: Mutex<Option<Arc<Driver>>>,
     allocator: Mutex<Option<Arc<Allocator>>>,
+    /// Chips that were made known.
+    chips: Mutex<Vec<Arc<Soc>>>,
 }
 
 /// A device by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
-    soc: &'static Soc,
+    soc: Arc<Soc>,
     is_simulated: bool,
 }
 
 impl Named {
-    /// A device of this shim.
-    fn read(name: &str) -> std::result::Result<Named, ShimError> {
-        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
-            Some(soc) => (soc, true),
-            None => (name, false),
-        };
-        match Soc::by_name(soc)? {
-            Some(found) if found.name == soc && (HAS_SIMULATOR || !is_simulated) => {
-                Ok(Named { soc: found, is_simulated })
-            }
-            _ => Err(ShimError::UnknownDevice {
-                name: name.to_owned(),
-                help: "devices are named by chip: `sm8850`, and `sm8850.simulated` to run on an x86-64 machine",
-            }),
-        }
-    }
-
-    fn target(&self) -> Target<'static> {
-        Target { soc: self.soc, is_simulated: self.is_simulated }
+    fn target(&self) -> Target<'_> {
+        Target { soc: &self.soc, is_simulated: self.is_simulated }
     }
 }
 
@@ -113,6 +100,28 @@ fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
 }
 
 impl QnnShim {
+    /// The chip of that name, if it was made known.
+    fn soc(&self, name: &str) -> Option<Arc<Soc>> {
+        let chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
+        chips.iter().find(|soc| soc.name == name).cloned()
+    }
+
+    /// A device of a chip that was made known.
+    fn named(&self, name: &str) -> std::result::Result<Named, ShimError> {
+        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
+            Some(soc) => (soc, true),
+            None => (name, false),
+        };
+        match self.soc(soc) {
+            Some(soc) if HAS_SIMULATOR || !is_simulated => Ok(Named { soc, is_simulated }),
+            _ => Err(ShimError::UnknownDevice {
+                name: name.to_owned(),
+                help: "devices are named by the profile of their chip, which is made known before they are asked \
+                       for: `sm8850`, and `sm8850.simulated` to run on an x86-64 machine",
+            }),
+        }
+    }
+
     fn driver(&self) -> Result<Arc<Driver>> {
         let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*driver {
@@ -135,19 +144,23 @@ impl QnnShim {
         Ok(allocator.clone())
     }
 
-    /// The chip of this phone; none elsewhere. **Untried**.
-    fn own_soc(&self) -> Result<Option<&'static Soc>> {
+    /// Whether this is a phone with that chip, by its number. **Untried**.
+    fn is_own(&self, soc: &Soc) -> Result<bool> {
         if !memory::IS_PHONE {
-            return Ok(None);
+            return Ok(false);
         }
-        match self.driver()?.backend().own_soc()? {
-            Some(id) => Ok(Some(Soc::by_id(id)?)),
-            None => Ok(None),
-        }
+        let own = self.driver()?.backend().own_soc()?;
+        Ok(own.is_some() && own == soc.id)
     }
 
     /// `build` is that of the library: what a host keeps of a device's answers is another library's when it changes.
-    fn device_of(build: &str, soc: &Soc, name: String, kind: DeviceKind) -> Device {
+    fn device_of(
+        build: &str,
+        soc: &Soc,
+        known: Option<&Recognised>,
+        name: String,
+        kind: DeviceKind,
+    ) -> Device {
         let detail = match kind {
             DeviceKind::Present => "this phone's processor",
             DeviceKind::Offline => "compiles, entry points share their weights",
@@ -155,10 +168,18 @@ impl QnnShim {
                 "the x86-64 library's functional simulation, slow; weights are not shared"
             }
         };
+        let id = match (soc.id, known) {
+            (Some(id), Some(Recognised { code: CodeFor::Architecture(_), made, .. })) => {
+                format!("SoC id {id}, which the compiler does not know: code is made for id {}", made.soc)
+            }
+            (Some(id), _) => format!("SoC id {id}"),
+            (None, Some(known)) => format!("no SoC id: code is made for id {}", known.made.soc),
+            (None, None) => "no SoC id".to_owned(),
+        };
         Device {
             name,
-            soc: Some(soc.name.to_owned()),
-            detail: Some(format!("Hexagon v{}, SoC id {}, compiler {build}; {detail}", soc.arch, soc.id)),
+            soc: Some(soc.name.clone()),
+            detail: Some(format!("Hexagon v{}, {id}, compiler {build}; {detail}", soc.arch)),
             kind,
             memory_kinds: memory_kinds(),
             memory_bytes: 0,
@@ -178,6 +199,10 @@ impl Shim for QnnShim {
         }
     }
 
+    fn facts() -> Vec<Fact> {
+        soc::read_facts()
+    }
+
     fn open(options: &Options<'_>) -> Result<Self> {
         options.only(&[LIBRARY, SKEL, LOG_LEVEL])?;
         if let Some(folder) = options.get(SKEL) {
@@ -187,35 +212,56 @@ impl Shim for QnnShim {
             library: options.get(LIBRARY).map(PathBuf::from),
             log_level: options.get(LOG_LEVEL).map(log_level).transpose()?,
         };
-        Ok(QnnShim { settings, driver: Mutex::default(), allocator: Mutex::default() })
+        Ok(QnnShim {
+            settings,
+            driver: Mutex::default(),
+            allocator: Mutex::default(),
+            chips: Mutex::default(),
+        })
+    }
+
+    fn chip(&self, chip: Chip<'_>) -> Result<()> {
+        let soc = Arc::new(Soc::read(&chip)?);
+        let mut chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
+        chips.retain(|held| held.name != soc.name);
+        chips.push(soc);
+        Ok(())
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        let named = soc.map(Soc::by_name).transpose()?;
-        if let Some(None) = named {
-            // Another vendor's.
-            return Ok(Vec::new());
-        }
+        let asked = match soc.map(|name| self.soc(name)) {
+            // Nobody told of it: another vendor's.
+            Some(None) => return Ok(Vec::new()),
+            asked => asked.flatten(),
+        };
         // Without a library there is nothing to offer, and why is said.
         let driver = self.driver()?;
         let build = driver.backend().library().build_id();
-        let own = self.own_soc()?;
-        let Some(soc) = named.flatten().or(own) else { return Ok(Vec::new()) };
-        let kind = if own == Some(soc) { DeviceKind::Present } else { DeviceKind::Offline };
-        let mut devices = vec![Self::device_of(build, soc, soc.name.to_owned(), kind)];
+        let Some(soc) = asked else {
+            let chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let mut devices = Vec::new();
+            for soc in chips {
+                if self.is_own(&soc)? {
+                    let name = soc.name.clone();
+                    devices.push(Self::device_of(build, &soc, None, name, DeviceKind::Present));
+                }
+            }
+            return Ok(devices);
+        };
+        if self.is_own(&soc)? {
+            return Ok(vec![Self::device_of(build, &soc, None, soc.name.clone(), DeviceKind::Present)]);
+        }
+        let known = recognise(&driver, &soc)?;
+        let device = |name, kind| Self::device_of(build, &soc, Some(&known), name, kind);
+        let mut devices = vec![device(soc.name.clone(), DeviceKind::Offline)];
         if HAS_SIMULATOR {
-            devices.push(Self::device_of(
-                build,
-                soc,
-                format!("{}{SIMULATED}", soc.name),
-                DeviceKind::Simulated,
-            ));
+            devices.push(device(format!("{}{SIMULATED}", soc.name), DeviceKind::Simulated));
         }
         Ok(devices)
     }
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
-        Named::read(device)?;
+        self.named(device)?;
         let limit = |name: &str, value: u64, provenance: Provenance, note: &str| Limit {
             name: name.to_owned(),
             value,
@@ -241,28 +287,28 @@ impl Shim for QnnShim {
     }
 
     fn flags(&self, device: &str) -> Result<Vec<Flag>> {
-        Ok(flags::schema(Named::read(device)?.soc))
+        Ok(flags::schema(&self.named(device)?.soc))
     }
 
     fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
-        Ok(lower::check(entry, Named::read(device)?.soc))
+        Ok(lower::check(entry, &self.named(device)?.soc))
     }
 
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
-        let named = Named::read(device)?;
-        let options = Flags::default().graph_options(named.soc, None);
-        Ok(estimate::estimate(&*self.driver()?, named.soc, entry, &options)?)
+        let named = self.named(device)?;
+        let options = Flags::default().graph_options(&named.soc, None);
+        Ok(estimate::estimate(&*self.driver()?, &named.soc, entry, &options)?)
     }
 
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
-        let named = Named::read(device)?;
+        let named = self.named(device)?;
         compile::compile(&*self.driver()?, named.target(), order, output)
     }
 
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
-        let named = Named::read(device)?;
+        let named = self.named(device)?;
         let head = FORMAT.read_head(head)?;
-        let place = Place { soc: named.soc, is_simulated: named.is_simulated, library: None };
+        let place = Place { soc: &named.soc, is_simulated: named.is_simulated, library: None };
         let without_library = compatibility::judge(&head, place);
         if !matches!(without_library, Compatibility::Optimal) {
             return Ok(without_library);
@@ -277,10 +323,10 @@ impl Shim for QnnShim {
         artefact: Artefact<'m>,
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
-        let named = Named::read(device)?;
+        let named = self.named(device)?;
         options.only(&[])?;
-        if !named.is_simulated && self.own_soc()? != Some(named.soc) {
-            let device = named.soc.name.to_owned();
+        if !named.is_simulated && !self.is_own(&named.soc)? {
+            let device = named.soc.name.clone();
             let help = format!(
                 "compile for `{device}{SIMULATED}` and run it there, or carry the artefact to the phone"
             );
@@ -290,12 +336,12 @@ impl Shim for QnnShim {
     }
 
     fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
-        Named::read(device)?;
+        self.named(device)?;
         memory::allocate(self.allocator()?.as_ref(), length, alignment)
     }
 
     fn import(&self, device: &str, import: Import) -> Result<Box<dyn Buffer>> {
-        Named::read(device)?;
+        self.named(device)?;
         match import {
             Import::DmaBuf { fd, offset, length } => Ok(memory::import(fd, offset, length)?),
             Import::HardwareBuffer { .. } => {
@@ -310,12 +356,14 @@ impl Shim for QnnShim {
     }
 
     fn recover(&self, device: &str) -> Result<()> {
-        let named = Named::read(device)?;
+        let named = self.named(device)?;
         let driver = self.driver()?;
-        let soc: Option<SocId> =
-            if named.is_simulated || self.own_soc()? != Some(named.soc) { Some(named.soc.id) } else { None };
-        driver.forget(soc);
-        driver.device(soc)?;
+        let code = match !named.is_simulated && self.is_own(&named.soc)? {
+            true => CodeFor::Own,
+            false => recognise(&driver, &named.soc)?.code,
+        };
+        driver.forget(code);
+        driver.device(code)?;
         Ok(())
     }
 }

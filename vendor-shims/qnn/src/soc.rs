@@ -1,11 +1,29 @@
-//! The chips the compiler knows: the number that decides what code it makes, the processor's architecture, its fast memory.
+//! A chip as its profile describes it, as far as this shim reads the profile.
 //!
-//! Numbers and architectures are as the vendor library of QNN 2.51 names them in its own log; sizes of fast memory (VTCM) are those of
-//! ExecuTorch's public table. A chip that is not listed here is refused before the library is asked, because the library makes code for
-//! architecture 68 of anything it does not recognise, without a word.
+//! What is known of single chips stands in their profiles. Here is what holds of an architecture:
+//! which have a tensor processor, which the library prepares nothing for, how they are compiled
+//! best.
 
-use shardwright_shim_npu::ShimError;
 use std::fmt;
+
+use shardwright_shim_abi::{Chip, Fact, FlagKind};
+use shardwright_shim_npu::ShimError;
+
+use crate::flags::MAX_VTCM_MEGABYTES;
+
+/// The facts that are read, by their names in a profile.
+pub mod facts {
+    /// The vendor's number of the chip.
+    pub const SOC_ID: &str = "soc-id";
+    /// Version of its architecture, `v81`.
+    pub const ARCHITECTURE: &str = "hexagon-arch";
+    /// Fast memory of its tensor processor.
+    pub const VTCM_MEGABYTES: &str = "vtcm-megabytes";
+    /// The chip whose cycles the library computes in place of its own.
+    pub const STAND_IN: &str = "performance-estimate-soc-id";
+    /// How finalize optimises unless a flag says otherwise.
+    pub const FINALIZE_MODE: &str = "finalize-mode";
+}
 
 /// The vendor's number of a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -18,212 +36,235 @@ impl fmt::Display for SocId {
     }
 }
 
+/// What the library is asked to make code for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CodeFor {
+    /// The chip of this phone, which the library finds.
+    Own,
+    /// A chip.
+    Chip(SocId),
+    /// An architecture, for which the library takes a chip of its own choice.
+    Architecture(u32),
+}
+
 /// A chip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Soc {
-    /// The vendor's number.
-    pub id: SocId,
-    /// Lower case, `sm8850`; `soc-72` where the number is all that is known.
-    pub name: &'static str,
+    /// Name of its profile, `sm8850`.
+    pub name: String,
+    /// The vendor's number, where the profile says it.
+    pub id: Option<SocId>,
     /// Version of the Hexagon architecture, 81 for v81.
     pub arch: u32,
     /// Fast memory of the tensor processor, where it is known.
     pub vtcm_megabytes: Option<u32>,
-    /// Whether the library computes cycles for it.
-    pub is_costed: bool,
+    /// The chip whose cycles stand for this one's, where the profile names one.
+    pub stand_in: Option<SocId>,
+    /// The mode of finalize that the profile names, 0 for the library's own choice.
+    mode: Option<u32>,
 }
 
 /// What the library takes when nothing is said.
 pub const DEFAULT_VTCM_MEGABYTES: u32 = 4;
 
-/// The chip whose simulated cycles stand for those of a phone: v81, and the base of its simulator is SM8850's.
-pub const STAND_IN: SocId = SocId(72);
+/// The oldest architecture with a tensor processor.
+const OLDEST: u32 = 68;
 
-const fn soc(id: u32, name: &'static str, arch: u32, vtcm_megabytes: Option<u32>) -> Soc {
-    let is_costed = matches!(id, 52 | 72 | 77 | 95 | 114);
-    Soc { id: SocId(id), name, arch, vtcm_megabytes, is_costed }
+/// Architectures the library takes and makes no code for, and how that shows.
+const UNPREPARED: &[(u32, &str)] =
+    &[(89, "the library of QNN 2.51 prepares no graph for it: finalize fails with 1002")];
+
+/// The facts this shim reads.
+pub fn read_facts() -> Vec<Fact> {
+    let fact = |name: &str, kind, required, description: &str| Fact {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        kind,
+        required,
+    };
+    let number = |minimum, maximum| FlagKind::Integer { minimum, maximum };
+    vec![
+        fact(
+            facts::ARCHITECTURE,
+            FlagKind::Text,
+            true,
+            "version of the Hexagon architecture, `v81`: what decides which code runs",
+        ),
+        fact(
+            facts::SOC_ID,
+            number(1, u32::MAX.into()),
+            false,
+            "the vendor's number of the chip; without it code is made for the architecture",
+        ),
+        fact(
+            facts::VTCM_MEGABYTES,
+            number(1, MAX_VTCM_MEGABYTES),
+            false,
+            "fast memory of the tensor processor, all of which a graph may use; 4 without it",
+        ),
+        fact(
+            facts::STAND_IN,
+            number(1, u32::MAX.into()),
+            false,
+            "the chip whose cycles the library computes for this one; without it no times are estimated",
+        ),
+        fact(
+            facts::FINALIZE_MODE,
+            number(0, 3),
+            false,
+            "how finalize optimises, 0 for the library's own choice; without it 3 from v81 on",
+        ),
+    ]
 }
 
-/// By number.
-const SOCS: &[Soc] = &[
-    soc(30, "sm8350", 68, Some(4)),
-    soc(36, "sm8450", 69, Some(8)),
-    soc(42, "sm8475", 69, Some(8)),
-    soc(43, "sm8550", 73, Some(8)),
-    soc(52, "sa8255", 73, Some(8)),
-    soc(57, "sm8650", 75, Some(8)),
-    soc(60, "sc8380xp", 73, Some(8)),
-    soc(66, "qcs8550", 73, Some(8)),
-    soc(68, "sm8635", 73, None),
-    soc(69, "sm8750", 79, Some(8)),
-    soc(70, "sm7675", 73, None),
-    soc(72, "soc-72", 81, Some(8)),
-    soc(77, "qcs9100", 73, Some(8)),
-    soc(85, "sm8735", 73, None),
-    soc(86, "sm7750", 73, None),
-    soc(87, "sm8850", 81, Some(8)),
-    soc(88, "sc8480xp", 81, None),
-    soc(91, "sm7775", 73, None),
-    soc(92, "sm8850l", 81, None),
-    soc(94, "sc8440xp", 81, None),
-    soc(95, "sar2230p", 81, Some(4)),
-    soc(97, "sm8845", 81, None),
-    soc(103, "sm8975", 85, None),
-    soc(104, "cq8725s", 79, None),
-    soc(105, "cq8750s", 79, None),
-    soc(112, "sm8975l", 85, None),
-    soc(113, "sm8950", 85, None),
-    soc(114, "soc-114", 85, Some(8)),
-    soc(123, "sm7950", 81, None),
-];
-
-/// Other words for the same chip.
-const ALIASES: &[(&str, u32)] = &[
-    ("sm8550-ab", 43),
-    ("sm8550-ac", 43),
-    ("sm8650-ab", 57),
-    ("sm8650-ac", 57),
-    ("sm8750-ab", 69),
-    ("sm8750-ac", 69),
-    ("sm8850-ac", 87),
-    ("x-elite", 60),
-    ("x1e", 60),
-];
-
-/// Known to the library, and not to be compiled for: name, number, reason.
-const REFUSED: &[(&str, u32, &str)] =
-    &[("cpn3050", 122, "the library of QNN 2.51 prepares no graph for its architecture, v89")];
-
 impl Soc {
-    /// Every chip that can be compiled for, by number.
-    pub fn all() -> &'static [Soc] {
-        SOCS
-    }
-
-    /// The chip of a number.
+    /// The chip of a profile.
     ///
     /// # Errors
-    ///
-    /// [`ShimError::UnsupportedSoc`] for a number the library takes and makes nothing good of, or does not know.
-    pub fn by_id(id: SocId) -> Result<&'static Soc, ShimError> {
-        if let Some(found) = SOCS.iter().find(|soc| soc.id == id) {
-            return Ok(found);
-        }
-        let reason = match REFUSED.iter().find(|(_, number, _)| *number == id.0) {
-            Some((_, _, reason)) => (*reason).to_owned(),
-            None => "no tensor processor of architecture 68 or newer is known under that number".to_owned(),
-        };
-        Err(ShimError::UnsupportedSoc {
-            soc: id.to_string(),
+    /// [`ShimError::WrongFact`] for a value that is none, [`ShimError::Unprepared`] for an
+    /// architecture that no code is made for.
+    pub fn read(chip: &Chip<'_>) -> Result<Soc, ShimError> {
+        let wrong = |fact: &'static str, reason: String| ShimError::WrongFact {
+            chip: chip.name.to_owned(),
+            fact,
             reason,
-            help: "chips are named as Qualcomm prints them, `sm8850`; a newer vendor library may know more",
-        })
-    }
-
-    /// The chip of a name, an alias or `soc-<number>`, in any case; none when the name is not one of this vendor's.
-    ///
-    /// # Errors
-    ///
-    /// As [`Soc::by_id`].
-    pub fn by_name(name: &str) -> Result<Option<&'static Soc>, ShimError> {
-        let name = name.trim().to_ascii_lowercase();
-        if let Some(found) = SOCS.iter().find(|soc| soc.name == name) {
-            return Ok(Some(found));
+        };
+        let number = |name: &'static str| -> Result<Option<u32>, ShimError> {
+            let value = chip.facts.get(name).map(|value| value.parse());
+            value.transpose().map_err(|_| wrong(name, "it is not a number in range".to_owned()))
+        };
+        let said = chip.facts.get(facts::ARCHITECTURE).unwrap_or_default();
+        let arch: u32 = said.strip_prefix('v').and_then(|digits| digits.parse().ok()).ok_or_else(|| {
+            wrong(facts::ARCHITECTURE, format!("`{said}` is no architecture such as `v81`"))
+        })?;
+        let unprepared =
+            |reason| ShimError::Unprepared { chip: chip.name.to_owned(), fact: facts::ARCHITECTURE, reason };
+        if arch < OLDEST {
+            let reason = format!("{said} has no tensor processor, which v{OLDEST} is the first to have");
+            return Err(unprepared(reason));
         }
-        let number = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, number)| *number);
-        let refused = REFUSED.iter().find(|(refused, ..)| *refused == name).map(|(_, number, _)| *number);
-        let spelled = name.strip_prefix("soc-").and_then(|number| number.parse().ok());
-        number.or(refused).or(spelled).map(|number| Soc::by_id(SocId(number))).transpose()
-    }
-
-    /// The chip whose cycles are computed in place of this one's, and whether they are of the same architecture.
-    pub fn stand_in(&self) -> (SocId, bool) {
-        if self.is_costed { (self.id, true) } else { (STAND_IN, self.arch == 81) }
+        if let Some((_, reason)) = UNPREPARED.iter().find(|(unprepared, _)| *unprepared == arch) {
+            return Err(unprepared(format!("no code is made for {said}: {reason}")));
+        }
+        Ok(Soc {
+            name: chip.name.to_owned(),
+            id: number(facts::SOC_ID)?.map(SocId),
+            arch,
+            vtcm_megabytes: number(facts::VTCM_MEGABYTES)?,
+            stand_in: number(facts::STAND_IN)?.map(SocId),
+            mode: number(facts::FINALIZE_MODE)?,
+        })
     }
 
     /// The mode of finalize that is compiled, and estimated, unless a flag says otherwise; none for the library's own choice.
     ///
-    /// In the decoder layers of Gemma 4 E2B, sliding and full, 1, 64 and 128 rows, 8 and 4 bits, as the rules write them, mode 3 takes these simulated
+    /// Where the profile names none, the architecture decides. In the decoder layers of Gemma 4
+    /// E2B, sliding and full, 1, 64 and 128 rows, 8 and 4 bits, as the rules write them, mode 3
+    /// takes these simulated
     /// cycles beside the library's own choice: on v81 (id 72) 0.6 to 2.3 % fewer at one row and up to 9 % fewer at more, in one of twelve cells 2.5 %
     /// more; on v85 (id 114) the same at one row and 2 to 47 % fewer at more; on v73 (id 77) 0.3 to 5.2 % **more** at one row. Of the others nothing is known.
     pub fn finalize_mode(&self) -> Option<u32> {
-        (self.arch >= 81).then_some(3)
+        match self.mode {
+            Some(mode) => Some(mode).filter(|mode| *mode > 0),
+            None => (self.arch >= 81).then_some(3),
+        }
     }
 
     /// Fast memory to ask for: all there is, or where that is not known what the library would take.
     pub fn vtcm(&self) -> u32 {
         self.vtcm_megabytes.unwrap_or(DEFAULT_VTCM_MEGABYTES)
     }
+
+    /// Number, where there is one, and architecture.
+    pub fn described(&self) -> String {
+        match self.id {
+            Some(id) => format!("{} (id {id}, v{})", self.name, self.arch),
+            None => format!("{} (v{})", self.name, self.arch),
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn numbers_and_names_are_unique_and_in_order() {
-        assert!(SOCS.windows(2).all(|pair| pair[0].id < pair[1].id));
-        for soc in SOCS {
-            assert_eq!(Soc::by_name(soc.name).expect("known"), Some(soc));
-            assert_eq!(Soc::by_id(soc.id).expect("known"), soc);
-            assert_eq!(Soc::by_name(&format!("SOC-{}", soc.id)).expect("known"), Some(soc));
-            assert!(
-                soc.name
-                    .bytes()
-                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-            );
-        }
-        for (alias, id) in ALIASES {
-            assert_eq!(Soc::by_name(alias).expect("known").map(|soc| soc.id), Some(SocId(*id)));
-        }
+    /// A chip of these facts.
+    pub(crate) fn soc(name: &str, facts: &[(&str, &str)]) -> Result<Soc, ShimError> {
+        let facts = facts.iter().copied().collect();
+        Soc::read(&Chip { name, aliases: Vec::new(), facts })
     }
 
-    #[test]
-    fn phones_have_the_numbers_the_library_prints() {
-        for (name, id, arch) in [
-            ("SM8550", 43, 73),
-            ("sm8650", 57, 75),
-            ("SM8750", 69, 79),
-            (" sm8850 ", 87, 81),
-            ("x-elite", 60, 73),
-        ] {
-            let soc = Soc::by_name(name).expect("known").expect("listed");
-            assert_eq!((soc.id, soc.arch, soc.vtcm()), (SocId(id), arch, 8));
-            assert_eq!(soc.stand_in(), (STAND_IN, arch == 81));
-        }
-        assert_eq!(Soc::by_id(STAND_IN).expect("listed").stand_in(), (STAND_IN, true));
-        let mode = |name| Soc::by_name(name).expect("known").expect("listed").finalize_mode();
-        assert_eq!((mode("sm8550"), mode("sm8850"), mode("soc-114")), (None, Some(3), Some(3)));
-    }
-
-    /// What profiles tell of a chip is what is compiled for it.
-    #[test]
-    fn profiles_say_what_is_done_here() {
+    /// What a profile that is shipped says, as far as it is read.
+    pub(crate) fn of_profile(name: &str) -> Soc {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
-        for name in ["sm8550", "sm8650", "sm8750", "sm8850", "sc8380xp", "soc-72"] {
-            let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
-            let profile: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-            let facts = profile["facts"].as_array().expect("facts");
-            let fact = |wanted: &str| {
-                let found = facts.iter().find(|fact| fact["name"] == wanted);
-                found.and_then(|fact| fact["value"].as_str()).unwrap_or_else(|| panic!("{name}: {wanted}"))
-            };
-            let soc = Soc::by_name(name).expect("known").expect("listed");
-            assert_eq!(fact("soc-id"), soc.id.to_string(), "{name}");
-            assert_eq!(fact("hexagon-arch"), format!("v{}", soc.arch), "{name}");
-            assert_eq!(fact("vtcm-megabytes"), soc.vtcm().to_string(), "{name}");
-            assert_eq!(fact("finalize-mode"), soc.finalize_mode().unwrap_or(0).to_string(), "{name}");
-        }
+        let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
+        let profile: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let read: Vec<String> = super::read_facts().into_iter().map(|fact| fact.name).collect();
+        let text = |value: &'static str, fact: &serde_json::Value| {
+            fact[value].as_str().unwrap_or_else(|| panic!("{name}: {fact}")).to_owned()
+        };
+        let facts: Vec<(String, String)> = profile["facts"]
+            .as_array()
+            .expect("facts")
+            .iter()
+            .map(|fact| (text("name", fact), text("value", fact)))
+            .filter(|(fact, _)| read.contains(fact))
+            .collect();
+        let facts: Vec<(&str, &str)> =
+            facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        soc(name, &facts).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
     #[test]
-    fn what_is_not_this_vendors_is_no_error_and_what_cannot_be_made_is() {
-        assert_eq!(Soc::by_name("mt6989").expect("no error"), None);
-        assert_eq!(Soc::by_name("soc-many").expect("no error"), None);
-        for id in [0, 1, 29, 65, 122, u32::MAX] {
-            let refused = Soc::by_id(SocId(id)).expect_err("refused");
-            assert!(matches!(&refused, ShimError::UnsupportedSoc { soc, .. } if *soc == id.to_string()));
+    fn what_a_profile_says_is_what_is_compiled() {
+        for (name, id, arch) in [
+            ("sm8550", 43, 73),
+            ("sm8650", 57, 75),
+            ("sm8750", 69, 79),
+            ("sm8850", 87, 81),
+            ("sa8295", 39, 68),
+        ] {
+            let soc = of_profile(name);
+            assert_eq!((soc.id, soc.arch, soc.vtcm()), (Some(SocId(id)), arch, 8), "{name}");
+            assert_eq!(soc.finalize_mode(), (arch >= 81).then_some(3), "{name}");
         }
-        assert!(Soc::by_name("CPN3050").expect_err("refused").to_string().contains("v89"));
+        assert_eq!(of_profile("soc-72").stand_in, Some(SocId(72)));
+    }
+
+    #[test]
+    fn what_a_profile_does_not_say_follows_from_the_architecture() {
+        let bare = |arch| soc("chip", &[("hexagon-arch", arch)]).expect("an architecture");
+        let modes: Vec<_> = ["v73", "v81", "v85"].map(|arch| bare(arch).finalize_mode()).into();
+        assert_eq!(modes, [None, Some(3), Some(3)]);
+        assert_eq!((bare("v73").id, bare("v73").stand_in, bare("v73").vtcm()), (None, None, 4));
+        let own = soc("chip", &[("hexagon-arch", "v81"), ("finalize-mode", "0")]).expect("a mode");
+        assert_eq!(own.finalize_mode(), None);
+        assert_eq!(
+            (own.described(), bare("v81").described()),
+            ("chip (v81)".to_owned(), "chip (v81)".to_owned())
+        );
+    }
+
+    #[test]
+    fn an_architecture_that_is_none_is_refused_by_name() {
+        for (arch, says) in [
+            ("81", "`81` is no architecture"),
+            ("vx", "`vx`"),
+            ("v66", "no tensor processor"),
+            ("v89", "1002"),
+        ] {
+            match soc("chip", &[("hexagon-arch", arch)]) {
+                Err(
+                    ShimError::WrongFact { chip, fact, reason }
+                    | ShimError::Unprepared { chip, fact, reason },
+                ) => {
+                    assert_eq!((chip.as_str(), fact), ("chip", facts::ARCHITECTURE));
+                    assert!(reason.contains(says), "{reason}");
+                }
+                other => panic!("{arch}: {other:?}"),
+            }
+        }
+        let number = soc("chip", &[("hexagon-arch", "v81"), ("soc-id", "many")]).expect_err("no number");
+        assert!(matches!(number, ShimError::WrongFact { fact: facts::SOC_ID, .. }), "{number}");
     }
 }

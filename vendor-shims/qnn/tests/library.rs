@@ -7,8 +7,9 @@ use shardwright_shim_abi::{Error, ErrorClass};
 use shardwright_shim_qnn::ffi::Version;
 use shardwright_shim_qnn::graph::{DataType, Param, QnnEncoding, StaticData, TensorIndex, TensorKind};
 use shardwright_shim_qnn::session::{
-    Backend, CallFailure, Context, ContextBinary, ContextOptions, Device, FailureKind, FinalizeValue,
-    GraphOptions, Library, LibraryChoice, LoadedContext, Profile, QnnError, SocId, System, describe_binary,
+    Backend, CallFailure, CodeFor, Context, ContextBinary, ContextOptions, Device, FailureKind,
+    FinalizeValue, GraphOptions, Library, LibraryChoice, LoadedContext, Profile, QnnError, SocId, System,
+    describe_binary,
 };
 use std::path::PathBuf;
 use std::process::Command;
@@ -505,7 +506,7 @@ fn a_binary_for_a_newer_processor_is_incompatible() {
 fn chips_the_library_does_not_know_are_refused() {
     let Some(library) = library("chips_the_library_does_not_know_are_refused") else { return };
     let backend = device(&library, 69).backend().clone();
-    let error = failure(Device::new(backend, Some(SocId(9999))).expect_err("no such chip"));
+    let error = failure(Device::new(backend, CodeFor::Chip(SocId(9999))).expect_err("no such chip"));
     assert_eq!((error.kind, error.code), (FailureKind::InvalidArgument, 14001));
     assert_eq!(error.function, "deviceCreate");
 }
@@ -757,7 +758,7 @@ fn backends_can_be_made_again() {
     let Some(library) = library("backends_can_be_made_again") else { return };
     for _ in 0..3 {
         let backend = Backend::new(library.clone()).expect("a backend");
-        let device = Device::new(backend, Some(SocId(69))).expect("a device");
+        let device = Device::new(backend, CodeFor::Chip(SocId(69))).expect("a device");
         fully_connected("product", 1, 64, 32).run(&device).expect("runs");
     }
 }

@@ -26,6 +26,14 @@ pub fn shims(report: &ShimsReport) -> String {
     } else {
         let _ = writeln!(text, "{rows}");
     }
+    for shim in report.shims.iter().filter(|shim| !shim.facts.is_empty()) {
+        let facts = shim.facts.iter().map(|schema| match schema.required {
+            true => format!("{} (required)", schema.fact.name),
+            false => schema.fact.name.clone(),
+        });
+        let facts: Vec<String> = facts.collect();
+        let _ = writeln!(text, "{} reads of a chip's profile: {}", shim.name, facts.join(", "));
+    }
     for shim in &report.shims {
         for device in &shim.devices {
             for limit in &device.limits {

@@ -276,10 +276,25 @@ impl Asked<'_> {
     fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
         let by = &shard.compiled_by;
         let shims = self.shims;
+        let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
+        let path = match bundle.path(&shard.artefact) {
+            Ok(path) => path,
+            Err(error) => {
+                return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
+            }
+        };
+        // What the shim read of the chip's profile when it compiled.
+        let chip = match Artefact::open_unproved(&path) {
+            Ok(artefact) => artefact.head().chip.clone(),
+            Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
+        };
         // Of the chip a shim may have devices that are not in this machine.
         let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu);
         let opened = self.opened.entry(key).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[])?;
+            if let Some(chip) = &chip {
+                instance.know(chip)?;
+            }
             let devices = devices_for(&instance, shard, &bundle.manifest().soc)?;
             Ok(Opened { instance, devices })
         });
@@ -305,13 +320,6 @@ impl Asked<'_> {
                 return (ShardState::NoDevice, Some(reason), Some(help));
             }
         }
-        let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
-        let path = match bundle.path(&shard.artefact) {
-            Ok(path) => path,
-            Err(error) => {
-                return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
-            }
-        };
         let artefact = match Artefact::open(&path) {
             Ok(artefact) => artefact,
             Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 use shardwright_build::graph::target::TargetKind;
 use shardwright_build::planning::profile::FoundProfile;
+use shardwright_build::planning::profile::fact_names::SYSTEM_PROPERTIES;
 
 /// Most bytes read of any of these files. The longest, `/proc/cpuinfo` of a machine with hundreds of cores, stays below.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -47,14 +48,12 @@ pub struct Identity {
     pub value: String,
 }
 
-/// Properties of an Android that name its chip.
-const PROPERTIES: [&str; 8] = [
+/// Properties in which every Android may name its chip; those of one vendor stand in its profiles.
+const PROPERTIES: [&str; 6] = [
     "ro.soc.manufacturer",
     "ro.soc.model",
     "ro.hardware",
     "ro.board.platform",
-    "ro.mediatek.platform",
-    "ro.vendor.mediatek.platform",
     "ro.chipname",
     "ro.hardware.chipname",
 ];
@@ -70,8 +69,17 @@ const PROPERTY_FILES: [&str; 6] = [
 ];
 
 impl MachineReport {
-    /// Reads the files below `root`, which is `/` but in tests.
-    pub(crate) fn read(root: &Path) -> MachineReport {
+    /// Reads the files below `root`, which is `/` but in tests. Profiles name properties beyond
+    /// those that every Android has.
+    pub(crate) fn read(root: &Path, profiles: &[FoundProfile]) -> MachineReport {
+        let of_profiles = profiles.iter().filter_map(|found| found.profile.fact(SYSTEM_PROPERTIES));
+        let of_profiles = of_profiles.flat_map(|fact| fact.value.split(',').map(str::trim));
+        let mut properties = PROPERTIES.to_vec();
+        for name in of_profiles.filter(|name| !name.is_empty()) {
+            if !properties.contains(&name) {
+                properties.push(name);
+            }
+        }
         let cpu = text(&root.join("proc/cpuinfo")).unwrap_or_default();
         let memory = text(&root.join("proc/meminfo")).unwrap_or_default();
         MachineReport {
@@ -83,7 +91,7 @@ impl MachineReport {
             memory_bytes: kibibytes(&memory, "MemTotal"),
             memory_available_bytes: kibibytes(&memory, "MemAvailable"),
             page_bytes: page_bytes(root),
-            identities: identities(root, &cpu),
+            identities: identities(root, &cpu, &properties),
             profiles: Vec::new(),
         }
     }
@@ -153,7 +161,7 @@ fn page_bytes(root: &Path) -> Option<u64> {
     numbers.as_chunks::<2>().0.iter().find(|pair| pair[0] == PAGE_SIZE).map(|pair| pair[1])
 }
 
-fn identities(root: &Path, cpuinfo: &str) -> Vec<Identity> {
+fn identities(root: &Path, cpuinfo: &str, properties: &[&str]) -> Vec<Identity> {
     let mut found: Vec<Identity> = Vec::new();
     let mut add = |source: String, value: String| {
         if !value.is_empty() && !found.iter().any(|held| held.source == source) {
@@ -177,7 +185,7 @@ fn identities(root: &Path, cpuinfo: &str) -> Vec<Identity> {
     }
     let asked = root == Path::new("/") && root.join("system/bin/getprop").is_file();
     if asked {
-        for property in PROPERTIES {
+        for &property in properties {
             let answer = Command::new("/system/bin/getprop").arg(property).stdin(Stdio::null()).output();
             if let Ok(answer) = answer {
                 add(property.to_owned(), short(&String::from_utf8_lossy(&answer.stdout)));
@@ -185,10 +193,10 @@ fn identities(root: &Path, cpuinfo: &str) -> Vec<Identity> {
         }
     }
     for file in PROPERTY_FILES {
-        let properties = text(&root.join(file)).unwrap_or_default();
-        for line in properties.lines() {
+        let said = text(&root.join(file)).unwrap_or_default();
+        for line in said.lines() {
             if let Some((name, value)) = line.split_once('=')
-                && PROPERTIES.contains(&name.trim())
+                && properties.contains(&name.trim())
             {
                 add(name.trim().to_owned(), short(value));
             }
@@ -245,20 +253,22 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        let mut machine = MachineReport::read(root.path());
-        machine.match_profiles(&ProfileRegistry::new().list().unwrap());
+        let profiles = ProfileRegistry::new().list().unwrap();
+        let mut machine = MachineReport::read(root.path(), &profiles);
+        machine.match_profiles(&profiles);
         machine
     }
 
     #[test]
     fn chips_are_known_by_any_of_their_names() {
-        let cases: [(&str, &[u8], &[&str]); 9] = [
+        let cases: [(&str, &[u8], &[&str]); 10] = [
             ("sys/devices/soc0/machine", b"SM8850\n", &["sm8850"]),
             ("sys/devices/soc0/family", b"Snapdragon\n", &[]),
             ("proc/device-tree/compatible", b"qcom,kaanapali-mtp\0qcom,kaanapali\0", &["sm8850"]),
             ("proc/cpuinfo", b"Hardware\t: MT6989W/TCZA\n", &["mt6989"]),
             ("vendor/build.prop", b"# x\nro.board.platform=mt6989\n", &["mt6989"]),
             ("vendor/build.prop", b"ro.build.id=mt6989\n", &[]),
+            ("vendor/build.prop", b"ro.vendor.mediatek.platform=MT6993\n", &["mt6993"]),
             ("system/build.prop", b"ro.soc.model=SM8850-AC\n", &["sm8850"]),
             ("proc/device-tree/model", b"Some phone of 2026\0", &[]),
             ("sys/devices/soc0/machine", b"generic\n", &[]),
@@ -316,7 +326,7 @@ mod tests {
 
     #[test]
     fn this_machine_says_something() {
-        let this = MachineReport::read(Path::new("/"));
+        let this = MachineReport::read(Path::new("/"), &[]);
         assert!(!this.system.is_empty() && this.cores >= 1);
         if cfg!(target_os = "linux") {
             assert!(this.kernel.is_some() && this.page_bytes.is_some_and(|bytes| bytes.is_power_of_two()));

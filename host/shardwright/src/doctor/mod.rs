@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::planning::profile::ProfileRegistry;
-use shardwright_build::shims::find_worker;
+use shardwright_build::shims::{Chip, find_worker};
 use shardwright_build::{Learned, LearnedFile};
 
 pub use bundle::{BundlePrognosis, ChainPrognosis, ProofReport, ShardPrognosis, ShardState};
@@ -16,6 +16,7 @@ pub use machine::{Identity, MachineReport};
 pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 
 use crate::advised::Advisers;
+use crate::chips::chip_of;
 use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath, ShimsReport};
 
@@ -109,9 +110,6 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
     let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
     let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;
     problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
-    let shims = crate::shims::report(&found);
-
-    let mut machine = MachineReport::read(Path::new("/"));
     let directories = search.profiles.iter();
     let with_all = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
     let profiles = with_all.list().or_else(|error| {
@@ -121,7 +119,13 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
         ProfileRegistry::new().list()
     });
     let profiles = profiles.unwrap_or_default();
+    let mut machine = MachineReport::read(Path::new("/"), &profiles);
     machine.match_profiles(&profiles);
+    // What this machine may be is made known to the shim that serves it: it says whether it is.
+    let named =
+        profiles.iter().map(|found| &found.profile).filter(|chip| machine.profiles.contains(&chip.name));
+    let chips: Vec<(&str, Chip)> = named.map(|chip| (chip.shim.as_str(), chip_of(chip))).collect();
+    let shims = crate::shims::report(&found, &chips);
 
     let planners = places::planners(&search.planners, &mut problems);
     for shim in &shims.shims {

@@ -10,7 +10,7 @@ use shardwright_build::{BuildError, CompiledGraphs, Executor as TargetExecutor, 
 
 use super::report::{TwinArtefact, TwinReport, VerifyReport};
 use super::{Verification, VerifyOptions};
-use crate::bundled::{devices_for, only_compiled_for};
+use crate::bundled::{devices_for, know_chip, only_compiled_for};
 use crate::isolation::Shims;
 use crate::model::{BuiltOrigin, Origin};
 use crate::opening::{Purpose, on_the_cpu, settle};
@@ -96,6 +96,7 @@ fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Devic
             continue;
         }
         let instance = shims.open_to_compile(&shard.compiled_by.shim, "twin", &[])?;
+        know_chip(&instance, bundle, shard)?;
         if only_compiled_for(&instance, shard, &manifest.soc)?.is_some() {
             let devices = devices_for(&instance, shard, &manifest.soc)?;
             return Ok(devices.into_iter().find(|device| device.kind == DeviceKind::Simulated));

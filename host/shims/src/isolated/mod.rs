@@ -14,6 +14,7 @@ use shardwright_graph::target::{FlagSchema, Limit};
 use shardwright_graph::{EntryGraph, Verdict, Weight};
 
 use crate::buffer::Buffer;
+use crate::chip::Chip;
 use crate::compile::Output;
 use crate::error::{LoadError, ShimError};
 use crate::instance::Answers;
@@ -185,6 +186,8 @@ pub(crate) struct Remote {
     name: String,
     shim: Shim,
     options: Vec<(String, String)>,
+    /// What was made known, and is again whenever a worker is started.
+    chips: Mutex<Vec<Chip>>,
     isolation: Isolation,
     held: Arc<Held>,
     worker: Mutex<Option<Arc<Worker>>>,
@@ -210,6 +213,7 @@ impl Remote {
             name: name.to_owned(),
             shim: shim.clone(),
             options: options.to_vec(),
+            chips: Mutex::new(Vec::new()),
             isolation: isolation.clone(),
             held: Arc::new(Held::take(shim, name)?),
             worker: Mutex::new(None),
@@ -255,6 +259,9 @@ impl Remote {
         }
         let ask = Ask::Open { name: self.name.clone(), options: self.options.clone() };
         worker.ask("open", self.isolation.caps.probe_time, ask, done)?;
+        for chip in lock(&self.chips).clone() {
+            worker.ask("chip", self.isolation.caps.probe_time, Ask::Chip { chip }, done)?;
+        }
         Ok(Arc::new(worker))
     }
 
@@ -302,6 +309,14 @@ fn done(answer: Answer) -> Option<()> {
 }
 
 impl Answers for Remote {
+    fn chip(&self, chip: &Chip) -> Result<(), ShimError> {
+        self.probe("chip", Ask::Chip { chip: chip.clone() }, done)?;
+        let mut chips = lock(&self.chips);
+        chips.retain(|held| held.name != chip.name);
+        chips.push(chip.clone());
+        Ok(())
+    }
+
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
         let ask = Ask::Devices { soc: soc.map(str::to_owned) };
         self.probe("devices", ask, |answer| match answer {
@@ -397,6 +412,7 @@ impl Answers for Remote {
                     output.flag(name, verdict, evidence);
                 }
                 Incoming::Message(Message::Placement(placement)) => output.placement(placement),
+                Incoming::Message(Message::MadeFor { fact, value }) => output.made_for(fact, value),
                 Incoming::Message(Message::Answer(Answer::Done)) => return Step::Done(()),
                 Incoming::Message(_) => return Step::Unexpected,
             }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_graph::target::{ErrorClass, FlagSchema, FlagVerdict, Limit};
 use shardwright_graph::{EntryGraph, Weight, WeightData, WeightId, WeightQuantisation};
 
+use crate::chip::Chip;
 use crate::compile::Placement;
 use crate::error::{Failure, LoadError, ShimError};
 use crate::loaded::ToldEntry;
@@ -22,7 +23,7 @@ use crate::shim::{Compatibility, Device, Estimate, Facts};
 use crate::work_order::OrderWeight;
 
 /// Host and worker are of one release; this grows with every change of the messages all the same.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// Longest message to a worker. A check shows a whole entry graph; the largest known has 8 MiB.
 pub(crate) const REQUEST_LIMIT: usize = 128 << 20;
@@ -183,6 +184,9 @@ pub(crate) enum Ask {
         name: String,
         options: Vec<(String, String)>,
     },
+    Chip {
+        chip: Chip,
+    },
     Devices {
         soc: Option<String>,
     },
@@ -258,6 +262,7 @@ pub(crate) enum Message {
     Progress { per_mille: u32, stage: String },
     Flag { name: String, verdict: FlagVerdict, evidence: String },
     Placement(Placement),
+    MadeFor { fact: String, value: String },
     Answer(Answer),
     Fault(Fault),
 }
@@ -318,7 +323,7 @@ pub(crate) enum Fault {
 }
 
 /// Functions of the contract, as errors name them.
-const FUNCTIONS: [&str; 21] = [
+const FUNCTIONS: [&str; 23] = [
     "describe",
     "open",
     "devices",
@@ -340,6 +345,8 @@ const FUNCTIONS: [&str; 21] = [
     "buffer_sync",
     "recover",
     "inspect",
+    "facts",
+    "chip",
 ];
 
 impl Fault {

@@ -21,6 +21,8 @@ struct sw_shim {
     char where[24];
     char how[24];
     int own_memory;
+    char chip[32];
+    char number[24];
 };
 
 struct sw_shard {
@@ -179,10 +181,44 @@ static void close_shim(sw_shim *shim) {
     free(shim);
 }
 
+static sw_error *facts(const sw_fact_sink *sink) {
+    static const char *const colours[2] = {"red", "green"};
+    const sw_fact number = {.size = sizeof number, .name = "number", .description = "of the chip", .kind = SW_FLAG_INTEGER,
+                            .required = 1, .minimum = 1, .maximum = 99};
+    const sw_fact colour = {.size = sizeof colour, .name = "colour", .description = "of its case", .kind = SW_FLAG_CHOICE,
+                            .choices = colours, .choice_count = 2, .minimum = 1};
+    sink->item(sink->context, &number);
+    sink->item(sink->context, &colour);
+#ifdef FACT_TWICE
+    sink->item(sink->context, &colour);
+#endif
+    return 0;
+}
+
+/* Keeps the number of one chip; 13 is said against, and 14 is no chip that anything is made for. */
+static sw_error *chip(sw_shim *shim, const sw_chip *told) {
+    static const sw_detail fact = {.size = sizeof fact, .key = "fact", .value = "number"};
+    static const sw_detail unsupported = {.size = sizeof fact, .key = "unsupported", .value = "true"};
+    static const sw_detail *const details[2] = {&fact, &unsupported};
+    at(shim, "chip");
+    for (uint64_t i = 0; i < told->fact_count; i++) {
+        if (strcmp(told->facts[i]->key, "number") != 0) continue;
+        strncpy(shim->number, told->facts[i]->value, sizeof shim->number - 1);
+    }
+    strncpy(shim->chip, told->name, sizeof shim->chip - 1);
+    const int wrong = strcmp(shim->number, "13") == 0, unmade = strcmp(shim->number, "14") == 0;
+    if (!wrong && !unmade) return 0;
+    sw_error *error = fail(SW_ERROR_INVALID_ARGUMENT, "no such number");
+    error->details = details;
+    error->detail_count = unmade ? 2 : 1;
+    return error;
+}
+
 static sw_error *devices(sw_shim *shim, const char *soc, const sw_device_sink *sink) {
     const sw_device device = {.size = sizeof device,
                               .name = "npu",
                               .soc = soc,
+                              .detail = soc && strcmp(soc, shim->chip) == 0 ? shim->number : 0,
                               .kind = SW_DEVICE_PRESENT,
                               .memory_kinds = shim->own_memory ? SW_MEMORY_SHIM : SW_MEMORY_HOST};
     at(shim, "devices");
@@ -262,6 +298,15 @@ static sw_error *compile(sw_shim *shim, const char *device, const sw_work_order 
     out->head(out->context, "16", 2);
     const sw_placement placement = {.size = sizeof placement, .place = "npu", .reason = "whole"};
     out->placement(out->context, &placement);
+    if (shim->number[0]) {
+        /* The compiler knows 7 alone. */
+        const sw_option made = {.size = sizeof made, .key = "number", .value = "7"};
+        out->made_for(out->context, &made);
+    }
+    if (strcmp(shim->where, "compile-strange") == 0) {
+        const sw_option strange = {.size = sizeof strange, .key = "weight", .value = "7"};
+        out->made_for(out->context, &strange);
+    }
     at(shim, "compile-end");
     return 0;
 }
@@ -418,6 +463,10 @@ static const sw_table TABLE = {
     .buffer_map = buffer_map,
     .recover = recover,
     .inspect = inspect,
+    .facts = facts,
+#ifndef NO_CHIP
+    .chip = chip,
+#endif
 };
 
 void shardwright_shim_entry(const sw_host *host, sw_answer *answer) {

@@ -115,6 +115,13 @@ impl Shims {
         self.compile("dying", &[source], &Vec::from_iter(defines))
     }
 
+    /// The same with something wrong in what it declares.
+    pub fn dying_with(&self, define: &str) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/dying.c");
+        self.manifest("dying", "dying", |_| {});
+        self.compile("dying", &[source], &[format!("-D{define}"), "-Wno-unused-function".to_owned()])
+    }
+
     pub fn registry(&self) -> ShimRegistry {
         let registry = ShimRegistry::builder().directory(self.path()).build();
         assert!(registry.skipped().is_empty(), "{:?}", registry.skipped());

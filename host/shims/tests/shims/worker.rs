@@ -14,9 +14,9 @@ use crate::common::{
 use shardwright_graph::target::ErrorClass;
 use shardwright_graph::{EntryKind, WeightId};
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Caps, Compatibility, Direction, Isolation, LoadError, LoadedShard, Place,
-    RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder,
-    WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
+    Artefact, Bound, Buffer, Caps, Chip, ChipError, Compatibility, Direction, Isolation, LoadError,
+    LoadedShard, Place, RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch,
+    WorkOrder, WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
 };
 
 /// The dying shim, found by a registry that opens no library in this process.
@@ -1040,4 +1040,87 @@ fn a_worker_ends_with_its_host_whatever_it_is_doing() {
     };
     wait("the worker lives", &|| !running(worker));
     wait("the grandchild lives", &|| !running(grandchild));
+}
+
+fn chip(facts: &[(&str, &str)]) -> Chip {
+    let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Chip { name: "mt1".to_owned(), aliases: vec!["One".to_owned()], facts: facts.collect() }
+}
+
+/// Here and in a worker, before and after that worker was lost.
+#[test]
+fn a_chip_is_made_known_by_the_facts_a_shim_declares_and_again_to_every_new_worker() {
+    let shims = Shims::new();
+    shims.dying(None);
+    let local = shims.registry().open("dying", "here", &[]).unwrap();
+    let remote = open("devices:abort");
+    let declared: Vec<(String, bool)> =
+        remote.shim().chip_facts().iter().map(|schema| (schema.fact.name.clone(), schema.required)).collect();
+    assert_eq!(declared, [("number".to_owned(), true), ("colour".to_owned(), false)]);
+    for instance in [&local, &remote] {
+        let known = |facts: &[(&str, &str)]| match instance.know(&chip(facts)) {
+            Ok(()) => Ok(()),
+            Err(ShimError::Chip(error)) => Err(error),
+            Err(other) => panic!("{other}"),
+        };
+        let missing = known(&[("colour", "red")]).unwrap_err();
+        assert!(matches!(&*missing, ChipError::Missing { fact, .. } if fact == "number"), "{missing}");
+        for (facts, fact) in
+            [(&[("number", "100")][..], "number"), (&[("number", "7"), ("colour", "blue")], "colour")]
+        {
+            let wrong = known(facts).unwrap_err();
+            assert!(matches!(&*wrong, ChipError::Value { fact: told, .. } if told == fact), "{wrong}");
+        }
+        for (number, unsupported) in [("13", false), ("14", true)] {
+            let refused = known(&[("number", number)]).unwrap_err();
+            assert!(matches!(&*refused, ChipError::Refused { fact, .. } if fact == "number"), "{refused}");
+            assert_eq!(refused.is_unsupported(), unsupported, "{refused}");
+            assert!(refused.to_string().contains("profile `mt1`, fact `number`"), "{refused}");
+        }
+        known(&[("number", "8"), ("smell", "of roses")]).unwrap();
+    }
+    let told = |instance: &ShimInstance| instance.devices(Some("mt1")).map(|told| told[0].detail.clone());
+    assert_eq!(told(&local).unwrap().as_deref(), Some("8"));
+    let kept = local.chip_of("npu").unwrap();
+    assert_eq!(kept, chip(&[("number", "8")]), "of what the shim reads");
+    assert!(told(&remote).is_err(), "it dies of being asked");
+    assert_eq!(local.devices(Some("mt2")).unwrap()[0].detail, None);
+
+    // What was compiled holds what was read and what was made, in a worker that was started anew
+    // for it.
+    let steady = open("nowhere:never");
+    steady.know(&chip(&[("number", "8")])).unwrap();
+    assert_eq!(told(&steady).unwrap().as_deref(), Some("8"));
+    Command::new("kill").args(["-9", &pid(&steady).to_string()]).status().unwrap();
+    // It may be asked before its end is noticed; another one is started after that.
+    let again = (0..100).find_map(|_| told(&steady).ok());
+    assert_eq!(again.flatten().as_deref(), Some("8"));
+    compile(&steady).unwrap();
+    let made = compile(&steady).unwrap();
+    let head = made.head();
+    assert_eq!(head.chip, Some(chip(&[("number", "8")])));
+    let otherwise: Vec<_> = head.made_otherwise().collect();
+    assert_eq!(otherwise, [("number", Some("8"), "7")]);
+    steady.know(&chip(&[("number", "7")])).unwrap();
+    assert_eq!(compile(&steady).unwrap().head().made_otherwise().count(), 0, "the last word counts");
+    let strange = open("compile-strange:never");
+    match compile(&strange) {
+        Err(ShimError::Contract { function: "compile", reason, .. }) => {
+            assert!(reason.contains("fact `weight`"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn declarations_of_facts_that_make_no_sense_are_caught() {
+    for (define, says) in [("FACT_TWICE", "`colour` is declared twice"), ("NO_CHIP", "without the function")]
+    {
+        let shims = Shims::new();
+        shims.dying_with(define);
+        let registry = ShimRegistry::builder().directory(shims.path()).build();
+        let skipped = &registry.skipped()[0].error;
+        assert_eq!(skipped.reason(), "describe-failed", "{skipped}");
+        assert!(skipped.to_string().contains(says), "{skipped}");
+    }
 }

@@ -43,6 +43,8 @@ pub struct Compiled {
     pub placements: Vec<(u64, u64, String)>,
     /// What progress was called.
     pub stages: Vec<String>,
+    /// Facts of the chip, as they were read back.
+    pub made_for: Vec<(String, String)>,
 }
 
 impl Compiled {
@@ -210,6 +212,46 @@ impl Host {
         self
     }
 
+    /// Names of the facts it reads, and whether each is required.
+    pub fn facts(entry: SwEntryFunction) -> Result<Vec<(String, bool)>, Failure> {
+        unsafe extern "C" fn item(context: *mut c_void, told: *const SwFact) {
+            // SAFETY: the context is the list below, the fact the shim's.
+            unsafe {
+                let told = &*told;
+                let fact = (string(told.name), told.required != 0);
+                (*context.cast::<Vec<(String, bool)>>()).push(fact);
+            }
+        }
+        let table = Host::table(entry);
+        let mut facts: Vec<(String, bool)> = Vec::new();
+        let sink = SwFactSink {
+            size: size_of::<SwFactSink>() as u64,
+            context: (&raw mut facts).cast(),
+            item: Some(item),
+        };
+        // SAFETY: everything outlives the call.
+        let error = unsafe { (table.facts.expect("offered"))(&sink) };
+        Host::failed(table, error)?;
+        Ok(facts)
+    }
+
+    /// Makes a chip known.
+    pub fn chip(&self, name: &str, aliases: &[&str], facts: &[(&str, &str)]) -> Result<(), Failure> {
+        let aliases: Vec<*const c_char> = aliases.iter().map(|alias| text(alias)).collect();
+        let facts = options(facts);
+        let chip = SwChip {
+            size: size_of::<SwChip>() as u64,
+            name: text(name),
+            aliases: if aliases.is_empty() { null() } else { aliases.as_ptr() },
+            alias_count: aliases.len() as u64,
+            fact_count: facts.len() as u64,
+            facts: list(facts).cast(),
+        };
+        // SAFETY: everything outlives the call.
+        let error = unsafe { (self.table.chip.expect("offered"))(self.shim, &chip) };
+        Host::failed(self.table, error)
+    }
+
     /// The devices it lists, for a chip or those that are present.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<DeviceInfo>, Failure> {
         unsafe extern "C" fn item(context: *mut c_void, told: *const SwDevice) {
@@ -342,6 +384,7 @@ impl Host {
             flags: Vec<(String, u32, String)>,
             placements: Vec<(u64, u64, String)>,
             stages: Vec<String>,
+            made_for: Vec<(String, String)>,
             patience: usize,
         }
         unsafe extern "C" fn write(context: *mut c_void, bytes: *const c_void, length: u64) -> u32 {
@@ -389,6 +432,13 @@ impl Host {
                 (*context.cast::<Output>()).placements.push(told);
             }
         }
+        unsafe extern "C" fn made_for(context: *mut c_void, fact: *const SwOption) {
+            // SAFETY: as above.
+            unsafe {
+                let told = (string((*fact).key), string((*fact).value));
+                (*context.cast::<Output>()).made_for.push(told);
+            }
+        }
         let mut output = Output { patience, ..Output::default() };
         let sink = SwCompileOutput {
             size: size_of::<SwCompileOutput>() as u64,
@@ -399,6 +449,7 @@ impl Host {
             cancelled: Some(cancelled),
             flag: Some(flag),
             placement: Some(placement),
+            made_for: Some(made_for),
         };
         let flags = options(flags);
         let order = SwWorkOrder {
@@ -416,8 +467,8 @@ impl Host {
         // SAFETY: everything outlives the call.
         let error = unsafe { (self.table.compile.expect("offered"))(self.shim, self.device, &order, &sink) };
         Host::failed(self.table, error)?;
-        let Output { bytes, head, flags, placements, stages, .. } = output;
-        Ok(Compiled { artefact: Region::new(&bytes), head, flags, placements, stages })
+        let Output { bytes, head, flags, placements, stages, made_for, .. } = output;
+        Ok(Compiled { artefact: Region::new(&bytes), head, flags, placements, stages, made_for })
     }
 
     /// The answer about a head, and the reason.

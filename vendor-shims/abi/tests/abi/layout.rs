@@ -62,6 +62,7 @@ SwCompatibility = "sw_compatibility" { size, answer, reserved, reason },
 SwInspection = "sw_inspection" { size, format, document },
 SwLoadedEntry = "sw_loaded_entry" { size, index, name, rows, context, binding_count },
 SwBinding = "sw_binding" { size, index, name, direction, role, dtype, update, shape, strides, rank, bytes, alignment, memory_kinds, reserved, scale, zero_point },
+SwFact = "sw_fact" { size, name, description, kind, required, choices, choice_count, minimum, maximum },
 SwDescriptionSink = "sw_description_sink" { size, context, item },
 SwDeviceSink = "sw_device_sink" { size, context, item },
 SwLimitSink = "sw_limit_sink" { size, context, item },
@@ -72,6 +73,8 @@ SwCompatibilitySink = "sw_compatibility_sink" { size, context, item },
 SwInspectionSink = "sw_inspection_sink" { size, context, item },
 SwLoadedEntrySink = "sw_loaded_entry_sink" { size, context, item },
 SwBindingSink = "sw_binding_sink" { size, context, item },
+SwFactSink = "sw_fact_sink" { size, context, item },
+SwChip = "sw_chip" { size, name, aliases, alias_count, facts, fact_count },
 SwQuantisation = "sw_quantisation" { size, kind, axis, block, scale_dtype, bits, scales, scale_count, zero_points, zero_point_count },
 SwWeight = "sw_weight" { size, name, part, data, length, dtype, rank, shape, quantisation },
 SwTensor = "sw_tensor" { size, name, dtype, rank, shape, quantisation },
@@ -81,12 +84,12 @@ SwPort = "sw_port" { size, tensor, role, name, index, dtype, reserved, scale, ze
 SwConstant = "sw_constant" { size, tensor, reserved, weight },
 SwEntry = "sw_entry" { size, name, kind, reserved, rows, context, tensors, tensor_count, nodes, node_count, inputs, input_count, outputs, output_count, constants, constant_count },
 SwWorkOrder = "sw_work_order" { size, name, entries, entry_count, weights, weight_count, flags, flag_count, options, option_count },
-SwCompileOutput = "sw_compile_output" { size, context, write, head, progress, cancelled, flag, placement },
+SwCompileOutput = "sw_compile_output" { size, context, write, head, progress, cancelled, flag, placement, made_for },
 SwArtefact = "sw_artefact" { size, head, head_length, pointer, length, fd, reserved, fd_offset },
 SwImport = "sw_import" { size, kind, fd, fd_offset, handle, length },
 SwBound = "sw_bound" { size, buffer, pointer, offset, length },
 SwRun = "sw_run" { size, entry, rows, bounds, bound_count, deadline_nanoseconds, largest_logits },
-SwTable = "sw_table" { size, version, draft, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect },}
+SwTable = "sw_table" { size, version, draft, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect, facts, chip },}
 
 fn header() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/include/shim.h")).unwrap()

@@ -15,6 +15,8 @@ pub use schema::schema;
 
 use schema::{FORCED, Known};
 
+use crate::soc::Soc;
+
 /// The switch that is on whenever it matters.
 const RELAXED: &str = "relax-fp32";
 
@@ -49,11 +51,11 @@ pub struct Flags {
 
 impl Flags {
     /// Reads the flags of an order for a chip and an adapter. A flag that is wrong is no error: it becomes a verdict.
-    pub fn read(options: &Options<'_>, soc: &str, adapter: Option<Version>) -> Flags {
+    pub fn read(options: &Options<'_>, soc: &Soc, adapter: Option<Version>) -> Flags {
         Flags::of(options.iter(), soc, adapter)
     }
 
-    fn of<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>, soc: &str, adapter: Option<Version>) -> Flags {
+    fn of<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>, soc: &Soc, adapter: Option<Version>) -> Flags {
         let mut flags = Flags::default();
         for (index, (name, value)) in pairs.enumerate() {
             let reach = match name {
@@ -123,7 +125,7 @@ impl Flags {
 fn one(
     name: &str,
     value: &str,
-    soc: &str,
+    soc: &Soc,
     adapter: Option<Version>,
 ) -> Result<Option<CompilerOption>, String> {
     let unknown = |what: String| format!("{what}; `{FORCED}` hands options on as they are");
@@ -157,7 +159,7 @@ mod tests {
     const OLD: Option<Version> = Some(Version::new(8, 2, 28));
 
     fn flags(pairs: &[(&str, &str)], adapter: Option<Version>) -> Flags {
-        Flags::of(pairs.iter().copied(), "mt6989", adapter)
+        Flags::of(pairs.iter().copied(), &crate::soc::tests::of_profile("mt6989"), adapter)
     }
 
     fn refusal(flags: &Flags, index: usize) -> &str {

@@ -229,7 +229,8 @@ mod tests {
     }
 
     fn flags(pairs: &[(&str, &str)]) -> Flags {
-        Flags::of(pairs.iter().copied(), "mt6989", Some(Version::new(8, 2, 28)))
+        let soc = crate::soc::tests::of_profile("mt6989");
+        Flags::of(pairs.iter().copied(), &soc, Some(Version::new(8, 2, 28)))
     }
 
     fn judged(

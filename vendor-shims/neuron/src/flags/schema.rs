@@ -6,6 +6,8 @@
 use shardwright_neuron_containers::Version;
 use shardwright_shim_abi::{Flag, FlagKind};
 
+use crate::soc::Soc;
+
 /// The flag whose value is an option string that is handed on as it is.
 pub const FORCED: &str = "options";
 
@@ -169,10 +171,6 @@ const KNOWN: &[Known] = &[
     known("disable-apusys", Switch, Client, UNTOLD),
 ];
 
-/// Cores and KiB of fast memory, by chip, as published scripts have them.
-const CHIPS: &[(&str, i64, i64)] =
-    &[("mt6897", 2, 3072), ("mt6989", 4, 7168), ("mt6991", 4, 7168), ("mt6993", 4, 7168)];
-
 /// Why a value is not handed on.
 pub type Reason = String;
 
@@ -197,7 +195,7 @@ impl Known {
     }
 
     /// The values as the host is told them.
-    pub fn kind(&self, soc: &str) -> FlagKind {
+    pub fn kind(&self, soc: &Soc) -> FlagKind {
         let most = self.most(soc);
         let words = |words: &[&str]| FlagKind::Choice(words.iter().map(|word| (*word).to_owned()).collect());
         match self.values {
@@ -206,18 +204,17 @@ impl Known {
             Cores => FlagKind::Integer { minimum: 1, maximum: most },
             Memory => FlagKind::Integer { minimum: 0, maximum: most },
             Words(known) => words(known),
-            Chip => words(&[soc]),
+            Chip => words(&[&soc.platform]),
             // A list has more values than can be told one by one.
             List(_) | Text => FlagKind::Text,
         }
     }
 
     /// Largest number of cores or KiB.
-    fn most(&self, soc: &str) -> i64 {
-        let chip = CHIPS.iter().find(|(name, ..)| *name == soc);
+    fn most(&self, soc: &Soc) -> i64 {
         match self.values {
-            Cores => chip.map_or(MANY_CORES, |(_, cores, _)| *cores),
-            Memory if self.name == "l1-size-kb" => chip.map_or(MUCH_MEMORY, |(.., memory)| *memory),
+            Cores => soc.cores.unwrap_or(MANY_CORES),
+            Memory if self.name == "l1-size-kb" => soc.l1_kilobytes.unwrap_or(MUCH_MEMORY),
             _ => MUCH_MEMORY,
         }
     }
@@ -227,7 +224,7 @@ impl Known {
     /// # Errors
     ///
     /// Why not, with what would be.
-    pub fn accepts(&self, soc: &str, value: &str) -> Result<(), Reason> {
+    pub fn accepts(&self, soc: &Soc, value: &str) -> Result<(), Reason> {
         let within = |least: i64, most: i64| match value.parse::<i64>() {
             Ok(number) if (least..=most).contains(&number) => Ok(()),
             _ => Err(format!("`{value}` is not within {least} to {most}")),
@@ -242,7 +239,7 @@ impl Known {
             Cores => within(1, self.most(soc)),
             Memory => within(0, self.most(soc)),
             Words(words) => among(words, value),
-            Chip => among(&[soc], value),
+            Chip => among(&[&soc.platform], value),
             List(words) => value.split(',').try_for_each(|word| among(words, word)),
             Text if value.is_empty() => Err("it needs a value".to_owned()),
             Text => Ok(()),
@@ -251,7 +248,7 @@ impl Known {
 }
 
 /// What can be set for a chip with an adapter; of one whose version is not known, whatever any has.
-pub fn schema(soc: &str, adapter: Option<Version>) -> Vec<Flag> {
+pub fn schema(soc: &Soc, adapter: Option<Version>) -> Vec<Flag> {
     let flag = |known: &Known| Flag {
         name: known.name.to_owned(),
         description: match known.outdated_in(adapter) {
@@ -280,6 +277,7 @@ pub fn schema(soc: &str, adapter: Option<Version>) -> Vec<Flag> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::soc::tests::of_profile;
 
     #[test]
     fn names_are_unique_and_plain() {
@@ -289,7 +287,7 @@ mod tests {
             assert!(known.name.bytes().all(plain) && known.name != FORCED, "{}", known.name);
             assert!(!known.description.is_empty());
             if let Some(default) = known.default {
-                assert_eq!(known.accepts("mt6989", default), Ok(()), "{}", known.name);
+                assert_eq!(known.accepts(&of_profile("mt6989"), default), Ok(()), "{}", known.name);
             }
         }
     }
@@ -297,14 +295,14 @@ mod tests {
     #[test]
     fn an_adapter_has_what_was_seen_with_its_major() {
         let names = |adapter| -> Vec<String> {
-            schema("mt6993", adapter).into_iter().map(|flag| flag.name).collect()
+            schema(&of_profile("mt6993"), adapter).into_iter().map(|flag| flag.name).collect()
         };
         let [old, new, any] = [Some(Version::new(8, 2, 28)), Some(Version::new(9, 0, 3)), None].map(names);
         assert!(!old.contains(&"mem-opt".to_owned()) && new.contains(&"mem-opt".to_owned()));
         assert!(old.contains(&"opt".to_owned()) && old.contains(&FORCED.to_owned()));
         assert_eq!(new, any);
         let arch = |adapter| {
-            let flags = schema("mt6989", adapter);
+            let flags = schema(&of_profile("mt6989"), adapter);
             flags.into_iter().find(|flag| flag.name == "arch").expect("there").description
         };
         assert!(arch(Some(Version::new(9, 0, 3))).contains("`platform-config` takes its place"));
@@ -334,10 +332,10 @@ mod tests {
         ];
         for (name, soc, value, legal) in cases {
             let known = Known::named(name).expect("known");
-            assert_eq!(known.accepts(soc, value).is_ok(), legal, "{name}={value} on {soc}");
+            assert_eq!(known.accepts(&of_profile(soc), value).is_ok(), legal, "{name}={value} on {soc}");
         }
         assert_eq!(Known::named("no-such-option"), None);
-        let most = Known::named("num-mdla").expect("known").kind("mt6897");
+        let most = Known::named("num-mdla").expect("known").kind(&of_profile("mt6897"));
         assert_eq!(most, FlagKind::Integer { minimum: 1, maximum: 2 });
     }
 }

@@ -79,8 +79,8 @@ impl Target<'_> {
     fn four_bits_per_channel(&self) -> FourBitsRule {
         match self.soc.four_bits_per_channel {
             FourBits::Refused => FourBitsRule::Refused(format!(
-                "{} refuses it at any size (reported: Genio community 2379, about {})",
-                self.soc.name, self.soc.title
+                "{} refuses it at any size, as the fact `four-bits-per-channel` of its profile says",
+                self.soc.name
             )),
             FourBits::ByVersion if self.version < FOUR_BITS_PER_CHANNEL => FourBitsRule::Refused(format!(
                 "adapter {} has no type for it, its scales would be lost; from {FOUR_BITS_PER_CHANNEL} on it is sent (observed of Google's client)",
@@ -129,9 +129,8 @@ mod tests {
 
     #[test]
     fn four_bits_per_channel_are_refused_with_where_that_is_known_from() {
-        let soc = |name| Soc::by_name(name).expect("known").expect("listed");
         let reason = |name, version| {
-            let target = Target { soc: soc(name), version };
+            let target = Target { soc: &crate::soc::tests::of_profile(name), version };
             match target.four_bits_per_channel() {
                 FourBitsRule::Taken => None,
                 FourBitsRule::Refused(reason) => Some(reason),
@@ -140,7 +139,7 @@ mod tests {
         let (old, new) = (RuntimeVersion::new(8, 2, 27), RuntimeVersion::new(9, 0, 3));
         for version in [old, new] {
             let reason = reason("mt6989", version).expect("refused");
-            assert!(reason.contains("mt6989") && reason.contains("reported"), "{reason}");
+            assert!(reason.contains("mt6989") && reason.contains("of its profile"), "{reason}");
         }
         let reason_old = reason("mt6991", old).expect("refused");
         assert!(reason_old.contains("8.2.27") && reason_old.contains("8.2.28"), "{reason_old}");

@@ -96,6 +96,7 @@ fn a_missing_function_is_named_when_it_is_needed_and_not_called() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = built(folder.path(), "bare", &versioned(2)).display().to_string();
     let host = Host::open(shim_entry(), "mt6991", &[("library", &library)]).expect("opened");
+    crate::chips::tell(&host, "mt6991");
     let devices = host.devices(Some("mt6991")).expect("told");
     assert_eq!((devices.len(), devices[0].kind), (1, SW_DEVICE_OFFLINE), "it says nothing of a simulator");
     let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
@@ -116,7 +117,7 @@ fn a_missing_function_is_named_when_it_is_needed_and_not_called() {
 fn a_simulator_is_told_by_what_it_says_and_plays_no_chip_itself() {
     let held = Simulator::with(json!({}));
     let host = held.host("mt6989.simulated", "lean");
-    let devices = host.devices(Some("MT6989W")).expect("told");
+    let devices = host.devices(Some("mt6989")).expect("told");
     assert_eq!(devices.len(), 1);
     assert_eq!((devices[0].name.as_str(), devices[0].kind), ("mt6989.simulated", SW_DEVICE_SIMULATED));
     assert_eq!(host.devices(Some("sm8850")).expect("told"), []);
@@ -137,4 +138,37 @@ fn a_simulator_is_told_by_what_it_says_and_plays_no_chip_itself() {
     let (flags, limits) = host.told().expect("told");
     assert!(flags.iter().any(|flag| flag == "opt"), "{flags:?}");
     assert!(limits.iter().any(|(name, value)| name == "l1-kilobytes" && *value > 0), "{limits:?}");
+}
+
+#[test]
+fn facts_are_declared_and_a_chip_under_another_name_is_the_chip_of_its_platform() {
+    let declared = Host::facts(shim_entry()).expect("told");
+    let required: Vec<&str> =
+        declared.iter().filter(|(_, required)| *required).map(|(name, _)| name.as_str()).collect();
+    assert_eq!((required, declared.len()), (vec!["platform"], 5));
+    let held = Simulator::with(json!({}));
+    let host = held.host("nobodys.simulated", "lean");
+    for (facts, fact, says) in [
+        (&[("platform", "Dimensity")][..], "platform", "`Dimensity`"),
+        (&[("platform", "mt6989"), ("four-bits-per-channel", "maybe")], "four-bits-per-channel", "`maybe`"),
+        (&[("platform", "mt6989"), ("l1-kilobytes", "much")], "l1-kilobytes", "number"),
+    ] {
+        let failure = refused(host.chip("nobodys", &[], facts), SW_ERROR_INVALID_ARGUMENT, says);
+        assert_eq!((failure.detail("chip"), failure.detail("fact")), (Some("nobodys"), Some(fact)));
+    }
+    assert_eq!(host.devices(Some("nobodys")).expect("told"), []);
+    host.chip("nobodys", &[], &[("platform", "mt6991"), ("mdla-cores", "2")]).expect("a chip");
+    let devices = host.devices(Some("nobodys")).expect("told");
+    assert_eq!(devices[0].name, "nobodys.simulated");
+    let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
+    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    entry.encoding = fixed;
+    let x = entry.input_as("x", SW_ROLE_HIDDEN, &[1, 8], fixed);
+    let y = entry.unary(SW_OP_GELU, x, vec![]);
+    entry.output("y", SW_ROLE_TAP, y);
+    let compiled = host.compile(&[entry.build()], &[("num-mdla", "4")]).expect("compiled");
+    assert_eq!(compiled.made_for, [("platform".to_owned(), "mt6991".to_owned())]);
+    let (outcome, evidence) = compiled.flag("num-mdla");
+    assert_eq!(outcome, SW_FLAG_REFUSED, "more cores than the profile says: {evidence}");
+    host.load(&compiled.artefact, &[]).expect("loaded");
 }

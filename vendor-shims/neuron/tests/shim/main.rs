@@ -2,6 +2,7 @@
 //!
 //! What MediaTek's own library makes of the same calls only a phone tells.
 
+mod chips;
 mod failures;
 mod flags;
 mod library;

@@ -365,7 +365,7 @@ fn what_is_not_taken_is_refused_with_the_reason() {
         (DEVICE, Encoding::integers(SW_DTYPE_U16, 0.001, 32_768), &eight, "a16-symmetric"),
         (DEVICE, Encoding::integers(SW_DTYPE_I16, 0.001, 5), &eight, "zero point is 5"),
         (DEVICE, Encoding::F32, &eight, "beside f32"),
-        (DEVICE, fixed, &four, "mt6989 refuses it at any size (reported"),
+        (DEVICE, fixed, &four, "mt6989 refuses it at any size, as the fact `four-bits-per-channel`"),
         (DEVICE, fixed, &matrix("w", 5, 16, 2), "i2"),
     ] {
         let found = reason(device, encoding, weights);

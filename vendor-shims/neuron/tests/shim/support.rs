@@ -57,7 +57,11 @@ impl Simulator {
     pub fn host(&self, device: &str, lowering: &str) -> Host {
         let library = simulator().display().to_string();
         let options = [("library", library.as_str()), ("lowering", lowering)];
-        Host::open(shim_entry(), device, &options).expect("an instance")
+        let host = Host::open(shim_entry(), device, &options).expect("an instance");
+        for name in ["mt6989", "mt6991", "mt6993"] {
+            crate::chips::tell(&host, name);
+        }
+        host
     }
 }
 

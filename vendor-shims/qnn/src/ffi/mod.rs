@@ -107,6 +107,8 @@ pub mod number {
     pub const CONTEXT_WEIGHT_SHARING: u32 = 1;
     /// Device: the chip.
     pub const DEVICE_SOC: u32 = 0;
+    /// Of a device: number of the device and version of its architecture.
+    pub const DEVICE_ARCHITECTURE: u32 = 1;
 
     /// Times and, at finalize, estimates.
     pub const PROFILE_BASIC: u32 = 1;

@@ -4,7 +4,7 @@ use crate::ffi::{self, Handle, number};
 use crate::library::Library;
 use crate::log::{self, Level};
 use crate::simulation::Quiet;
-use crate::soc::SocId;
+use crate::soc::CodeFor;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Drop for Backend {
 pub struct Device {
     backend: Arc<Backend>,
     handle: Handle,
-    soc: Option<SocId>,
+    asked: CodeFor,
 }
 
 // SAFETY: as for `Backend`.
@@ -131,29 +131,35 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// A device of a chip. Without a number the library takes the phone's own chip, and on a machine that is none a chip of architecture 68.
+    /// A device to make code for. Of [`CodeFor::Own`] the library takes the phone's chip, and on a
+    /// machine that is none architecture 68.
     ///
     /// # Errors
-    /// What the library answers: 14001 for a number it does not know.
-    pub fn new(backend: Arc<Backend>, soc: Option<SocId>) -> Result<Arc<Device>> {
+    /// What the library answers: 14001 for a chip's number it does not know.
+    pub fn new(backend: Arc<Backend>, asked: CodeFor) -> Result<Arc<Device>> {
         let preparation = Preparation::begin();
         let _quiet = Quiet::new();
         let library = backend.library.clone();
-        let id = soc.map_or(0, |soc| soc.0);
-        let long = ffi::DeviceCustomConfig16 { option: number::DEVICE_SOC, padding: 0, first: id, second: 0 };
-        let short = ffi::DeviceCustomConfig12 { option: number::DEVICE_SOC, first: id, second: 0 };
+        let (option, first, second) = match asked {
+            CodeFor::Own => (number::DEVICE_SOC, 0, 0),
+            CodeFor::Chip(id) => (number::DEVICE_SOC, id.0, 0),
+            // Of the device numbered 0.
+            CodeFor::Architecture(arch) => (number::DEVICE_ARCHITECTURE, 0, arch),
+        };
+        let long = ffi::DeviceCustomConfig16 { option, padding: 0, first, second };
+        let short = ffi::DeviceCustomConfig12 { option, first, second };
         let custom: *const c_void = match library.has_long_device_config() {
             true => (&raw const long).cast(),
             false => (&raw const short).cast(),
         };
         let config = ffi::DeviceConfig { option: number::CONFIG_CUSTOM, value: custom };
         let list = [&raw const config, null()];
-        let configs = if soc.is_some() { list.as_ptr() } else { null() };
+        let configs = if asked == CodeFor::Own { null() } else { list.as_ptr() };
         let mut handle = null_mut();
         // SAFETY: the log's handle is live; the list ends with null and outlives the call, as does what it points to.
         let code = unsafe { (library.functions().device_create)(backend.log, configs, &mut handle) };
         checked(&library, "deviceCreate", code, preparation.mark())?;
-        Ok(Arc::new(Device { backend, handle, soc }))
+        Ok(Arc::new(Device { backend, handle, asked }))
     }
 
     /// The backend it is of.
@@ -166,9 +172,9 @@ impl Device {
         &self.backend.library
     }
 
-    /// The chip, if one was given.
-    pub fn soc(&self) -> Option<SocId> {
-        self.soc
+    /// What code is made for.
+    pub fn asked(&self) -> CodeFor {
+        self.asked
     }
 
     pub(crate) fn handle(&self) -> Handle {

@@ -7,6 +7,7 @@ use crate::failure::{QnnError, Result};
 use crate::ffi::number;
 use crate::graph::DataType;
 use crate::simulation::Confined;
+use crate::soc::CodeFor;
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub(crate) fn serialise(context: &Arc<ContextHandle>) -> Result<ContextBinary> {
         Ok(system) => Some(describe_known(system, &bytes)?),
         Err(_) => None,
     };
-    if let (Some(description), Some(soc)) = (&description, context.device().soc())
+    if let (Some(description), CodeFor::Chip(soc)) = (&description, context.device().asked())
         && description.soc_model != soc.0
     {
         return Err(QnnError::WrongTarget {

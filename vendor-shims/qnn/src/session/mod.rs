@@ -33,7 +33,7 @@ mod tensor;
 
 pub use crate::failure::{CallFailure, FailureKind, QnnError, Result};
 pub use crate::library::{Library, LibraryChoice, System};
-pub use crate::soc::SocId;
+pub use crate::soc::{CodeFor, SocId};
 pub use backend::{Backend, Device, RegisteredMemory};
 pub use binary::{ContextBinary, LoadedContext};
 pub use compose::ComposedGraph;

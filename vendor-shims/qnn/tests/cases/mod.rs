@@ -6,7 +6,7 @@ use shardwright_shim_qnn::graph::{
     TensorKind,
 };
 use shardwright_shim_qnn::session::{
-    Backend, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, QnnError, SocId,
+    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, QnnError, SocId,
 };
 use std::borrow::Cow;
 use std::io::Write;
@@ -41,7 +41,7 @@ pub fn library(test: &str) -> Option<Arc<Library>> {
 pub fn device(library: &Arc<Library>, soc: u32) -> Arc<Device> {
     static BACKEND: OnceLock<Arc<Backend>> = OnceLock::new();
     let backend = BACKEND.get_or_init(|| Backend::new(library.clone()).expect("the backend starts"));
-    Device::new(backend.clone(), Some(SocId(soc))).expect("the chip is known")
+    Device::new(backend.clone(), CodeFor::Chip(SocId(soc))).expect("the chip is known")
 }
 
 /// `(stored + offset) · scale`.

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use crate::chips;
 use crate::layers::Layer;
 use crate::tables;
 use crate::tables::Tables;
@@ -11,7 +12,7 @@ use shardwright_shim_abi::{EntryView, Error, ErrorClass, Verdict};
 use shardwright_shim_qnn::library::{LibraryChoice, VARIABLE};
 use shardwright_shim_qnn::lower::{KeyRows, Variants, check, lower};
 use shardwright_shim_qnn::session::{Context, ContextOptions, GraphOptions};
-use shardwright_shim_qnn::soc::Soc;
+use shardwright_shim_qnn::soc::{CodeFor, Soc};
 use shardwright_shim_qnn::{Driver, Settings, rules};
 
 /// The library; none, said loudly, where there is none.
@@ -40,11 +41,17 @@ fn compiled(
     entry: EntryView<'_>,
     variants: &Variants,
 ) -> Result<(), Error> {
-    let soc = Soc::by_name(soc).expect("known").expect("listed");
+    let soc = &match soc {
+        "sm8450" => chips::numbered(36, 69),
+        name => chips::soc(name),
+    };
     assert!(check(entry, soc).iter().all(|verdict| *verdict == Verdict::Taken));
     let lowered = lower(entry, soc, variants).expect("lowered");
-    let mut context = Context::new(driver.device(Some(soc.id)).expect("a device"), ContextOptions::default())
-        .expect("a context");
+    let mut context = Context::new(
+        driver.device(CodeFor::Chip(soc.id.expect("a number"))).expect("a device"),
+        ContextOptions::default(),
+    )
+    .expect("a context");
     let mut composed = context.compose(&lowered.graph, &options(soc, vtcm))?;
     composed.finalize(false)?;
     Ok(())
@@ -115,7 +122,7 @@ fn an_operation_that_older_processors_lack_is_refused_with_its_node() {
 #[test]
 fn keys_that_do_not_fit_joined_stay_apart_by_rule() {
     let tables = many_keys();
-    let soc = Soc::by_name("sm8850").expect("known").expect("listed");
+    let soc = &chips::soc("sm8850");
     let keys = |vtcm| rules::of(tables.view(), &options(soc, vtcm)).keys;
     assert_eq!((keys(1), keys(2), keys(8)), (KeyRows::Split, KeyRows::Joined, KeyRows::Joined));
     // What only reads a state joins nothing.

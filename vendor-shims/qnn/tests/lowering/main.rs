@@ -2,6 +2,8 @@
 //! the contract says.
 
 mod compiler_refusals;
+#[path = "../chips/mod.rs"]
+mod chips;
 mod estimates;
 mod halves;
 mod layers;

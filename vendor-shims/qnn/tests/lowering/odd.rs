@@ -154,7 +154,7 @@ fn entry(seed: u64) -> Tables {
 /// Without the operations that are refused, so that something is lowered.
 fn taken_part(mut tables: Tables) -> Option<Tables> {
     loop {
-        let verdicts = check(tables.view(), soc(69));
+        let verdicts = check(tables.view(), &soc("sm8750"));
         let Some(refused) = verdicts.iter().position(|verdict| *verdict != Verdict::Taken) else {
             return Some(tables);
         };
@@ -169,7 +169,7 @@ fn taken_part(mut tables: Tables) -> Option<Tables> {
 
 fn judge_and_lower(seed: u64, form: usize) {
     let tables = entry(seed);
-    let _ = check(tables.view(), soc(87));
+    let _ = check(tables.view(), &soc("sm8850"));
     let variants = Variants {
         rotary: [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged, Rotary::Negated][form % 4],
         heads: [Heads::BeforeNorm, Heads::AfterNorm, Heads::AfterRotary, Heads::Never, Heads::Grouped]
@@ -181,9 +181,9 @@ fn judge_and_lower(seed: u64, form: usize) {
         turned: form / 4 % 4 < 2,
         widest: [3, 1 << 15][form / 2 % 2],
     };
-    let _ = lower(tables.view(), soc(69), &variants);
+    let _ = lower(tables.view(), &soc("sm8750"), &variants);
     let Some(taken) = taken_part(tables) else { return };
-    match lower(taken.view(), soc(69), &variants) {
+    match lower(taken.view(), &soc("sm8750"), &variants) {
         Ok(lowered) => {
             sound(&lowered.graph);
             assert_eq!(lowered.ports.len(), taken.inputs.len() + taken.outputs.len());

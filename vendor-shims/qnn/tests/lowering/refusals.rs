@@ -33,7 +33,7 @@ fn integers(dtype: u32, scales: Scales) -> Weight {
 }
 
 fn reason(tables: &Tables) -> String {
-    let verdicts = check(tables.view(), soc(87));
+    let verdicts = check(tables.view(), &soc("sm8850"));
     let refused = verdicts.iter().find_map(|verdict| match verdict {
         Verdict::Refused(reason) => Some(reason.clone()),
         Verdict::Taken => None,
@@ -97,7 +97,7 @@ fn reasons_name_shape_type_and_encoding() {
         let reason = reason(&tables);
         assert!(reason.contains(expected), "{reason:?} does not say {expected:?}");
         // What is refused is not lowered either, and says whose fault it is.
-        let refused = lower(tables.view(), soc(87), &Variants::default()).expect_err("refused");
+        let refused = lower(tables.view(), &soc("sm8850"), &Variants::default()).expect_err("refused");
         assert!(
             matches!(&refused, LowerError::Unsupported { node, layer: Some(3), .. } if node == "y"),
             "{refused}"
@@ -168,7 +168,7 @@ fn operands_that_do_not_fit_are_refused() {
         "is [5], not [5, 1]",
         "version 2",
     ];
-    let verdicts = check(tables.view(), soc(69));
+    let verdicts = check(tables.view(), &soc("sm8750"));
     assert_eq!(verdicts.len(), expected.len() + 1);
     for ((verdict, expected), node) in verdicts.iter().zip(expected).zip(&tables.nodes) {
         let Verdict::Refused(reason) = verdict else { panic!("{} is taken", node.name) };
@@ -181,8 +181,8 @@ fn operands_that_do_not_fit_are_refused() {
 fn weights_that_are_not_made_are_judged_by_kind_and_shape() {
     let uneven: Vec<f32> = (0..8).map(|block| 1.0 + block as f32 * 0.37).collect();
     let tables = product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)).planned(), A);
-    assert_eq!(check(tables.view(), soc(87)), [Verdict::Taken]);
-    let lowered = lower(tables.view(), soc(87), &Variants::default()).expect("counted");
+    assert_eq!(check(tables.view(), &soc("sm8850")), [Verdict::Taken]);
+    let lowered = lower(tables.view(), &soc("sm8850"), &Variants::default()).expect("counted");
     assert_eq!(lowered.stand_ins, 1);
 }
 
@@ -191,25 +191,25 @@ fn ports_and_tables_that_contradict_themselves_are_errors() {
     let variants = Variants::default();
     let mut positions = one(SW_OP_GELU, &[1, 8], A, A, vec![]);
     positions.input("positions", SW_ROLE_POSITIONS, &[1], Store::I32);
-    let refused = lower(positions.view(), soc(87), &variants).expect_err("a port");
+    let refused = lower(positions.view(), &soc("sm8850"), &variants).expect_err("a port");
     assert!(matches!(&refused, LowerError::UnsupportedPort { port, .. } if port == "positions"));
 
     let mut early = one(SW_OP_GELU, &[1, 8], A, A, vec![]);
     let unwritten = early.tensor("unwritten", &[1, 8], A);
     early.nodes[0].inputs = vec![unwritten];
-    let refused = lower(early.view(), soc(87), &variants).expect_err("an order");
+    let refused = lower(early.view(), &soc("sm8850"), &variants).expect_err("an order");
     assert!(matches!(&refused, LowerError::InvalidGraph { reason, .. } if reason.contains("`unwritten`")));
     assert!(
-        matches!(&check(early.view(), soc(87))[..], [Verdict::Refused(reason)] if reason.contains("`unwritten`"))
+        matches!(&check(early.view(), &soc("sm8850"))[..], [Verdict::Refused(reason)] if reason.contains("`unwritten`"))
     );
 
     let large = one(SW_OP_GELU, &[1 << 20, 1 << 20], A, A, vec![]);
-    let refused = lower(large.view(), soc(87), &variants).expect_err("a size");
+    let refused = lower(large.view(), &soc("sm8850"), &variants).expect_err("a size");
     assert!(matches!(refused, LowerError::TooLarge { limit: "tensor-values", .. }));
 
     let mut short = product(integers(SW_DTYPE_I8, Scales::per_channel(vec![0.1; 4])), A);
     short.constants[0].1.bytes.pop();
-    let refused = lower(short.view(), soc(87), &variants).expect_err("a length");
+    let refused = lower(short.view(), &soc("sm8850"), &variants).expect_err("a length");
     assert!(
         matches!(&refused, LowerError::InvalidEncoding { weight, layer: Some(3), reason } if weight == "w" && reason.contains("255 bytes"))
     );
@@ -222,7 +222,7 @@ fn a_layer_of_every_format_is_taken() {
     {
         for planned in [false, true] {
             let tables = Layer { weights: dtype, blocks, ..Layer::small(5, 2) }.tables(planned);
-            let verdicts = check(tables.view(), soc(87));
+            let verdicts = check(tables.view(), &soc("sm8850"));
             assert!(
                 verdicts.iter().all(|verdict| *verdict == Verdict::Taken),
                 "{dtype} {blocks}: {verdicts:?}"

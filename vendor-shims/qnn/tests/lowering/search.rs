@@ -4,14 +4,17 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::chips;
 use crate::layers::Layer;
 use shardwright_shim_abi::raw::SW_DTYPE_I4;
 use shardwright_shim_qnn::estimate::{Within, cost, costs_within};
 use shardwright_shim_qnn::library::{LibraryChoice, VARIABLE};
 use shardwright_shim_qnn::lower::{Variants, lower};
 use shardwright_shim_qnn::session::GraphOptions;
-use shardwright_shim_qnn::soc::{STAND_IN, Soc};
+use shardwright_shim_qnn::soc::SocId;
 use shardwright_shim_qnn::{Driver, Settings};
+
+const STAND_IN: SocId = SocId(72);
 
 const AMPLE: Duration = Duration::from_secs(600);
 
@@ -40,7 +43,7 @@ fn a_trial_finds_what_this_process_would_and_is_abandoned_when_it_takes_too_long
     else {
         return;
     };
-    let soc = Soc::by_id(STAND_IN).expect("listed");
+    let soc = &chips::soc("soc-72");
     let options =
         |mode| GraphOptions { vtcm_megabytes: Some(8), finalize_mode: mode, ..GraphOptions::default() };
     let small = Layer::small(5, 2).tables(true);

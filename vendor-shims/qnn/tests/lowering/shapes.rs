@@ -2,28 +2,24 @@
 
 use std::borrow::Cow;
 
+use super::layers::Layer;
+use super::tables::Tables;
 use shardwright_shim_abi::Verdict;
 use shardwright_shim_qnn::graph::{DataType, QnnGraph, QnnNode, QnnTensor, StaticData, TensorKind};
 use shardwright_shim_qnn::lower::{
     Heads, KeyRows, Leaving, Lowered, MOST_REPEATED_BYTES, Product, Rotary, SharedMask, Variants, check,
     lower,
 };
-use shardwright_shim_qnn::soc::{Soc, SocId};
 
-use super::layers::Layer;
-use super::tables::Tables;
-
-pub fn soc(id: u32) -> &'static Soc {
-    Soc::by_id(SocId(id)).expect("a known chip")
-}
+pub use crate::chips::soc;
 
 /// The graph of tables that are taken whole.
 pub fn lowered(tables: &Tables, variants: &Variants) -> Lowered<'static> {
     let entry = tables.view();
-    for (verdict, node) in check(entry, soc(87)).iter().zip(&tables.nodes) {
+    for (verdict, node) in check(entry, &soc("sm8850")).iter().zip(&tables.nodes) {
         assert_eq!(*verdict, Verdict::Taken, "{}", node.name);
     }
-    lower(entry, soc(87), variants).expect("it is taken whole")
+    lower(entry, &soc("sm8850"), variants).expect("it is taken whole")
 }
 
 /// How often an operation occurs.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use shardwright_shim_qnn::graph::QnnGraph;
 use shardwright_shim_qnn::session::{
-    Backend, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, Profile, Result, SocId,
+    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, Profile, Result,
+    SocId,
 };
 
 fn backend() -> Option<Arc<Backend>> {
@@ -40,8 +41,9 @@ pub fn device(test: &str, soc: u32) -> Option<Arc<Device>> {
     };
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let devices = devices.get_or_insert_default();
-    let device =
-        devices.entry(soc).or_insert_with(|| Device::new(backend, Some(SocId(soc))).expect("a device"));
+    let device = devices
+        .entry(soc)
+        .or_insert_with(|| Device::new(backend, CodeFor::Chip(SocId(soc))).expect("a device"));
     Some(device.clone())
 }
 

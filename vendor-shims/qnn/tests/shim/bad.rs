@@ -50,8 +50,8 @@ fn a_wrong_library_is_told_from_a_missing_one() {
 }
 
 #[test]
-fn devices_are_those_of_known_chips() {
-    let Some(library) = library("devices_are_those_of_known_chips") else { return };
+fn devices_are_those_of_chips_that_were_made_known() {
+    let Some(library) = library("devices_are_those_of_chips_that_were_made_known") else { return };
     let host = on(&library, "sm8850");
     let told = |soc| {
         let devices = host.devices(Some(soc)).expect("told");
@@ -64,15 +64,12 @@ fn devices_are_those_of_known_chips() {
         ]
     };
     assert_eq!(told("sm8850"), pair("sm8850"));
-    assert_eq!(told("SM8650"), pair("sm8650"));
-    assert_eq!(told("x-elite"), pair("sc8380xp"));
     assert_eq!(told("soc-72"), pair("soc-72"));
     assert_eq!(told("mt6989"), []);
+    assert_eq!(told("nobodys"), []);
     assert_eq!(host.devices(None).expect("told"), []);
-    for soc in ["cpn3050", "soc-122", "soc-1", "soc-0"] {
-        let failure = refused(host.devices(Some(soc)), SW_ERROR_INVALID_ARGUMENT, "is not supported");
-        assert!(failure.detail("soc").is_some() && failure.detail("help").is_some(), "{failure:?}");
-    }
+    host.chip("nobodys", &[], &[("hexagon-arch", "v75")]).expect("a chip");
+    assert_eq!(told("nobodys"), pair("nobodys"));
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     for device in ["gpu", "sm8850.emulated", "x-elite", ""] {
         let host = on(&library, device);
@@ -80,7 +77,70 @@ fn devices_are_those_of_known_chips() {
         refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no device");
         refused(host.told(), SW_ERROR_INVALID_ARGUMENT, "no device");
     }
-    refused(on(&library, "soc-122").check(entry), SW_ERROR_INVALID_ARGUMENT, "v89");
+}
+
+#[test]
+fn facts_are_declared_and_held_to_what_the_library_makes() {
+    let declared = Host::facts(shardwright_shim_qnn::shim_entry()).expect("told");
+    let required: Vec<&str> =
+        declared.iter().filter(|(_, required)| *required).map(|(name, _)| name.as_str()).collect();
+    assert_eq!((required, declared.len()), (vec!["hexagon-arch"], 5));
+    // What needs no library is refused without one.
+    let host = open(&[("library", "/nowhere/libQnnHtp.so")]).expect("opened");
+    for (facts, fact, says) in [
+        (&[("hexagon-arch", "v89")][..], "hexagon-arch", "1002"),
+        (&[("hexagon-arch", "v66")], "hexagon-arch", "no tensor processor"),
+        (&[("hexagon-arch", "81")], "hexagon-arch", "`v81`"),
+        (&[("hexagon-arch", "v81"), ("soc-id", "x")], "soc-id", "not a number"),
+    ] {
+        let failure = refused(host.chip("nobodys", &[], facts), SW_ERROR_INVALID_ARGUMENT, says);
+        assert_eq!((failure.detail("chip"), failure.detail("fact")), (Some("nobodys"), Some(fact)));
+    }
+    let Some(library) = library("facts_are_declared_and_held_to_what_the_library_makes") else { return };
+    let host = on(&library, "nobodys");
+    for (facts, fact, says) in [
+        (&[("hexagon-arch", "v79"), ("soc-id", "87")][..], "hexagon-arch", "v81 code for soc-id 87"),
+        (&[("hexagon-arch", "v99")], "hexagon-arch", "makes v68 code"),
+        (&[("hexagon-arch", "v81"), ("soc-id", "122")], "soc-id", "prepares nothing for soc-id 122"),
+        (
+            &[("hexagon-arch", "v81"), ("performance-estimate-soc-id", "999")],
+            "performance-estimate-soc-id",
+            "no code for soc-id 999",
+        ),
+    ] {
+        host.chip("nobodys", &[], facts).expect("nothing is asked of the library yet");
+        let failure = refused(host.devices(Some("nobodys")), SW_ERROR_INVALID_ARGUMENT, says);
+        assert_eq!((failure.detail("chip"), failure.detail("fact")), (Some("nobodys"), Some(fact)));
+    }
+}
+
+#[test]
+fn code_is_made_by_architecture_where_the_library_does_not_know_the_number() {
+    let Some(library) = library("code_is_made_by_architecture_where_the_library_does_not_know_the_number")
+    else {
+        return;
+    };
+    let host = on(&library, "nobodys.simulated");
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    for (facts, soc, asked) in [
+        (&[("hexagon-arch", "v81"), ("soc-id", "999")][..], 87, Some(999)),
+        (&[("hexagon-arch", "v81")], 87, None),
+        (&[("hexagon-arch", "v81"), ("soc-id", "97")], 97, Some(97)),
+        (&[("hexagon-arch", "v68"), ("soc-id", "39")], 39, Some(39)),
+    ] {
+        host.chip("nobodys", &[], facts).expect("a chip");
+        assert_eq!(host.devices(Some("nobodys")).expect("known").len(), 2);
+        let made = compiled(&host);
+        let arch = facts[0].1;
+        assert_eq!(made.made_for, pairs(&[("soc-id", &soc.to_string()), ("hexagon-arch", arch)]));
+        let read = Artefact::read(made.artefact.bytes()).expect("read").descriptor.head;
+        assert_eq!((read.soc.0, read.asked.map(|id| id.0)), (soc, asked), "{facts:?}");
+        assert_eq!((format!("v{}", read.arch).as_str(), read.soc_name.as_str()), (arch, "nobodys"));
+        assert_eq!(host.compatibility(&made.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
+        host.load(&made.artefact, &[]).expect("loaded");
+    }
 }
 
 #[test]
@@ -132,7 +192,7 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
     sibling.load(&made.artefact, &[]).expect("loaded");
     let head = String::from_utf8(made.head.clone()).expect("text");
     for (head, answer) in [
-        (head.replace("\"format\":2", "\"format\":9"), SW_COMPATIBILITY_UNSUPPORTED),
+        (head.replace("\"format\":3", "\"format\":9"), SW_COMPATIBILITY_UNSUPPORTED),
         (head.replace("\"core\":[2,", "\"core\":[3,"), SW_COMPATIBILITY_UNSUPPORTED),
         (head.replace("\"build\":\"v2.", "\"build\":\"v1."), SW_COMPATIBILITY_RECOMPILE),
         ("\x7fELF of somebody else".to_owned(), SW_COMPATIBILITY_NOT_MINE),

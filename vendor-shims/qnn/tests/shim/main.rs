@@ -1,6 +1,8 @@
 //! The shim through the contract's door, with the real library where there is one.
 
 mod bad;
+#[path = "../chips/mod.rs"]
+mod chips;
 mod compiling;
 mod estimates;
 mod flags;
@@ -28,9 +30,21 @@ const fn a8(reach: f32) -> Encoding {
     Encoding::centred(SW_DTYPE_U8, reach)
 }
 
-/// An instance for a chip of the middle.
+/// Makes a chip known by what its profile says.
+fn tell(host: &Host, name: &str) {
+    let facts = chips::told(name);
+    let facts: Vec<(&str, &str)> =
+        facts.iter().map(|(fact, value)| (fact.as_str(), value.as_str())).collect();
+    host.chip(name, &[], &facts).expect("a chip");
+}
+
+/// An instance that knows chips, for one of the middle.
 fn open(options: &[(&str, &str)]) -> Result<Host, Failure> {
-    Host::open(shardwright_shim_qnn::shim_entry(), "sm8850", options)
+    let host = Host::open(shardwright_shim_qnn::shim_entry(), "sm8850", options)?;
+    for name in ["sm8550", "sm8650", "sm8750", "sm8850", "sc8380xp", "soc-72"] {
+        tell(&host, name);
+    }
+    Ok(host)
 }
 
 /// An instance that drives this library.

@@ -1,0 +1,222 @@
+//! What a profile says of a chip, and which of it a shim reads.
+//!
+//! A shim declares the facts it reads as it declares its flags. Only those are handed over, each
+//! held to what was declared; what the shim then says against a fact comes back as an error that
+//! names it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::target::FlagSchema;
+
+use crate::error::ShimError;
+
+/// Detail of a shim's error that names the fact which is the reason of it.
+const FACT: &str = "fact";
+
+/// Detail beside it: the fact may be so, and no code is made for such a chip.
+const UNSUPPORTED: &str = "unsupported";
+
+/// Most facts a shim may declare.
+pub(crate) const FACTS_LIMIT: usize = 256;
+
+/// A chip as its profile describes it, or as much of that as a shim reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chip {
+    /// Name of the profile; devices of the chip bear it as their `soc`.
+    pub name: String,
+    /// Other names it goes by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// What is known of it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, String>,
+}
+
+/// A fact that a shim reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FactSchema {
+    /// Name, legal values and meaning. There is no value in place of one that is not given.
+    pub fact: FlagSchema,
+    /// Whether no code is made for a chip whose profile does not say it.
+    pub required: bool,
+}
+
+/// Why a shim does not serve a chip as its profile describes it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChipError {
+    /// A fact is not there without which the shim makes nothing.
+    #[error("profile `{chip}` has no fact `{fact}`, which shim `{shim}` needs: {description}")]
+    Missing {
+        /// The profile.
+        chip: String,
+        /// The shim.
+        shim: String,
+        /// The fact.
+        fact: String,
+        /// What it says of a chip.
+        description: String,
+    },
+    /// A fact has a value that is none.
+    #[error("profile `{chip}`, fact `{fact}`: `{value}` is not {expected}, as shim `{shim}` reads it")]
+    Value {
+        /// The profile.
+        chip: String,
+        /// The shim.
+        shim: String,
+        /// The fact.
+        fact: String,
+        /// As it stands in the profile.
+        value: String,
+        /// What would be legal.
+        expected: String,
+    },
+    /// The shim, or its vendor's library, says against a fact.
+    #[error("profile `{chip}`, fact `{fact}`: {source}")]
+    Refused {
+        /// The profile.
+        chip: String,
+        /// The fact.
+        fact: String,
+        /// In the shim's words.
+        source: Box<ShimError>,
+    },
+}
+
+impl ChipError {
+    /// The profile.
+    pub fn chip(&self) -> &str {
+        match self {
+            ChipError::Missing { chip, .. }
+            | ChipError::Value { chip, .. }
+            | ChipError::Refused { chip, .. } => chip,
+        }
+    }
+
+    /// Whether the profile may well be right, and nothing is made for such a chip.
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            ChipError::Refused { source, .. } => source.details().iter().any(|(key, _)| key == UNSUPPORTED),
+            ChipError::Missing { .. } | ChipError::Value { .. } => false,
+        }
+    }
+
+    /// What would help.
+    pub fn help(&self) -> String {
+        let (chip, fact) = match self {
+            ChipError::Missing { chip, fact, .. }
+            | ChipError::Value { chip, fact, .. }
+            | ChipError::Refused { chip, fact, .. } => (chip, fact),
+        };
+        format!(
+            "correct the fact `{fact}` in the profile `{chip}`; `shardwright shim list` tells which facts a \
+             shim reads"
+        )
+    }
+}
+
+/// The facts of a chip that a shim reads.
+pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result<Chip, ChipError> {
+    let mut facts = BTreeMap::new();
+    for FactSchema { fact, required } in schemas {
+        let Some(value) = chip.facts.get(&fact.name) else {
+            if *required {
+                return Err(ChipError::Missing {
+                    chip: chip.name.clone(),
+                    shim: shim.to_owned(),
+                    fact: fact.name.clone(),
+                    description: fact.description.clone(),
+                });
+            }
+            continue;
+        };
+        fact.accepts(value).map_err(|expected| ChipError::Value {
+            chip: chip.name.clone(),
+            shim: shim.to_owned(),
+            fact: fact.name.clone(),
+            value: value.chars().take(64).collect(),
+            expected,
+        })?;
+        facts.insert(fact.name.clone(), value.clone());
+    }
+    Ok(Chip { name: chip.name.clone(), aliases: chip.aliases.clone(), facts })
+}
+
+/// An error that names a fact is about the profile.
+pub(crate) fn about(chip: &str, error: ShimError) -> ShimError {
+    match error.details().iter().find(|(key, _)| key == FACT) {
+        Some((_, fact)) => {
+            let fact = fact.clone();
+            let refused = ChipError::Refused { chip: chip.to_owned(), fact, source: Box::new(error) };
+            ShimError::Chip(Box::new(refused))
+        }
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_graph::target::FlagType;
+
+    use super::*;
+    use crate::error::Failure;
+
+    fn schema(name: &str, values: FlagType, required: bool) -> FactSchema {
+        let fact = FlagSchema { name: name.to_owned(), values, default: None, description: "x".to_owned() };
+        FactSchema { fact, required }
+    }
+
+    fn chip(facts: &[(&str, &str)]) -> Chip {
+        let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Chip { name: "chip".to_owned(), aliases: vec!["other".to_owned()], facts: facts.collect() }
+    }
+
+    #[test]
+    fn only_what_a_shim_reads_is_handed_over() {
+        let number = FlagType::Integer { min: 1, max: 9 };
+        let schemas = [schema("id", number.clone(), true), schema("memory", number, false)];
+        let given = chip(&[("id", "7"), ("colour", "red")]);
+        assert_eq!(read_by(&schemas, "s", &given).unwrap(), chip(&[("id", "7")]));
+        assert_eq!(read_by(&[], "s", &given).unwrap(), chip(&[]));
+        let missing = read_by(&schemas, "s", &chip(&[("memory", "7")])).unwrap_err();
+        assert!(matches!(&missing, ChipError::Missing { fact, .. } if fact == "id"), "{missing}");
+        for value in ["0", "ten", ""] {
+            let wrong = read_by(&schemas, "s", &chip(&[("id", value)])).unwrap_err();
+            assert!(matches!(&wrong, ChipError::Value { fact, .. } if fact == "id"), "{wrong}");
+            for part in ["`chip`", "`id`", "from 1 to 9"] {
+                assert!(wrong.to_string().contains(part), "{wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_that_names_a_fact_is_about_the_profile() {
+        let failed = |details: &[(&str, &str)]| {
+            ShimError::Failed(Box::new(Failure {
+                shim: "s".to_owned(),
+                function: "chip",
+                class: None,
+                message: "no such number".to_owned(),
+                details: details.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+                vendor_code: 0,
+                log_tail: None,
+            }))
+        };
+        match about("chip", failed(&[("help", "x"), ("fact", "id")])) {
+            ShimError::Chip(error) => {
+                assert!(matches!(&*error, ChipError::Refused { fact, .. } if fact == "id"));
+                assert_eq!((error.chip(), error.is_unsupported()), ("chip", false));
+                assert!(error.to_string().contains("no such number") && error.help().contains("`id`"));
+            }
+            other => panic!("{other}"),
+        }
+        match about("chip", failed(&[("fact", "id"), ("unsupported", "true")])) {
+            ShimError::Chip(error) => assert!(error.is_unsupported()),
+            other => panic!("{other}"),
+        }
+        assert!(matches!(about("chip", failed(&[])), ShimError::Failed(_)));
+    }
+}
