@@ -5,9 +5,15 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use shardwright_tests::checkpoints::DEMO_MODEL;
-use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::neuron::{A16W8, Shim};
+use shardwright_tests::program::{self, Run, shardwright};
+use shardwright_tests::{qnn, tree};
 use tempfile::TempDir;
+
+/// What Qualcomm's compiler is given: the fixture is small, and its decoder stays one shard.
+const A16W8_QUALCOMM: &str = "w8-per-channel/a16/a8";
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
@@ -130,4 +136,174 @@ fn profiles_that_are_wrong_are_named() {
             .refuses();
         assert!(stderr.contains(says), "{text}: {stderr}");
     }
+}
+
+/// A shipped profile under a name that nothing in the program or a shim knows, with these facts in
+/// place of its own; none takes one away.
+fn drop_copy(folder: &Path, of: &str, facts: &[(&str, Option<&str>)]) {
+    let text = fs::read(tree::root().join(format!("plugins/profiles/{of}.json"))).expect("a profile");
+    let mut profile: Value = serde_json::from_slice(&text).expect("JSON");
+    profile["name"] = json!("nobodys");
+    profile["title"] = json!("Nobody's");
+    profile["aliases"] = json!([]);
+    let held = profile["facts"].as_array_mut().expect("facts");
+    for (name, value) in facts {
+        held.retain(|fact| fact["name"] != *name);
+        held.extend(value.map(|value| json!({"name": name, "value": value, "provenance": "declared"})));
+    }
+    fs::write(folder.join("nobodys.json"), profile.to_string()).expect("written");
+}
+
+fn vector(document: &Value) -> Vec<f64> {
+    fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+        match value {
+            Value::Object(members) => {
+                members.get(name).or_else(|| members.values().find_map(|value| find(value, name)))
+            }
+            Value::Array(values) => values.iter().find_map(|value| find(value, name)),
+            _ => None,
+        }
+    }
+    let found = find(document, "embedding").or(find(document, "vector")).expect("a vector");
+    found.as_array().expect("numbers").iter().map(|value| value.as_f64().expect("a number")).collect()
+}
+
+/// A sentence vector of the dropped chip, computed in its vendor's simulator.
+fn embedded(folder: &Path, formats: &str, more: impl FnOnce(Run) -> Run) -> Vec<f64> {
+    let run = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32", "--soc", "nobodys"]);
+    let run = run.arguments(["--on", "simulator", "--planner", "even", "--formats", formats, "--profiles"]);
+    vector(&more(run.argument(folder)).json())
+}
+
+fn assert_same_direction(found: &[f64]) {
+    let wanted = vector(&shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32"]).json());
+    let dot: f64 = wanted.iter().zip(found).map(|(a, b)| a * b).sum();
+    assert_eq!(wanted.len(), found.len());
+    assert!(dot >= 0.99, "cosine {dot}");
+}
+
+/// A bundle for the dropped chip's simulator.
+fn compiled(folder: &Path) -> Compiled {
+    let folder = folder.to_str().expect("text");
+    let target = ["--soc", "nobodys", "--on", "simulator", "--planner", "even", "--context", "32"];
+    Compiled::from(
+        EMBEDDING_FIXTURE,
+        target.into_iter().chain(["--formats", A16W8_QUALCOMM, "--profiles", folder]),
+    )
+}
+
+#[test]
+fn a_renamed_snapdragon_compiles_and_runs_in_its_vendors_simulator() {
+    if !qnn::library() {
+        return;
+    }
+    let folder = folder();
+    drop_copy(folder.path(), "sm8850", &[]);
+    assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.arguments(["--strict"])));
+    // The shim is at hand, and says so.
+    let plan = shardwright(["plan", EMBEDDING_FIXTURE, "--context", "32", "--soc", "nobodys", "--profiles"]);
+    let plan = plan.argument(folder.path()).json().to_string();
+    assert!(!plan.contains("not at hand") && !plan.contains("counted in primitives"), "{plan}");
+
+    // What it was made of goes with the bundle: the profile need not be where it runs.
+    let bundle = compiled(folder.path());
+    let shown = bundle.path().display().to_string();
+    fs::remove_file(folder.path().join("nobodys.json")).expect("removed");
+    let run = shardwright(["embed", &shown, "a text"]);
+    assert_same_direction(&vector(&run.json()));
+    let document = shardwright(["inspect", &shown]).json().to_string();
+    for word in ["\"arch\":81", "\"soc\":87", "nobodys"] {
+        assert!(document.contains(word), "no {word} in {document}");
+    }
+}
+
+#[test]
+fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_said() {
+    if !qnn::library() {
+        return;
+    }
+    let folder = folder();
+    // Another chip the library knows.
+    drop_copy(folder.path(), "sm8850", &[("soc-id", Some("97"))]);
+    let other = compiled(folder.path());
+    let document = shardwright(["inspect"]).argument(other.path()).json().to_string();
+    assert!(document.contains("\"soc\":97") && document.contains("\"arch\":81"), "{document}");
+    assert!(!other.manifest_json()["notices"].to_string().contains("made for soc-id"));
+
+    // One it does not know.
+    drop_copy(folder.path(), "sm8850", &[("soc-id", Some("999"))]);
+    let unknown = compiled(folder.path());
+    let notices = unknown.manifest_json()["notices"].to_string();
+    assert!(notices.contains("made for soc-id 87") && notices.contains("does not know 999"), "{notices}");
+    assert!(notices.contains("fallback"), "{notices}");
+    assert_same_direction(&vector(
+        &shardwright(["embed"]).argument(unknown.path()).argument("a text").json(),
+    ));
+    let strict = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--soc", "nobodys", "--strict"]);
+    let strict = strict.arguments(["--on", "simulator", "--planner", "even", "--formats", A16W8_QUALCOMM]);
+    let (_, stderr) = strict.argument("--profiles").argument(folder.path()).refuses();
+    assert!(stderr.contains("does not know 999"), "{stderr}");
+
+    // None at all is no fallback: nothing else was asked for.
+    drop_copy(folder.path(), "sm8850", &[("soc-id", None), ("vtcm-megabytes", Some("16"))]);
+    assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.argument("--strict")));
+    let bare = compiled(folder.path());
+    let notices = bare.manifest_json()["notices"].to_string();
+    assert!(notices.contains("made for soc-id 87") && notices.contains("does not say one"), "{notices}");
+    // Twice the fast memory is what the artefact says, too.
+    let document = shardwright(["inspect"]).argument(bare.path()).json().to_string();
+    assert!(document.contains("\"vtcm_megabytes\":16"), "{document}");
+}
+
+#[test]
+fn a_profile_that_a_shim_says_against_is_refused_with_the_fact_and_the_file() {
+    let refused = |of: &str, facts: &[(&str, Option<&str>)], fact: &str, says: &str| {
+        let folder = folder();
+        drop_copy(folder.path(), of, facts);
+        let plan =
+            shardwright(["plan", EMBEDDING_FIXTURE, "--context", "32", "--soc", "nobodys", "--profiles"]);
+        let (_, stderr) = plan.argument(folder.path()).refuses();
+        for part in ["profile `nobodys`", &format!("fact `{fact}`"), says, "nobodys.json"] {
+            assert!(stderr.contains(part), "no `{part}` in {stderr}");
+        }
+    };
+    refused("sm8850", &[("hexagon-arch", None)], "hexagon-arch", "which shim `qnn` needs");
+    refused("sm8850", &[("soc-id", Some("eighty"))], "soc-id", "an integer from 1");
+    refused("sm8850", &[("vtcm-megabytes", Some("1000"))], "vtcm-megabytes", "from 1 to 64");
+    refused("sm8850", &[("hexagon-arch", Some("v89"))], "hexagon-arch", "prepares no graph");
+    refused("sm8850", &[("hexagon-arch", Some("Gen 5"))], "hexagon-arch", "`Gen 5` is no architecture");
+    refused("mt6989", &[("platform", None)], "platform", "which shim `neuron` needs");
+    refused("mt6989", &[("platform", Some("Dimensity"))], "platform", "`Dimensity`");
+    refused("mt6989", &[("four-bits-per-channel", Some("no"))], "four-bits-per-channel", "one of refused");
+    if qnn::library() {
+        refused("sm8850", &[("hexagon-arch", Some("v79"))], "hexagon-arch", "v81 code for soc-id 87");
+        refused("sm8850", &[("soc-id", Some("122"))], "soc-id", "prepares nothing for soc-id 122");
+        let facts = [("soc-id", None), ("hexagon-arch", Some("v99"))];
+        refused("sm8850", &facts, "hexagon-arch", "the library makes v68 code");
+    }
+}
+
+#[test]
+fn a_renamed_dimensity_compiles_and_runs_in_the_simulator() {
+    let shim = Shim::with("lean");
+    let with_shim = |run: Run| run.argument("--shims").argument(shim.folder());
+    let folder = folder();
+    drop_copy(folder.path(), "mt6989", &[]);
+    assert_same_direction(&embedded(folder.path(), A16W8, |run| with_shim(run).argument("--strict")));
+    // Weights of 4 bits by channel are refused or taken as the profile says.
+    let four = |facts: &[(&str, Option<&str>)]| {
+        drop_copy(folder.path(), "mt6991", facts);
+        let plan = shardwright(["plan", EMBEDDING_FIXTURE, "--soc", "nobodys", "--planner", "even"]);
+        let plan = plan.arguments([
+            "--context",
+            "32",
+            "--formats",
+            "w4-per-channel/a16-symmetric/a16",
+            "--profiles",
+        ]);
+        with_shim(plan.argument(folder.path())).json().to_string()
+    };
+    assert!(!four(&[]).contains("refuses it at any size"));
+    let refused = four(&[("four-bits-per-channel", Some("refused"))]);
+    assert!(refused.contains("nobodys refuses it at any size"), "{refused}");
 }
