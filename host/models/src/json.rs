@@ -6,23 +6,17 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use shardwright_files::{FileError, Links};
 
 use crate::CheckpointError;
 
 /// Opens a regular file and tells its length. Pipes and devices are refused before they can block.
 pub(crate) fn open_file(path: &Path) -> Result<(File, u64), CheckpointError> {
-    let fault = |source: std::io::Error| match source.kind() {
-        std::io::ErrorKind::NotFound => CheckpointError::MissingFile { path: path.to_owned() },
-        _ => CheckpointError::Read { path: path.to_owned(), source },
-    };
-    let metadata = std::fs::metadata(path).map_err(fault)?;
-    if !metadata.is_file() {
-        return Err(CheckpointError::NotAFile { path: path.to_owned() });
-    }
-    let file = File::open(path).map_err(fault)?;
-    // The length of what was opened, should the name have been given to another file in between.
-    let bytes = file.metadata().map_err(fault)?.len();
-    Ok((file, bytes))
+    shardwright_files::open(path, Links::Followed).map_err(|error| match error {
+        error if error.is_missing() => CheckpointError::MissingFile { path: path.to_owned() },
+        FileError::Kind { .. } => CheckpointError::NotAFile { path: path.to_owned() },
+        error => CheckpointError::Read { path: path.to_owned(), source: error.into() },
+    })
 }
 
 /// The bytes of a file of at most `cap` bytes.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use shardwright_files::FileError;
 use shardwright_shim_abi::{raw, version_text};
 
 use crate::LoadError;
@@ -101,15 +102,11 @@ impl Manifest {
     /// Reads and checks a manifest; the versions must meet the host's.
     pub fn read(path: &Path) -> Result<Manifest, LoadError> {
         let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
-        let read = |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },
-            _ => LoadError::Read { path: path.to_owned(), source },
-        };
-        let length = std::fs::metadata(path).map_err(read)?.len();
-        if length > MANIFEST_LIMIT {
-            return Err(invalid(format!("{length} bytes, at most {MANIFEST_LIMIT} are read")));
-        }
-        let text = std::fs::read(path).map_err(read)?;
+        let text = shardwright_files::read(path, MANIFEST_LIMIT).map_err(|error| match error {
+            error if error.is_missing() => LoadError::NotFound { path: path.to_owned() },
+            FileError::TooLong { .. } => invalid(error.to_string()),
+            error => LoadError::Read { path: path.to_owned(), source: error.into() },
+        })?;
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
         manifest.check().map_err(invalid)?;
         check_range(path, manifest.versions().ok_or_else(|| invalid("bad versions".to_owned()))?)?;

@@ -1,9 +1,9 @@
 //! Reading small files that may be anything: a size cap, UTF-8, JSON of bounded depth.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use shardwright_files::FileError;
 
 use crate::error::{Result, TextError};
 
@@ -22,15 +22,10 @@ pub fn utf8_text<'bytes>(bytes: &'bytes [u8], origin: &str) -> Result<&'bytes st
 
 /// The bytes of a file of at most `max` bytes.
 pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let read = |source| TextError::Read { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(read)?;
-    let mut bytes = Vec::new();
-    // Reading stops one byte behind the cap, whatever the file claims its length to be.
-    file.take(max.saturating_add(1)).read_to_end(&mut bytes).map_err(read)?;
-    if bytes.len() as u64 > max {
-        return Err(TextError::FileTooLarge { path: path.to_owned(), max });
-    }
-    Ok(bytes)
+    shardwright_files::read(path, max).map_err(|error| match error {
+        FileError::TooLong { limit } => TextError::FileTooLarge { path: path.to_owned(), max: limit },
+        error => TextError::Read { path: path.to_owned(), source: error.into() },
+    })
 }
 
 /// Like [`read_capped`], with `None` for a file that is not there.

@@ -154,7 +154,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/template/", "the exported symbol"),
     ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
     ("host/models/", "mapping checkpoint files"),
-    ("host/bundle/", "mapping the files of a bundle"),
+    ("host/bundle/", "mapping the files of a bundle, asking the system who writes one"),
     ("host/quantisation/", "mapping the files of a store"),
     ("host/runtime/", "mapping the tables that rows are gathered from"),
     ("host/planning/", "deserialising a planner pack whose signature was verified"),

@@ -1,0 +1,207 @@
+//! Files that may be anything, and folders that must be the user's own.
+//!
+//! **Job.** Opening a file somebody else named without waiting for it ([`open`]), reading it without
+//! trusting its length ([`read`], [`read_from`]), and telling whether a folder and the files in it
+//! can have been written by this user alone ([`own`]).
+//!
+//! **Not its job.** It knows no format and no path of its own, keeps nothing, and decides nothing
+//! about what a file that was refused means to its reader.
+
+pub mod own;
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Why a file was not opened or not read. Messages leave the path to the reader, who knows it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A pipe, a device, a directory: nothing that is read to its end.
+    #[error("{found}, not a regular file")]
+    Kind {
+        /// What is there, in words.
+        found: &'static str,
+    },
+    /// There is more of it than is read.
+    #[error("more than {limit} bytes, the most that are read")]
+    TooLong {
+        /// The most bytes that are read.
+        limit: u64,
+    },
+    /// Somebody else may have written it.
+    #[error("{} {reason}", path.display())]
+    NotOwn {
+        /// The folder or the file.
+        path: PathBuf,
+        /// Who, or by which mode.
+        reason: String,
+    },
+    /// Somebody else may read what is secret.
+    #[error("others may read it (mode {mode:03o})")]
+    NotSecret {
+        /// Its permissions.
+        mode: u32,
+    },
+}
+
+impl FileError {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            FileError::Io(_) => None,
+            FileError::Kind { .. } => Some("name a file, or a link to one"),
+            FileError::TooLong { .. } => Some("check which file this is"),
+            FileError::NotOwn { .. } => {
+                Some("`chmod go-w` it if it is yours, or name a folder that nobody else may write")
+            }
+            FileError::NotSecret { .. } => Some("`chmod 600` it, or make a new key if others saw it"),
+        }
+    }
+
+    /// Whether nothing is there.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, FileError::Io(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// For readers whose errors hold what the system said.
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> io::Error {
+        match error {
+            FileError::Io(error) => error,
+            FileError::NotOwn { .. } | FileError::NotSecret { .. } => {
+                io::Error::new(io::ErrorKind::PermissionDenied, error.to_string())
+            }
+            error => io::Error::new(io::ErrorKind::InvalidInput, error.to_string()),
+        }
+    }
+}
+
+/// Whether a symbolic link may stand where a file is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// As in download caches, which are made of them.
+    Followed,
+    /// The file itself, in the folder that was named.
+    Refused,
+}
+
+/// Opens a regular file for reading and tells its length. Never waits for the other end of a pipe.
+pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
+    // Asked before, since opening alone does something to some devices, and after, since it may
+    // have changed.
+    expect_file(&match links {
+        Links::Followed => fs::metadata(path)?,
+        Links::Refused => fs::symlink_metadata(path)?,
+    })?;
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        use rustix::fs::OFlags;
+        let links = if links == Links::Refused { OFlags::NOFOLLOW } else { OFlags::empty() };
+        options.custom_flags((OFlags::NONBLOCK | links).bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    expect_file(&metadata)?;
+    Ok((file, metadata.len()))
+}
+
+/// The bytes of a regular file of at most `limit` bytes, whatever length it claims. Links are
+/// followed.
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+    read_from(open(path, Links::Followed)?.0, limit)
+}
+
+/// Everything a reader gives, at most `limit` bytes.
+pub fn read_from(reader: impl Read, limit: u64) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    // One byte more shows that there is more.
+    reader.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(FileError::TooLong { limit });
+    }
+    Ok(bytes)
+}
+
+fn expect_file(metadata: &Metadata) -> Result<(), FileError> {
+    let kind = metadata.file_type();
+    if kind.is_file() { Ok(()) } else { Err(FileError::Kind { found: kind_name(kind) }) }
+}
+
+/// A kind of file in words.
+pub fn kind_name(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_fifo() {
+            return "a pipe";
+        }
+        if kind.is_socket() {
+            return "a socket";
+        }
+        if kind.is_block_device() || kind.is_char_device() {
+            return "a device";
+        }
+    }
+    if kind.is_symlink() {
+        "a symbolic link"
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_file() {
+        "a regular file"
+    } else {
+        "something else"
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_and_nothing_hangs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, link, file) =
+            (folder.path().join("pipe"), folder.path().join("link"), folder.path().join("file"));
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        fs::write(&file, b"abc").unwrap();
+        symlink(&file, &link).unwrap();
+        for (path, found) in
+            [(&pipe, "a pipe"), (&folder.path().to_owned(), "a directory"), (&"/dev/null".into(), "a device")]
+        {
+            for links in [Links::Followed, Links::Refused] {
+                let error = open(path, links).unwrap_err();
+                assert!(matches!(error, FileError::Kind { found: it } if it == found), "{error}");
+                assert!(error.help().is_some());
+                assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
+            }
+        }
+        assert_eq!(open(&link, Links::Followed).unwrap().1, 3);
+        assert!(matches!(open(&link, Links::Refused), Err(FileError::Kind { found: "a symbolic link" })));
+        let missing = open(&folder.path().join("absent"), Links::Followed).unwrap_err();
+        assert!(missing.is_missing() && matches!(missing, FileError::Io(_)), "{missing}");
+    }
+
+    #[test]
+    fn no_more_is_read_than_the_limit_whatever_is_claimed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, b"abc").unwrap();
+        assert_eq!(read(&file, 3).unwrap(), b"abc");
+        assert!(matches!(read(&file, 2), Err(FileError::TooLong { limit: 2 })));
+        assert!(matches!(read_from(io::repeat(0), 1 << 10), Err(FileError::TooLong { limit: 1024 })));
+        assert_eq!(read_from(&b"ab"[..], u64::MAX).unwrap(), b"ab");
+    }
+}

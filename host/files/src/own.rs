@@ -1,0 +1,166 @@
+//! What this user alone can have written: the ground on which a cache is believed.
+//!
+//! A hash in a file says that the file is whole, not who wrote it. So a folder whose content is
+//! believed belongs to the effective user and is writable by nobody else, and so are the files in
+//! it. Above it the user may have links and shared folders: whoever moves another folder into its
+//! place can move only one that is not the user's own.
+//!
+//! Elsewhere than on Unix the system's own place for caches is the user's, and nothing is checked.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use crate::{FileError, Links, open};
+
+/// Makes a folder, and those above it that are missing, for this user alone.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(path)
+}
+
+/// Whether nobody but this user can have put something into a folder.
+pub fn expect_folder(path: &Path) -> Result<(), FileError> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_dir() {
+        return Err(other_kind(path, crate::kind_name(metadata.file_type())));
+    }
+    expect(path, &metadata)
+}
+
+/// Whether nobody but this user can have written an open file. `path` is for messages.
+pub fn expect_file(path: &Path, file: &File) -> Result<(), FileError> {
+    expect(path, &file.metadata()?)
+}
+
+fn other_kind(path: &Path, found: &str) -> FileError {
+    FileError::NotOwn { path: path.to_owned(), reason: format!("is {found}") }
+}
+
+/// Opens a file that nobody but this user can have written, in a folder of that kind, and tells its
+/// length. No link is followed.
+pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
+    expect_folder(path.parent().filter(|folder| *folder != "").unwrap_or(Path::new(".")))?;
+    let (file, length) = open(path, Links::Refused).map_err(|error| match error {
+        FileError::Kind { found } => other_kind(path, found),
+        error => error,
+    })?;
+    expect_file(path, &file)?;
+    Ok((file, length))
+}
+
+/// Opens a file whose content is secret: an error where another user may read it.
+pub fn open_secret(path: &Path) -> Result<File, FileError> {
+    let (file, _) = open(path, Links::Followed)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = file.metadata()?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(FileError::NotSecret { mode });
+        }
+    }
+    Ok(file)
+}
+
+#[cfg(unix)]
+fn expect(path: &Path, metadata: &std::fs::Metadata) -> Result<(), FileError> {
+    use std::os::unix::fs::MetadataExt;
+    let (user, owner, mode) = (rustix::process::geteuid().as_raw(), metadata.uid(), metadata.mode() & 0o7777);
+    let refused = |reason| Err(FileError::NotOwn { path: path.to_owned(), reason });
+    if owner != user {
+        return refused(format!("belongs to user {owner}, and this is user {user}"));
+    }
+    if mode & 0o022 != 0 {
+        return refused(format!("may be written by others (mode {mode:03o})"));
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn expect(_: &Path, _: &std::fs::Metadata) -> Result<(), FileError> {
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn refused<T: std::fmt::Debug>(result: Result<T, FileError>, words: &str) {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, FileError::NotOwn { .. }) && error.help().is_some(), "{error}");
+        assert!(error.to_string().contains(words), "no `{words}` in {error}");
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn what_others_may_write_is_not_believed() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("a/b");
+        create_folder(&folder).unwrap();
+        create_folder(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode_bits(), 0o700);
+        let file = folder.join("file");
+        fs::write(&file, b"abc").unwrap();
+        mode(&file, 0o644);
+        assert_eq!(open_file(&file).unwrap().1, 3);
+        for loose in [0o664, 0o646] {
+            mode(&file, loose);
+            refused(open_file(&file), "may be written by others");
+        }
+        mode(&file, 0o600);
+        for loose in [0o770, 0o707, 0o1777] {
+            mode(&folder, loose);
+            refused(open_file(&file), "may be written by others");
+            refused(expect_folder(&folder), "may be written by others");
+        }
+        mode(&folder, 0o755);
+        open_file(&file).unwrap();
+        let link = folder.join("link");
+        symlink(&file, &link).unwrap();
+        refused(open_file(&link), "is a symbolic link");
+        refused(open_file(&folder), "is a directory");
+        refused(expect_folder(&file), "is a regular file");
+        assert!(expect_folder(&parent.path().join("absent")).unwrap_err().is_missing());
+        // Only the superuser may give a file away.
+        if chown(&file, Some(65534), None).is_ok() {
+            refused(open_file(&file), "belongs to user 65534");
+            chown(&folder, Some(65534), None).unwrap();
+            refused(expect_folder(&folder), "belongs to user 65534");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_others_may_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        fs::write(&file, b"abc").unwrap();
+        for loose in [0o640, 0o604, 0o620] {
+            mode(&file, loose);
+            let error = open_secret(&file).unwrap_err();
+            assert!(matches!(error, FileError::NotSecret { mode } if mode == loose), "{error}");
+            assert!(error.help().is_some());
+        }
+        mode(&file, 0o400);
+        open_secret(&file).unwrap();
+    }
+
+    trait ModeBits {
+        fn mode_bits(&self) -> u32;
+    }
+
+    impl ModeBits for fs::Metadata {
+        fn mode_bits(&self) -> u32 {
+            self.permissions().mode() & 0o777
+        }
+    }
+}
