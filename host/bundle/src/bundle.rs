@@ -14,11 +14,7 @@ use crate::error::printable;
 use crate::file::MappedFile;
 use crate::layout::Layout;
 use crate::manifest::{self, AssetEntry, FileReference, MANIFEST_BYTES, Manifest, TextFile};
-use crate::{BundleError, Digest, file};
-
-/// Files up to this length are hashed whenever they are mapped: a fraction of a second. Longer ones only where
-/// [`Verify::Everything`] asks for it.
-pub const SMALL_FILE_BYTES: u64 = 64 << 20;
+use crate::{BundleError, Digest, Proofs, file};
 
 /// Files up to this length are hashed already when the bundle is opened, so that what little a start depends on besides the
 /// manifest (the heads of artefacts, plans, settings) is known to be as written.
@@ -27,20 +23,20 @@ pub const TINY_FILE_BYTES: u64 = 64 << 10;
 /// Most bytes that [`Bundle::read`] brings into memory.
 const READ_BYTES: u64 = 256 << 20;
 
-/// How closely a file is looked at before it is used. Its kind and length are compared always.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verify {
-    /// Files up to [`SMALL_FILE_BYTES`] are hashed, longer ones are taken at their length: a phone that starts a model of
-    /// 4 GB would otherwise read all of it first. A byte changed in a long file is then found by [`Bundle::verify_all`] only.
-    #[default]
-    Small,
-    /// Every byte is hashed.
-    Everything,
+/// A file of a bundle whose bytes are those the manifest names by their hash, still open: what is
+/// read through it is what was proved, whatever its path names by then.
+#[derive(Debug)]
+pub struct ProvedFile {
+    /// Where it lies, for messages.
+    pub path: PathBuf,
+    /// The file, at its first byte, to be read or mapped.
+    pub file: fs::File,
 }
 
 /// A complete bundle whose manifest was checked in full, and whose files are all there in their length.
 ///
-/// Longer files are verified when they are used: [`Bundle::read`] always, [`Bundle::map`] as asked, [`Bundle::verify_all`] everything.
+/// Longer files are proved when they are used: every byte is hashed, unless [`Proofs`] remember
+/// that it was and nobody can have changed the file since.
 #[derive(Debug)]
 pub struct Bundle {
     layout: Layout,
@@ -48,8 +44,9 @@ pub struct Bundle {
     sha256: Digest,
     /// Every file, with the fields that name it.
     uses: BTreeMap<FileReference, Vec<String>>,
-    /// What is mapped at present, and whether its bytes were hashed: two users of a file share the mapping and the work.
-    mapped: Mutex<HashMap<Digest, (Weak<Mmap>, bool)>>,
+    /// What is mapped at present: two users of a file share the mapping and the work.
+    mapped: Mutex<HashMap<Digest, Weak<Mmap>>>,
+    proofs: Option<Proofs>,
 }
 
 impl Bundle {
@@ -64,7 +61,20 @@ impl Bundle {
         for (reference, used_as) in &uses {
             check_file(&layout, *reference, used_as, reference.bytes <= TINY_FILE_BYTES)?;
         }
-        Ok(Bundle { layout, manifest, sha256, uses, mapped: Mutex::default() })
+        Ok(Bundle { layout, manifest, sha256, uses, mapped: Mutex::default(), proofs: None })
+    }
+
+    /// Remembers which files were proved, so that a later start need not hash them again. Without,
+    /// every start hashes whatever it uses.
+    #[must_use]
+    pub fn remembering(mut self, proofs: Option<Proofs>) -> Bundle {
+        self.proofs = proofs;
+        self
+    }
+
+    /// What remembers proofs, if anything does.
+    pub fn proofs(&self) -> Option<&Proofs> {
+        self.proofs.as_ref()
     }
 
     /// Where it lies.
@@ -82,7 +92,8 @@ impl Bundle {
         self.sha256
     }
 
-    /// Where a file of this bundle lies, for another room that opens and verifies it itself. Its kind and length were compared just now.
+    /// Where a file of this bundle lies, to be shown. Its kind and length were compared just now,
+    /// its bytes were not: whoever uses them takes [`proved`](Self::proved).
     pub fn path(&self, reference: &FileReference) -> Result<PathBuf, BundleError> {
         self.check(reference, false)?;
         Ok(self.layout.file(reference.sha256))
@@ -101,26 +112,35 @@ impl Bundle {
         Ok(bytes)
     }
 
-    /// Maps a file. While a mapping of it is alive it is shared, and not hashed twice.
-    pub fn map(&self, reference: &FileReference, verify: Verify) -> Result<MappedFile, BundleError> {
-        let wanted = verify == Verify::Everything || reference.bytes <= SMALL_FILE_BYTES;
+    /// A file for another room that reads or maps it itself. Every byte was proved, prefix and all:
+    /// a hash that a file carries of itself is mended by whoever changes it, the one in the
+    /// manifest is not.
+    pub fn proved(&self, reference: &FileReference) -> Result<ProvedFile, BundleError> {
+        let file = self.check(reference, false)?;
         let path = self.layout.file(reference.sha256);
-        let alive = {
-            let mapped = self.mapped();
-            mapped.get(&reference.sha256).and_then(|(map, verified)| Some((map.upgrade()?, *verified)))
+        let sum = match &self.proofs {
+            Some(proofs) => proofs.digest(&file, reference.sha256),
+            None => Digest::of_reader(&file).map(|(sum, _)| sum),
         };
-        let (map, verified) = match alive {
-            Some((map, verified)) if map.len() as u64 == reference.bytes => (MappedFile(map), verified),
-            _ => (MappedFile::new(&path, &self.check(reference, false)?, reference.bytes)?, false),
-        };
-        if wanted && !verified {
-            file::expect_hash(&path, reference.sha256, Digest::of(&map))?;
+        file::expect_hash(&path, reference.sha256, sum.map_err(BundleError::io(&path))?)?;
+        io::Seek::rewind(&mut &file).map_err(BundleError::io(&path))?;
+        Ok(ProvedFile { path, file })
+    }
+
+    /// Maps a file that was [proved](Self::proved). While a mapping of it is alive it is shared,
+    /// and not proved twice.
+    pub fn map(&self, reference: &FileReference) -> Result<MappedFile, BundleError> {
+        let alive = self.mapped().get(&reference.sha256).and_then(Weak::upgrade);
+        if let Some(map) = alive.filter(|map| map.len() as u64 == reference.bytes) {
+            return Ok(MappedFile(map));
         }
-        self.mapped().insert(reference.sha256, (Arc::downgrade(&map.0), verified || wanted));
+        let ProvedFile { path, file } = self.proved(reference)?;
+        let map = MappedFile::new(&path, &file, reference.bytes)?;
+        self.mapped().insert(reference.sha256, Arc::downgrade(&map.0));
         Ok(map)
     }
 
-    fn mapped(&self) -> MutexGuard<'_, HashMap<Digest, (Weak<Mmap>, bool)>> {
+    fn mapped(&self) -> MutexGuard<'_, HashMap<Digest, Weak<Mmap>>> {
         // Nothing done under the lock can leave the map half-changed.
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,14 +150,14 @@ impl Bundle {
         self.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
     }
 
-    /// The gathered tables, mapped, in the order of their ids.
-    pub fn assets(&self, verify: Verify) -> Result<Vec<Asset>, BundleError> {
-        self.manifest.assets.iter().map(|entry| self.asset(entry, verify)).collect()
+    /// The gathered tables, proved and mapped, in the order of their ids.
+    pub fn assets(&self) -> Result<Vec<Asset>, BundleError> {
+        self.manifest.assets.iter().map(|entry| self.asset(entry)).collect()
     }
 
-    fn asset(&self, entry: &AssetEntry, verify: Verify) -> Result<Asset, BundleError> {
+    fn asset(&self, entry: &AssetEntry) -> Result<Asset, BundleError> {
         let data = |reference: &FileReference| -> Result<WeightData, BundleError> {
-            let map = self.map(reference, verify)?;
+            let map = self.map(reference)?;
             let length = map.len();
             WeightData::new(Arc::new(map), 0, length).map_err(|error| self.impossible(entry, &error))
         };

@@ -1,49 +1,25 @@
 //! Opening files that may be anything: no link is followed, nothing but a regular file is read, nothing hangs.
 
-use std::fs::{self, File, FileType, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::Read;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::Mmap;
+use shardwright_files::{FileError, Links, kind_name};
 use shardwright_graph::WeightBytes;
 
 use crate::{BundleError, Digest};
 
-/// What lies there, in words.
-fn kind_name(kind: FileType) -> &'static str {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        if kind.is_fifo() {
-            return "a pipe";
+/// What kept a file from being opened, as an error of a bundle.
+fn told(path: &Path, error: FileError) -> BundleError {
+    match error {
+        FileError::Kind { found } => {
+            BundleError::Kind { path: path.to_owned(), expected: "a regular file", found }
         }
-        if kind.is_socket() {
-            return "a socket";
-        }
-        if kind.is_block_device() || kind.is_char_device() {
-            return "a device";
-        }
+        error => BundleError::io(path)(error.into()),
     }
-    if kind.is_symlink() {
-        "a symbolic link"
-    } else if kind.is_dir() {
-        "a directory"
-    } else if kind.is_file() {
-        "a regular file"
-    } else {
-        "something else"
-    }
-}
-
-/// Refuses what is not a regular file.
-fn expect_file(path: &Path, metadata: &Metadata) -> Result<(), BundleError> {
-    let kind = metadata.file_type();
-    if kind.is_file() {
-        return Ok(());
-    }
-    Err(BundleError::Kind { path: path.to_owned(), expected: "a regular file", found: kind_name(kind) })
 }
 
 /// Refuses what is not a directory; a link to one is none.
@@ -55,37 +31,14 @@ pub(crate) fn expect_directory(path: &Path) -> Result<(), BundleError> {
     Err(BundleError::Kind { path: path.to_owned(), expected: "a directory", found: kind_name(kind) })
 }
 
-/// Opens for reading without ever waiting for another end of a pipe. `links`: whether one may stand in its place.
-fn open_ready(path: &Path, links: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags(libc::O_NONBLOCK | if links { 0 } else { libc::O_NOFOLLOW });
-    }
-    let _ = links;
-    options.open(path)
-}
-
 /// Opens a file of a bundle and tells its length.
 pub(crate) fn open(path: &Path) -> Result<(File, u64), BundleError> {
-    // Asked before it is opened, since opening alone does something to some devices, and after, since it may have changed.
-    expect_file(path, &fs::symlink_metadata(path).map_err(BundleError::io(path))?)?;
-    opened(path, open_ready(path, false))
+    shardwright_files::open(path, Links::Refused).map_err(|error| told(path, error))
 }
 
 /// Opens a file somewhere else, where links are usual (download caches are made of them).
 pub(crate) fn open_foreign(path: &Path) -> Result<(File, u64), BundleError> {
-    expect_file(path, &fs::metadata(path).map_err(BundleError::io(path))?)?;
-    opened(path, open_ready(path, true))
-}
-
-fn opened(path: &Path, file: io::Result<File>) -> Result<(File, u64), BundleError> {
-    let file = file.map_err(BundleError::io(path))?;
-    let metadata = file.metadata().map_err(BundleError::io(path))?;
-    expect_file(path, &metadata)?;
-    Ok((file, metadata.len()))
+    shardwright_files::open(path, Links::Followed).map_err(|error| told(path, error))
 }
 
 /// The first bytes of a file, fewer where it is shorter.
@@ -98,13 +51,13 @@ pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError>
 
 /// The bytes of a file of at most `limit`, whatever length it claims.
 pub(crate) fn read_capped(path: &Path, file: File, limit: u64) -> Result<Vec<u8>, BundleError> {
-    let mut bytes = Vec::new();
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(BundleError::io(path))?;
-    let value = bytes.len() as u64;
-    if value > limit {
-        return Err(BundleError::Limit { path: path.to_owned(), field: "bytes".to_owned(), value, limit });
-    }
-    Ok(bytes)
+    shardwright_files::read_from(file, limit).map_err(|error| match error {
+        FileError::TooLong { limit } => {
+            let (field, value) = ("bytes".to_owned(), limit.saturating_add(1));
+            BundleError::Limit { path: path.to_owned(), field, value, limit }
+        }
+        error => told(path, error),
+    })
 }
 
 /// Compares a file with what it should be, byte by byte if `content`.

@@ -25,8 +25,8 @@
 //! |---|---|---|
 //! | [`Bundle::open`] | every byte | there, regular, in their length; up to [`TINY_FILE_BYTES`] every byte |
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
-//! | [`Bundle::map`], [`Bundle::assets`] | | up to [`SMALL_FILE_BYTES`] every byte, longer ones with [`Verify::Everything`] |
-//! | [`Bundle::path`] | | there, regular, in its length: whoever opens it verifies it (artefacts carry a hash of their own) |
+//! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets`] | | every byte, or remembered by [`Proofs`] |
+//! | [`Bundle::path`] | | there, regular, in its length: to be shown, not to be run |
 //! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
 //!
 //! # Writing one, and reading it back
@@ -36,7 +36,7 @@
 //!
 //! use shardwright_bundle::{
 //!     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, PlannerIdentity,
-//!     ShardEntry, ShimIdentity, Structure, TextFile, Verify,
+//!     ShardEntry, ShimIdentity, Structure, TextFile,
 //! };
 //! use shardwright_graph::target::{FormatTuple, Target, TargetKind};
 //! use shardwright_graph::{Asset, ComponentKind, DType, Weight, WeightData};
@@ -141,13 +141,13 @@
 //! // On the phone: no checkpoint, no planner, no compiler.
 //! let bundle = Bundle::open(&directory)?;
 //! assert_eq!(bundle.sha256(), identity);
-//! let tables = bundle.assets(Verify::Small)?;
+//! let tables = bundle.assets()?;
 //! assert_eq!(tables[0].table.data.bytes(), table.table.data.bytes());
 //! assert_eq!(bundle.text(TextFile::GenerationConfig)?.as_deref(), Some(&b"{\"eos_token_id\":1}"[..]));
 //! for shard in &bundle.manifest().chains[0].shards {
 //!     let head = bundle.read(&shard.head)?;
-//!     let artefact = bundle.path(&shard.artefact)?;
-//!     println!("{} by {}: {} bytes of head, {}", shard.name, shard.compiled_by.shim, head.len(), artefact.display());
+//!     let artefact = bundle.proved(&shard.artefact)?;
+//!     println!("{}: {} bytes of head, {}", shard.name, head.len(), artefact.path.display());
 //! }
 //! bundle.verify_all(|_| ())?;
 //! # Ok::<(), BundleError>(())
@@ -168,9 +168,10 @@ mod inspect;
 mod journal;
 mod layout;
 mod manifest;
+mod proofs;
 mod writer;
 
-pub use bundle::{Bundle, Progress, SMALL_FILE_BYTES, Stray, TINY_FILE_BYTES, Verify};
+pub use bundle::{Bundle, Progress, ProvedFile, Stray, TINY_FILE_BYTES};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
 pub use file::MappedFile;
@@ -181,6 +182,7 @@ pub use manifest::{
     Manifest, ModelIdentity, NAME_BYTES_MAX, NodePlacement, PlannerIdentity, Rewrite, RewriteEntry,
     ShardEntry, ShimIdentity, Structure, TEXT_BYTES_MAX, TextFile, TwinEntry, Verification,
 };
+pub use proofs::Proofs;
 pub use writer::BundleWriter;
 
 /// Version of the format that is written, and the only one that is read.

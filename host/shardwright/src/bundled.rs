@@ -6,11 +6,11 @@ use std::time::Instant;
 
 #[cfg(feature = "build")]
 use shardwright_build::NoticeKind;
-use shardwright_runtime::bundle::{Bundle, BundleNotice, BundleNoticeKind, ChainEntry, ShardEntry, Verify};
-use shardwright_runtime::graph::target::TargetKind;
-use shardwright_runtime::shims::{
-    Artefact, Compatibility, Device, DeviceKind, Proofs, ShimError, ShimInstance,
+use shardwright_runtime::bundle::{
+    Bundle, BundleNotice, BundleNoticeKind, ChainEntry, Proofs, ProvedFile, ShardEntry,
 };
+use shardwright_runtime::graph::target::TargetKind;
+use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimError, ShimInstance};
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
     SessionError, ShardDescription, ShardExecutor, ShimShard,
@@ -71,7 +71,9 @@ impl BundleOptions {
         self
     }
 
-    /// Proves every byte of the bundle before it is used, not the manifest, the artefacts and small files alone. Default: off.
+    /// Proves every byte of the bundle before anything is used, also of chains that are not loaded,
+    /// and believes no remembered proof. Default: off; every byte of what is loaded is proved, or
+    /// was before.
     #[must_use]
     pub fn verify_all(mut self, verify: bool) -> Self {
         self.verify = verify;
@@ -85,9 +87,12 @@ impl BundleOptions {
         self
     }
 
-    /// Remembers in `directory` which artefacts were proved to be undamaged, so that a start does not hash all of a model again: a file that
-    /// did not change since is taken as it is. Default: nothing is remembered and every artefact is hashed. Of no effect with
-    /// [`verify_all`](Self::verify_all).
+    /// Remembers in `directory` which artefacts and tables were proved to be what the manifest
+    /// says, so that a start does not hash all of a model again: a file that nobody can have
+    /// changed since is taken as it is. Where that cannot be told (other systems than Linux and
+    /// Android, file systems in memory or in layers, files of another user), and where others may
+    /// write `directory`, which a notice says, every start hashes them. Default: nothing is
+    /// remembered and everything is hashed. Of no effect with [`verify_all`](Self::verify_all).
     #[must_use]
     pub fn remember_proofs(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
         self.proofs = Some(Proofs::kept_in(directory));
@@ -114,7 +119,9 @@ impl BundleOptions {
     /// Opens a bundle and loads its first chain that can run here.
     pub fn open(&self, directory: impl AsRef<Path>) -> Result<Model> {
         let started = Instant::now();
-        let bundle = Arc::new(Bundle::open(directory)?);
+        let proofs = self.proofs.clone().filter(|_| !self.verify);
+        let disbelieved = proofs.as_ref().and_then(Proofs::refused);
+        let bundle = Arc::new(Bundle::open(directory)?.remembering(proofs));
         if self.verify {
             bundle.verify_all(|_| ())?;
         }
@@ -125,7 +132,6 @@ impl BundleOptions {
         let loader = Arc::new(Loader {
             shims: Shims::open(&search, self.isolation)?,
             bundle: Arc::clone(&bundle),
-            proofs: self.proofs.clone().filter(|_| !self.verify),
             threads: self.threads,
             #[cfg(feature = "build")]
             site: crate::just_in_time::Site {
@@ -142,6 +148,12 @@ impl BundleOptions {
         let mut notices = bundle.manifest().notices.clone();
         let say = |kind, text| BundleNotice { kind, text };
         notices.extend(loader.shims.notice.clone().map(|text| say(BundleNoticeKind::Note, text)));
+        notices.extend(disbelieved.map(|error| {
+            let help = error.help().unwrap_or_default();
+            let text =
+                format!("remembered proofs are not believed, so every byte was hashed: {error}; {help}");
+            say(BundleNoticeKind::Note, text)
+        }));
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
         notices.extend(passed.into_iter().chain(stale).map(|text| say(BundleNoticeKind::Fallback, text)));
         notices.extend(compiled.notices);
@@ -174,7 +186,6 @@ impl BundleOptions {
 struct Loader {
     shims: Shims,
     bundle: Arc<Bundle>,
-    proofs: Option<Proofs>,
     threads: Option<u32>,
     /// With what a chain is compiled here, where its plan allows it.
     #[cfg(feature = "build")]
@@ -282,7 +293,7 @@ impl Loader {
             shards.push(description);
             executors.push(executor);
         }
-        let assets = self.bundle.assets(Verify::Small)?;
+        let assets = self.bundle.assets()?;
         let mut description = ChainDescription::of_bundle(self.bundle.manifest(), entry, shards)?;
         description.beforehand.clone_from(beforehand);
         Ok(Chain::new(description, executors, assets)?)
@@ -294,12 +305,8 @@ impl Loader {
         instance: &ShimInstance,
     ) -> Result<(ShardDescription, Box<dyn ShardExecutor>)> {
         let device = &shard.compiled_by.device;
-        let path = self.bundle.path(&shard.artefact)?;
-        let artefact = match &self.proofs {
-            Some(proofs) => Artefact::open_proved(&path, proofs),
-            None => Artefact::open(&path),
-        };
-        let artefact = artefact.map_err(|error| {
+        let ProvedFile { path, file } = self.bundle.proved(&shard.artefact)?;
+        let artefact = Artefact::proved(&path, file).map_err(|error| {
             let help = error.help().map(str::to_owned);
             Error::from_room(ErrorKind::Invalid, error, help)
         })?;

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,6 @@ use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
 use crate::chip::Chip;
 use crate::container::{Container, ContainerError, Format, HeadAt, Writer, hexadecimal};
 use crate::interface::EntryInterface;
-use crate::proofs::Proofs;
 
 const MAGIC: [u8; 8] = *b"SWARTEF\0";
 
@@ -142,9 +141,11 @@ impl Artefact {
         Artefact::from_container(Container::open(path, &FORMAT)?)
     }
 
-    /// As [`Artefact::open`], but the hash of a file that `proofs` remember as it is now is not computed again.
-    pub fn open_proved(path: &Path, proofs: &Proofs) -> Result<Artefact, ArtefactError> {
-        Artefact::from_container(Container::open_proved(path, &FORMAT, proofs)?)
+    /// Maps an open file whose every byte the caller has proved, against a hash that stands
+    /// elsewhere than in the file: the one it carries of itself is not computed. `path` is for
+    /// messages.
+    pub fn proved(path: &Path, file: std::fs::File) -> Result<Artefact, ArtefactError> {
+        Artefact::from_container(Container::proved(path, file, &FORMAT)?)
     }
 
     /// Maps a file and checks what it says of itself, not its hash: to be shown, never to be loaded.
@@ -154,7 +155,7 @@ impl Artefact {
 
     /// Maps a file that another process has opened and checked.
     pub(crate) fn received(file: std::fs::File) -> Result<Artefact, ArtefactError> {
-        Artefact::from_container(Container::written((PathBuf::from("<received>"), file), &FORMAT)?)
+        Artefact::proved(Path::new("<received>"), file)
     }
 
     fn from_container(container: Container) -> Result<Artefact, ArtefactError> {

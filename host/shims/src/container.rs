@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
-
-use crate::proofs::Proofs;
+use shardwright_files::{FileError, Links};
 
 /// Alignment of everything a shim may map on its own.
 pub(crate) const PAGE: u64 = 4096;
@@ -135,12 +134,11 @@ pub(crate) enum HeadAt {
     Back,
 }
 
-/// Whether the hash of a file is computed.
-#[derive(Clone, Copy)]
-enum Verify<'a> {
+/// Whether the hash that a file carries of itself is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verify {
     Always,
-    /// Not of a file that was proved before and did not change.
-    Unless(&'a Proofs),
+    /// Not of a file that somebody proved or wrote just now, nor of one that is only to be shown.
     Never,
 }
 
@@ -166,26 +164,23 @@ fn number<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 impl Container {
     /// Maps and checks a file.
     pub(crate) fn open(path: &Path, format: &Format) -> Result<Container, ContainerError> {
-        let io = |source| ContainerError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
-        Container::map(path, file, format, Verify::Always)
-    }
-
-    /// As [`Container::open`], but a file that `proofs` remember is not hashed again.
-    pub(crate) fn open_proved(
-        path: &Path,
-        format: &Format,
-        proofs: &Proofs,
-    ) -> Result<Container, ContainerError> {
-        let io = |source| ContainerError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
-        Container::map(path, file, format, Verify::Unless(proofs))
+        Container::map(path, Container::open_file(path)?, format, Verify::Always)
     }
 
     /// Maps a file without checking its hash: weights may be gigabytes, and it is only to be shown.
     pub(crate) fn open_unproved(path: &Path, format: &Format) -> Result<Container, ContainerError> {
-        let file = File::open(path).map_err(|source| ContainerError::Io { path: path.to_owned(), source })?;
+        Container::map(path, Container::open_file(path)?, format, Verify::Never)
+    }
+
+    /// Maps an open file whose every byte somebody has proved.
+    pub(crate) fn proved(path: &Path, file: File, format: &Format) -> Result<Container, ContainerError> {
         Container::map(path, file, format, Verify::Never)
+    }
+
+    fn open_file(path: &Path) -> Result<File, ContainerError> {
+        let opened = shardwright_files::open(path, Links::Followed);
+        let io = |error: FileError| ContainerError::Io { path: path.to_owned(), source: error.into() };
+        opened.map(|(file, _)| file).map_err(io)
     }
 
     /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed again: weights may be
@@ -202,15 +197,12 @@ impl Container {
         path: &Path,
         mut file: File,
         format: &Format,
-        verify: Verify<'_>,
+        verify: Verify,
     ) -> Result<Container, ContainerError> {
         let Format { magic, what, head_limit, head_at } = *format;
         let owned = || path.to_owned();
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
         let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
-        }
         let found = metadata.len();
         let mut prefix = [0_u8; PREFIX as usize];
         file.seek(SeekFrom::Start(0)).map_err(io)?;
@@ -268,13 +260,9 @@ impl Container {
             return Err(ContainerError::Length { path: owned(), expected: found, found: map.len() as u64 });
         }
         let hash: [u8; 32] = number(&prefix, 32);
-        let verify = match verify {
-            Verify::Unless(proofs) if proofs.hold(&file, &hash) => Verify::Never,
-            verify => verify,
-        };
         let sum = match verify {
             Verify::Never => hash,
-            _ => Sha256::digest(&map[PREFIX as usize..]).into(),
+            Verify::Always => Sha256::digest(&map[PREFIX as usize..]).into(),
         };
         if sum != hash {
             return Err(ContainerError::Hash {
@@ -282,9 +270,6 @@ impl Container {
                 expected: hexadecimal(&hash),
                 found: hexadecimal(&sum),
             });
-        }
-        if let Verify::Unless(proofs) = verify {
-            proofs.note(&metadata, &file, &hash);
         }
         Ok(Container { path: owned(), file, map, head_at, head_length, hash })
     }

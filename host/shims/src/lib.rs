@@ -40,7 +40,6 @@ mod loaded;
 mod local;
 mod manifest;
 mod os;
-mod proofs;
 mod registry;
 mod shim;
 mod tables;
@@ -62,7 +61,6 @@ pub use isolated::{
 pub use layout::LayoutCheck;
 pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, RunOptions, Update};
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
-pub use proofs::Proofs;
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
 pub use shim::{

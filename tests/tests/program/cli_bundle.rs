@@ -2,11 +2,13 @@
 //! compilation is taken up, and what is damaged or contradicts itself is refused.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
+use shardwright_build::bundle::Digest;
 use shardwright_graph::{ComponentKind, EntryOptions};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_tests::bundles::{Compiled, contents};
@@ -411,6 +413,68 @@ fn a_changed_bit_of_the_manifest_or_a_file_is_refused_by_run() {
         fs::write(&file, &good).expect("written");
     }
     assert_eq!(generate(&path).succeeds(), expected);
+
+    // Whoever changes an artefact can mend the hash it carries of itself; the manifest's is of the
+    // whole file.
+    let artefact = bundle.file(&shards[0]["artefact"]);
+    let name = shown(&artefact);
+    let good = fs::read(&artefact).expect("read");
+    for place in [4096 + 100, good.len() / 3, good.len() / 2] {
+        let mut bytes = good.clone();
+        bytes[place] ^= 0x40;
+        let mended = *Digest::of(&bytes[64..]).bytes();
+        bytes[32..64].copy_from_slice(&mended);
+        fs::write(&artefact, &bytes).expect("written");
+        shardwright(["inspect", &name]).succeeds();
+        for isolation in ["off", "process"] {
+            refused(generate(&path).arguments(["--isolation", isolation]), 4, &[&name]);
+        }
+        refused(shardwright(["doctor", &path]), 4, &["runs here"]);
+        refused(shardwright(["bench", &path]), 4, &[&name]);
+        fs::write(&artefact, &good).expect("written");
+    }
+    assert_eq!(generate(&path).succeeds(), expected);
+}
+
+/// Start after start: what is remembered of a bundle ends with the first change to it.
+#[test]
+fn remembered_proofs_do_not_outlive_a_change() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], none());
+    let path = shown(&bundle.path());
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let run = || generate(&path).environment("XDG_CACHE_HOME", cache.path());
+    // The last change of a file is to be some seconds ago before it is told from the next.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let expected = run().succeeds();
+    assert_eq!(run().succeeds(), expected);
+    let proofs = cache.path().join("shardwright/proofs");
+    println!("{} proofs remembered", fs::read_dir(&proofs).map_or(0, Iterator::count));
+    let manifest = bundle.manifest_json();
+    for reference in [&manifest["chains"][0]["shards"][0]["artefact"], &manifest["assets"][0]["table"]] {
+        let file = bundle.file(reference);
+        let good = fs::read(&file).expect("read");
+        let modified = fs::metadata(&file).and_then(|held| held.modified()).expect("a time");
+        let mut bytes = good.clone();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x40;
+        fs::write(&file, &bytes).expect("written");
+        fs::File::options()
+            .write(true)
+            .open(&file)
+            .and_then(|held| held.set_modified(modified))
+            .expect("set");
+        refused(run(), 4, &[&shown(&file)]);
+        fs::write(&file, &good).expect("written");
+    }
+    assert_eq!(run().succeeds(), expected);
+
+    // Notes that others may have written are not believed, and that is said.
+    fs::create_dir_all(&proofs).expect("made");
+    fs::set_permissions(&proofs, fs::Permissions::from_mode(0o777)).expect("set");
+    let outcome = run().outcome();
+    assert_eq!((outcome.code, outcome.stdout), (Some(0), expected), "{}", outcome.stderr);
+    let said = |line: &str| line.starts_with("note:") && line.contains("proofs are not believed");
+    assert!(outcome.stderr.lines().any(said), "{}", outcome.stderr);
 }
 
 #[test]

@@ -216,6 +216,25 @@ fn a_damaged_artefact_is_no_reason_to_promise_another_chain() {
 }
 
 #[test]
+fn a_damaged_table_is_no_bundle_that_runs() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = compiled_bundle(folder.path(), &[]);
+    let inspected = shardwright(["inspect", &bundle]).json();
+    let table = &list(&inspected["manifest"], "assets")[0]["table"]["sha256"];
+    let file = Path::new(&bundle).join("files").join(table.as_str().expect("a hash"));
+    let mut bytes = fs::read(&file).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).expect("written");
+    let outcome = shardwright(["doctor", &bundle, "--format", "json"]).outcome();
+    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert!(report["bundle"]["would_run"].is_null(), "{report}");
+    let told = report["bundle"]["damaged_table"].as_str().expect("a reason");
+    assert!(told.contains(table.as_str().expect("a hash")), "{told}");
+}
+
+#[test]
 fn what_is_no_bundle_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let refuses = |run: Run| run.refuses();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use shardwright_bundle::{
-    Bundle, BundleError, BundleWriter, Digest, Examine, FileReference, FileState, TextFile, Verify, inspect,
+    Bundle, BundleError, BundleWriter, Digest, Examine, FileReference, FileState, TextFile, inspect,
 };
 
 use crate::support::{RECIPE, checkpoint, files, place, write};
@@ -161,7 +161,7 @@ fn only_files_of_the_bundle_are_given() {
         for error in [
             bundle.read(&reference).unwrap_err(),
             bundle.path(&reference).unwrap_err(),
-            bundle.map(&reference, Verify::Small).unwrap_err(),
+            bundle.map(&reference).unwrap_err(),
         ] {
             assert!(matches!(&error, BundleError::Reference { .. }) && error.help().is_some(), "{error}");
         }

@@ -4,8 +4,8 @@ use std::fs;
 use std::thread;
 
 use shardwright_bundle::{
-    Bundle, BundleError, Digest, Examine, FileReference, FileState, SMALL_FILE_BYTES, TINY_FILE_BYTES,
-    TextFile, Verify, inspect,
+    Bundle, BundleError, Digest, Examine, FileReference, FileState, Proofs, ProvedFile, TINY_FILE_BYTES,
+    TextFile, inspect,
 };
 
 use crate::support::{RECIPE, checkpoint, files, place, snapshot, tables, write};
@@ -42,29 +42,25 @@ fn a_bundle_gives_back_what_was_put_into_it() {
 fn tables_come_back_as_tables() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
-    for verify in [Verify::Small, Verify::Everything] {
-        let read = bundle.assets(verify).unwrap();
-        assert_eq!(read.len(), 2);
-        for (read, made) in read.iter().zip(&tables()) {
+    let read = bundle.assets().unwrap();
+    assert_eq!(read.len(), 2);
+    for (read, made) in read.iter().zip(&tables()) {
+        assert_eq!(
+            (&read.name, &read.table.shape, read.table.dtype),
+            (&made.name, &made.table.shape, made.table.dtype)
+        );
+        assert_eq!(read.table.data.bytes().as_ptr() as usize % 4096, 0, "tables begin on a page");
+        for token in 0..6 {
+            assert_eq!(read.row_of(token), made.row_of(token));
+        }
+        let width = made.table.row_width();
+        for row in 0..made.table.rows() {
+            let mut values = [vec![f32::NAN; width], vec![f32::NAN; width]];
+            assert!(read.table.decode_row(row, &mut values[0]) && made.table.decode_row(row, &mut values[1]));
             assert_eq!(
-                (&read.name, &read.table.shape, read.table.dtype),
-                (&made.name, &made.table.shape, made.table.dtype)
+                values[0].iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+                values[1].iter().map(|v| v.to_bits()).collect::<Vec<_>>()
             );
-            assert_eq!(read.table.data.bytes().as_ptr() as usize % 4096, 0, "tables begin on a page");
-            for token in 0..6 {
-                assert_eq!(read.row_of(token), made.row_of(token));
-            }
-            let width = made.table.row_width();
-            for row in 0..made.table.rows() {
-                let mut values = [vec![f32::NAN; width], vec![f32::NAN; width]];
-                assert!(
-                    read.table.decode_row(row, &mut values[0]) && made.table.decode_row(row, &mut values[1])
-                );
-                assert_eq!(
-                    values[0].iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
-                    values[1].iter().map(|v| v.to_bits()).collect::<Vec<_>>()
-                );
-            }
         }
     }
 }
@@ -74,11 +70,11 @@ fn mappings_are_shared_while_they_live() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
     let reference = bundle.manifest().chains[0].shards[0].artefact;
-    let first = bundle.map(&reference, Verify::Small).unwrap();
-    let second = bundle.map(&reference, Verify::Everything).unwrap();
+    let first = bundle.map(&reference).unwrap();
+    let second = bundle.map(&reference).unwrap();
     assert_eq!(first.as_ptr(), second.as_ptr());
     let pages: Vec<_> = thread::scope(|scope| {
-        let map = || bundle.map(&reference, Verify::Everything).unwrap().as_ptr() as usize;
+        let map = || bundle.map(&reference).unwrap().as_ptr() as usize;
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(map)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
@@ -130,8 +126,8 @@ fn a_changed_bit_in_any_file_is_found() {
             for error in [
                 bundle.verify_all(|_| ()).unwrap_err(),
                 bundle.read(&reference).unwrap_err(),
-                bundle.map(&reference, Verify::Small).unwrap_err(),
-                bundle.map(&reference, Verify::Everything).unwrap_err(),
+                bundle.map(&reference).unwrap_err(),
+                bundle.proved(&reference).unwrap_err(),
             ] {
                 let BundleError::Hash { path: found, expected, .. } = &error else { panic!("{error}") };
                 assert_eq!((found, *expected), (&path, reference.sha256));
@@ -176,29 +172,66 @@ fn a_changed_bit_of_the_manifest_is_refused() {
     Bundle::open(&directory).unwrap();
 }
 
-/// A long file costs its length only when that is asked for. It is sparse here, so the test costs nothing either.
+/// However long it is: nothing is taken at its length. It is sparse here.
 #[test]
-fn a_long_file_is_hashed_on_request_only() {
+fn a_long_file_is_hashed_like_any_other() {
+    const LONG: u64 = (64 << 20) + 1;
     let (_parent, directory) = place();
     let mut writer = shardwright_bundle::BundleWriter::create(&directory).unwrap();
     let mut manifest = crate::support::fill(&mut writer, RECIPE).unwrap();
     let long = writer.staging().unwrap().join("long");
-    fs::File::create(&long).unwrap().set_len(SMALL_FILE_BYTES + 1).unwrap();
+    fs::File::create(&long).unwrap().set_len(LONG).unwrap();
     let reference = writer.adopt(&long).unwrap();
     manifest.chains[0].shards[0].artefact = reference;
     let bundle = writer.finish(&manifest).unwrap();
-    bundle.map(&reference, Verify::Everything).unwrap();
+    let ProvedFile { path, file } = bundle.proved(&reference).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), LONG);
 
-    let path = bundle.path(&reference).unwrap();
     fs::remove_file(&path).unwrap();
     fs::write(&path, b"another").unwrap();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(reference.bytes).unwrap();
     let bundle = Bundle::open(&directory).unwrap();
-    let map = bundle.map(&reference, Verify::Small).unwrap();
-    assert_eq!(&map[..7], b"another");
-    // Asked for later, while the unverified mapping is alive.
-    assert!(matches!(bundle.map(&reference, Verify::Everything), Err(BundleError::Hash { .. })));
+    assert!(matches!(bundle.map(&reference), Err(BundleError::Hash { .. })));
+    assert!(matches!(bundle.proved(&reference), Err(BundleError::Hash { .. })));
     assert!(matches!(bundle.verify_all(|_| ()), Err(BundleError::Hash { .. })));
+    // The file that was proved is not the one that lies there now.
+    let mut begin = [1; 7];
+    std::io::Read::read_exact(&mut &file, &mut begin).unwrap();
+    assert_eq!(begin, [1; 7].map(|_| 0), "a handle reads on from what was proved");
+}
+
+/// A remembered proof is of the whole file against the manifest, and ends with the first change.
+#[test]
+fn a_remembered_proof_is_of_every_byte() {
+    let (parent, directory) = place();
+    let notes = parent.path().join("proofs");
+    let written = write(&directory, RECIPE).unwrap();
+    let reference = written.manifest().chains[0].shards[0].artefact;
+    // Its last change must be some seconds old to be told from a later one.
+    thread::sleep(std::time::Duration::from_secs(5));
+    let opened = || Bundle::open(&directory).unwrap().remembering(Some(Proofs::kept_in(&notes)));
+    let bundle = opened();
+    assert!(bundle.proofs().is_some());
+    bundle.proved(&reference).unwrap();
+    bundle.assets().unwrap();
+    let told = fs::read_dir(&notes).map_or(0, Iterator::count);
+    let tables = bundle.manifest().assets.iter().map(|asset| {
+        1 + asset.quantisation.as_ref().map_or(0, |held| usize::from(held.scales != asset.table))
+    });
+    // Nothing is remembered on some file systems.
+    let expected = 1 + tables.sum::<usize>();
+    assert!(told == 0 || told == expected, "{told} of {expected}");
+    println!("{told} proofs remembered");
+    opened().proved(&reference).unwrap();
+    opened().assets().unwrap();
+
+    let path = bundle.path(&reference).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[0] ^= 1;
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    fs::write(&path, &bytes).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    assert!(matches!(opened().proved(&reference), Err(BundleError::Hash { .. })));
 }
 
 #[test]
@@ -214,9 +247,9 @@ fn lengths_at_the_ends_of_the_scale() {
     manifest.chains[0].shards[0].artefact = huge;
     let bundle = writer.finish(&manifest).unwrap();
     assert!(bundle.read(&empty).unwrap().is_empty());
-    assert!(bundle.map(&empty, Verify::Everything).unwrap().is_empty());
+    assert!(bundle.map(&empty).unwrap().is_empty());
     assert!(matches!(bundle.read(&huge), Err(BundleError::Limit { .. })));
-    assert_eq!(bundle.map(&huge, Verify::Small).unwrap().len() as u64, huge.bytes);
+    assert_eq!(bundle.map(&huge).unwrap().len() as u64, huge.bytes);
 }
 
 #[test]

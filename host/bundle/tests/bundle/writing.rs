@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read};
 
-use shardwright_bundle::{Bundle, BundleError, BundleWriter, Digest, FileReference, Verification, Verify};
+use shardwright_bundle::{Bundle, BundleError, BundleWriter, Digest, FileReference, Verification};
 use shardwright_graph::{Asset, WeightData};
 
 use crate::support::{RECIPE, Recipe, fill, noise, place, snapshot, tables, write};
@@ -236,12 +236,12 @@ fn a_reader_keeps_what_it_has_mapped_while_the_bundle_is_replaced() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
     let shard = bundle.manifest().chains[0].shards[0].clone();
-    let map = bundle.map(&shard.artefact, Verify::Everything).unwrap();
+    let map = bundle.map(&shard.artefact).unwrap();
     let bytes = map.to_vec();
     write(&directory, Recipe { seed: 9, layers: 1, fallback: false }).unwrap();
     assert_eq!(&map[..], bytes);
     drop(map);
-    assert!(matches!(bundle.map(&shard.artefact, Verify::Everything), Err(BundleError::Missing { .. })));
+    assert!(matches!(bundle.map(&shard.artefact), Err(BundleError::Missing { .. })));
 }
 
 #[test]

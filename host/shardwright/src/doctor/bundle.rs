@@ -1,10 +1,11 @@
-//! What would come of a bundle here, told from the heads of its artefacts alone: nothing is loaded, nothing runs.
+//! What would come of a bundle here: every byte of it is proved, and the shims are shown its
+//! artefacts; nothing is loaded, nothing runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_runtime::bundle::{Bundle, ShardEntry};
+use shardwright_runtime::bundle::{Bundle, ProvedFile, ShardEntry};
 use shardwright_runtime::graph::target::TargetKind;
 use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimInstance};
 
@@ -30,8 +31,12 @@ pub struct BundlePrognosis {
     pub soc: String,
     /// Its chains, in the order in which they are tried.
     pub chains: Vec<ChainPrognosis>,
-    /// The first whose shards can all be loaded: the one that would run.
+    /// The first whose shards can all be loaded: the one that would run. None where a table is
+    /// damaged.
     pub would_run: Option<String>,
+    /// What is wrong with the tables that rows are gathered from, if anything is: without them no
+    /// chain runs.
+    pub damaged_table: Option<String>,
     /// What was proved of it.
     pub verifications: Vec<ProofReport>,
 }
@@ -149,13 +154,15 @@ impl BundlePrognosis {
                 }
             })
             .collect();
+        let damaged_table = bundle.assets().err().map(|error| error.to_string());
         Ok(BundlePrognosis {
             directory: directory.display().to_string(),
             sha256: bundle.sha256().to_string(),
             program: manifest.program.clone(),
             model: manifest.model.name.clone(),
             soc: manifest.soc.clone(),
-            would_run: would_run(&chains),
+            would_run: would_run(&chains).filter(|_| damaged_table.is_none()),
+            damaged_table,
             chains,
             verifications: manifest
                 .verifications
@@ -190,6 +197,10 @@ impl BundlePrognosis {
     pub fn verdict(&self) -> Result<()> {
         if self.would_run.is_some() {
             return Ok(());
+        }
+        if let Some(reason) = &self.damaged_table {
+            let what = format!("no chain of {} runs here: {reason}", self.directory);
+            return Err(Error::new(ErrorKind::Invalid, what).with_help("copy or compile the bundle again"));
         }
         let shards = self.chains.iter().flat_map(|chain| &chain.shards);
         let stuck: Vec<&ShardPrognosis> = shards.filter(|shard| !shard.state.loads()).collect();
@@ -277,17 +288,18 @@ impl Asked<'_> {
         let by = &shard.compiled_by;
         let shims = self.shims;
         let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
-        let path = match bundle.path(&shard.artefact) {
-            Ok(path) => path,
+        let ProvedFile { path, file } = match bundle.proved(&shard.artefact) {
+            Ok(proved) => proved,
             Err(error) => {
                 return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
             }
         };
-        // What the shim read of the chip's profile when it compiled.
-        let chip = match Artefact::open_unproved(&path) {
-            Ok(artefact) => artefact.head().chip.clone(),
+        let artefact = match Artefact::proved(&path, file) {
+            Ok(artefact) => artefact,
             Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
         };
+        // What the shim read of the chip's profile when it compiled.
+        let chip = artefact.head().chip.clone();
         // Of the chip a shim may have devices that are not in this machine.
         let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu);
         let opened = self.opened.entry(key).or_insert_with(|| {
@@ -320,10 +332,6 @@ impl Asked<'_> {
                 return (ShardState::NoDevice, Some(reason), Some(help));
             }
         }
-        let artefact = match Artefact::open(&path) {
-            Ok(artefact) => artefact,
-            Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
-        };
         match instance.compatibility(&by.device, &artefact) {
             Ok(Compatibility::Optimal) => (ShardState::Optimal, None, None),
             Ok(Compatibility::Recompile(reason)) => (ShardState::Recompile, Some(reason), again()),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use shardwright_build::bundle::{Bundle, BundleWriter, Digest, TwinEntry, Verification as Proof};
+use shardwright_build::bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::shims::{Artefact, Device, DeviceKind, Place, Watch, WorkOrder};
 use shardwright_build::{BuildError, CompiledGraphs, Executor as TargetExecutor, Shelf};
@@ -218,7 +218,8 @@ impl Shelf for Recorded<'_> {
         if !self.made_here && shard.compiled_by.device != executor.device {
             return Ok(None);
         }
-        Ok(Some(Artefact::open(&self.bundle.path(&shard.artefact)?)?))
+        let ProvedFile { path, file } = self.bundle.proved(&shard.artefact)?;
+        Ok(Some(Artefact::proved(&path, file)?))
     }
 
     fn keep(
