@@ -1,11 +1,11 @@
 //! The files of this room that hold what was measured: a kind, a version, the length, a hash, then the content. Written whole or not at
 //! all; read with a cap, and not believed before the hash fits.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
+use shardwright_files::{Links, open};
 
 use crate::MeasuredError;
 
@@ -45,7 +45,7 @@ impl Kind {
 
     pub fn read(&self, path: &Path) -> Result<Vec<u8>, MeasuredError> {
         let io = |source| MeasuredError::Io { action: "read", path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(io)?;
+        let (mut file, _) = open(path, Links::Followed).map_err(|error| io(error.into()))?;
         let mut head = [0; HEAD];
         let foreign = || MeasuredError::OtherKind { path: path.to_owned(), wanted: self.name };
         match file.read_exact(&mut head) {

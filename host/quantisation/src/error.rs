@@ -154,11 +154,13 @@ pub enum StoreError {
         /// What does not fit.
         what: &'static str,
     },
-    /// Another program is making the same weight.
-    #[error("{} is being written by another program", path.display())]
-    Busy {
+    /// Somebody else can have written the file.
+    #[error("{} {reason}", path.display())]
+    NotOwn {
         /// The file.
         path: PathBuf,
+        /// Who, or by which mode.
+        reason: String,
     },
 }
 
@@ -170,18 +172,18 @@ impl StoreError {
                 Some("free some disk space, or name a directory on another disk; what is made is kept")
             }
             StoreError::Io { .. } => None,
-            StoreError::Busy { .. } => Some("wait for the other program, or name another directory"),
             StoreError::NotAWeight { .. }
             | StoreError::Version { .. }
             | StoreError::OtherWeight { .. }
             | StoreError::Length { .. }
-            | StoreError::Damaged { .. } => Some("remove the file; the next run makes it again"),
+            | StoreError::Damaged { .. }
+            | StoreError::NotOwn { .. } => Some("remove the file; the next run makes it again"),
         }
     }
 
     /// Whether the file, and not the system, is at fault, so that making it again helps.
     pub(crate) fn is_of_content(&self) -> bool {
-        !matches!(self, StoreError::Io { .. } | StoreError::Busy { .. })
+        !matches!(self, StoreError::Io { .. })
     }
 }
 

@@ -30,7 +30,20 @@ pub enum Note {
         /// Chunks there are.
         of: u64,
     },
-    /// A file of the store was damaged and is made again.
+    /// Another program is making the weight; the work goes on when it is done.
+    Waiting {
+        /// The weight.
+        weight: String,
+        /// The file that program writes.
+        path: PathBuf,
+    },
+    /// Others may write the directory of the store: nothing there is believed, and everything is
+    /// made again for this run alone.
+    Disbelieved {
+        /// The directory, and who or which mode.
+        reason: String,
+    },
+    /// A file of the store was damaged or can be somebody else's, and is made again.
     Remade {
         /// The weight.
         weight: String,

@@ -143,9 +143,18 @@ impl Watch for Told<'_> {
     }
 
     fn note(&mut self, note: Note) {
-        if let Note::Remade { weight, path, reason } = note {
-            self.notices
-                .push(Notice::note(format!("{}: {reason}; `{weight}` was made again", path.display())));
+        match note {
+            Note::Remade { weight, path, reason } => self
+                .notices
+                .push(Notice::note(format!("{}: {reason}; `{weight}` was made again", path.display()))),
+            Note::Waiting { weight, path } => self.watch.note(&format!(
+                "waiting for another program, which makes `{weight}` in {}",
+                path.display()
+            )),
+            Note::Disbelieved { reason } => self.notices.push(Notice::note(format!(
+                "made weights in the cache are not believed, so they were made again: {reason}; `chmod go-w` the folder if it is yours"
+            ))),
+            _ => {}
         }
     }
 }

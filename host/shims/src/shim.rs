@@ -149,6 +149,11 @@ pub trait Watch {
         let _ = (per_mille, stage);
     }
 
+    /// Something to be said at once, such as what is waited for.
+    fn note(&mut self, text: &str) {
+        let _ = text;
+    }
+
     /// Whether to stop; asked often.
     fn cancelled(&self) -> bool {
         false

@@ -27,6 +27,10 @@ impl Watch for Progress {
         self.0.set_message(stage.to_owned());
     }
 
+    fn note(&mut self, text: &str) {
+        self.0.suspend(|| eprintln!("note: {text}"));
+    }
+
     fn cancelled(&self) -> bool {
         interrupt::happened()
     }

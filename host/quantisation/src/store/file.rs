@@ -4,8 +4,10 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rayon::prelude::*;
+use shardwright_files::{FileError, own};
 use shardwright_graph::{Weight, WeightBytes, WeightData};
 
 use super::header::{HASH, Header, PAGE, Parts, hash};
@@ -13,6 +15,9 @@ use super::mapped::Mapped;
 use crate::job::{Chunk, Job, Whole};
 use crate::source::READ_AROUND;
 use crate::{QuantiseError, StoreError};
+
+/// How long to wait before looking again whether another program is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Hash of a chunk: its number is part of it, so that chunks cannot change places.
 fn chunk_hash(chunk: usize, data: &[u8], scales: &[u8]) -> [u8; HASH] {
@@ -38,8 +43,15 @@ pub(super) struct Unfinished<'j> {
 }
 
 impl<'j> Unfinished<'j> {
-    /// Opens what an earlier run left, or begins; `None` where another program finished and renamed the file meanwhile.
-    pub fn open(path: PathBuf, header: Header, job: &'j Job<'j>) -> Result<Option<Self>, QuantiseError> {
+    /// Opens what an earlier run left, or begins; `None` where another program finished and renamed
+    /// the file meanwhile. While another program writes it, `wait` is called again and again, and
+    /// may end that.
+    pub fn open(
+        path: PathBuf,
+        header: Header,
+        job: &'j Job<'j>,
+        wait: &mut dyn FnMut(&Path) -> Result<(), QuantiseError>,
+    ) -> Result<Option<Self>, QuantiseError> {
         let io = |action, source| StoreError::Io { action, path: path.clone(), source };
         let (Some(parts), Some(page)) = (header.parts(), header.page()) else {
             let weight = job.planned();
@@ -49,17 +61,16 @@ impl<'j> Unfinished<'j> {
             }
             .into());
         };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|source| io("open", source))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Busy { path }.into()),
-            Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
+        let file = open_private(&path).map_err(|source| io("open", source))?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {
+                    wait(&path)?;
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
+            }
         }
         // Whoever held the lock before may have given the file its final name, under which nobody may write it.
         if !is_at(&file, &path) {
@@ -202,6 +213,22 @@ fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>
         bytes[range.start as usize..range.end as usize].iter().all(|&byte| byte == 0)
     };
     ranges.into_iter().find(|range| !zero(range)).map(|range| range.start)
+}
+
+/// Opens a file in the making for writing; one that somebody else can have written is replaced by
+/// an empty one.
+fn open_private(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    // A link or a pipe in its place is no file of ours either.
+    if let Err(FileError::NotOwn { .. }) = own::open_file(path) {
+        std::fs::remove_file(path)?;
+    }
+    let file = options.open(path)?;
+    own::expect_file(path, &file)?;
+    Ok(file)
 }
 
 /// Whether the path still names the open file.

@@ -2,6 +2,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
+use shardwright_files::{FileError, own};
 use shardwright_graph::WeightBytes;
 
 use crate::StoreError;
@@ -11,9 +12,14 @@ use crate::StoreError;
 pub(crate) struct Mapped(memmap2::Mmap);
 
 impl Mapped {
+    /// Maps a file that nobody but this user can have written.
     pub fn open(path: &Path) -> Result<Mapped, StoreError> {
         let io = |action, source| StoreError::Io { action, path: path.to_owned(), source };
-        let file = File::open(path).map_err(|source| io("open", source))?;
+        let file = match own::open_file(path) {
+            Ok((file, _)) => file,
+            Err(FileError::NotOwn { path, reason }) => return Err(StoreError::NotOwn { path, reason }),
+            Err(error) => return Err(io("open", error.into())),
+        };
         Mapped::of(&file).map_err(|source| io("map", source))
     }
 

@@ -7,7 +7,9 @@ mod mapped;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
+use shardwright_files::{FileError, own};
 use shardwright_graph::target::WeightFormat;
 use shardwright_graph::{Graph, Weight};
 
@@ -21,6 +23,11 @@ use header::{Header, VERSION, hash};
 const WHOLE: &str = "weight";
 /// Ending of files in the making.
 const UNFINISHED: &str = "unfinished";
+/// Beginning of the names of folders in a directory that is not believed.
+const OWN: &str = ".own-";
+/// What nobody went on with for so long is removed: it is of a model that is not made any more, and
+/// as long as one that is.
+const UNFINISHED_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A directory of made weights.
 ///
@@ -36,18 +43,32 @@ pub struct Store {
     directory: PathBuf,
     /// Weights made or proved by this value, by address: a tied head and embedding in one format share a file.
     open: Mutex<BTreeMap<String, Weight>>,
+    /// Where others may write the directory: why that is so, and the folder in it that is used
+    /// instead, gone with this value.
+    instead: Option<(FileError, tempfile::TempDir)>,
 }
 
 impl Store {
-    /// A store in a directory, which is made if it is not there.
+    /// A store in a directory, which is made if it is not there. What lies in one that others may
+    /// write is not believed: everything is made again, in a folder that is gone with the store,
+    /// and [`Note::Disbelieved`] says so.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, QuantiseError> {
         let directory = directory.into();
-        std::fs::create_dir_all(&directory).map_err(|source| StoreError::Io {
-            action: "make",
-            path: directory.clone(),
-            source,
-        })?;
-        Ok(Store { directory, open: Mutex::default() })
+        let io = |source| StoreError::Io { action: "make", path: directory.clone(), source };
+        own::create_folder(&directory).map_err(io)?;
+        let instead = match own::expect_folder(&directory) {
+            Ok(()) => None,
+            Err(FileError::Io(source)) => return Err(io(source).into()),
+            Err(error) => {
+                let mut folder = tempfile::Builder::new();
+                #[cfg(unix)]
+                folder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+                Some((error, folder.prefix(OWN).tempdir_in(&directory).map_err(io)?))
+            }
+        };
+        sweep(&directory);
+        let directory = instead.as_ref().map_or(directory.clone(), |(_, folder)| folder.path().to_owned());
+        Ok(Store { directory, open: Mutex::default(), instead })
     }
 
     /// Its directory.
@@ -63,6 +84,7 @@ impl Store {
         recipe: &Recipe,
         watch: &mut dyn Watch,
     ) -> Result<Graph, QuantiseError> {
+        self.tell(watch);
         apply(graph, recipe, watch, &mut |source, target, importance, meter| match target {
             Target::Matrix(format) if source.shape.len() > 1 => self.make(source, format, importance, meter),
             _ => in_memory(source, target, importance, meter),
@@ -77,8 +99,15 @@ impl Store {
         importance: Option<&[f32]>,
         watch: &mut dyn Watch,
     ) -> Result<Weight, QuantiseError> {
+        self.tell(watch);
         let total = Job::new(source, Target::Matrix(format), None)?.planned().bytes();
         self.make(source, format, importance, &mut Meter { watch, done: 0, total })
+    }
+
+    fn tell(&self, watch: &mut dyn Watch) {
+        if let Some((error, _)) = &self.instead {
+            watch.note(Note::Disbelieved { reason: error.to_string() });
+        }
     }
 
     fn make(
@@ -107,8 +136,17 @@ impl Store {
                 break weight;
             }
             let unfinished = self.directory.join(format!("{address}.{UNFINISHED}"));
+            let mut waited = false;
+            let mut wait = |path: &Path| {
+                if !std::mem::replace(&mut waited, true) {
+                    let (weight, path) = (name.to_owned(), path.to_owned());
+                    meter.watch.note(Note::Waiting { weight, path });
+                }
+                meter.made(name, 0)
+            };
+            let opened = Unfinished::open(unfinished, header.clone(), &job, &mut wait)?;
             // Finished by another program between the two looks: look again.
-            let Some(mut unfinished) = Unfinished::open(unfinished, header.clone(), &job)? else { continue };
+            let Some(mut unfinished) = opened else { continue };
             let mut made = unfinished.made_bytes();
             if made > 0 {
                 meter.watch.note(Note::Continued {
@@ -129,6 +167,28 @@ impl Store {
         };
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(address, weight.clone());
         Ok(weight)
+    }
+}
+
+/// Removes what was begun long ago and is not being written.
+fn sweep(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let begun = path.extension().is_some_and(|extension| extension == UNFINISHED);
+        let modified = || entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let is_old = |time: SystemTime| time.elapsed().is_ok_and(|age| age > UNFINISHED_AGE);
+        let instead = entry.file_name().to_string_lossy().starts_with(OWN);
+        if instead && modified().is_some_and(is_old) && own::expect_folder(&path).is_ok() {
+            // Of a process that was killed.
+            let _ = std::fs::remove_dir_all(&path);
+        }
+        if begun && modified().is_some_and(is_old) {
+            // Whoever goes on with it now holds it locked. That it could not be removed costs room,
+            // nothing else.
+            let free = own::open_file(&path).is_ok_and(|(file, _)| file.try_lock().is_ok());
+            let _ = free.then(|| std::fs::remove_file(&path));
+        }
     }
 }
 

@@ -297,7 +297,7 @@ fn errors_of_the_store_say_what_helps() {
         StoreError::OtherWeight { path: path(), found: "a".to_owned(), wanted: "b".to_owned() },
         StoreError::Length { path: path(), found: 1, wanted: 2 },
         StoreError::Damaged { path: path(), offset: 3, what: "it" },
-        StoreError::Busy { path: path() },
+        StoreError::NotOwn { path: path(), reason: "belongs to somebody".to_owned() },
     ];
     for error in errors {
         assert!(error.help().is_some() && error.to_string().contains("made"), "{error}");
@@ -310,20 +310,133 @@ fn errors_of_the_store_say_what_helps() {
     assert!(matches!(error, QuantiseError::Store(StoreError::Io { action: "make", .. })), "{error}");
 }
 
+/// Of programs that start at the same time, one makes a weight and the others take it.
 #[test]
-fn two_programs_do_not_write_one_file() {
+fn who_comes_second_waits_and_takes_what_the_first_made() {
     let directory = TempDir::new().unwrap();
     let path = begun(directory.path(), WeightFormat::W8PerChannel);
     let held = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     held.lock().unwrap();
+
+    // Waiting can be ended.
+    let mut impatient = Follower { stop_after: Some(3), ..Follower::default() };
     let store = Store::open(directory.path()).unwrap();
-    let error = store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap_err();
+    let error = store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut impatient).unwrap_err();
+    assert!(matches!(error, QuantiseError::Cancelled { .. }), "{error}");
+    let waiting = Note::Waiting { weight: "layers.0.up".to_owned(), path: path.clone() };
+    assert_eq!(impatient.notes, std::slice::from_ref(&waiting), "said once");
+
+    // Another program ends half-way: what it made is continued. Its lock goes with it.
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            let mut follower = Follower::default();
+            let store = Store::open(directory.path()).unwrap();
+            let made = store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut follower).unwrap();
+            (same(&made, &in_memory(&synthetic(), WeightFormat::W8PerChannel)), follower.notes)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(held);
+        let (same, notes) = second.join().unwrap();
+        assert!(same);
+        assert!(matches!(&notes[..], [first, Note::Continued { .. }] if *first == waiting), "{notes:?}");
+    });
+
+    // All at once, each a store of its own as each program has: nobody fails, and the weight is
+    // made once.
+    let directory = TempDir::new().unwrap();
+    let notes: Vec<Vec<Note>> = std::thread::scope(|scope| {
+        let start = || {
+            let mut follower = Follower::default();
+            let store = Store::open(directory.path()).unwrap();
+            store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut follower).unwrap();
+            follower.notes
+        };
+        let all: Vec<_> = (0..6).map(|_| scope.spawn(start)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let found = |notes: &&Vec<Note>| notes.iter().any(|note| matches!(note, Note::Found { .. }));
+    assert_eq!(notes.iter().filter(found).count(), 5, "{notes:?}");
+    assert_eq!(files(directory.path()).len(), 1);
+}
+
+/// Weights are data, and still: who may write them decides what a model says.
+#[cfg(unix)]
+#[test]
+fn what_others_may_have_written_is_made_again() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let parent = TempDir::new().unwrap();
+    let directory = parent.path().join("weights");
+    let make = || {
+        let mut follower = Follower::default();
+        let store = Store::open(&directory).unwrap();
+        let made = store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut follower).unwrap();
+        assert!(same(&made, &in_memory(&synthetic(), WeightFormat::W4Block32)));
+        follower.notes
+    };
+    assert!(make().is_empty());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let file = files(&directory)[0].clone();
+    assert_eq!((mode(&directory), mode(&file)), (0o700, 0o600));
+
+    // NotOwn, told as the reason why it is made again.
+    set(&file, 0o660);
+    let notes = make();
     assert!(
-        matches!(&error, QuantiseError::Store(StoreError::Busy { path: busy }) if *busy == path),
-        "{error}"
+        matches!(&notes[..], [Note::Remade { reason, .. }] if reason.contains("written by others")),
+        "{notes:?}"
     );
+    assert_eq!(mode(&file), 0o600);
+    let moved = parent.path().join("moved");
+    fs::rename(&file, &moved).unwrap();
+    symlink(&moved, &file).unwrap();
+    let notes = make();
+    assert!(
+        matches!(&notes[..], [Note::Remade { reason, .. }] if reason.contains("is a symbolic link")),
+        "{notes:?}"
+    );
+
+    // One in the making is begun anew.
+    let begun = begun(parent.path().join("begun").as_path(), WeightFormat::W4Block32);
+    set(&begun, 0o666);
+    let mut follower = Follower::default();
+    let store = Store::open(begun.parent().unwrap()).unwrap();
+    store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut follower).unwrap();
+    assert!(follower.notes.is_empty(), "{:?}", follower.notes);
+    assert_eq!(files(store.directory()).iter().map(|path| mode(path)).collect::<Vec<_>>(), [0o600]);
+
+    // In a directory that others may write, nothing is taken and nothing stays.
+    set(&directory, 0o777);
+    let notes = make();
+    assert!(
+        matches!(&notes[..], [Note::Disbelieved { reason }] if reason.contains("written by others")),
+        "{notes:?}"
+    );
+    assert_eq!(files(&directory), [file]);
+}
+
+/// What was begun and never finished does not stay for ever.
+#[test]
+fn what_nobody_goes_on_with_is_removed() {
+    let parent = TempDir::new().unwrap();
+    let old = begun(&parent.path().join("a"), WeightFormat::W8PerChannel);
+    let directory = old.parent().unwrap();
+    let weeks_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(15 * 24 * 3600);
+    let age = |path: &Path| {
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_modified(weeks_ago).unwrap();
+    };
+    age(&old);
+    // While it is held it is somebody's.
+    let held = fs::File::open(&old).unwrap();
+    held.lock().unwrap();
+    Store::open(directory).unwrap();
+    assert!(old.exists());
     drop(held);
-    store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap();
+    let whole = directory.join("0.weight");
+    fs::write(&whole, b"").unwrap();
+    age(&whole);
+    Store::open(directory).unwrap();
+    assert_eq!(files(directory), [whole]);
 }
 
 fn graph_of(spec: &Spec) -> Graph {
