@@ -130,6 +130,14 @@ pub enum PlannerErrorKind {
         /// What it may import.
         allowed: String,
     },
+    /// A compiler would need more memory for it than a planner is worth.
+    #[error("has more {what} than the {cap} that are compiled")]
+    TooComplex {
+        /// What there is too much of.
+        what: &'static str,
+        /// The cap.
+        cap: u64,
+    },
     /// Compiling took too long.
     #[error("compiling took longer than {} ms", limit.as_millis())]
     SlowToCompile {
@@ -232,6 +240,9 @@ impl PlannerErrorKind {
             }
             PlannerErrorKind::WrongVersion { .. } => "build the planner against the SDK of this release",
             PlannerErrorKind::WrongWorld { .. } => "the crate must call `export_planner!`",
+            PlannerErrorKind::TooComplex { .. } => {
+                "build it with optimisation; a planner that large does more than plan"
+            }
             PlannerErrorKind::NoCompiler => "make a pack of it with `shardwright planner pack`",
             PlannerErrorKind::Trapped { .. } => {
                 "a panic in the planner ends like this; log before returning an error"

@@ -28,11 +28,11 @@ pub mod request;
 pub mod sandbox;
 pub mod session;
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use error::PlannerErrorKind;
+use shardwright_files::FileError;
 
 /// JSON without whitespace. The types serialised here have no maps and no floats, so equal values give equal bytes
 /// and writing cannot fail.
@@ -52,13 +52,11 @@ fn file_name(path: &Path) -> String {
 
 /// A file of at most `cap` bytes. Reads no more than that, whatever the file's size claims to be.
 fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, PlannerErrorKind> {
-    let missing = |source| PlannerErrorKind::MissingFile { path: path.to_owned(), source: Arc::new(source) };
-    let file = std::fs::File::open(path).map_err(missing)?;
-    let mut bytes = Vec::new();
-    file.take(cap.saturating_add(1)).read_to_end(&mut bytes).map_err(missing)?;
-    if bytes.len() as u64 > cap {
-        let size = std::fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
-        return Err(PlannerErrorKind::TooBig { bytes: size.max(cap.saturating_add(1)), cap });
-    }
-    Ok(bytes)
+    shardwright_files::read(path, cap).map_err(|error| match error {
+        FileError::TooLong { .. } => {
+            let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+            PlannerErrorKind::TooBig { bytes: size.max(cap.saturating_add(1)), cap }
+        }
+        error => PlannerErrorKind::MissingFile { path: path.to_owned(), source: Arc::new(error.into()) },
+    })
 }

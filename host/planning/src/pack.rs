@@ -122,6 +122,7 @@ pub struct PublicKey([u8; 32]);
 /// The secret half. Whoever has it can run code in every host that trusts it.
 pub struct SecretKey(ed25519_dalek::SigningKey);
 
+// `SigningKey` wipes itself when it is dropped.
 impl SecretKey {
     /// From a seed of 32 bytes, which must come from a good source of randomness.
     pub fn from_seed(seed: [u8; 32]) -> Self {

@@ -18,6 +18,8 @@ use crate::plan::Plan;
 use crate::request::Request;
 
 #[cfg(feature = "compiler")]
+pub mod admission;
+#[cfg(feature = "compiler")]
 mod compile;
 mod settings;
 
@@ -219,6 +221,7 @@ impl Sandbox {
                 summary: String::new(),
                 options: vec![],
             },
+            disbelieved: None,
         };
         planner.description = planner.describe(origin)?;
         Ok(planner)
@@ -242,17 +245,27 @@ fn check_interface(engine: &Engine, component: &Component) -> Result<(), Planner
             ComponentItem::Type(_) => true,
             _ => false,
         };
-        let ours = types_only && import.starts_with("shardwright:planner/");
-        if !ours && !same_line(import, LOG_INTERFACE) {
-            return Err(PlannerErrorKind::ForbiddenImport {
-                import: import.to_owned(),
-                allowed: LOG_INTERFACE.to_owned(),
-            });
+        if !is_ours(import) || !types_only && !same_line(import, LOG_INTERFACE) {
+            return Err(forbidden(import));
         }
     }
+    check_exports(component_type.exports(engine).map(|(export, _)| export))
+}
+
+/// Whether an import can be one that a planner may have.
+fn is_ours(import: &str) -> bool {
+    import.starts_with("shardwright:planner/")
+}
+
+fn forbidden(import: &str) -> PlannerErrorKind {
+    PlannerErrorKind::ForbiddenImport { import: import.to_owned(), allowed: LOG_INTERFACE.to_owned() }
+}
+
+/// Find the interface among the exports.
+fn check_exports<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<(), PlannerErrorKind> {
     let base = base(INTERFACE);
     let mut other = None;
-    for (export, _) in component_type.exports(engine) {
+    for export in exports {
         if same_line(export, INTERFACE) {
             return Ok(());
         }
@@ -289,6 +302,7 @@ pub struct Planner {
     component: Component,
     instance: bindings::PlannerPre<Guest>,
     description: Description,
+    disbelieved: Option<String>,
 }
 
 impl std::fmt::Debug for Planner {
@@ -314,6 +328,12 @@ impl Planner {
     /// What the planner says about itself.
     pub fn description(&self) -> &Description {
         &self.description
+    }
+
+    /// Why its compiled form in the cache was not believed and it was compiled anew, if that is so;
+    /// the caller must say it.
+    pub fn disbelieved(&self) -> Option<&str> {
+        self.disbelieved.as_deref()
     }
 
     /// Where it runs.

@@ -65,6 +65,13 @@ impl PlanningSession {
         self
     }
 
+    /// Compiled planners in the cache that were not believed, with the reason; the caller must say
+    /// so.
+    pub fn disbelieved(&self) -> impl Iterator<Item = &str> {
+        let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
+        asked.into_iter().chain(&self.builtin).filter_map(Planner::disbelieved)
+    }
+
     /// A plan for `request`.
     ///
     /// Errors: the fault of the request; the error of the planner asked for if strict or without another; otherwise the

@@ -11,6 +11,28 @@ use shardwright_runtime::{ChainError, SessionError};
 
 use crate::{Error, ErrorKind};
 
+/// The bytes of a file of at most `limit` bytes that somebody named.
+#[cfg(feature = "build")]
+pub(crate) fn read_file(path: &std::path::Path, limit: u64) -> crate::Result<Vec<u8>> {
+    shardwright_files::read(path, limit).map_err(|error| file_error(path, &error))
+}
+
+/// Why a file that somebody named was not read.
+#[cfg(feature = "build")]
+pub(crate) fn file_error(path: &std::path::Path, error: &shardwright_files::FileError) -> Error {
+    use shardwright_files::FileError;
+    let kind = match error {
+        FileError::Io(_) => ErrorKind::Missing,
+        FileError::NotSecret { .. } | FileError::NotOwn { .. } => ErrorKind::Argument,
+        _ => ErrorKind::Invalid,
+    };
+    let said = Error::new(kind, format!("{}: {error}", path.display()));
+    match error.help() {
+        Some(help) => said.with_help(help),
+        None => said,
+    }
+}
+
 impl From<TextError> for Error {
     fn from(error: TextError) -> Self {
         let kind = match &error {

@@ -106,6 +106,7 @@ impl Site {
         options.formats = request.formats.iter().cloned().map(FormatChoice::Tuple).collect();
         if !manifest.planner.built_in {
             options = options.planner(&manifest.planner.name);
+            options.planner_by_name = true;
         }
         for (name, value) in &manifest.options {
             let invalid = || {

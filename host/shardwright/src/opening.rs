@@ -418,6 +418,8 @@ impl Preparation {
             request.sensitivities =
                 measuring::sensitivities(checkpoint, graph, options, &tuples, &mut passing, watch)?;
         }
+        let session = planning_session(options)?;
+        passing.extend(session.disbelieved().map(Notice::note));
         Ok(Preparation {
             profile,
             shims,
@@ -428,7 +430,7 @@ impl Preparation {
             compilers,
             places: Vec::new(),
             request,
-            session: planning_session(options)?,
+            session,
             notices,
             passing,
             emulated_on,
@@ -1007,7 +1009,12 @@ fn planning_session(options: &OpenOptions) -> Result<PlanningSession> {
     let session = match &options.planner {
         None => PlanningSession::new(tools.built_in()?),
         Some(named) => {
-            let asked = match find_planner(named, &options.search().planners) {
+            let directories = options.search().planners;
+            let found = match options.planner_by_name {
+                true => planner_named(named, &directories),
+                false => find_planner(named, &directories),
+            };
+            let asked = match found {
                 Ok(entry) => tools.load(&entry),
                 Err(error) if options.strict => return Err(error),
                 Err(error) => Err(PlannerError {
@@ -1031,6 +1038,11 @@ pub(crate) fn find_planner(named: &str, directories: &[PathBuf]) -> Result<Plann
     if path.exists() || named.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
         return Ok(PlannerEntry::from_path(path));
     }
+    planner_named(named, directories)
+}
+
+/// A name in one of the directories, never a path.
+fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
     let registry =
         directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
     Ok(registry.find(named)?)
@@ -1104,4 +1116,27 @@ fn break_middle_layer(graph: &mut Graph) -> Option<u32> {
             .for_each(|value| value.dtype = DType::F32);
     }
     Some(middle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a bundle calls its planner must not choose a file.
+    #[test]
+    fn a_planner_by_name_is_never_a_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("odd.wasm");
+        std::fs::write(&file, b"").unwrap();
+        let shown = file.display().to_string();
+        assert_eq!(find_planner(&shown, &[]).unwrap().path, file);
+        let directories = [folder.path().to_owned()];
+        assert_eq!(planner_named("odd", &directories).unwrap().path, file);
+        // `Cargo.toml` lies where this test runs.
+        for named in [shown.as_str(), "odd.wasm", "./odd", "../odd", "Cargo.toml"] {
+            assert!(find_planner(named, &directories).is_ok());
+            let error = planner_named(named, &directories).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+        }
+    }
 }

@@ -68,6 +68,8 @@ pub struct OpenOptions {
     pub(crate) flags: Vec<(String, String)>,
     pub(crate) flags_left_out: Vec<String>,
     pub(crate) planner: Option<String>,
+    /// Whether that is a name and never a path: it is a bundle's word.
+    pub(crate) planner_by_name: bool,
     pub(crate) trusted_keys: Vec<String>,
     pub(crate) planner_options: Vec<(String, String)>,
     pub(crate) context: Option<u32>,

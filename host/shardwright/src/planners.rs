@@ -2,15 +2,21 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::planning::check::check;
-use shardwright_build::planning::pack::{self, SecretKey};
+use shardwright_build::planning::pack::{self, KeyError, SecretKey};
 use shardwright_build::planning::request::Request;
 use shardwright_build::planning::sandbox::{LogLine, Planner};
+use shardwright_files::{own, read_from};
+use zeroize::Zeroizing;
 
+use crate::convert::{file_error, read_file};
 use crate::opening::{PlannerTools, find_planner};
 use crate::{Error, ErrorKind, Result, SearchPath};
 
 /// Largest request read for a replay: the tables of a model of 100 layer kinds on 16 targets stay far below.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
+
+/// Longest key file read: its 64 digits and some blanks.
+const KEY_BYTES_MAX: u64 = 256;
 
 /// What a planner says of itself, and what came of asking it.
 #[derive(Clone, Debug, Serialize)]
@@ -23,6 +29,8 @@ pub struct PlannerReport {
     pub summary: String,
     /// Options it takes.
     pub options: Vec<PlannerOptionReport>,
+    /// What is to be said of how it was loaded.
+    pub notices: Vec<String>,
     /// What it logged while it was asked.
     pub log: Vec<String>,
     /// What came of it, in one line; none when it was only loaded.
@@ -66,21 +74,31 @@ pub fn check_planner(
 }
 
 /// Compiles a planner for the portable interpreter and writes it as a signed pack.
+///
+/// Errors: a key file that others may read; whatever the sandbox refuses.
 pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<PlannerReport> {
     let missing = |path: &Path, error: std::io::Error| {
         Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
     };
-    let seed = std::fs::read_to_string(key).map_err(|error| missing(key, error))?;
-    let seed: SecretKey = seed.trim().parse().map_err(|error| {
-        Error::from_room(ErrorKind::Argument, error, Some("64 hexadecimal digits are a key".to_owned()))
-    })?;
+    let seed = read_key(key)?;
     let tools = PlannerTools::new(None, &[])?;
     let loaded = tools.load(&find_planner(&planner.display().to_string(), &[])?)?;
-    let wasm = std::fs::read(planner).map_err(|error| missing(planner, error))?;
+    let wasm = read_file(planner, tools.sandbox.bounds().wasm_bytes)?;
     let packed = pack::write(&planner.display().to_string(), &wasm, &seed)?;
     std::fs::write(output, &packed).map_err(|error| missing(output, error))?;
     let outcome = format!("{} bytes in {}, signed by {}", packed.len(), output.display(), seed.public());
     Ok(report(&loaded, &[], Some(outcome)))
+}
+
+/// The key in a file that nobody else may read. What was read of it is wiped.
+fn read_key(path: &Path) -> Result<SecretKey> {
+    let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
+    let text = Zeroizing::new(read.map_err(|error| file_error(path, &error))?);
+    let key = std::str::from_utf8(&text).unwrap_or_default().parse();
+    key.map_err(|error: KeyError| {
+        let what = format!("{}: {error}", path.display());
+        Error::new(ErrorKind::Argument, what).with_help("64 hexadecimal digits are a key")
+    })
 }
 
 fn report(planner: &Planner, log: &[LogLine], outcome: Option<String>) -> PlannerReport {
@@ -98,6 +116,7 @@ fn report(planner: &Planner, log: &[LogLine], outcome: Option<String>) -> Planne
                 summary: option.summary.clone(),
             })
             .collect(),
+        notices: planner.disbelieved().into_iter().map(str::to_owned).collect(),
         log: log.iter().map(|line| line.message.clone()).collect(),
         outcome,
     }
@@ -105,14 +124,7 @@ fn report(planner: &Planner, log: &[LogLine], outcome: Option<String>) -> Planne
 
 fn read_request(path: &Path) -> Result<Request> {
     let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
-    let length = std::fs::metadata(path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
-    if length > REQUEST_BYTES_MAX {
-        return Err(fault(
-            ErrorKind::Invalid,
-            &format!("{length} bytes, at most {REQUEST_BYTES_MAX} are read"),
-        ));
-    }
-    let bytes = std::fs::read(path).map_err(|error| fault(ErrorKind::Missing, &error))?;
+    let bytes = read_file(path, REQUEST_BYTES_MAX)?;
     serde_json::from_slice(&bytes).map_err(|error| {
         fault(ErrorKind::Invalid, &error).with_help("write one with `shardwright plan --write-request FILE`")
     })

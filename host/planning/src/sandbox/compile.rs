@@ -1,23 +1,37 @@
 //! Compiling planners, with a private cache of the result.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use shardwright_files::{FileError, own, read_from};
+use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use super::{Planner, Sandbox, named};
+use super::{Planner, Sandbox, admission, named};
 use crate::error::{PlannerError, PlannerErrorKind};
 
 /// First bytes of a cached file.
 const MAGIC: &[u8; 8] = b"SWCACHE1";
 /// Magic, key, hash of the code.
 const HEAD_BYTES: usize = 8 + 32 + 32;
+/// Longest file of the cache that is read: what the caps of [`admission`] compile to stays below.
+const COMPILED_BYTES: u64 = 512 << 20;
+/// Threads of one compilation. Each holds a function in the making, so they count for memory.
+const COMPILE_THREADS: usize = 2;
+/// End of the name of a file in the making.
+const PARTIAL: &str = ".partial";
+/// A file in the making that is older belongs to a process that was ended.
+const PARTIAL_AGE: Duration = Duration::from_secs(600);
 
 /// Compiled planners in a directory, keyed by content, wasmtime version and settings.
 ///
-/// The directory must be private to the application: the files hold machine code. A file that was damaged or left half
-/// written is noticed by its hash and compiled anew; a hash does not help against someone who may write there.
+/// The files hold machine code, and a hash in them says that they are whole, not who wrote them. So
+/// a file is believed only if it and the directory belong to the effective user and nobody else may
+/// write them; otherwise the planner is compiled anew, which [`Planner::disbelieved`] tells. A file
+/// that was damaged or left half written is compiled anew without a word.
 #[derive(Debug, Clone)]
 pub struct CompiledCache {
     directory: PathBuf,
@@ -34,42 +48,50 @@ impl CompiledCache {
         self.directory.join(format!("{}.cwasm", crate::hex(&key(sandbox, wasm))))
     }
 
-    fn read(&self, sandbox: &Sandbox, wasm: &[u8]) -> Option<Vec<u8>> {
-        let bytes = std::fs::read(self.path(sandbox, wasm)).ok()?;
-        let (head, code) = bytes.split_at_checked(HEAD_BYTES)?;
+    /// What is there for a planner, if it is sound. Errors: somebody else can have written it.
+    fn read(&self, sandbox: &Sandbox, wasm: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
+        let file = match own::open_file(&self.path(sandbox, wasm)) {
+            Ok((file, _)) => file,
+            // Nothing is there, or nothing that can be had.
+            Err(FileError::Io(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Ok(mut bytes) = read_from(file, COMPILED_BYTES) else { return Ok(None) };
+        let Some((head, code)) = bytes.split_at_checked(HEAD_BYTES) else { return Ok(None) };
         let sound =
             head[..8] == *MAGIC && head[8..40] == key(sandbox, wasm) && head[40..] == *Sha256::digest(code);
-        sound.then(|| code.to_vec())
+        Ok(sound.then(|| bytes.split_off(HEAD_BYTES)))
     }
 
     /// Write atomically. A cache that cannot be written costs time, not correctness, so failures are not reported.
     fn write(&self, sandbox: &Sandbox, wasm: &[u8], code: &[u8]) {
-        let path = self.path(sandbox, wasm);
-        let _ = create_private(&self.directory).and_then(|()| {
-            let mut bytes = Vec::with_capacity(HEAD_BYTES + code.len());
-            bytes.extend_from_slice(MAGIC);
-            bytes.extend_from_slice(&key(sandbox, wasm));
-            bytes.extend_from_slice(&Sha256::digest(code));
-            bytes.extend_from_slice(code);
-            // One name per process: two that write at once leave one whole file.
-            let partial = path.with_extension(format!("{}.partial", std::process::id()));
-            std::fs::write(&partial, bytes)?;
-            std::fs::rename(&partial, &path).inspect_err(|_| {
-                let _ = std::fs::remove_file(&partial);
-            })
+        let _ = own::create_folder(&self.directory).and_then(|()| {
+            // What lies in a folder of somebody else is never read again.
+            own::expect_folder(&self.directory)?;
+            self.sweep();
+            let mut partial = tempfile::Builder::new().suffix(PARTIAL).tempfile_in(&self.directory)?;
+            partial.write_all(MAGIC)?;
+            partial.write_all(&key(sandbox, wasm))?;
+            partial.write_all(&Sha256::digest(code))?;
+            partial.write_all(code)?;
+            partial.persist(self.path(sandbox, wasm))?;
+            Ok(())
         });
     }
-}
 
-#[cfg(unix)]
-fn create_private(directory: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
-}
-
-#[cfg(not(unix))]
-fn create_private(directory: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(directory)
+    /// Removes what processes left that were killed while they wrote.
+    fn sweep(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
+        for entry in entries.flatten() {
+            let partial = entry.file_name().to_string_lossy().ends_with(PARTIAL);
+            let modified = || entry.metadata().and_then(|metadata| metadata.modified()).ok();
+            let is_old = |time: std::time::SystemTime| time.elapsed().is_ok_and(|age| age > PARTIAL_AGE);
+            if partial && modified().is_some_and(is_old) {
+                // Another process may have been faster.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
 }
 
 fn key(sandbox: &Sandbox, wasm: &[u8]) -> [u8; 32] {
@@ -83,7 +105,9 @@ impl Sandbox {
     /// Compile a planner, or take its compiled form from `cache`. `origin` names it in errors until it has said who it is,
     /// usually the file name.
     ///
-    /// A compilation that exceeds its time cannot be stopped; it ends in the background, bounded by the size cap.
+    /// A compilation that exceeds its time cannot be stopped; it ends in the background. Its memory
+    /// is bounded by the caps of [`admission`] and by few threads: the largest component they let
+    /// through took less than a gigabyte.
     pub fn load(
         &self,
         origin: &str,
@@ -92,9 +116,16 @@ impl Sandbox {
     ) -> Result<Planner, PlannerError> {
         let fail = |kind| named(origin, kind);
         self.admit(wasm).map_err(fail)?;
-        if let Some(code) = cache.and_then(|cache| cache.read(self, wasm)) {
-            // SAFETY: `read` returns only what `write` stored for this key: its hash was compared, and the directory is
-            // private to the application by the contract of `CompiledCache`.
+        let cached = cache.map_or(Ok(None), |cache| cache.read(self, wasm));
+        let disbelieved = cached.as_ref().err().map(|error| {
+            let help = error.help().unwrap_or_default();
+            format!(
+                "the compiled planner in the cache is not believed, so it was compiled anew: {error}; {help}"
+            )
+        });
+        if let Ok(Some(code)) = cached {
+            // SAFETY: `read` returns only what `write` stored for this key: its hash was compared,
+            // and only this user can have written the file.
             let loaded = unsafe { self.deserialize(origin, &code) };
             // Code of another wasmtime under our key means a faulty key; compiling anew is always right.
             if !matches!(&loaded, Err(error) if matches!(error.kind, PlannerErrorKind::Garbage { .. })) {
@@ -102,7 +133,8 @@ impl Sandbox {
             }
         }
         let component = self.compile(wasm).map_err(fail)?;
-        let planner = self.planner(origin, component)?;
+        let mut planner = self.planner(origin, component)?;
+        planner.disbelieved = disbelieved;
         if let Some(cache) = cache
             && let Ok(code) = planner.component.serialize()
         {
@@ -147,14 +179,13 @@ impl Sandbox {
         let worker = std::thread::Builder::new().name("planner-compile".to_owned());
         let spawned = worker.spawn(move || {
             // Nobody listens any more if the time is up.
-            let _ = sender.send(Component::from_binary(&engine, &wasm));
+            let _ = sender.send(compile(&engine, &wasm));
         });
         if let Err(error) = spawned {
             return Err(PlannerErrorKind::Sandbox { reason: format!("cannot start a thread: {error}") });
         }
         match receiver.recv_timeout(limit) {
-            Ok(Ok(component)) => Ok(component),
-            Ok(Err(error)) => Err(PlannerErrorKind::Garbage { reason: format!("{error:#}") }),
+            Ok(compiled) => compiled,
             Err(mpsc::RecvTimeoutError::Timeout) => Err(PlannerErrorKind::SlowToCompile { limit }),
             // The thread is gone without an answer: the compiler panicked.
             Err(mpsc::RecvTimeoutError::Disconnected) => {
@@ -162,6 +193,16 @@ impl Sandbox {
             }
         }
     }
+}
+
+fn compile(engine: &Engine, wasm: &[u8]) -> Result<Component, PlannerErrorKind> {
+    admission::examine(wasm)?;
+    let threads = rayon::ThreadPoolBuilder::new()
+        .num_threads(COMPILE_THREADS)
+        .build()
+        .map_err(|error| PlannerErrorKind::Sandbox { reason: format!("cannot start threads: {error}") })?;
+    let compiled = threads.install(|| Component::from_binary(engine, wasm));
+    compiled.map_err(|error| PlannerErrorKind::Garbage { reason: format!("{error:#}") })
 }
 
 impl Planner {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use shardwright_planning::builtin;
 use shardwright_planning::check::check;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
-use shardwright_planning::sandbox::{Bounds, CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
+use shardwright_planning::sandbox::{
+    Bounds, CompiledCache, EngineKind, LogLevel, Planner, Sandbox, admission,
+};
 
 use crate::common::{cuts, even, hostile, request, with_limit, with_option, with_times};
 
@@ -73,6 +75,77 @@ fn size_and_time_of_compilation_are_bounded() {
     let hasty = Bounds { compile_time: Duration::ZERO, ..Bounds::default() };
     let error = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap().load("slow", builtin::WASM, None);
     assert!(matches!(error.unwrap_err().kind, Kind::SlowToCompile { .. }));
+}
+
+/// A component with one module of `functions` functions, each of them `calls` calls of two bytes.
+fn bomb(functions: u32, calls: usize) -> Vec<u8> {
+    fn number(mut value: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+    let with_length = |bytes: Vec<u8>| [number(bytes.len()), bytes].concat();
+    let section = |id: u8, bytes: Vec<u8>| [vec![id], with_length(bytes)].concat();
+    let body = [vec![0], [0x10, 0].repeat(calls), vec![0x0b]].concat();
+    let bodies = with_length(body).repeat(functions as usize);
+    let module = [
+        b"\0asm\x01\0\0\0".to_vec(),
+        section(1, vec![1, 0x60, 0, 0]),
+        section(3, [number(functions as usize), vec![0; functions as usize]].concat()),
+        section(10, [number(functions as usize), bodies].concat()),
+    ];
+    [b"\0asm\x0d\0\x01\0".to_vec(), section(1, module.concat())].concat()
+}
+
+/// What a compiler would need gigabytes for is refused by what it holds, not by the time that
+/// takes.
+#[test]
+fn what_no_compiler_should_see_is_refused_before_it_does() {
+    let sandbox = Sandbox::with_bounds(
+        EngineKind::Native,
+        // Nothing here ends by time.
+        Bounds { compile_time: Duration::from_secs(3600), ..Bounds::default() },
+    )
+    .unwrap();
+    let refused = |wasm: &[u8], words: &str| {
+        let error = sandbox.load("bomb.wasm", wasm, None).unwrap_err();
+        let Kind::TooComplex { what, cap } = error.kind else { panic!("{words}: {error}") };
+        assert_eq!(what, words, "{error}");
+        assert!(cap > 0 && error.help().is_some() && error.to_string().contains("bomb.wasm"), "{error}");
+    };
+    // 30 MB in four functions, of which a compiler makes seven gigabytes.
+    refused(&bomb(4, 7_500_000 / 2), "bytes of one function");
+    let calls = (admission::FUNCTION_BYTES / 2 - 10) as usize;
+    refused(&bomb(100, calls), "bytes of functions");
+    refused(&bomb(60_000, 1), "functions");
+
+    let module = |text: String| component(&format!("(component (core module {text}))"));
+    let wide = "i32 ".repeat(65);
+    refused(&module(format!("(func (param {wide}))")), "parameters and results of a function");
+    let types: String = (0..10_001).map(|_| "(type (func))").collect();
+    refused(&module(types), "types of functions");
+    let results = "i64 ".repeat(60);
+    let results =
+        format!("(type $wide (func (result {results}))) (import \"a\" \"b\" (func $wide (type $wide)))");
+    let calls = "(call $wide) (unreachable)".repeat(3000);
+    refused(&module(format!("{results} (func {calls})")), "values in one function");
+    let blocks = "(block (br_if 0 (i32.const 0)))".repeat(3000);
+    let locals = "i32 ".repeat(6000);
+    let body = format!("(func (local {locals}) {blocks})");
+    refused(&module(body), "local variables times blocks in one function");
+    let modules = "(core module)".repeat(101);
+    refused(&component(&format!("(component {modules})")), "modules");
+
+    // Its interface is looked at before anything is compiled.
+    let hasty = Bounds { compile_time: Duration::from_secs(3600), ..Bounds::default() };
+    let sandbox = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap();
+    let largest = bomb(60, (admission::FUNCTION_BYTES / 4) as usize);
+    let error = sandbox.load("no-planner.wasm", &largest, None).unwrap_err();
+    assert!(matches!(error.kind, Kind::WrongWorld { .. }), "{error}");
 }
 
 #[test]
@@ -239,4 +312,83 @@ fn the_cache_is_keyed_by_content_and_engine_and_survives_damage() {
     std::fs::write(&path, &stored[..20]).unwrap();
     assert_eq!(ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap()), fresh);
     assert_eq!(cuts(&fresh), [(0, 5)]);
+}
+
+/// The files are machine code: whoever can write them could run anything here.
+#[cfg(unix)]
+#[test]
+fn compiled_planners_that_others_may_have_written_are_not_run() {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("planners");
+    let cache = CompiledCache::new(&folder);
+    let sandbox = Sandbox::new(EngineKind::Native).unwrap();
+    let load = || sandbox.load("even", even(), Some(&cache)).unwrap();
+    let (path, other) = (cache.path(&sandbox, even()), cache.path(&sandbox, builtin::WASM));
+    assert_eq!(load().disbelieved(), None);
+    sandbox.load("generic", builtin::WASM, Some(&cache)).unwrap();
+    let sound = fs::read(&path).unwrap();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
+
+    // Another planner's code under a head that fits: what a hash in the file cannot tell.
+    let mut forged = fs::read(&other).unwrap();
+    forged[8..40].copy_from_slice(&sound[8..40]);
+    let forge = || fs::write(&path, &forged).unwrap();
+    let set = |path: &std::path::Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let told = |planner: &Planner, words: &str| {
+        assert_eq!(planner.description().name, "even", "the forged code was run");
+        let told = planner.disbelieved().expect("a word of it");
+        assert!(told.contains(words) && told.contains("compiled anew"), "{told}");
+    };
+    for loose in [0o777, 0o770, 0o1777] {
+        forge();
+        set(&folder, loose);
+        told(&load(), "may be written by others");
+        assert_eq!(fs::read(&path).unwrap(), forged, "nothing is put into a folder that is not believed");
+        set(&folder, 0o700);
+    }
+    set(&path, 0o666);
+    told(&load(), "may be written by others");
+    // It was replaced by one's own.
+    assert_eq!((mode(&path), fs::read(&path).unwrap() == sound), (0o600, true));
+    assert_eq!(load().disbelieved(), None);
+
+    forge();
+    let moved = directory.path().join("elsewhere");
+    fs::rename(&path, &moved).unwrap();
+    symlink(&moved, &path).unwrap();
+    told(&load(), "symbolic link");
+    assert!(fs::symlink_metadata(&path).unwrap().is_file());
+
+    // Only the superuser may give something away.
+    for given in [&path, &folder] {
+        forge();
+        if chown(given, Some(65534), None).is_ok() {
+            told(&load(), "belongs to user 65534");
+        }
+    }
+}
+
+/// What killed processes left is removed, what a living one is writing is not.
+#[test]
+fn files_in_the_making_do_not_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = CompiledCache::new(directory.path());
+    let sandbox = Sandbox::new(EngineKind::Native).unwrap();
+    let (old, new) = (directory.path().join("0.123.partial"), directory.path().join("1.partial"));
+    for path in [&old, &new] {
+        std::fs::write(path, b"half").unwrap();
+    }
+    let hours_ago = std::time::SystemTime::now() - Duration::from_secs(7200);
+    std::fs::File::options().write(true).open(&old).unwrap().set_modified(hours_ago).unwrap();
+    sandbox.load("even", even(), Some(&cache)).unwrap();
+    let mut left: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    left.sort();
+    let mut expected = vec![new, cache.path(&sandbox, even())];
+    expected.sort();
+    assert_eq!(left, expected);
 }

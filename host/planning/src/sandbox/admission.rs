@@ -1,0 +1,167 @@
+//! What is refused before a compiler sees it: a component that wants what no planner may have, and
+//! one that a compiler would need gigabytes for.
+//!
+//! A compiler's memory grows with what one function holds, not with the length of the file alone: a
+//! call of two bytes moves as many values as its type has, and a local variable costs a place in
+//! every block of its function. So both are counted. The caps are far above real planners: of those
+//! written in Rust the largest function has some kilobytes.
+
+use wasmparser::{BinaryReaderError, BlockType, FunctionBody, Operator, Parser, Payload, TypeRef};
+
+use super::{check_exports, forbidden, is_ours};
+use crate::error::PlannerErrorKind;
+
+/// Most functions of all modules.
+pub const FUNCTIONS: u64 = 50_000;
+/// Most bytes of one function. The loop of an interpreter that is compiled in has a quarter of
+/// this.
+pub const FUNCTION_BYTES: u64 = 256 << 10;
+/// Most values that the instructions of one function make and move.
+pub const FUNCTION_VALUES: u64 = 128 << 10;
+/// Most local variables of one function times its blocks.
+pub const FUNCTION_PLACES: u64 = 16 << 20;
+/// Most bytes of all functions.
+pub const CODE_BYTES: u64 = 16 << 20;
+/// Most types of functions in all modules.
+pub const TYPES: u64 = 10_000;
+/// Most parameters and results of a function.
+pub const TYPE_VALUES: u64 = 64;
+/// Most modules and components within the component. One of Python has 17.
+pub const MODULES: u64 = 100;
+
+/// Refuses what is not to be compiled.
+pub(super) fn examine(wasm: &[u8]) -> Result<(), PlannerErrorKind> {
+    let mut totals = Totals::default();
+    // The module or component read at present, and those around it.
+    let mut around: Vec<Module> = Vec::new();
+    let mut module = Module::default();
+    let mut exports = Vec::new();
+    for payload in Parser::new(0).parse_all(wasm) {
+        match payload.map_err(garbage)? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => {
+                count("modules", &mut totals.modules, 1, MODULES)?;
+                around.push(std::mem::take(&mut module));
+            }
+            Payload::End(_) => module = around.pop().unwrap_or_default(),
+            Payload::ComponentImportSection(section) if around.is_empty() => {
+                for import in section {
+                    let import = import.map_err(garbage)?.name.name;
+                    // Whether one of ours brings types alone is told by the compiled component.
+                    if !is_ours(import) {
+                        return Err(forbidden(import));
+                    }
+                }
+            }
+            Payload::ComponentExportSection(section) if around.is_empty() => {
+                for export in section {
+                    exports.push(export.map_err(garbage)?.name.name);
+                }
+            }
+            Payload::TypeSection(section) => {
+                count("types of functions", &mut totals.types, section.count().into(), TYPES)?;
+                for held in section.into_iter_err_on_gc_types() {
+                    let held = held.map_err(garbage)?;
+                    let values = (held.params().len() + held.results().len()) as u64;
+                    count("parameters and results of a function", &mut 0, values, TYPE_VALUES)?;
+                    module.types.push(values);
+                }
+            }
+            Payload::ImportSection(section) => {
+                for import in section.into_imports() {
+                    if let TypeRef::Func(of) = import.map_err(garbage)?.ty {
+                        count("functions", &mut totals.functions, 1, FUNCTIONS)?;
+                        module.functions.push(of);
+                    }
+                }
+            }
+            Payload::FunctionSection(section) => {
+                count("functions", &mut totals.functions, section.count().into(), FUNCTIONS)?;
+                for of in section {
+                    module.functions.push(of.map_err(garbage)?);
+                }
+            }
+            Payload::CodeSectionEntry(body) => {
+                let bytes = body.as_bytes().len() as u64;
+                count("bytes of one function", &mut 0, bytes, FUNCTION_BYTES)?;
+                count("bytes of functions", &mut totals.code, bytes, CODE_BYTES)?;
+                module.body(&body)?;
+            }
+            _ => {}
+        }
+    }
+    check_exports(exports)
+}
+
+/// Counted over the whole component.
+#[derive(Default)]
+struct Totals {
+    modules: u64,
+    types: u64,
+    functions: u64,
+    code: u64,
+}
+
+/// What the functions of a module refer to.
+#[derive(Default)]
+struct Module {
+    /// Parameters and results of each type.
+    types: Vec<u64>,
+    /// The type of each function, imported ones first.
+    functions: Vec<u32>,
+}
+
+impl Module {
+    /// Values of a type; one that is not there is for the compiler to refuse.
+    fn values(&self, of: u32) -> u64 {
+        self.types.get(of as usize).copied().unwrap_or(0)
+    }
+
+    fn body(&self, body: &FunctionBody<'_>) -> Result<(), PlannerErrorKind> {
+        let mut locals = 0_u64;
+        for group in body.get_locals_reader().map_err(garbage)? {
+            locals += u64::from(group.map_err(garbage)?.0);
+        }
+        let (mut values, mut blocks, mut widest) = (0, 1_u64, 1);
+        for operator in body.get_operators_reader().map_err(garbage)? {
+            let (more, opened) = match operator.map_err(garbage)? {
+                Operator::Call { function_index } | Operator::ReturnCall { function_index } => {
+                    (self.functions.get(function_index as usize).map_or(0, |&of| self.values(of)), 0)
+                }
+                Operator::CallIndirect { type_index, .. }
+                | Operator::ReturnCallIndirect { type_index, .. } => (self.values(type_index), 0),
+                Operator::Block { blockty } | Operator::Loop { blockty } | Operator::If { blockty } => {
+                    let width = match blockty {
+                        BlockType::FuncType(of) => self.values(of),
+                        BlockType::Empty | BlockType::Type(_) => 1,
+                    };
+                    widest = widest.max(width);
+                    (width, 2)
+                }
+                // They hand over what their target takes.
+                Operator::Br { .. } | Operator::BrIf { .. } | Operator::Else => (widest, 1),
+                Operator::BrTable { targets } => {
+                    let targets = u64::from(targets.len()) + 1;
+                    (targets.saturating_mul(widest), targets)
+                }
+                _ => (0, 0),
+            };
+            count("values in one function", &mut values, 1 + more, FUNCTION_VALUES)?;
+            blocks = blocks.saturating_add(opened);
+        }
+        count(
+            "local variables times blocks in one function",
+            &mut 0,
+            locals.saturating_mul(blocks),
+            FUNCTION_PLACES,
+        )
+    }
+}
+
+fn count(what: &'static str, total: &mut u64, more: u64, cap: u64) -> Result<(), PlannerErrorKind> {
+    *total = total.saturating_add(more);
+    if *total > cap { Err(PlannerErrorKind::TooComplex { what, cap }) } else { Ok(()) }
+}
+
+fn garbage(error: BinaryReaderError) -> PlannerErrorKind {
+    PlannerErrorKind::Garbage { reason: error.to_string() }
+}
