@@ -114,6 +114,15 @@ impl Run {
         self
     }
 
+    /// Gives this file as standard input.
+    ///
+    /// # Panics
+    /// If it cannot be opened.
+    pub fn input(mut self, file: impl AsRef<Path>) -> Self {
+        self.command.stdin(std::fs::File::open(file).expect("an input"));
+        self
+    }
+
     /// Runs in this folder, not in the root of the project.
     pub fn within(mut self, folder: impl AsRef<Path>) -> Self {
         self.command.current_dir(folder);

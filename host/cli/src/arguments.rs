@@ -143,7 +143,9 @@ pub struct ExecutionArguments {
     /// Threads of the CPU engine. Default: the cores there are.
     #[arg(short = 't', long)]
     pub threads: Option<u32>,
-    /// Which work of shims happens in a process of its own.
+    /// Which work of shims happens in a process of its own. Files are mapped: an artefact that
+    /// another program cuts short while it runs ends the process it runs in (SIGBUS), which is this
+    /// one except with `process`.
     #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
     pub isolation: Isolation,
 }

@@ -7,7 +7,7 @@ mod embed;
 mod run;
 mod verify;
 
-use std::io::Write;
+use std::io::{BufRead, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -82,6 +82,9 @@ fn planner_view(report: &PlannerReport) -> String {
     let mut text = format!("{} {}: {}\n", report.name, report.version, report.summary);
     for option in &report.options {
         let _ = writeln!(text, "  --planner-option {}={}  {}", option.name, option.values, option.summary);
+    }
+    for notice in &report.notices {
+        let _ = writeln!(text, "note: {notice}");
     }
     for line in &report.log {
         let _ = writeln!(text, "log: {line}");
@@ -183,9 +186,45 @@ fn write(bytes: &[u8]) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Reads all of standard input as UTF-8.
-fn standard_input() -> Result<String, Failure> {
-    std::io::read_to_string(std::io::stdin().lock()).map_err(io("standard input"))
+/// Most bytes of a prompt or a turn that are read: the tokenizer takes no more.
+const PROMPT_BYTES_MAX: u64 = 16 << 20;
+
+/// Most bytes of texts to embed that are read.
+const TEXTS_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads standard input to its end as UTF-8; an error where that is beyond `limit` bytes.
+fn standard_input(limit: u64) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes).map_err(io("standard input"))?;
+    if bytes.len() as u64 > limit {
+        return Err(too_long("standard input", limit));
+    }
+    let no_text = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+    String::from_utf8(bytes).map_err(no_text).map_err(io("standard input"))
+}
+
+/// Reads the next line of standard input; `false` at its end.
+fn standard_input_line(line: &mut String) -> Result<bool, Failure> {
+    line.clear();
+    let mut stdin = std::io::stdin().lock().take(PROMPT_BYTES_MAX + 1);
+    let read = stdin.read_line(line);
+    // What is cut may be cut within a character.
+    let read = match read {
+        Err(_) if stdin.limit() == 0 => PROMPT_BYTES_MAX + 1,
+        read => read.map_err(io("standard input"))? as u64,
+    };
+    match read > PROMPT_BYTES_MAX {
+        true => Err(too_long("a line of standard input", PROMPT_BYTES_MAX)),
+        false => Ok(read > 0),
+    }
+}
+
+fn too_long(what: &str, limit: u64) -> Failure {
+    Failure::Refused {
+        kind: shardwright::ErrorKind::Argument,
+        message: format!("{what} has more than {limit} bytes"),
+        help: "give less of it at once".to_owned(),
+    }
 }
 
 /// Plans, compiles and loads.

@@ -3,6 +3,10 @@ use shardwright_runtime::shims::{Isolation as WorkerIsolation, RegistryBuilder, 
 use crate::{Error, Result, SearchPath};
 
 /// Which work of shims happens in a process of its own, where a crash, a hang or an endless allocation of a vendor's library does no harm.
+///
+/// Files are mapped. An artefact that another program cuts short while it runs ends the process it
+/// runs in (SIGBUS): the worker with [`Process`](Isolation::Process), this one otherwise. Tables
+/// and checkpoints are mapped in this process in every case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Isolation {
     /// Questions and compiling in a worker, where the program `shardwright-worker` is found, and in this process where not, which is said.

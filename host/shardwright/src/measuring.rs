@@ -15,6 +15,7 @@ use shardwright_build::quantisation::{Calibration, CalibrationError, Calibrator,
 use shardwright_build::shims::Watch;
 use shardwright_runtime::text::{Message, RenderOptions};
 
+use crate::convert::read_file;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, OpenOptions, Result};
 
@@ -225,12 +226,8 @@ pub(crate) fn told(error: CalibrationError) -> Error {
     Error::from_room(kind, error, help)
 }
 
-fn read_text(path: &PathBuf) -> Result<String> {
+fn read_text(path: &Path) -> Result<String> {
     let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
-    let length = std::fs::metadata(path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
-    if length > CALIBRATION_TEXT_BYTES {
-        let reason = format!("{length} bytes are more than the {CALIBRATION_TEXT_BYTES} a calibration reads");
-        return Err(fault(ErrorKind::Argument, &reason));
-    }
-    std::fs::read_to_string(path).map_err(|error| fault(ErrorKind::Missing, &error))
+    let bytes = read_file(path, CALIBRATION_TEXT_BYTES)?;
+    String::from_utf8(bytes).map_err(|error| fault(ErrorKind::Invalid, &error.utf8_error()))
 }

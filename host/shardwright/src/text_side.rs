@@ -133,14 +133,7 @@ impl TextSide {
                 .text(TextFile::SentenceTransformers)?
                 .ok_or_else(|| fault(ErrorKind::Missing, &"the bundle has no prompts"))?,
             #[cfg(feature = "build")]
-            Source::Checkpoint(_) => {
-                let length =
-                    std::fs::metadata(&path).map_err(|error| fault(ErrorKind::Missing, &error))?.len();
-                if length > SENTENCE_CONFIG_BYTES_MAX {
-                    return Err(fault(ErrorKind::Invalid, &format!("{length} bytes are too many")));
-                }
-                std::fs::read(&path).map_err(|error| fault(ErrorKind::Missing, &error))?
-            }
+            Source::Checkpoint(_) => crate::convert::read_file(&path, SENTENCE_CONFIG_BYTES_MAX)?,
         };
         let config: SentencePrompts =
             serde_json::from_slice(&bytes).map_err(|error| fault(ErrorKind::Invalid, &error))?;

@@ -4,10 +4,14 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
-use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
-use shardwright_tests::program::shardwright;
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::program::{self, Run, shardwright};
+use shardwright_tests::tree;
 
 const FIXTURE: &str = "tests/fixtures/qwen3";
 
@@ -158,6 +162,113 @@ fn spoiled_checkpoints_are_refused_by_name() {
             shardwright(["run", "--prompt", "Hello", "--max-tokens", "1"]).argument(copy.path()).refuses();
         assert!(stderr.contains(says), "{name}: the refusal does not say `{says}`:\n{stderr}");
     }
+}
+
+/// A pipe that nobody writes to, in the place of a file.
+fn pipe(path: &Path) {
+    let _ = fs::remove_file(path);
+    assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo starts").success());
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
+    for name in [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "config.json",
+        "model.safetensors",
+    ] {
+        let copy = Copy::of(FIXTURE);
+        pipe(&copy.file(name));
+        let (_, stderr) =
+            shardwright(["run", "--prompt", "Hello", "--max-tokens", "1"]).argument(copy.path()).refuses();
+        assert!(stderr.contains(name), "{name}: {stderr}");
+    }
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["pipe.wasm", "request.json", "odd.shim.json", "key", "text"] {
+        pipe(&at(name));
+    }
+    let planner = program::folder().join("planners/generic.wasm");
+    let refused = |run: Run, word: &str| {
+        let (_, stderr) = run.refuses();
+        assert!(stderr.contains(word) && stderr.contains("a pipe"), "{stderr}");
+    };
+    refused(shardwright(["planner", "check"]).argument(at("pipe.wasm")), "pipe.wasm");
+    let replay = shardwright(["planner", "check"]).argument(&planner);
+    refused(replay.argument("--request").argument(at("request.json")), "request.json");
+    let pack = shardwright(["planner", "pack"]).argument(&planner).argument("--key").argument(at("key"));
+    refused(pack.argument("--output").argument(at("out.pack")), "key");
+    let plan = shardwright(["plan", FIXTURE, "--soc", "mt6989", "--quality", "100", "--calibration-text"]);
+    refused(plan.argument(at("text")), "text");
+    let listing = shardwright(["shim", "list", "--shims"]).argument(folder.path()).succeeds();
+    assert!(listing.contains("odd.shim.json") && listing.contains("a pipe"), "{listing}");
+}
+
+/// What never ends is read to its cap and no further.
+#[test]
+fn what_never_ends_is_read_to_its_cap() {
+    let zero = Path::new("/dev/zero");
+    let (code, stderr) = shardwright(["run", FIXTURE, "--max-tokens", "1"]).input(zero).refuses();
+    assert!(code == 2 && stderr.contains("standard input has more than"), "{stderr}");
+    let (code, stderr) = shardwright(["run", FIXTURE, "--chat"]).input(zero).refuses();
+    assert!(code == 2 && stderr.contains("a line of standard input has more than"), "{stderr}");
+    let (code, stderr) = shardwright(["embed", EMBEDDING_FIXTURE]).input(zero).refuses();
+    assert!(code == 2 && stderr.contains("standard input has more than"), "{stderr}");
+
+    // A length of nothing, and bytes without an end.
+    let copy = Copy::of(EMBEDDING_FIXTURE);
+    let prompts = copy.file("config_sentence_transformers.json");
+    let _ = fs::remove_file(&prompts);
+    symlink(zero, &prompts).expect("a link");
+    let embed_of = |word: &str| {
+        let run =
+            shardwright(["embed"]).argument(copy.path()).arguments(["a text", "--prompt-name", "query"]);
+        let (_, stderr) = run.refuses();
+        assert!(stderr.contains("config_sentence_transformers.json") && stderr.contains(word), "{stderr}");
+    };
+    embed_of("a device");
+    fs::remove_file(&prompts).expect("removed");
+    fs::File::create(&prompts).and_then(|file| file.set_len(1 << 30)).expect("a long file");
+    embed_of("more than 1048576 bytes");
+}
+
+/// What no check can rule out is said where somebody decides about it.
+#[test]
+fn the_help_says_what_isolation_does_not_save_from() {
+    let help = shardwright(["run", "--help"]).succeeds();
+    assert!(help.contains("SIGBUS"), "{help}");
+    let page = tree::read(Path::new("README.md"));
+    let told = page.split("`--isolation process`").nth(1).expect("a word about isolation");
+    assert!(told.contains("SIGBUS"), "{told}");
+}
+
+/// Whoever reads the key can run code in every host that trusts it.
+#[test]
+fn a_key_that_others_may_read_signs_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (key, pack) = (folder.path().join("key"), folder.path().join("out.pack"));
+    fs::write(&key, "7".repeat(64) + "\n").expect("written");
+    let planner = program::folder().join("planners/generic.wasm");
+    let sign = || {
+        let run = shardwright(["planner", "pack"]).argument(&planner).argument("--key").argument(&key);
+        run.argument("--output").argument(&pack)
+    };
+    for mode in [0o644, 0o640, 0o604] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).expect("set");
+        let (code, stderr) = sign().refuses();
+        assert!(code == 2 && stderr.contains("others may read it"), "{stderr}");
+        assert!(stderr.contains("help: ") && stderr.contains("chmod 600"), "{stderr}");
+        assert!(!pack.exists());
+    }
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("set");
+    sign().succeeds();
+    assert!(pack.is_file());
+    fs::write(&key, "no key").expect("written");
+    let (code, stderr) = sign().refuses();
+    assert!(code == 2 && stderr.contains("64 hexadecimal digits"), "{stderr}");
 }
 
 #[test]

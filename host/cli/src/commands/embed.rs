@@ -1,7 +1,7 @@
 use serde::Serialize;
 use shardwright::EmbedOptions;
 
-use super::{json, open, say_notices, standard_input, write};
+use super::{TEXTS_BYTES_MAX, json, open, say_notices, standard_input, write};
 use crate::arguments::{EmbedArguments, Format};
 use crate::outcome::{Failure, Outcome};
 
@@ -24,7 +24,7 @@ pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Fail
         EmbedOptions { prompt_name: arguments.prompt_name.clone(), dimensions: arguments.dimensions };
     let read;
     let texts: Vec<&str> = if arguments.texts.is_empty() {
-        read = standard_input()?;
+        read = standard_input(TEXTS_BYTES_MAX)?;
         read.lines().collect()
     } else {
         arguments.texts.iter().map(String::as_str).collect()

@@ -1,13 +1,15 @@
-use std::io::{BufRead, IsTerminal};
+use std::io::IsTerminal;
 
 use serde_json::json;
 use shardwright::runtime::Move;
 use shardwright::{DoneReason, GenerationEvent, GenerationStatistics, Session};
 
-use super::{json as json_line, open, say_notices, standard_input, write};
+use super::{
+    PROMPT_BYTES_MAX, json as json_line, open, say_notices, standard_input, standard_input_line, write,
+};
 use crate::arguments::{Format, RunArguments};
 use crate::interrupt;
-use crate::outcome::{Failure, Outcome, io};
+use crate::outcome::{Failure, Outcome};
 
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
@@ -26,7 +28,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     if !arguments.chat {
         let prompt = match &arguments.prompt {
             Some(prompt) => prompt.clone(),
-            None => standard_input()?,
+            None => standard_input(PROMPT_BYTES_MAX)?,
         };
         return reply(&mut session, Turn::Text(&prompt), arguments, format);
     }
@@ -43,8 +45,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
         if asks {
             eprint!("> ");
         }
-        line.clear();
-        if stdin.lock().read_line(&mut line).map_err(io("standard input"))? == 0 {
+        if !standard_input_line(&mut line)? {
             return Ok(Outcome::Done);
         }
         let turn = line.trim();

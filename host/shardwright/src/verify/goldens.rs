@@ -9,10 +9,14 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
+use crate::convert::read_file;
 use crate::{Error, ErrorKind, Result};
 
 /// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against reading the wrong file whole.
 const GOLDEN_BYTES_MAX: u64 = 4 << 30;
+
+/// Longest JSON read beside them: lists of texts with their ids.
+const LIST_BYTES_MAX: u64 = 256 << 20;
 
 /// A dense f32 array, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,18 +65,9 @@ struct File {
 
 impl File {
     fn read(path: PathBuf) -> Result<Self> {
-        let missing = |error: std::io::Error| {
-            Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
-                .with_help("name the directory that holds goldens.safetensors with --golden")
-        };
-        let length = std::fs::metadata(&path).map_err(missing)?.len();
-        if length > GOLDEN_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("{}: {length} bytes, at most {GOLDEN_BYTES_MAX} are read", path.display()),
-            ));
-        }
-        let bytes = std::fs::read(&path).map_err(missing)?;
+        let bytes = read_file(&path, GOLDEN_BYTES_MAX).map_err(|error| {
+            error.with_help("name the directory that holds goldens.safetensors with --golden")
+        })?;
         Ok(File { path, bytes })
     }
 
@@ -184,7 +179,7 @@ pub(crate) fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
     let path = directory.join("eval.json");
     let invalid =
         |what: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()));
-    let text = std::fs::read(&path).map_err(|error| invalid(&error))?;
+    let text = read_file(&path, LIST_BYTES_MAX)?;
     let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| invalid(&error))?;
     let nll = json
         .pointer("/results/all/nll")
@@ -221,6 +216,6 @@ pub(crate) fn read_list<T: serde::de::DeserializeOwned>(directory: &Path, name: 
     let invalid = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Invalid, format!("{}: {error}", path.display()))
     };
-    let text = std::fs::read(&path).map_err(|error| invalid(&error))?;
+    let text = read_file(&path, LIST_BYTES_MAX)?;
     serde_json::from_slice(&text).map_err(|error| invalid(&error))
 }
