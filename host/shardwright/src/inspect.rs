@@ -22,7 +22,6 @@ const MANIFEST_FILE: &str = "bundle.json";
 /// A file or directory that was recognised.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-#[expect(clippy::large_enum_variant, reason = "made once per call")]
 pub enum Inspected {
     /// A bundle, damaged or not.
     Bundle(BundleReport),

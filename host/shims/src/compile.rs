@@ -80,7 +80,9 @@ impl<'a> Compilation<'a> {
         (instance, device, description): (&str, &str, &Description),
         (chip, facts): (Option<Chip>, &[FactSchema]),
     ) -> Result<Artefact, ShimError> {
-        let Compilation { writer, failed, mut flags, placements, made_for, written, contract: broken, .. } = self;
+        let Compilation {
+            writer, failed, mut flags, placements, made_for, written, contract: broken, ..
+        } = self;
         // The host's own failure is the cause; what the shim says then only follows from it.
         if let Some(failed) = failed {
             return Err(failed.into());
@@ -380,7 +382,7 @@ unsafe extern "C" fn compile_made_for(raw: *mut c_void, fact: *const SwOption) {
     unsafe {
         within(raw, (), |context| {
             let read = || -> Result<(String, String), String> {
-                let item = call::whole(fact)?;
+                let item = call::value(fact)?;
                 Ok((call::text(item.key)?, call::text(item.value)?))
             };
             match read() {

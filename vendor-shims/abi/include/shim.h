@@ -260,6 +260,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_MINIMUM_INSPECTION 24u
 #define SW_MINIMUM_LOADED_ENTRY 48u
 #define SW_MINIMUM_BINDING 104u
+#define SW_MINIMUM_FACT 64u
 #define SW_MINIMUM_DESCRIPTION_SINK 24u
 #define SW_MINIMUM_DEVICE_SINK 24u
 #define SW_MINIMUM_LIMIT_SINK 24u
@@ -270,6 +271,8 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_MINIMUM_INSPECTION_SINK 24u
 #define SW_MINIMUM_LOADED_ENTRY_SINK 24u
 #define SW_MINIMUM_BINDING_SINK 24u
+#define SW_MINIMUM_FACT_SINK 24u
+#define SW_MINIMUM_CHIP 48u
 #define SW_MINIMUM_QUANTISATION 64u
 #define SW_MINIMUM_WEIGHT 64u
 #define SW_MINIMUM_TENSOR 40u
@@ -279,7 +282,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_MINIMUM_CONSTANT 24u
 #define SW_MINIMUM_ENTRY 120u
 #define SW_MINIMUM_WORK_ORDER 80u
-#define SW_MINIMUM_COMPILE_OUTPUT 64u
+#define SW_MINIMUM_COMPILE_OUTPUT 72u
 #define SW_MINIMUM_ARTEFACT 56u
 #define SW_MINIMUM_IMPORT 40u
 #define SW_MINIMUM_BOUND 40u

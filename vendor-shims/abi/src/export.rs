@@ -320,7 +320,7 @@ impl<T: Shim> Table<T> {
     unsafe extern "C" fn facts(sink: *const SwFactSink) -> *mut SwError {
         guard(|| {
             // SAFETY: as the contract says.
-            let sink = unsafe { view::whole(sink, "sink") }?;
+            let sink = unsafe { view::value(sink, "sink") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             for told in T::facts() {
                 let (name, description) = (c_string(&told.name), c_string(&told.description));

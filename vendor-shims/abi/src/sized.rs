@@ -58,6 +58,7 @@ structs! {
     SwInspection = "sw_inspection", SW_MINIMUM_INSPECTION;
     SwLoadedEntry = "sw_loaded_entry", SW_MINIMUM_LOADED_ENTRY;
     SwBinding = "sw_binding", SW_MINIMUM_BINDING;
+    SwFact = "sw_fact", SW_MINIMUM_FACT;
     SwDescriptionSink = "sw_description_sink", SW_MINIMUM_DESCRIPTION_SINK;
     SwDeviceSink = "sw_device_sink", SW_MINIMUM_DEVICE_SINK;
     SwLimitSink = "sw_limit_sink", SW_MINIMUM_LIMIT_SINK;
@@ -68,6 +69,8 @@ structs! {
     SwInspectionSink = "sw_inspection_sink", SW_MINIMUM_INSPECTION_SINK;
     SwLoadedEntrySink = "sw_loaded_entry_sink", SW_MINIMUM_LOADED_ENTRY_SINK;
     SwBindingSink = "sw_binding_sink", SW_MINIMUM_BINDING_SINK;
+    SwFactSink = "sw_fact_sink", SW_MINIMUM_FACT_SINK;
+    SwChip = "sw_chip", SW_MINIMUM_CHIP;
     SwQuantisation = "sw_quantisation", SW_MINIMUM_QUANTISATION;
     SwWeight = "sw_weight", SW_MINIMUM_WEIGHT;
     SwTensor = "sw_tensor", SW_MINIMUM_TENSOR;

@@ -6,8 +6,8 @@ use std::ffi::{CStr, c_char};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::raw;
-use crate::sized::{Ref, Struct};
 use crate::shim::Chip;
+use crate::sized::{Ref, Struct};
 
 /// Longest string that is taken over the contract. Names and reasons are short; anything longer is a mistake.
 const TEXT_LIMIT: usize = 1 << 16;
@@ -101,7 +101,7 @@ pub(crate) unsafe fn options<'a>(
 pub(crate) unsafe fn chip<'a>(pointer: *const raw::SwChip) -> Result<Chip<'a>> {
     // SAFETY: promised by the caller.
     unsafe {
-        let chip = whole(pointer, "chip")?;
+        let chip = value(pointer, "chip")?;
         let aliases = numbers(chip.aliases, chip.alias_count, "alias")?;
         let aliases = aliases.iter().map(|alias| text(*alias, "alias")).collect::<Result<_>>()?;
         let facts = options(chip.facts, chip.fact_count, "fact")?;

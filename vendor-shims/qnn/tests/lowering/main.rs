@@ -1,9 +1,9 @@
 //! Entries as graphs of the compiler: what is taken and what not, what a graph looks like, and whether the vendor's library computes what
 //! the contract says.
 
-mod compiler_refusals;
 #[path = "../chips/mod.rs"]
 mod chips;
+mod compiler_refusals;
 mod estimates;
 mod halves;
 mod layers;
