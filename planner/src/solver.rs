@@ -1,28 +1,39 @@
-//! An exact solver: where to cut, on which target, in which formats.
+//! A solver: where to cut, on which target, in which formats.
 //!
 //! A dynamic programme over cut points. Every partial chain is a *label*: what it costs so far, what it has used up of
 //! memory, quality and shards, and where the states live that later layers read. A label that is no better than another
 //! in anything is dropped; what is left at the end is the optimum.
 //!
 //! **Objective**, most important first:
-//! 1. If the time of everything legal is known: least time per generated token. Otherwise: as many layers as possible
-//!    on the targets the request names first.
-//! 2. Fewest shards.
-//! 3. Formats the request names first.
-//! 4. Balance: the largest shard of a layered component as small as possible, then the sum of squares, by time or by
+//! 1. As many layers as possible on the targets the request names first. Neighbours in that order
+//!    whose times are all known are compared by time instead: what is not known of one target is
+//!    unknown of that target alone.
+//! 2. As few layers as possible in formats without a time where the target has others with one.
+//! 3. On targets whose times are modelled, formats the request names first: a formula is no ground
+//!    to leave them. Not so under a quality goal, which says what may be lost.
+//! 4. Least time per generated token, as far as it is known. Without a quality goal a format that
+//!    is not named first has to save [`Settings::gain`] percent. Every shard costs its boundary,
+//!    and a hundredth of the whole beside it: estimates are no finer.
+//! 5. Fewest shards.
+//! 6. Formats the request names first.
+//! 7. Balance: the largest shard of a layered component as small as possible, then the sum of
+//!    squares, by time or by
 //!    weight bytes.
 //!
 //! Ties go to the earliest target, then the earliest formats, then the earliest cuts, so the answer is one.
 //!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim and device, memory
-//! and quality goals, context and prefill rows.
+//! and quality goals, context and prefill rows. Weights of two bits lose so much that nothing but a
+//! quality goal admits them, unless nothing else is offered.
 //!
-//! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels; beyond that the best are kept and
-//! [`Solution::exact`] is false.
+//! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
+//! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. So a
+//! planner does not run out of fuel.
 
 use crate::table::{CostTable, Prefix, RangeCost, unit_kinds, unit_kinds_at};
 use crate::{
-    BuildTime, Entry, EntryKind, Flag, PrefillPart, Refusal, RefusalKind, Request, SoftcapPlace, WeightFormat,
+    BuildTime, Entry, EntryKind, Flag, FormatTuple, PrefillPart, Provenance, Refusal, RefusalKind, Request,
+    SoftcapPlace, WeightFormat,
 };
 
 mod bounds;
@@ -35,14 +46,30 @@ mod tests;
 
 use bounds::TargetBounds;
 
-/// Most incomparable labels kept at one cut point. A few dozen is usual; the bound keeps an adversarial cost table from
-/// using up a planner's fuel.
+/// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
+/// quality goal have more.
 pub const LABELS_PER_CUT: usize = 256;
+
+/// Percent of the time that formats have to save against those named first, unless settings say
+/// otherwise: more than a finer form of the same width costs, less than half the width saves.
+pub const GAIN: u32 = 25;
+
+/// How much is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// For the optimum, as far as the fuel goes.
+    #[default]
+    Thorough,
+    /// The first target and formats that are legal, in the fewest shards within the limits. Takes
+    /// next to no fuel; times are not looked at.
+    Simple,
+}
 
 /// What shards of one component are balanced by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Balance {
-    /// By time if all times are known, otherwise by weight bytes, otherwise by operations.
+    /// By time if all times of the first target are known, otherwise by weight bytes, otherwise by
+    /// operations.
     #[default]
     Automatic,
     /// By time of one generated token; unknown times count as zero.
@@ -97,10 +124,16 @@ pub struct Settings {
     pub softcap: Option<SoftcapPlace>,
     /// The format tuple of every shard, by index. None: what the objective makes of those the request offers.
     pub formats: Option<u32>,
+    /// Percent of the time, below 100, that formats have to save against those named first where no
+    /// quality goal bounds what they lose.
+    pub gain: u32,
+    /// How much is searched.
+    pub effort: Effort,
 }
 
 impl Default for Settings {
-    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps wherever is better, any formats.
+    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps
+    /// wherever is better, any formats, a gain of [`GAIN`] percent, a thorough search.
     fn default() -> Self {
         Self {
             balance: Balance::Automatic,
@@ -109,6 +142,8 @@ impl Default for Settings {
             build: BuildTime::Ahead,
             softcap: None,
             formats: None,
+            gain: GAIN,
+            effort: Effort::Thorough,
         }
     }
 }
@@ -142,14 +177,16 @@ pub struct Solution {
     pub entries: Vec<Entry>,
     /// Context capacity; zero without states.
     pub context: u32,
-    /// Time per generated token (or encode run) in microseconds, if known.
+    /// Time per generated token (or encode run) in microseconds, if known of every shard.
     pub time: Option<u64>,
-    /// Whether labels had to be dropped.
+    /// Whether no label had to be dropped.
     pub exact: bool,
     /// What was balanced.
     pub balanced_by: Balance,
     /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target index, flag).
     pub relieving: Vec<(u32, Flag)>,
+    /// For every target whether all its legal rows have a time.
+    timed: Vec<bool>,
     settings: Settings,
 }
 
@@ -242,6 +279,7 @@ fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Relaxed {
     forbidden: bool,
+    admission: bool,
     quality: bool,
     memory: bool,
     target_totals: bool,
@@ -269,7 +307,8 @@ struct Choice {
     prefix: Prefix,
     /// What the runtime has to do for one row, in microseconds.
     runtime: u64,
-    /// Loss in thousandths up to each unit, and units whose loss nobody measured although it is wanted.
+    /// Loss in millionths up to each unit, and units whose loss nobody measured although it is
+    /// wanted.
     loss: Vec<u64>,
     unmeasured: Vec<u32>,
 }
@@ -278,7 +317,8 @@ impl Choice {
     /// What units cost, with what they take the runtime; none if the target does not take one of them.
     fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
         let cost = self.prefix.range(first, end)?;
-        Some(RangeCost { time: cost.time.map(|time| time.saturating_add(self.runtime)), ..cost })
+        let known_time = cost.known_time.saturating_add(self.runtime);
+        Some(RangeCost { time: cost.time.map(|_| known_time), known_time, ..cost })
     }
 }
 
@@ -291,7 +331,14 @@ struct Problem<'request> {
     limits: Vec<TargetBounds<'request>>,
     /// Targets of one shim and device have one place.
     places: Vec<u32>,
-    timed: bool,
+    /// For every target whether all its legal rows have a time, and whether one of those is
+    /// modelled.
+    timed: Vec<bool>,
+    modelled: Vec<bool>,
+    /// Neighbours whose times are all known have one rank.
+    ranks: Vec<u64>,
+    /// What every shard has to save, in nanoseconds.
+    boundary: u64,
     balanced_by: Balance,
 }
 
@@ -343,6 +390,9 @@ impl<'request> Problem<'request> {
                     if settings.formats.is_some_and(|wanted| wanted != formats) {
                         continue;
                     }
+                    if !relaxed.admission && settings.formats.is_none() && !is_admitted(request, formats) {
+                        continue;
+                    }
                     // In the graph first: of equals the earlier is taken.
                     for &softcap in &softcap_places(component, settings) {
                         let kinds = unit_kinds_at(component, softcap);
@@ -368,15 +418,17 @@ impl<'request> Problem<'request> {
                 choices,
             });
         }
-        let main = entries.first().copied();
-        let legal = || request.costs.iter().filter(|cost| Some(cost.entry) == main && cost.illegal.is_none());
-        let timed = legal().all(|cost| cost.time.is_some());
+        let simple = settings.effort == Effort::Simple;
+        let (timed, modelled) = if simple { untimed(request) } else { known_times(request, &entries) };
+        // What is balanced is what the first target bears.
+        let first_is_timed = timed.first() == Some(&true);
         let balanced_by = match settings.balance {
-            Balance::Automatic if timed => Balance::Time,
-            Balance::Automatic if legal().any(|cost| cost.weight_bytes > 0) => Balance::Bytes,
+            Balance::Automatic if first_is_timed => Balance::Time,
+            Balance::Automatic if request.costs.iter().any(|cost| cost.weight_bytes > 0) => Balance::Bytes,
             Balance::Automatic => Balance::Operations,
             chosen => chosen,
         };
+        let boundary = request.boundary_nanoseconds.saturating_add(least_nanoseconds(&parts) / search::NOISE);
         let places = request
             .targets
             .iter()
@@ -393,9 +445,39 @@ impl<'request> Problem<'request> {
             parts,
             limits: request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect(),
             places,
+            ranks: ranks(&timed),
             timed,
+            modelled,
+            boundary,
             balanced_by,
         })
+    }
+
+    /// What a shard adds to the objective.
+    fn objective(&self, choice: &Choice, cost: &RangeCost, units: u64) -> search::Sums {
+        let place = choice.target as usize;
+        let later = u64::from(choice.formats).saturating_mul(units);
+        if self.settings.effort == Effort::Simple {
+            return [self.ranks[place].saturating_mul(units), 0, 0, 0, 1, later];
+        }
+        let bounded = self.request.goals.quality_per_million.is_some();
+        let modelled = if self.modelled[place] && !bounded { later } else { 0 };
+        let nanoseconds = cost.known_time.saturating_mul(1000);
+        let priced = match choice.formats {
+            1.. if !bounded => {
+                let rest = u64::from(100_u32.saturating_sub(self.settings.gain).max(1));
+                nanoseconds.saturating_mul(100) / rest
+            }
+            _ => nanoseconds,
+        };
+        [
+            self.ranks[place].saturating_mul(units),
+            cost.untimed.into(),
+            modelled,
+            priced.saturating_add(self.boundary),
+            1,
+            later,
+        ]
     }
 
     /// Number by which a shard of a layered component is balanced.
@@ -445,6 +527,63 @@ fn softcap_places(component: &crate::Component, settings: &Settings) -> Vec<Opti
     }
 }
 
+/// For every target whether all its legal rows of the entry point whose time counts have a time,
+/// and whether one of those times is modelled. A target without a legal row has neither.
+fn known_times(request: &Request, entries: &[Entry]) -> (Vec<bool>, Vec<bool>) {
+    let main = entries.first().copied();
+    let (mut known, mut missing, mut modelled) = (untimed(request).0, untimed(request).0, untimed(request).1);
+    for cost in request.costs.iter().filter(|cost| Some(cost.entry) == main && cost.illegal.is_none()) {
+        let Some(missing) = missing.get_mut(cost.target as usize) else { continue };
+        match cost.time {
+            Some(time) => {
+                known[cost.target as usize] = true;
+                modelled[cost.target as usize] |= time.provenance == Provenance::Modelled;
+            }
+            None => *missing = true,
+        }
+    }
+    (known.iter().zip(missing).map(|(known, missing)| *known && !missing).collect(), modelled)
+}
+
+/// No time of any target.
+fn untimed(request: &Request) -> (Vec<bool>, Vec<bool>) {
+    (vec![false; request.targets.len()], vec![false; request.targets.len()])
+}
+
+/// The place of every target in the order of the request; those that follow each other and are
+/// timed share one.
+fn ranks(timed: &[bool]) -> Vec<u64> {
+    let mut ranks: Vec<u64> = Vec::with_capacity(timed.len());
+    for (index, own) in timed.iter().enumerate() {
+        let before = index.checked_sub(1).filter(|&before| *own && timed[before]);
+        ranks.push(before.map_or(index as u64, |before| ranks[before]));
+    }
+    ranks
+}
+
+/// The sum of the least times of every unit.
+fn least_nanoseconds(parts: &[Part]) -> u64 {
+    let unit = |part: &Part, unit: usize| {
+        let times = part.choices.iter().filter_map(|choice| choice.cost(unit, unit + 1)?.time);
+        times.min().unwrap_or(0)
+    };
+    let units = parts.iter().flat_map(|part| (0..part.units).map(move |index| unit(part, index)));
+    units.fold(0, u64::saturating_add).saturating_mul(1000)
+}
+
+/// Whether a tuple may be chosen by itself: two bits are taken under a quality goal alone, unless
+/// nothing else is offered.
+fn is_admitted(request: &Request, formats: u32) -> bool {
+    request.goals.quality_per_million.is_some()
+        || !has_two_bits(&request.formats[formats as usize])
+        || request.formats.iter().all(has_two_bits)
+}
+
+fn has_two_bits(tuple: &FormatTuple) -> bool {
+    let narrow = |format| matches!(format, WeightFormat::W2PerChannel);
+    narrow(tuple.weights) || tuple.roles.iter().any(|entry| narrow(entry.format))
+}
+
 fn is_lossless(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::Fp32 | WeightFormat::Fp16 | WeightFormat::Bf16)
 }
@@ -458,13 +597,13 @@ fn losses(request: &Request, component: u32, units: usize, formats: u32) -> (Vec
     };
     let lossless = is_lossless(tuple.weights) && tuple.roles.iter().all(|entry| is_lossless(entry.format));
     let mut unit_loss = vec![0_u64; units];
-    let mut measured = vec![lossless || request.goals.quality_per_mille.is_none(); units];
+    let mut measured = vec![lossless || request.goals.quality_per_million.is_none(); units];
     if !lossless {
         for row in request.sensitivities.iter().filter(|row| row.component == component) {
             if weight(row.role) == row.format
                 && let Some(loss) = unit_loss.get_mut(row.layer as usize)
             {
-                *loss = loss.saturating_add(row.per_mille.into());
+                *loss = loss.saturating_add(row.per_million.into());
                 measured[row.layer as usize] = true;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Body, Component, Cost, Entry, EntryKind, PrefillPart, Request, SoftcapPlace};
+use crate::{Body, Component, Cost, Entry, EntryKind, PrefillPart, Provenance, Request, SoftcapPlace};
 
 /// The rows of the cost table by key.
 pub struct CostTable<'request> {
@@ -22,6 +22,10 @@ pub struct RangeCost {
     pub state_bytes: u64,
     /// Time of one generated token (or one encode run) in microseconds, if every part is known.
     pub time: Option<u64>,
+    /// The same of the parts whose time is known.
+    pub known_time: u64,
+    /// Layers whose time is not known.
+    pub untimed: u32,
     /// Operations that time does not cover.
     pub uncosted_ops: u64,
 }
@@ -150,6 +154,7 @@ impl Prefix {
                     ops: 0,
                     weight_bytes: 0,
                     artefact_bytes: 0,
+                    artefact_provenance: Provenance::Measured,
                     state_bytes: 0,
                     illegal: None,
                     time: None,
@@ -200,7 +205,9 @@ impl Prefix {
             cost.state_bytes = cost.state_bytes.max(span(&entry.states));
             if position == 0 {
                 cost.uncosted_ops = span(&entry.uncosted);
-                cost.time = (entry.untimed[end] == entry.untimed[first]).then(|| span(&entry.time));
+                cost.untimed = entry.untimed[end] - entry.untimed[first];
+                cost.known_time = span(&entry.time);
+                cost.time = (cost.untimed == 0).then_some(cost.known_time);
             }
         }
         cost

@@ -59,8 +59,9 @@ impl RequestBuilder {
             ],
             costs: vec![],
             sensitivities: vec![],
+            boundary_nanoseconds: 0,
             goals: Goals {
-                quality_per_mille: None,
+                quality_per_million: None,
                 memory_bytes: None,
                 context: 512,
                 max_prefill_rows: 128,
@@ -108,6 +109,7 @@ impl RequestBuilder {
                 ops,
                 weight_bytes,
                 artefact_bytes: 10,
+                artefact_provenance: Provenance::Modelled,
                 state_bytes,
                 illegal: None,
                 time: None,

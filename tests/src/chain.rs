@@ -231,7 +231,7 @@ impl<'g> Bench<'g> {
         let executors: Vec<Executor> = instances.into_iter().map(executor).collect();
         let offers: Vec<TargetOffer> = executors.iter().map(offer).collect();
         let goals = Goals {
-            quality_per_mille: None,
+            quality_per_million: None,
             memory_bytes: None,
             // Encoders hold no positions.
             context: if graph.is_generative() { menu.context } else { 0 },

@@ -1,12 +1,13 @@
 //! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
 
 use shardwright_bundle::{BundleError, Rewrite};
-use shardwright_graph::target::{Encoding, EntryName, ErrorClass, SoftcapPlace};
+use shardwright_graph::target::{Encoding, EntryName, ErrorClass, Provenance, SoftcapPlace, limit_names};
 use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
     Role, Weight, legalise_encoded,
 };
 use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::cost::ShardCost;
 use shardwright_planning::feedback::{Detail, Feedback};
 use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
@@ -109,6 +110,9 @@ pub struct BuiltShard {
     pub logits_softcap: Option<f32>,
     /// What was compiled.
     pub compiled: CompiledGraphs,
+    /// That the artefact is of another size than the table of costs promised, where the two are too
+    /// far apart.
+    pub unpromised_size: Option<String>,
 }
 
 /// The entry graphs of a shard as its shim was given them: what a verification holds its results against.
@@ -306,6 +310,13 @@ pub fn compile_plan(
                 shelf.keep(&order, executor, compiled.map_err(refused)?)?
             }
         };
+        // What stands in for a target, and another device of its shim, keeps artefacts in ways of
+        // its own.
+        let is_planned = executor.is_target && executor.device == request.targets[target].target.device;
+        let unpromised_size = match is_planned {
+            true => promised_size(request, index, (shard, cost), artefact.payload().len() as u64)?,
+            false => None,
+        };
         let layers = (shard.first, shard.end);
         let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
         built.push(BuiltShard {
@@ -319,9 +330,49 @@ pub fn compile_plan(
             rewritten,
             logits_softcap,
             compiled,
+            unpromised_size,
         });
     }
     Ok(built)
+}
+
+/// How far an artefact's size may be from what the table of costs promised: sizes are modelled, and
+/// a compiler has headers and paddings of its own.
+const SIZE_TOLERANCE_PERCENT: u64 = 10;
+/// See [`SIZE_TOLERANCE_PERCENT`]; of two artefacts that differ by less none is worth a word.
+const SIZE_TOLERANCE_BYTES: u64 = 1 << 20;
+
+/// Holds the size of a shard's artefact against the target's limits, and against what the table of
+/// costs promised.
+///
+/// Errors: that it exceeds a limit, which the planner was to keep. Gives what is to be said where
+/// it is further from the promise than the tolerance.
+fn promised_size(
+    request: &Request,
+    index: usize,
+    (shard, cost): (&Shard, &ShardCost),
+    found: u64,
+) -> Result<Option<String>, BuildError> {
+    let target = &request.targets[shard.target as usize];
+    let loaded = found.saturating_add(cost.state_bytes);
+    for (name, value) in [(limit_names::ARTEFACT_BYTES, found), (limit_names::CONTEXT_BYTES, loaded)] {
+        let bounds = target.limits.iter().filter(|limit| limit.name == name);
+        if let Some(max) = bounds.map(|limit| limit.under(&shard.flags)).min().filter(|max| value > *max) {
+            let feedback = Feedback::over_limit(index as u32, name, value, Some(max));
+            return Err(BuildError::Refused(Box::new(feedback)));
+        }
+    }
+    let promised = cost.artefact_bytes;
+    let tolerance = SIZE_TOLERANCE_BYTES.max(promised / 100 * SIZE_TOLERANCE_PERCENT);
+    if found.abs_diff(promised) <= tolerance {
+        return Ok(None);
+    }
+    let name = shard_name(request, shard);
+    let rests_on = cost.artefact_provenance.map_or("modelled", Provenance::name);
+    Ok(Some(format!(
+        "shard {name}: its artefact has {found} bytes where {promised} were planned ({rests_on}), which is more than \
+         {SIZE_TOLERANCE_PERCENT} % apart: limits on bytes may not hold"
+    )))
 }
 
 /// `decoder.0-12`, `head`.

@@ -15,7 +15,7 @@ use crate::Notice;
 /// Version of the files; one of another version is made again.
 const VERSION: u32 = 3;
 
-/// A file holds seven short members.
+/// A file holds nine short members.
 const FILE_BYTES: u64 = 4096;
 
 /// What one run of an entry graph costs on a device.
@@ -32,6 +32,10 @@ pub struct Row {
     pub bytes_moved: u64,
     /// Of the vendor's; 0 for one to each node.
     pub operations: u64,
+    /// Of an artefact of this entry alone, weights included; 0 if not known.
+    pub artefact_bytes: u64,
+    /// Of those, what an artefact holds once for all its entry points.
+    pub shared_bytes: u64,
 }
 
 /// A row as it is kept, under the hash of what it follows from.
@@ -97,6 +101,8 @@ impl Costs {
                     uncosted: estimate.uncosted.len() as u64,
                     bytes_moved: estimate.bytes_moved,
                     operations: estimate.operations,
+                    artefact_bytes: estimate.artefact_bytes,
+                    shared_bytes: estimate.shared_bytes,
                 };
                 if let Some((key, path)) = place
                     && let Err(error) = keep(&path, key, row)
@@ -180,6 +186,8 @@ mod tests {
         uncosted: 2,
         bytes_moved: 9,
         operations: 5,
+        artefact_bytes: 11,
+        shared_bytes: 7,
     };
 
     #[test]

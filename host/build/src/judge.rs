@@ -1,4 +1,4 @@
-use shardwright_graph::target::{FormatTuple, TimeCost};
+use shardwright_graph::target::{FormatTuple, Provenance, TimeCost};
 use shardwright_graph::{
     Encodings, EntryGraph, Graph, Legalised, decompose_all, dynamic_activations, encode,
 };
@@ -13,6 +13,19 @@ pub struct Costing {
     pub uncosted: u64,
     /// Operations the compiler is handed, where that is not one to each node.
     pub operations: Option<u64>,
+    /// What the entry takes of an artefact; none if that is not known.
+    pub artefact: Option<ArtefactCost>,
+}
+
+/// What an entry point takes of an artefact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArtefactCost {
+    /// Bytes of an artefact of this entry point alone, weights included.
+    pub bytes: u64,
+    /// Of those, what an artefact holds once for all its entry points.
+    pub shared_bytes: u64,
+    /// Where that comes from.
+    pub provenance: Provenance,
 }
 
 /// Who answers what a target takes.
@@ -108,6 +121,9 @@ impl Judge for PrimitiveCount {
     }
 
     fn describe(&self) -> String {
-        format!("operations counted in primitives (modelled): {}", self.why)
+        format!(
+            "operations counted in primitives, artefacts with one set of weights each (modelled): {}",
+            self.why
+        )
     }
 }

@@ -24,12 +24,12 @@ pub use compile::{
 };
 pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};
-pub use judge::{Costing, Judge, PrimitiveCount};
+pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
 pub use report::{
-    BoundaryReport, EntryReport, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName, ReasonReport,
-    ShardReport, TargetLimit, report_plan,
+    BoundaryReport, BytesReport, EntryReport, EntryTime, LossReport, Notice, NoticeKind, PlanHeading,
+    PlanReport, PlanTotals, PlannerName, ReasonReport, ShardReport, TargetLimit, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use shim_judge::ShimJudge;

@@ -1,8 +1,9 @@
 //! A checked plan as people and programs read it.
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Encoding, EntryName, Flag, Limit, SoftcapPlace, TimeCost};
+use shardwright_graph::target::{Encoding, EntryName, Flag, Limit, Provenance, SoftcapPlace, TimeCost};
 use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::cost::{ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 
@@ -108,6 +109,8 @@ pub struct ShardReport {
     pub ops: u64,
     /// Weight bytes.
     pub weight_bytes: u64,
+    /// Bytes of its artefact: weights and what each entry point adds.
+    pub artefact_bytes: u64,
     /// State bytes it writes.
     pub state_bytes: u64,
     /// Context capacity in tokens.
@@ -129,6 +132,69 @@ pub struct ShardReport {
     pub reasons: Vec<ReasonReport>,
 }
 
+/// What a plan loses in quality by the formats of its weights, and whether that was measured.
+/// Formats of activations and states are not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "known", rename_all = "kebab-case")]
+pub enum LossReport {
+    /// Every weight is a float: nothing is lost but rounding.
+    None,
+    /// In millionths of the model's negative log-likelihood, measured on this checkpoint place by
+    /// place and added up.
+    Measured {
+        /// How much.
+        per_million: u64,
+    },
+    /// Nobody measured what these formats cost this checkpoint.
+    NotMeasured {
+        /// Layers, and components without layers, of which it is not known.
+        places: u64,
+    },
+}
+
+/// Time of one run of an entry point by all its shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryTime {
+    /// The entry point.
+    pub entry: EntryName,
+    /// The sum over the shards, of the weakest provenance of its parts; none where a part is not
+    /// known.
+    pub time: Option<TimeCost>,
+    /// Operations that the time does not cover.
+    pub uncosted_ops: u64,
+}
+
+/// A number of bytes and what it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BytesReport {
+    /// How many.
+    pub bytes: u64,
+    /// Where that comes from.
+    pub provenance: Provenance,
+}
+
+/// What all shards of a plan come to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanTotals {
+    /// Weight bytes, counted.
+    pub weight_bytes: u64,
+    /// Artefact bytes.
+    pub artefacts: BytesReport,
+    /// Bytes of states (keys and values) at the plan's context, counted.
+    pub state_bytes: u64,
+    /// Artefacts and states together, all shards loaded. Tables of embeddings and what a driver
+    /// takes for itself are not in it.
+    pub peak: BytesReport,
+    /// Time of each entry point, what a soft-cap takes the runtime included: `decode_1` is a token,
+    /// prefill its rows.
+    pub times: Vec<EntryTime>,
+    /// What handing over between the shards takes the host in a step, in nanoseconds; modelled, and
+    /// not in the times.
+    pub boundary_nanoseconds: u64,
+    /// What the formats of weights lose.
+    pub loss: LossReport,
+}
+
 /// A plan with everything a reader needs to judge it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanReport {
@@ -146,6 +212,8 @@ pub struct PlanReport {
     pub limits: Vec<TargetLimit>,
     /// The shards in order.
     pub shards: Vec<ShardReport>,
+    /// What they come to together.
+    pub totals: PlanTotals,
     /// Targets to continue on when one is lost.
     pub fallback: Vec<String>,
     /// Reasons that concern the whole plan.
@@ -205,6 +273,7 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
             formats: request.formats[shard.formats as usize].to_string(),
             ops: cost.ops,
             weight_bytes: cost.weight_bytes,
+            artefact_bytes: cost.artefact_bytes,
             state_bytes: cost.state_bytes,
             context: shard.context,
             entries: cost
@@ -243,9 +312,64 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
             })
             .collect(),
         shards,
+        totals: totals(request, checked),
         fallback: plan.fallback.iter().map(|&index| target_name(index)).collect(),
         reasons: reasons_of(None),
         notices: heading.notices,
         emulated_on: heading.emulated_on,
+    }
+}
+
+/// Adds up what a plan costs.
+fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
+    let sum =
+        |of: fn(&ShardCost) -> u64| plan.shards().map(|(_, cost)| of(cost)).fold(0, u64::saturating_add);
+    let artefacts = BytesReport {
+        bytes: sum(|cost| cost.artefact_bytes),
+        provenance: plan
+            .shards()
+            .filter_map(|(_, cost)| cost.artefact_provenance)
+            .reduce(weakest)
+            .unwrap_or(Provenance::Modelled),
+    };
+    let state_bytes = sum(|cost| cost.state_bytes);
+    let mut times: Vec<EntryTime> = Vec::new();
+    for (shard, cost) in plan.shards() {
+        let softcap = request.model.components.get(shard.component as usize);
+        let softcap = softcap.and_then(|component| component.softcap.as_ref());
+        let runtime =
+            softcap.filter(|_| shard.softcap == Some(SoftcapPlace::Runtime)).map(|softcap| softcap.runtime);
+        for part in &cost.entries {
+            // The runtime caps what is read: one row of a step, whatever the entry point holds.
+            let time = part.time.map(|time| runtime.map_or(time, |runtime| together(time, runtime)));
+            match times.iter_mut().find(|held| held.entry == part.entry) {
+                Some(held) => {
+                    held.time = held.time.zip(time).map(|(held, time)| together(held, time));
+                    held.uncosted_ops = held.uncosted_ops.saturating_add(part.uncosted_ops);
+                }
+                None => times.push(EntryTime { entry: part.entry, time, uncosted_ops: part.uncosted_ops }),
+            }
+        }
+    }
+    let loss = plan.loss();
+    PlanTotals {
+        weight_bytes: sum(|cost| cost.weight_bytes),
+        artefacts,
+        state_bytes,
+        peak: BytesReport { bytes: artefacts.bytes.saturating_add(state_bytes), ..artefacts },
+        times,
+        boundary_nanoseconds: request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64),
+        loss: match (loss.lossy, loss.unmeasured) {
+            (0, _) => LossReport::None,
+            (_, 0) => LossReport::Measured { per_million: loss.per_million },
+            (_, places) => LossReport::NotMeasured { places },
+        },
+    }
+}
+
+fn together(left: TimeCost, right: TimeCost) -> TimeCost {
+    TimeCost {
+        microseconds: left.microseconds.saturating_add(right.microseconds),
+        provenance: weakest(left.provenance, right.provenance),
     }
 }

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use shardwright_graph::target::{FormatTuple, TimeCost};
+use shardwright_graph::target::{FormatTuple, Provenance, TimeCost};
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, legalise_encoded};
 use shardwright_shims::{Device, ShimInstance, Watch};
 
 use crate::costs::{Costs, row_key};
-use crate::{Costing, Judge};
+use crate::{ArtefactCost, Costing, Judge};
 
 /// A loaded shim answers for its own device.
 #[derive(Clone)]
@@ -67,9 +67,6 @@ impl Judge for ShimJudge {
     }
 
     fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<Costing> {
-        if !self.timed {
-            return None;
-        }
         let ask =
             || self.instance.estimate_watched(&self.device, entry, &graph.weights, &|| watch.cancelled());
         let key = || row_key(&self.instance, self.described.as_ref(), entry, &graph.weights);
@@ -80,9 +77,16 @@ impl Judge for ShimJudge {
         // Where every node is left out the time is none.
         let is_timed = row.uncosted < entry.nodes.len() as u64;
         Some(Costing {
-            time: is_timed.then_some(TimeCost { microseconds: row.microseconds, provenance: row.provenance }),
-            uncosted: row.uncosted,
+            time: (is_timed && self.timed)
+                .then_some(TimeCost { microseconds: row.microseconds, provenance: row.provenance }),
+            uncosted: if self.timed { row.uncosted } else { 0 },
             operations: (row.operations > 0).then_some(row.operations),
+            artefact: (row.artefact_bytes > 0).then_some(ArtefactCost {
+                bytes: row.artefact_bytes,
+                shared_bytes: row.shared_bytes.min(row.artefact_bytes),
+                // A formula of the shim's: nothing was compiled.
+                provenance: Provenance::Modelled,
+            }),
         })
     }
 

@@ -715,6 +715,11 @@ pub struct TimeCost {
     pub provenance: Provenance,
 }
 
+/// What a number of bytes that nobody says more of rests on.
+const fn modelled() -> Provenance {
+    Provenance::Modelled
+}
+
 /// One row of the cost table: one layer kind on one target in one format tuple at one entry point. Costs of a shard
 /// are the sums over its layers, so a planner adds up any cut exactly.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -732,8 +737,12 @@ pub struct CostRow {
     pub ops: u64,
     /// Weight bytes. Entry points share one set, so a shard holds the largest of its entry points.
     pub weight_bytes: u64,
-    /// Bytes this entry point adds to the compiled artefact; weights, which entry points share, not counted.
+    /// Bytes this entry point adds to the compiled artefact beside one set of weights: its
+    /// instructions, and weights again where the artefact holds them once for every entry point.
     pub artefact_bytes: u64,
+    /// Where that number comes from.
+    #[serde(default = "modelled")]
+    pub artefact_provenance: Provenance,
     /// State bytes at the entry point's context capacity; a shard holds the largest of its entry points.
     pub state_bytes: u64,
     /// Whether the target takes it.

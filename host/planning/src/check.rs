@@ -45,7 +45,19 @@ pub mod caps {
 pub struct CheckedPlan {
     plan: Plan,
     costs: Vec<ShardCost>,
-    loss_per_mille: u64,
+    loss: Loss,
+}
+
+/// What a plan loses in quality by the formats of its weights. Activations and states are not
+/// counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Loss {
+    /// Millionths of the model's negative log-likelihood, of what was measured.
+    pub per_million: u64,
+    /// Layers and components without layers whose weights are in formats that lose something.
+    pub lossy: u64,
+    /// Those of them whose loss nobody measured.
+    pub unmeasured: u64,
 }
 
 impl CheckedPlan {
@@ -64,9 +76,9 @@ impl CheckedPlan {
         self.costs.get(index)
     }
 
-    /// Predicted loss of quality in thousandths.
-    pub fn loss_per_mille(&self) -> u64 {
-        self.loss_per_mille
+    /// Predicted loss of quality.
+    pub fn loss(&self) -> Loss {
+        self.loss
     }
 
     /// The plan without its proof.
@@ -91,8 +103,8 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     fallback(&plan, request)?;
     let costs = costs(&plan, request)?;
     limits(&plan, request, &costs)?;
-    let loss_per_mille = quality(&plan, request)?;
-    Ok(CheckedPlan { plan, costs, loss_per_mille })
+    let loss = quality(&plan, request, &costs)?;
+    Ok(CheckedPlan { plan, costs, loss })
 }
 
 /// Index as a plan spells it. Counts are capped before any index is made.
@@ -523,17 +535,18 @@ fn is_lossless(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
 }
 
-fn quality(plan: &Plan, request: &Request) -> Result<u64, PlanFault> {
+fn quality(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<Loss, PlanFault> {
     let mut measured: BTreeMap<(u32, u32), Vec<_>> = BTreeMap::new();
     for sensitivity in &request.sensitivities {
         measured.entry((sensitivity.component, sensitivity.layer)).or_default().push(sensitivity);
     }
-    let mut loss = 0_u64;
-    for (position, shard) in shards(plan) {
+    let mut loss = Loss::default();
+    for ((position, shard), cost) in shards(plan).zip(costs) {
         let Some(tuple) = request.formats.get(shard.formats as usize) else { continue };
         let quantised =
             !is_lossless(tuple.weights) || tuple.roles.iter().any(|entry| !is_lossless(entry.format));
-        if !quantised {
+        // What has no weights loses nothing by their format.
+        if !quantised || cost.weight_bytes == 0 {
             continue;
         }
         let whole = (shard.first, shard.end) == (0, 0);
@@ -543,17 +556,19 @@ fn quality(plan: &Plan, request: &Request) -> Result<u64, PlanFault> {
             for sensitivity in measured.get(&(shard.component, layer)).into_iter().flatten() {
                 if tuple.weight(sensitivity.role) == sensitivity.format {
                     known = true;
-                    loss = loss.saturating_add(sensitivity.per_mille.into());
+                    loss.per_million = loss.per_million.saturating_add(sensitivity.per_million.into());
                 }
             }
-            if !known && request.goals.quality_per_mille.is_some() {
+            loss.lossy += 1;
+            loss.unmeasured += u64::from(!known);
+            if !known && request.goals.quality_per_million.is_some() {
                 let formats = tuple.to_string();
                 return Err(PlanFault::UnmeasuredQuality { shard: position, layer, formats });
             }
         }
     }
-    match request.goals.quality_per_mille {
-        Some(max) if loss > u64::from(max) => Err(PlanFault::OverQuality { value: loss, max: max.into() }),
+    match request.goals.quality_per_million {
+        Some(max) if loss.per_million > max => Err(PlanFault::OverQuality { value: loss.per_million, max }),
         _ => Ok(loss),
     }
 }

@@ -186,6 +186,7 @@ fn guest_cost(row: &own::CostRow) -> wit::Cost {
         ops: row.ops,
         weight_bytes: row.weight_bytes,
         artefact_bytes: row.artefact_bytes,
+        artefact_provenance: guest_provenance(row.artefact_provenance),
         state_bytes: row.state_bytes,
         illegal: match &row.legality {
             own::Legality::Legal => None,
@@ -257,11 +258,12 @@ impl From<&Request> for wit::Request {
                     layer: row.layer,
                     role: guest_role(row.role),
                     format: guest_weight_format(row.format),
-                    per_mille: row.per_mille,
+                    per_million: row.per_million,
                 })
                 .collect(),
+            boundary_nanoseconds: request.boundary_nanoseconds,
             goals: wit::Goals {
-                quality_per_mille: request.goals.quality_per_mille,
+                quality_per_million: request.goals.quality_per_million,
                 memory_bytes: request.goals.memory_bytes,
                 context: request.goals.context,
                 max_prefill_rows: request.goals.max_prefill_rows,

@@ -30,6 +30,8 @@ pub struct ShardCost {
     pub weight_bytes: u64,
     /// Weights and what each entry point adds.
     pub artefact_bytes: u64,
+    /// What that rests on: the weakest of its parts; none of a shard without entry points.
+    pub artefact_provenance: Option<Provenance>,
     /// States at the largest entry point.
     pub state_bytes: u64,
 }
@@ -125,6 +127,8 @@ impl<'request> CostTable<'request> {
                 };
                 states = states.checked_add(row.state_bytes).ok_or_else(overflow)?;
                 entry_bytes = entry_bytes.checked_add(row.artefact_bytes).ok_or_else(overflow)?;
+                let known = cost.artefact_provenance.unwrap_or(row.artefact_provenance);
+                cost.artefact_provenance = Some(weakest(known, row.artefact_provenance));
             }
             cost.ops = cost.ops.max(total.ops);
             cost.state_bytes = cost.state_bytes.max(states);
@@ -142,8 +146,8 @@ impl<'request> CostTable<'request> {
 /// A sum of no times: measured, since nothing in it is a guess.
 const NO_TIME: TimeCost = TimeCost { microseconds: 0, provenance: Provenance::Measured };
 
-/// The less trustworthy of two provenances of a time.
-fn weakest(left: Provenance, right: Provenance) -> Provenance {
+/// The less trustworthy of two provenances of a number.
+pub fn weakest(left: Provenance, right: Provenance) -> Provenance {
     let rank = |provenance| match provenance {
         Provenance::Measured => 0,
         Provenance::Probed => 1,

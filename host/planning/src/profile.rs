@@ -56,6 +56,23 @@ pub struct Fact {
     pub note: String,
 }
 
+/// When a plan may choose formats that a chip takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Offer {
+    /// Always.
+    #[default]
+    Always,
+    /// Under a quality goal, or where they are named: they lose more than others at hand do.
+    QualityGoal,
+}
+
+impl Offer {
+    fn is_always(&self) -> bool {
+        *self == Offer::Always
+    }
+}
+
 /// Formats a chip is known to take together, or known to refuse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,6 +81,9 @@ pub struct ProfileFormat {
     pub formats: FormatTuple,
     /// Whether they are taken.
     pub legal: bool,
+    /// When a plan may choose them.
+    #[serde(default, skip_serializing_if = "Offer::is_always")]
+    pub offer: Offer,
     /// Where that is known from.
     pub provenance: Provenance,
     /// What was observed.
@@ -130,6 +150,13 @@ impl Profile {
     /// The formats it is known to take, best first.
     pub fn legal_formats(&self) -> impl Iterator<Item = &FormatTuple> {
         self.formats.iter().filter(|entry| entry.legal).map(|entry| &entry.formats)
+    }
+
+    /// Those of them that a plan may choose, best first.
+    pub fn offered_formats(&self, under_quality_goal: bool) -> impl Iterator<Item = &FormatTuple> {
+        let offered =
+            move |entry: &&ProfileFormat| entry.legal && (under_quality_goal || entry.offer == Offer::Always);
+        self.formats.iter().filter(offered).map(|entry| &entry.formats)
     }
 
     /// The fact of a name.

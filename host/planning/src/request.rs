@@ -160,17 +160,17 @@ pub struct Sensitivity {
     pub role: WeightRole,
     /// In which format.
     pub format: WeightFormat,
-    /// Loss in thousandths; losses add up.
-    pub per_mille: u32,
+    /// Loss in millionths of the model's negative log-likelihood, rounded up; losses add up.
+    pub per_million: u32,
 }
 
 /// What the plan should achieve.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goals {
-    /// Largest sum of losses in thousandths.
+    /// Largest sum of losses in millionths of the model's negative log-likelihood.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quality_per_mille: Option<u32>,
+    pub quality_per_million: Option<u64>,
     /// Bytes for artefacts and states of all shards together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
@@ -212,6 +212,10 @@ pub struct Request {
     pub costs: Vec<CostRow>,
     /// Measured sensitivities.
     pub sensitivities: Vec<Sensitivity>,
+    /// What one more shard costs the runtime in a step, whatever it computes, in nanoseconds.
+    /// Modelled.
+    #[serde(default)]
+    pub boundary_nanoseconds: u64,
     /// Goals.
     pub goals: Goals,
     /// Settings for the planner.

@@ -1,12 +1,14 @@
-//! Getting a checked plan, whatever a planner does: the built-in one takes over when another fails, and refused plans are
-//! revised a bounded number of times.
+//! Getting a checked plan, whatever a planner does: the built-in one takes over when another fails,
+//! its simple way when it comes to the end of its means itself, and refused plans are revised a
+//! bounded number of times.
 //!
 //! Mechanism only. Whether a plan works out is found by the caller, who tries it in a callback.
 
+use crate::builtin;
 use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
-use crate::request::Request;
+use crate::request::{PlannerOption, Request};
 use crate::sandbox::{Answer, LogLine, Planner};
 
 /// Who made a plan.
@@ -34,6 +36,9 @@ pub struct Planned {
     pub by: PlannedBy,
     /// Why it is not the plan of the planner that was asked for; the caller must say so. None if it is.
     pub fallback: Option<PlannerError>,
+    /// Why the built-in planner's search was not what made it, but its simple way; the caller must
+    /// say so. None if it was.
+    pub simple: Option<PlannerError>,
     /// What planners logged on the way.
     pub log: Vec<LogLine>,
 }
@@ -101,7 +106,13 @@ impl PlanningSession {
                 Ok(planner) => match ask(planner, request, history, log) {
                     Ok(plan) => {
                         let log = std::mem::take(log);
-                        return Ok(Planned { plan, by: PlannedBy::new(planner), fallback: None, log });
+                        return Ok(Planned {
+                            plan,
+                            by: PlannedBy::new(planner),
+                            fallback: None,
+                            simple: None,
+                            log,
+                        });
                     }
                     Err(error) => fallback = Some(error),
                 },
@@ -117,9 +128,34 @@ impl PlanningSession {
                 return Err(PlannerError { planner: "none".to_owned(), version: None, kind });
             }
         };
-        let plan = ask(planner, request, history, log)?;
-        Ok(Planned { plan, by: PlannedBy::new(planner), fallback, log: std::mem::take(log) })
+        let (plan, simple) = match ask(planner, request, history, log) {
+            Ok(plan) => (plan, None),
+            // What a planner has thought through stands; what stopped it on the way need not stop
+            // the plan.
+            Err(error) if is_answer(&error.kind) => return Err(error),
+            Err(error) => match ask(planner, &simplified(request), history, log) {
+                Ok(plan) => (plan, Some(error)),
+                Err(_) => return Err(error),
+            },
+        };
+        let by = PlannedBy::new(planner);
+        Ok(Planned { plan, by, fallback, simple, log: std::mem::take(log) })
     }
+}
+
+/// Whether a failure is the planner's answer rather than the end of its means.
+fn is_answer(kind: &PlannerErrorKind) -> bool {
+    matches!(kind, PlannerErrorKind::Refused { .. } | PlannerErrorKind::RepeatedPlan { .. })
+}
+
+/// The same request, of which the built-in planner makes a plan without a search.
+fn simplified(request: &Request) -> Request {
+    let mut request = request.clone();
+    request.options.retain(|option| option.name != builtin::EFFORT);
+    request
+        .options
+        .push(PlannerOption { name: builtin::EFFORT.to_owned(), value: builtin::SIMPLE.to_owned() });
+    request
 }
 
 /// Ask one planner, check what it says, and refuse what was tried before.

@@ -14,7 +14,7 @@ use crate::quality::answers;
 use crate::{CalibrationError, Importance, MeasuredError, Recipe, TableFormats, Unwatched, quantise};
 
 /// Lines of a hundred bytes for every layer, role and format of the largest models, many times.
-const KIND: Kind = Kind { magic: b"sw-sensi", version: 1, name: "sensitivities", limit: 1 << 26 };
+const KIND: Kind = Kind { magic: b"sw-sensi", version: 2, name: "sensitivities", limit: 1 << 26 };
 
 /// The loss from one format in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,16 +30,9 @@ pub struct Sensitivity {
     pub format: WeightFormat,
     /// Millionths of the model's negative log-likelihood by which it is expected to grow: the mean relative entropy of its predictions to
     /// those of the model as stored. Unlike the difference of two likelihoods it is never negative and needs few tokens. Of encoders
-    /// 1 − cosine in millionths.
+    /// 1 − cosine in millionths. Rounded up, so that what loses anything is never said to lose
+    /// nothing.
     pub per_million: u64,
-}
-
-impl Sensitivity {
-    /// The loss as planners take it: whole thousandths, rounded to the nearest. Losses of many places add up, so rounding up each of
-    /// hundreds of small ones would drown the sum.
-    pub fn per_mille(&self) -> u32 {
-        u32::try_from(self.per_million.saturating_add(500) / 1000).unwrap_or(u32::MAX)
-    }
 }
 
 /// Losses of one checkpoint.
@@ -102,7 +95,7 @@ impl Sensitivities {
                 let made = quantise(graph, &recipe, &mut Unwatched)?;
                 let ours = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
                 // Of a number that is not one, 0; beyond the integers, the largest.
-                let per_million = (1e6 * ours.divergence(&stored, graph) / unit).round() as u64;
+                let per_million = (1e6 * ours.divergence(&stored, graph) / unit).ceil() as u64;
                 rows.push(Sensitivity { component, layer, role, format, per_million });
                 if ended(&mut done) {
                     return Err(CalibrationError::Cancelled);

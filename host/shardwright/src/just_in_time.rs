@@ -102,7 +102,7 @@ impl Site {
             .strict(self.strict);
         options.threads = self.threads;
         options.cache.clone_from(&self.cache);
-        options.quality_per_mille = request.goals.quality_per_mille;
+        options.quality_per_million = request.goals.quality_per_million;
         options.formats = request.formats.iter().cloned().map(FormatChoice::Tuple).collect();
         if !manifest.planner.built_in {
             options = options.planner(&manifest.planner.name);

@@ -100,8 +100,8 @@ pub use {
     shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat},
     shardwright_build::shims::Watch,
     shardwright_build::{
-        Compiler, LearnedFile, LearnedLimit, Notice, NoticeKind, PlanReport, PlannerName, ReasonReport,
-        ShardReport,
+        BytesReport, Compiler, EntryTime, LearnedFile, LearnedLimit, LossReport, Notice, NoticeKind,
+        PlanReport, PlanTotals, PlannerName, ReasonReport, ShardReport,
     },
     shims::{DeviceReport, ShimReport, ShimsReport, SkippedReport, list_shims},
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},

@@ -164,7 +164,7 @@ pub(crate) fn sensitivities(
             layer: row.layer,
             role: row.role,
             format: row.format,
-            per_mille: row.per_mille(),
+            per_million: u32::try_from(row.per_million).unwrap_or(u32::MAX),
         })
     };
     let mut rows: Vec<Sensitivity> = measured.rows().iter().filter_map(row).collect();
@@ -178,7 +178,7 @@ pub(crate) fn sensitivities(
                 layer,
                 role: WeightRole::Other,
                 format,
-                per_mille: 0,
+                per_million: 0,
             };
             if !known {
                 rows.extend(formats.iter().map(none));

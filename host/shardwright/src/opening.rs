@@ -170,6 +170,7 @@ pub(crate) fn settle(
         notices.extend(preparation.remarked_notice(shard));
         notices.extend(made_otherwise(shard));
         notices.extend(preparation.otherwise_notice(shard));
+        notices.extend(shard.unpromised_size.iter().map(Notice::note));
     }
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
     let plan = settled.planned.plan;
@@ -315,7 +316,7 @@ impl Preparation {
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
         let mut notices: Vec<Notice> = Vec::new();
         let asked = options.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
-        let tuples = offered_formats(graph, &profile, &options.formats, asked);
+        let tuples = offered_formats(graph, &profile, options, asked);
         let mut targets = targets(&profile);
         override_limits(&mut targets, &options.limits);
         let on = options.on;
@@ -397,7 +398,7 @@ impl Preparation {
         let context = context(graph, options)?;
         let menu = EntryMenu::usual(graph, context);
         let goals = Goals {
-            quality_per_mille: options.quality_per_mille,
+            quality_per_million: options.quality_per_million,
             memory_bytes: None,
             context: if graph.is_generative() { context } else { 0 },
             max_prefill_rows: menu.largest_rows(),
@@ -414,7 +415,7 @@ impl Preparation {
         let question = Question { model: &model, menu: &menu, goals, options: planner_options };
         let mut request = make_request(graph, &offers, &formats, question, watch)?;
         passing.extend(costs.notices());
-        if options.quality_per_mille.is_some() {
+        if options.quality_per_million.is_some() {
             request.sensitivities =
                 measuring::sensitivities(checkpoint, graph, options, &tuples, &mut passing, watch)?;
         }
@@ -445,6 +446,11 @@ impl Preparation {
         let mut notices = self.notices.clone();
         if let Some(error) = &planned.fallback {
             notices.push(Notice::fallback(format!("{error}; the built-in planner took over")));
+        }
+        if let Some(error) = &planned.simple {
+            notices.push(Notice::fallback(format!(
+                "{error}; a simple plan took its place: the first target and formats that are legal, in the fewest shards"
+            )));
         }
         for line in planned.log.iter().filter(|line| matches!(line.level, LogLevel::Warn | LogLevel::Error)) {
             notices.push(Notice::note(format!("planner: {}", line.message)));
@@ -605,16 +611,12 @@ impl Preparation {
 
 /// What the planner may choose from, best first: what the user names, else what the chip is known to take, then every weight as it is
 /// stored. `asked` is whether the planner was asked for a format.
-fn offered_formats(
-    graph: &Graph,
-    profile: &Profile,
-    named: &[FormatChoice],
-    asked: bool,
-) -> Vec<FormatTuple> {
+fn offered_formats(graph: &Graph, profile: &Profile, options: &OpenOptions, asked: bool) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
-    let known = profile.formats.iter().filter(|known| known.legal).map(|known| known.formats.clone());
-    let candidates: Vec<FormatTuple> = match named {
+    // Who asks for a format by name says what may be lost.
+    let known = profile.offered_formats(asked || options.quality_per_million.is_some()).cloned();
+    let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
         // A processor takes every format; which of them is faster is no reason to round somebody's weights unasked.
         [] if profile.kind == TargetKind::Cpu && !asked => vec![stored.clone()],
         [] => known.chain([stored]).collect(),

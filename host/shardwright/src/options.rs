@@ -80,7 +80,7 @@ pub struct OpenOptions {
     pub(crate) formats: Vec<FormatChoice>,
     pub(crate) tables: TableFormats,
     pub(crate) calibration_text: Option<PathBuf>,
-    pub(crate) quality_per_mille: Option<u32>,
+    pub(crate) quality_per_million: Option<u64>,
     pub(crate) isolation: Isolation,
     pub(crate) tokenizer_when_asked: bool,
     pub(crate) taps: bool,
@@ -184,7 +184,7 @@ impl OpenOptions {
     /// format is measured once for a checkpoint, which takes minutes. Default: no bound, nothing is measured.
     #[must_use]
     pub fn quality(mut self, per_mille: u32) -> Self {
-        self.quality_per_mille = Some(per_mille);
+        self.quality_per_million = Some(u64::from(per_mille) * 1000);
         self
     }
 

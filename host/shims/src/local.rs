@@ -260,6 +260,8 @@ impl Answers for Local {
                         // SAFETY: the contract gives that many numbers.
                         uncosted: unsafe { call::numbers(item.uncosted, item.uncosted_count) }?,
                         operations: item.operations,
+                        artefact_bytes: item.artefact_bytes,
+                        shared_bytes: item.shared_bytes,
                     })
                 },
                 // SAFETY: pointers are as the contract says; the tables outlive the call.

@@ -118,6 +118,10 @@ pub struct Estimate {
     pub uncosted: Vec<u64>,
     /// Operations of the vendor's that the entry becomes; 0 for one to each node.
     pub operations: u64,
+    /// Bytes of an artefact of this entry point alone, weights included; 0 if not known.
+    pub artefact_bytes: u64,
+    /// Of those, what an artefact holds once for all its entry points.
+    pub shared_bytes: u64,
 }
 
 /// Whether an artefact can be used.

@@ -1,10 +1,21 @@
 //! Why a request has no solution: the first constraint without which it would have one.
 
-use super::{Part, Problem, Relaxed, search::search};
+use super::{Part, Problem, Relaxed, is_admitted, search::exists};
 use crate::table::{CostTable, unit_kinds_at};
 use crate::{Refusal, RefusalKind, names};
 
 pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
+    let solvable = |relaxed| {
+        let easier = Problem::new(problem.request, problem.settings, problem.entries.clone(), relaxed);
+        easier.is_ok_and(|easier| exists(&easier))
+    };
+    let count = u32::try_from(problem.request.formats.len()).unwrap_or(u32::MAX);
+    let left_out = (0..count).any(|formats| !is_admitted(problem.request, formats));
+    if left_out && solvable(Relaxed { admission: true, ..Relaxed::default() }) {
+        let message =
+            "only weights of two bits fit within the limits, and nothing but a quality goal admits them";
+        return Refusal::new(RefusalKind::OverQuality, message);
+    }
     for part in &problem.parts {
         for unit in 0..part.units {
             if let Some(refusal) = single_unit(problem, part, unit) {
@@ -43,8 +54,7 @@ pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
     ];
     for (relax, kind, message) in steps {
         relax(&mut relaxed);
-        let easier = Problem::new(problem.request, problem.settings, problem.entries.clone(), relaxed);
-        if easier.is_ok_and(|easier| search(&easier).is_some()) {
+        if solvable(relaxed) {
             return Refusal::new(kind, message);
         }
     }

@@ -1,11 +1,15 @@
 //! From a solution to a plan with its reasons.
 
-use super::{Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, search};
+use super::{
+    Effort, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted, ranks,
+    search,
+};
 use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix, takes_part, unit_kinds, unit_kinds_at};
 use crate::{Boundary, Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Shard};
 
 mod ceilings;
+mod formats;
 mod softcap;
 
 impl Solution {
@@ -74,7 +78,9 @@ impl Solution {
         };
         let targets = 0..u32::try_from(request.targets.len()).unwrap_or(u32::MAX);
         let main = targets.clone().max_by_key(|&target| (layers(target), std::cmp::Reverse(target)));
-        targets.filter(|&target| Some(target) != main && takes_all(request, target)).collect()
+        targets
+            .filter(|&target| Some(target) != main && takes_all(request, target, self.settings.effort))
+            .collect()
     }
 
     fn explain_chain(&self, request: &Request, reasons: &mut Vec<Reason>) {
@@ -98,7 +104,24 @@ impl Solution {
         }
         if let Some(time) = self.time {
             let uncosted: u64 = self.shards.iter().map(|shard| shard.cost.uncosted_ops).sum();
-            let mut because = "the least of all legal plans".to_owned();
+            let leaves = match (request.formats.len(), request.goals.quality_per_million) {
+                (1, _) | (_, Some(_)) => "the least of all legal plans",
+                _ => "the least that limits and the order of formats leave",
+            };
+            let mut because = leaves.to_owned();
+            let unknown: Vec<String> = request
+                .targets
+                .iter()
+                .zip(&self.timed)
+                .filter(|(_, timed)| !**timed)
+                .map(|(target, _)| format!("`{}`", target.name))
+                .collect();
+            if !unknown.is_empty() {
+                because.push_str(&format!(
+                    "; not compared with {}, whose times are not known",
+                    unknown.join(", ")
+                ));
+            }
             if uncosted > 0 {
                 because.push_str(&format!("; {uncosted} operations are not in it"));
             }
@@ -117,10 +140,25 @@ impl Solution {
             reasons.push(Reason {
                 shard: None,
                 choice: "an approximation".to_owned(),
-                because: "more alternatives were incomparable than the solver keeps".to_owned(),
+                because:
+                    "the search was cut: more alternatives were incomparable than it keeps at a place, or \
+                          comparing them took too long"
+                        .to_owned(),
                 cause: Cause::Preference("labels-per-cut".to_owned()),
             });
         }
+        if self.settings.effort == Effort::Simple {
+            reasons.push(Reason {
+                shard: None,
+                choice: "a simple plan".to_owned(),
+                because:
+                    "the first target and formats that are legal, in the fewest shards within the limits: \
+                          times were not looked at, as asked"
+                        .to_owned(),
+                cause: Cause::Preference("effort".to_owned()),
+            });
+        }
+        self.explain_admission(request, reasons);
     }
 
     fn explain_shard(&self, request: &Request, placement: &Placement, index: u32, reasons: &mut Vec<Reason>) {
@@ -158,6 +196,14 @@ impl Solution {
                     siblings().count(),
                 );
                 (because, Cause::Limit(limit.name.clone()))
+            } else if siblings().all(|shard| shard.target == placement.target)
+                && siblings().any(|shard| shard.formats != placement.formats)
+            {
+                let cause = match request.goals.quality_per_million {
+                    Some(_) => Cause::Goal("quality".to_owned()),
+                    None => Cause::Cost("time".to_owned()),
+                };
+                ("the other layers are better in other formats".to_owned(), cause)
             } else if siblings().any(|shard| shard.target != placement.target) {
                 ("the other layers are better on another target".to_owned(), Cause::Cost("time".to_owned()))
             } else {
@@ -175,7 +221,9 @@ impl Solution {
         let (because, cause) = match (placed, passed_over) {
             (true, _) => ("asked for".to_owned(), Cause::Preference("place".to_owned())),
             (false, Some(why)) => (why, Cause::Preference("target-order".to_owned())),
-            (false, None) if self.time.is_some() => ("least time".to_owned(), Cause::Cost("time".to_owned())),
+            (false, None) if self.compared(placement.target) => {
+                ("least time".to_owned(), Cause::Cost("time".to_owned()))
+            }
             (false, None) => (
                 "the first target of the request that takes it".to_owned(),
                 Cause::Preference("target-order".to_owned()),
@@ -184,21 +232,7 @@ impl Solution {
         push(format!("target {}", target.name), because, cause);
 
         let formats = names::formats(&request.formats[placement.formats as usize]);
-        let (because, cause) = if self.settings.formats == Some(placement.formats) {
-            ("asked for".to_owned(), Cause::Preference("format".to_owned()))
-        } else if request.formats.len() == 1 {
-            ("the only formats offered".to_owned(), Cause::Preference("formats-order".to_owned()))
-        } else if placement.formats == 0 {
-            ("the formats named first".to_owned(), Cause::Preference("formats-order".to_owned()))
-        } else {
-            let cause = match (self.time, request.goals.memory_bytes, request.goals.quality_per_mille) {
-                (Some(_), ..) => Cause::Cost("time".to_owned()),
-                (None, Some(_), _) => Cause::Goal("memory-bytes".to_owned()),
-                (None, None, Some(_)) => Cause::Goal("quality".to_owned()),
-                _ => Cause::Cost("shards".to_owned()),
-            };
-            ("formats named earlier are illegal here, or cost more".to_owned(), cause)
-        };
+        let (because, cause) = self.explain_formats(request, placement);
         push(formats, because, cause);
 
         if let (Some(softcap), Some(place)) = (&component.softcap, placement.softcap) {
@@ -212,6 +246,33 @@ impl Solution {
                 "set for the target, by its profile or by whoever asks".to_owned(),
                 Cause::Preference("flags".to_owned()),
             );
+        }
+    }
+
+    /// Whether a target was compared with others by time, or is the only one and timed.
+    fn compared(&self, target: u32) -> bool {
+        let ranks = ranks(&self.timed);
+        let same = |rank: &&u64| ranks.get(target as usize) == Some(rank);
+        self.time.is_some()
+            && self.timed.get(target as usize) == Some(&true)
+            && (ranks.len() == 1 || ranks.iter().filter(same).count() > 1)
+    }
+
+    /// Formats that were left out whatever they cost.
+    fn explain_admission(&self, request: &Request, reasons: &mut Vec<Reason>) {
+        if self.settings.formats.is_some() {
+            return;
+        }
+        for (tuple, index) in request.formats.iter().zip(0_u32..) {
+            if !is_admitted(request, index) {
+                reasons.push(Reason {
+                    shard: None,
+                    choice: format!("not {}", names::formats(tuple)),
+                    because: "weights of two bits lose so much that only a quality goal admits them"
+                        .to_owned(),
+                    cause: Cause::Goal("quality".to_owned()),
+                });
+            }
         }
     }
 
@@ -263,14 +324,14 @@ fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[
 }
 
 /// Whether a target alone could take the whole model within its limits.
-fn takes_all(request: &Request, target: u32) -> bool {
+fn takes_all(request: &Request, target: u32, effort: Effort) -> bool {
     let place = (0..request.model.components.len())
         .map(|index| (u32::try_from(index).unwrap_or(u32::MAX), target))
         .collect();
-    let settings = Settings { place, ..Settings::default() };
+    let settings = Settings { place, effort, ..Settings::default() };
     let Ok(sets) = entry_sets(request) else { return false };
     sets.into_iter().any(|entries| {
         let problem = Problem::new(request, &settings, entries, Relaxed::default());
-        problem.is_ok_and(|problem| search::search(&problem).is_some())
+        problem.is_ok_and(|problem| search::exists(&problem))
     })
 }

@@ -1,7 +1,19 @@
 //! The dynamic programme.
 
-use super::{Choice, LABELS_PER_CUT, Part, Placement, Problem, Solution};
+use super::{Choice, Effort, LABELS_PER_CUT, Part, Placement, Problem, Solution};
 use crate::table::RangeCost;
+
+/// Labels kept at one cut point, in turn: fewer where the search with more would take too long.
+const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
+
+/// Comparisons of labels in one search, except in the last and narrowest. A sandbox grants two
+/// billion units of fuel a call; a comparison takes about thirty, and a request is searched a dozen
+/// times at most.
+const COMPARISONS: u64 = 3_000_000;
+
+/// The least time from which a difference counts, as a share of the whole: estimates are no finer.
+/// Every shard has to save as much.
+pub(super) const NOISE: u64 = 100;
 
 /// What a partial chain has used up. Only what the request bounds is counted; the rest stays zero, so that labels which
 /// differ in nothing that matters stay comparable.
@@ -9,7 +21,7 @@ use crate::table::RangeCost;
 struct Used {
     memory: u64,
     loss: u64,
-    /// (shards, bytes) per target.
+    /// (shards, bytes) per target; empty where no target bounds them.
     targets: Vec<(u64, u64)>,
 }
 
@@ -25,11 +37,14 @@ impl Used {
     }
 }
 
+/// The additive part of the objective: rank of targets, layers without a time, rank of formats
+/// whose times are modelled, nanoseconds, shards, rank of formats.
+pub(super) type Sums = [u64; 6];
+
 /// A partial chain.
 #[derive(Debug, Clone)]
 struct Label {
-    /// The additive part of the objective: time or rank of targets, shards, rank of formats.
-    sums: [u64; 3],
+    sums: Sums,
     largest: u64,
     squares: u128,
     used: Used,
@@ -50,13 +65,15 @@ struct Step {
 impl Label {
     /// Whether this label is at least as good in everything, now and after any common continuation.
     fn dominates(&self, other: &Label) -> bool {
-        self.homes == other.homes
-            && self.used.at_most(&other.used)
-            && (self.sums < other.sums
-                || self.sums == other.sums && self.largest <= other.largest && self.squares <= other.squares)
+        let better = match self.sums.cmp(&other.sums) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => self.largest <= other.largest && self.squares <= other.squares,
+            std::cmp::Ordering::Greater => false,
+        };
+        better && self.used.at_most(&other.used) && self.homes == other.homes
     }
 
-    fn objective(&self) -> ([u64; 3], u64, u128) {
+    fn objective(&self) -> (Sums, u64, u128) {
         (self.sums, self.largest, self.squares)
     }
 }
@@ -67,58 +84,172 @@ pub(super) struct Found {
     exact: bool,
 }
 
+/// The best chain; of the simple effort the first that will do.
 pub(super) fn search(problem: &Problem<'_>) -> Option<Found> {
-    let mut arena = vec![Label {
-        sums: [0; 3],
-        largest: 0,
-        squares: 0,
-        used: Used { targets: vec![(0, 0); problem.request.targets.len()], ..Used::default() },
-        homes: Vec::new(),
-        last: None,
-    }];
-    let mut exact = true;
-    let mut frontier = vec![0_usize];
-    for (index, part) in problem.parts.iter().enumerate() {
-        let mut cuts: Vec<Vec<usize>> = vec![Vec::new(); part.units + 1];
-        cuts[0] = frontier;
-        for first in 0..part.units {
-            exact &= prune(&arena, &mut cuts[first]);
-            let labels = std::mem::take(&mut cuts[first]);
-            if labels.is_empty() {
-                continue;
-            }
-            for (position, choice) in part.choices.iter().enumerate() {
-                let ends = if part.layered { first + 1..=part.units } else { part.units..=part.units };
-                for end in ends {
-                    // Costs only grow with the range, so nothing longer can be legal either.
-                    let Some(cost) = legal_cost(problem, choice, first, end) else { break };
-                    if problem.is_forbidden(part, first, end, choice) {
-                        continue;
-                    }
-                    let step = Step { part: index, first, end, choice: position };
-                    for &label in &labels {
-                        if let Some(next) = extend(problem, &arena[label], label, part, choice, step, &cost) {
-                            insert(&mut arena, &mut cuts[end], next);
+    match problem.settings.effort {
+        Effort::Thorough => narrowing(problem, &BEAMS),
+        Effort::Simple => narrowing(problem, &[1]),
+    }
+}
+
+/// Whether there is a chain, which takes fewer labels to find out.
+pub(super) fn exists(problem: &Problem<'_>) -> bool {
+    match problem.settings.effort {
+        Effort::Thorough => narrowing(problem, &BEAMS[1..]).is_some(),
+        Effort::Simple => narrowing(problem, &[1]).is_some(),
+    }
+}
+
+/// The result with the first of these numbers of labels that ends in time.
+fn narrowing(problem: &Problem<'_>, beams: &[usize]) -> Option<Found> {
+    for (position, &beam) in beams.iter().enumerate() {
+        let left = if position + 1 == beams.len() { u64::MAX } else { COMPARISONS };
+        let mut search = Search { problem, beam, left, arena: Vec::new(), exact: true };
+        if let Ok(found) = search.run() {
+            return found;
+        }
+    }
+    None
+}
+
+/// That a search took too long.
+struct Exceeded;
+
+struct Search<'search, 'request> {
+    problem: &'search Problem<'request>,
+    beam: usize,
+    /// Comparisons left.
+    left: u64,
+    /// Labels that others go on from.
+    arena: Vec<Label>,
+    exact: bool,
+}
+
+/// What a range of units needs and leaves behind, whatever comes before it.
+struct Range {
+    step: Step,
+    cost: RangeCost,
+    /// Donors before the range.
+    donors: Vec<u32>,
+    /// Units that are read after the range.
+    read_later: Vec<u32>,
+}
+
+impl Search<'_, '_> {
+    fn run(&mut self) -> Result<Option<Found>, Exceeded> {
+        let problem = self.problem;
+        let bounded =
+            problem.limits.iter().any(|limits| limits.shards.is_some() || limits.memory_bytes.is_some());
+        let targets = if bounded { vec![(0, 0); problem.request.targets.len()] } else { Vec::new() };
+        let start = Label {
+            sums: [0; 6],
+            largest: 0,
+            squares: 0,
+            used: Used { targets, ..Used::default() },
+            homes: Vec::new(),
+            last: None,
+        };
+        let mut frontier = vec![start];
+        for (index, part) in problem.parts.iter().enumerate() {
+            let mut cuts: Vec<Vec<Label>> = vec![Vec::new(); part.units + 1];
+            cuts[0] = frontier;
+            for first in 0..part.units {
+                self.prune(&mut cuts[first]);
+                let from = self.arena.len();
+                self.arena.append(&mut cuts[first]);
+                if from == self.arena.len() {
+                    continue;
+                }
+                for (position, choice) in part.choices.iter().enumerate() {
+                    let ends = if part.layered { first + 1..=part.units } else { part.units..=part.units };
+                    for end in ends {
+                        // Costs only grow with the range, so nothing longer can be legal either.
+                        let Some(cost) = legal_cost(problem, choice, first, end) else { break };
+                        if problem.is_forbidden(part, first, end, choice) {
+                            continue;
+                        }
+                        let step = Step { part: index, first, end, choice: position };
+                        let range = Range::new(part, step, cost);
+                        for label in from..self.arena.len() {
+                            if let Some(next) =
+                                extend(problem, &self.arena[label], label, part, choice, &range)
+                            {
+                                self.insert(&mut cuts[end], next)?;
+                            }
                         }
                     }
                 }
             }
+            frontier = cuts.pop().unwrap_or_default();
+            self.prune(&mut frontier);
+            for label in &mut frontier {
+                label.homes.clear();
+            }
         }
-        frontier = cuts.pop().unwrap_or_default();
-        exact &= prune(&arena, &mut frontier);
-        for &label in &frontier {
-            arena[label].homes.clear();
+        // Of equals the first.
+        let Some(best) = frontier.into_iter().min_by_key(Label::objective) else { return Ok(None) };
+        let mut steps = Vec::new();
+        let mut current = best.last;
+        while let Some((before, step)) = current {
+            steps.push(step);
+            current = self.arena[before].last;
         }
+        steps.reverse();
+        Ok(Some(Found { steps, exact: self.exact }))
     }
-    let best = frontier.into_iter().min_by_key(|&label| (arena[label].objective(), label))?;
-    let mut steps = Vec::new();
-    let mut current = best;
-    while let Some((before, step)) = arena[current].last {
-        steps.push(step);
-        current = before;
+
+    /// Add a label unless one there is at least as good; drop those it beats. The earlier of two
+    /// equals stays, which makes ties go to the earliest choice.
+    fn insert(&mut self, frontier: &mut Vec<Label>, label: Label) -> Result<(), Exceeded> {
+        self.left = self.left.checked_sub(1 + frontier.len() as u64).ok_or(Exceeded)?;
+        if frontier.iter().any(|other| other.dominates(&label)) {
+            return Ok(());
+        }
+        frontier.retain(|other| !label.dominates(other));
+        frontier.push(label);
+        if frontier.len() > 2 * self.beam + EXTREMES {
+            self.prune(frontier);
+        }
+        Ok(())
     }
-    steps.reverse();
-    Some(Found { steps, exact })
+
+    /// Keep some labels of an overfull cut point: half of them the best, the others spread over the
+    /// rest, and those that used up least, without which goals could no longer be met.
+    fn prune(&mut self, frontier: &mut Vec<Label>) {
+        if frontier.len() <= self.beam + EXTREMES {
+            return;
+        }
+        self.exact = false;
+        frontier.sort_by_key(Label::objective);
+        let count = frontier.len();
+        let best = self.beam.div_ceil(2);
+        let mut keep = vec![false; count];
+        keep[..best].fill(true);
+        let spread = self.beam - best;
+        for position in 1..=spread {
+            keep[best - 1 + position * (count - best) / spread] = true;
+        }
+        let least = |used: fn(&Used) -> u64| (0..count).min_by_key(|&index| used(&frontier[index].used));
+        for index in [least(|used| used.loss), least(|used| used.memory)].into_iter().flatten() {
+            keep[index] = true;
+        }
+        let mut keep = keep.into_iter();
+        frontier.retain(|_| keep.next().unwrap_or(false));
+    }
+}
+
+/// Labels kept beside the beam: that of least loss and that of least memory.
+const EXTREMES: usize = 2;
+
+impl Range {
+    fn new(part: &Part, step: Step, cost: RangeCost) -> Self {
+        let Step { first, end, .. } = step;
+        let before = |donor: &u32| (*donor as usize) < first;
+        let donors = part.donors[first..end].iter().flatten().copied().filter(before).collect();
+        let read_later = (first..end).filter(|&unit| part.last_reader[unit] as usize > end);
+        let read_later = read_later.map(|unit| u32::try_from(unit).unwrap_or(u32::MAX)).collect();
+        Self { step, cost, donors, read_later }
+    }
 }
 
 /// Cost of a range if the target takes it within its limits.
@@ -136,24 +267,16 @@ fn extend(
     index: usize,
     part: &Part,
     choice: &Choice,
-    step: Step,
-    cost: &RangeCost,
+    range: &Range,
 ) -> Option<Label> {
-    let (first, end) = (step.first, step.end);
+    let (Step { first, end, .. }, cost) = (range.step, &range.cost);
     let place = problem.places[choice.target as usize];
     if !problem.relaxed.donors {
-        for donor in part.donors[first..end].iter().flatten() {
+        for donor in &range.donors {
             let home = label.homes.iter().find(|(layer, _)| layer == donor).map_or(place, |(_, home)| *home);
-            if (*donor as usize) < first && home != place {
+            if home != place {
                 return None;
             }
-        }
-    }
-    let mut homes = label.homes.clone();
-    homes.retain(|(layer, _)| part.last_reader[*layer as usize] as usize > end);
-    for unit in first..end {
-        if part.last_reader[unit] as usize > end {
-            homes.push((u32::try_from(unit).unwrap_or(u32::MAX), place));
         }
     }
 
@@ -165,15 +288,16 @@ fn extend(
             return None;
         }
     }
-    if let (Some(max), false) = (goals.quality_per_mille, problem.relaxed.quality) {
+    if let (Some(max), false) = (goals.quality_per_million, problem.relaxed.quality) {
         used.loss = used.loss.saturating_add(choice.loss[end].saturating_sub(choice.loss[first]));
-        if used.loss > u64::from(max) {
+        if used.loss > max {
             return None;
         }
     }
-    if !problem.relaxed.target_totals {
+    if let (Some((shards, bytes)), false) =
+        (used.targets.get_mut(choice.target as usize), problem.relaxed.target_totals)
+    {
         let limits = &problem.limits[choice.target as usize];
-        let (shards, bytes) = &mut used.targets[choice.target as usize];
         if let Some(limit) = limits.shards {
             *shards += 1;
             if *shards > limit.value {
@@ -188,50 +312,28 @@ fn extend(
         }
     }
 
-    let units = (end - first) as u64;
-    let leading = match (problem.timed, cost.time) {
-        (true, Some(time)) => time,
-        _ => u64::from(choice.target).saturating_mul(units),
-    };
+    let mut homes = label.homes.clone();
+    homes.retain(|(layer, _)| part.last_reader[*layer as usize] as usize > end);
+    homes.extend(range.read_later.iter().map(|&unit| (unit, place)));
+
+    let mut sums = label.sums;
+    for (sum, own) in sums.iter_mut().zip(problem.objective(choice, cost, (end - first) as u64)) {
+        *sum = sum.saturating_add(own);
+    }
     let weight = if part.layered { problem.weight(cost) } else { 0 };
     Some(Label {
-        sums: [
-            label.sums[0].saturating_add(leading),
-            label.sums[1].saturating_add(1),
-            label.sums[2].saturating_add(u64::from(choice.formats).saturating_mul(units)),
-        ],
+        sums,
         largest: label.largest.max(weight),
         squares: label.squares.saturating_add(u128::from(weight) * u128::from(weight)),
         used,
         homes,
-        last: Some((index, step)),
+        last: Some((index, range.step)),
     })
-}
-
-/// Add a label unless one there is at least as good; drop those it beats. The earlier of two equals stays, which makes
-/// ties go to the earliest choice.
-fn insert(arena: &mut Vec<Label>, frontier: &mut Vec<usize>, label: Label) {
-    if frontier.iter().any(|&other| arena[other].dominates(&label)) {
-        return;
-    }
-    frontier.retain(|&other| !label.dominates(&arena[other]));
-    frontier.push(arena.len());
-    arena.push(label);
-}
-
-/// Keep the best labels of an overfull cut point; true if nothing was dropped.
-fn prune(arena: &[Label], frontier: &mut Vec<usize>) -> bool {
-    if frontier.len() <= LABELS_PER_CUT {
-        return true;
-    }
-    frontier.sort_by_key(|&label| (arena[label].objective(), label));
-    frontier.truncate(LABELS_PER_CUT);
-    false
 }
 
 impl Found {
     pub(super) fn into_solution(self, problem: &Problem<'_>) -> Solution {
-        let mut time = problem.timed.then_some(0_u64);
+        let mut time = Some(0_u64);
         let shards = self
             .steps
             .iter()
@@ -260,6 +362,7 @@ impl Found {
             exact: self.exact,
             balanced_by: problem.balanced_by,
             relieving: Vec::new(),
+            timed: problem.timed.clone(),
             settings: problem.settings.clone(),
         }
     }

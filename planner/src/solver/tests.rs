@@ -10,7 +10,7 @@ use crate::{Body, Plan, Sensitivity, TargetKind, WeightRole};
 type Piece = (usize, usize, usize, u32, u32);
 
 /// The objective as the module documents it.
-type Objective = ([u64; 3], u64, u128);
+type Objective = ([u64; 6], u64, u128);
 
 /// Every way to cut and place the model.
 fn candidates(request: &Request) -> Vec<Vec<Piece>> {
@@ -55,22 +55,60 @@ fn extend(
     }
 }
 
+/// For every target whether its legal rows of `decode` all have a time; in the order of the
+/// request, those that follow each other and have one rank; and what every shard has to save.
+fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
+    let mut timed = vec![];
+    let mut ranks: Vec<u64> = vec![];
+    for target in 0..request.targets.len() {
+        let mut rows = request
+            .costs
+            .iter()
+            .filter(|cost| cost.target as usize == target && cost.entry == decode && cost.illegal.is_none());
+        timed.push(rows.clone().next().is_some() && rows.all(|cost| cost.time.is_some()));
+        let neighbour = target > 0 && timed[target] && timed[target - 1];
+        ranks.push(if neighbour { ranks[target - 1] } else { target as u64 });
+    }
+    let mut least = 0;
+    for component in &request.model.components {
+        for kind in unit_kinds(component) {
+            let of_kind = |entry: Entry, target: u32, formats: u32| {
+                let key = (kind, target, formats, entry);
+                request.costs.iter().find(|cost| (cost.kind, cost.target, cost.formats, cost.entry) == key)
+            };
+            let mut times = vec![];
+            for target in 0..u32::try_from(request.targets.len()).unwrap() {
+                for formats in 0..u32::try_from(request.formats.len()).unwrap() {
+                    let takes_part = |entry: &&Entry| {
+                        let prefill = request.kinds[kind as usize].prefill;
+                        entry.kind != EntryKind::Prefill || prefill != PrefillPart::None
+                    };
+                    let mut entries = request.entries.iter().filter(takes_part);
+                    let legal = entries.all(|&entry| {
+                        of_kind(entry, target, formats).is_some_and(|row| row.illegal.is_none())
+                    });
+                    let time = of_kind(decode, target, formats).and_then(|row| row.time);
+                    times.extend(time.filter(|_| legal).map(|time| time.microseconds));
+                }
+            }
+            least += times.into_iter().min().unwrap_or(0);
+        }
+    }
+    (timed, ranks, request.boundary_nanoseconds + 1000 * least / 100)
+}
+
 /// What a candidate is worth, straight from the rows of the table; none if it breaks a constraint.
 fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option<Objective> {
     let decode = request.entries.iter().find(|entry| entry.kind == EntryKind::Decode).unwrap();
-    let timed = request
-        .costs
-        .iter()
-        .filter(|cost| cost.entry == *decode && cost.illegal.is_none())
-        .all(|cost| cost.time.is_some());
-    let (mut sums, mut largest, mut squares) = ([0_u64; 3], 0_u64, 0_u128);
+    let (timed, ranks, boundary) = known(request, *decode);
+    let (mut sums, mut largest, mut squares) = ([0_u64; 6], 0_u64, 0_u128);
     let (mut memory, mut loss) = (0, 0);
     let mut per_target = vec![(0_u64, 0_u64); request.targets.len()];
     let mut homes = std::collections::BTreeMap::new();
     for &(index, first, end, target, formats) in pieces {
         let component = &request.model.components[index];
         let kinds = &unit_kinds(component)[first..end];
-        let (mut ops, mut states, mut extra, mut time) = (0, 0, 0, 0);
+        let (mut ops, mut states, mut extra, mut time, mut untimed) = (0, 0, 0, 0, 0);
         let mut weights = vec![0; kinds.len()];
         for &entry in &request.entries {
             let (mut entry_ops, mut entry_states) = (0, 0);
@@ -91,6 +129,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
                 *weight = row.weight_bytes.max(*weight);
                 if entry.kind == EntryKind::Decode {
                     time += row.time.map_or(0, |time| time.microseconds);
+                    untimed += u64::from(row.time.is_none());
                 }
             }
             ops = ops.max(entry_ops);
@@ -147,20 +186,40 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
                     .filter(|row| (row.component as usize, row.layer as usize) == (index, layer))
                     .filter(|row| row.format == tuple.weights)
                     .collect();
-                if rows.is_empty() && request.goals.quality_per_mille.is_some() {
+                if rows.is_empty() && request.goals.quality_per_million.is_some() {
                     return None;
                 }
-                loss += rows.iter().map(|row| row.per_mille).sum::<u32>();
+                loss += rows.iter().map(|row| row.per_million).sum::<u32>();
             }
         }
 
         let units = (end - first) as u64;
-        sums[0] += if timed { time } else { u64::from(target) * units };
-        sums[1] += 1;
-        sums[2] += u64::from(formats) * units;
-        let balance = match (layered, timed) {
+        let modelled = request.costs.iter().any(|cost| {
+            (cost.target, cost.entry) == (target, *decode)
+                && cost.illegal.is_none()
+                && cost.time.is_some_and(|time| time.provenance == Provenance::Modelled)
+        });
+        let bounded = request.goals.quality_per_million.is_some();
+        let later = u64::from(formats) * units;
+        let price = if formats > 0 && !bounded { time * 1000 * 100 / 75 } else { time * 1000 };
+        let own = [
+            ranks[target as usize] * units,
+            untimed,
+            if modelled && !bounded { later } else { 0 },
+            price + boundary,
+            1,
+            later,
+        ];
+        sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        let balance = match (layered, timed[0]) {
             (false, _) => 0,
-            (true, true) => time,
+            (true, true) => {
+                if untimed == 0 {
+                    time
+                } else {
+                    0
+                }
+            }
             (true, false) => weight,
         };
         largest = largest.max(balance);
@@ -179,9 +238,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
         }
     }
     let over = |goal: Option<u64>, value: u64| goal.is_some_and(|goal| value > goal);
-    if over(request.goals.memory_bytes, memory)
-        || over(request.goals.quality_per_mille.map(u64::from), loss.into())
-    {
+    if over(request.goals.memory_bytes, memory) || over(request.goals.quality_per_million, loss.into()) {
         return None;
     }
     Some((sums, largest, squares))
@@ -207,6 +264,10 @@ struct Draw {
     limits: Vec<(usize, usize, u64)>,
     illegal: Vec<(usize, usize)>,
     times: Option<Vec<u64>>,
+    /// A target without times, and a kind without one in the second formats.
+    untimed: (Option<usize>, Option<usize>),
+    modelled: bool,
+    boundary: u64,
     memory: Option<u64>,
     quality: Option<(u32, Vec<u32>)>,
     forbidden: Vec<(u32, u32)>,
@@ -225,7 +286,13 @@ fn draw() -> impl Strategy<Value = Draw> {
     );
     let rest = (
         prop::collection::vec((0_usize..16, 0_usize..2), 0..2),
-        proptest::option::of(prop::collection::vec(1_u64..50, 16)),
+        (
+            proptest::option::of(prop::collection::vec(1_u64..50, 16)),
+            proptest::option::weighted(0.3, 0_usize..2),
+            proptest::option::weighted(0.2, 0_usize..7),
+            proptest::bool::weighted(0.2),
+            0_u64..3000,
+        ),
         proptest::option::weighted(0.3, 4000_u64..20000),
         proptest::option::weighted(0.4, (0_u32..20, prop::collection::vec(0_u32..9, 6))),
         prop::collection::vec((0_u32..4, 1_u32..5), 0..2),
@@ -233,6 +300,7 @@ fn draw() -> impl Strategy<Value = Draw> {
     );
     (part, rest).prop_map(|((layers, donors, targets, same_place, formats, limits), rest)| {
         let (illegal, times, memory, quality, forbidden, no_prefill) = rest;
+        let (times, target, kind, modelled, boundary) = times;
         Draw {
             layers,
             donors,
@@ -242,6 +310,9 @@ fn draw() -> impl Strategy<Value = Draw> {
             limits,
             illegal,
             times,
+            untimed: (target, kind),
+            modelled,
+            boundary,
             memory,
             quality,
             forbidden,
@@ -289,10 +360,16 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
     }
     if let Some(times) = &draw.times {
         for cost in &mut request.costs {
-            let microseconds = times[(cost.kind as usize * 3 + cost.target as usize * 5) % times.len()];
-            cost.time = Some(crate::TimeCost { microseconds, provenance: crate::Provenance::Simulated });
+            let place = cost.kind as usize * 3 + cost.target as usize * 5 + cost.formats as usize * 7;
+            let provenance = if draw.modelled { Provenance::Modelled } else { Provenance::Simulated };
+            cost.time = Some(crate::TimeCost { microseconds: times[place % times.len()], provenance });
+            let (target, kind) = draw.untimed;
+            if target == Some(cost.target as usize) || kind == Some(cost.kind as usize) && cost.formats == 1 {
+                cost.time = None;
+            }
         }
     }
+    request.boundary_nanoseconds = draw.boundary;
     // The head has no prefill rows, and needs none.
     request.costs.retain(|cost| (cost.kind, cost.entry.kind) != (1, EntryKind::Prefill));
     for &layer in draw.no_prefill.iter().filter(|&&layer| layer < draw.layers.len()) {
@@ -301,15 +378,15 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
     }
     request.goals.memory_bytes = draw.memory;
     if let Some((budget, losses)) = &draw.quality {
-        request.goals.quality_per_mille = Some(*budget);
-        for (layer, &per_mille) in losses.iter().enumerate().take(draw.layers.len() + 1) {
+        request.goals.quality_per_million = Some(u64::from(*budget));
+        for (layer, &per_million) in losses.iter().enumerate().take(draw.layers.len() + 1) {
             let (component, layer) = if layer == draw.layers.len() { (2, 0) } else { (1, layer) };
             request.sensitivities.push(Sensitivity {
                 component,
                 layer: u32::try_from(layer).unwrap(),
                 role: WeightRole::MlpInput,
                 format: WeightFormat::W8PerChannel,
-                per_mille,
+                per_million,
             });
         }
     }
@@ -419,14 +496,14 @@ fn every_kind_of_refusal_is_found() {
         (
             RefusalKind::OverQuality,
             quantised().limit("npu", "weight-bytes", 1000).change(|request| {
-                request.goals.quality_per_mille = Some(0);
+                request.goals.quality_per_million = Some(0);
                 for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)] {
                     request.sensitivities.push(Sensitivity {
                         component,
                         layer,
                         role: WeightRole::Other,
                         format: WeightFormat::W8PerChannel,
-                        per_mille: 5,
+                        per_million: 5,
                     });
                 }
             }),
@@ -592,4 +669,222 @@ fn a_reported_count_is_held_beside_the_counts_of_this_lowering() {
     });
     let (_, said) = reasons(&learned.build());
     assert!(!says(&said, &["may not apply"]), "{said:#?}");
+}
+
+/// A target with times of every row in two formats, the second taking `percent` of the first;
+/// beside it a CPU without.
+fn beside_an_untimed_cpu(second: WeightFormat, percent: u64) -> RequestBuilder {
+    RequestBuilder::decoder(4).formats(second, 1, 2).times(0, 100).target("cpu", TargetKind::Cpu).change(
+        move |request| {
+            for cost in request.costs.iter_mut().filter(|cost| (cost.target, cost.formats) == (0, 1)) {
+                cost.time.as_mut().unwrap().microseconds = percent;
+            }
+        },
+    )
+}
+
+#[test]
+fn what_is_not_known_of_one_target_is_unknown_of_that_target_alone() {
+    let (plan, said) = reasons(&beside_an_untimed_cpu(WeightFormat::W4PerChannel, 50).build());
+    assert!(plan.shards.iter().all(|shard| (shard.target, shard.formats) == (0, 1)), "{said:#?}");
+    assert!(
+        says(&said, &["w4-per-channel", "200 µs instead of 400 in f32/f32/f32, named first"]),
+        "{said:#?}"
+    );
+    assert!(
+        says(&said, &["300 µs per run", "not compared with `cpu`, whose times are not known"]),
+        "{said:#?}"
+    );
+    // One tuple without a time switches it off for itself alone.
+    let gap = |formats: u32| {
+        beside_an_untimed_cpu(WeightFormat::W4PerChannel, 50).change(move |request| {
+            let mut rows =
+                request.costs.iter_mut().filter(|cost| (cost.target, cost.formats) == (0, formats));
+            rows.find(|cost| cost.kind == 2 && cost.entry.kind == EntryKind::Decode).unwrap().time = None;
+        })
+    };
+    for (formats, others) in [(0, 1), (1, 0)] {
+        let (plan, said) = reasons(&gap(formats).build());
+        assert_eq!(plan.shards[1].formats, others, "{said:#?}");
+        assert_eq!(plan.shards[0].formats, 1, "{said:#?}");
+    }
+}
+
+#[test]
+fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
+    for (percent, formats) in [(99, 0), (75, 0), (74, 1)] {
+        let (plan, said) = reasons(&beside_an_untimed_cpu(WeightFormat::W4PerChannel, percent).build());
+        assert!(plan.shards.iter().all(|shard| shard.formats == formats), "{percent}: {said:#?}");
+        let words = format!("w4-per-channel/f32/f32 takes {percent}, which saves less than 25 %");
+        assert_eq!(says(&said, &[&words]), formats == 0, "{said:#?}");
+    }
+    let gain = |gain| Settings { gain, ..Settings::default() };
+    let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 99).build();
+    let formats = |settings| solve(&request, &settings).unwrap().shards[0].formats;
+    assert_eq!((formats(gain(0)), formats(gain(1)), formats(gain(99))), (1, 0, 0));
+    // What a formula says is no ground at all, but within a quality goal it decides.
+    let modelled = |goal| {
+        let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 10).change(|request| {
+            for time in request.costs.iter_mut().filter_map(|cost| cost.time.as_mut()) {
+                time.provenance = Provenance::Modelled;
+            }
+            request.goals.quality_per_million = goal;
+            for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
+                let (role, format) = (WeightRole::Other, WeightFormat::W4PerChannel);
+                request.sensitivities.push(Sensitivity { component, layer, role, format, per_million: 1 });
+            }
+        });
+        reasons(&request.build())
+    };
+    let (plan, said) = modelled(None);
+    assert!(plan.shards.iter().all(|shard| shard.formats == 0), "{said:#?}");
+    assert!(says(&said, &["by a formula, which is no ground to leave them"]), "{said:#?}");
+    let (plan, said) = modelled(Some(6));
+    assert!(plan.shards.iter().all(|shard| shard.formats == 1), "{said:#?}");
+    assert!(reasons(&beside_an_untimed_cpu(WeightFormat::W4PerChannel, 100).build()).1.iter().any(
+        |reason| { reason.contains("no others are faster: 100 µs, w4-per-channel/f32/f32 takes 100") }
+    ));
+}
+
+#[test]
+fn two_bits_are_taken_under_a_quality_goal_alone() {
+    let two_bits = || beside_an_untimed_cpu(WeightFormat::W2PerChannel, 10);
+    let measured = |request: &mut Request| {
+        request.goals.quality_per_million = Some(6);
+        for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
+            let (role, format) = (WeightRole::Other, WeightFormat::W2PerChannel);
+            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million: 1 });
+        }
+    };
+    let (plan, said) = reasons(&two_bits().build());
+    assert!(plan.shards.iter().all(|shard| shard.formats == 0), "{said:#?}");
+    assert!(says(&said, &["not w2-per-channel/f32/f32", "only a quality goal admits them"]), "{said:#?}");
+    let (plan, said) = reasons(&two_bits().change(measured).build());
+    assert!(plan.shards.iter().all(|shard| shard.formats == 1), "{said:#?}");
+
+    // Hidden in a role they are the same. Asked for by name, or the only ones offered, they are
+    // taken.
+    let hidden = two_bits().change(|request| {
+        request.formats[1].weights = WeightFormat::W4PerChannel;
+        let (role, format) = (WeightRole::MlpInput, WeightFormat::W2PerChannel);
+        request.formats[1].roles.push(crate::RoleFormat { role, format });
+    });
+    assert!(reasons(&hidden.build()).0.shards.iter().all(|shard| shard.formats == 0));
+    let asked = Settings { formats: Some(1), ..Settings::default() };
+    assert!(solve(&two_bits().build(), &asked).unwrap().shards.iter().all(|shard| shard.formats == 1));
+    let alone =
+        RequestBuilder::decoder(2).change(|request| request.formats[0].weights = WeightFormat::W2PerChannel);
+    assert_eq!(reasons(&alone.build()).0.shards.len(), 3);
+
+    // Where nothing else fits, that is said instead of a limit.
+    let tight = two_bits().limit("npu", "weight-bytes", 2000).limit("cpu", "weight-bytes", 2000);
+    let refused = refusal(&tight.build());
+    assert_eq!(refused.kind, RefusalKind::OverQuality, "{}", refused.message);
+    assert!(refused.message.contains("only weights of two bits fit"), "{}", refused.message);
+}
+
+/// A decoder in formats that lose differently in every layer, each taking half the time of the one
+/// before.
+fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
+    let kinds = [
+        WeightFormat::W8PerChannel,
+        WeightFormat::W4Block32,
+        WeightFormat::W4PerChannel,
+        WeightFormat::W4PerTensor,
+    ];
+    let mut builder = RequestBuilder::decoder(layers);
+    for (position, format) in kinds.into_iter().take(formats - 1).enumerate() {
+        builder = builder.formats(format, 1, 2 << position);
+    }
+    let mut request = builder.times(0, 6400).build();
+    for cost in &mut request.costs {
+        cost.time.as_mut().unwrap().microseconds >>= cost.formats;
+    }
+    request.goals.quality_per_million = Some(goal);
+    for (position, format) in kinds.into_iter().take(formats - 1).enumerate() {
+        let scale = [20, 1500, 9000, 20_000][position];
+        for (component, layer) in (0..layers).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]) {
+            // Differs from layer to layer without a pattern that a cut could follow.
+            let noise =
+                u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
+            let per_million = scale + u32::try_from(noise % u64::from(scale)).unwrap();
+            let role = WeightRole::Other;
+            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million });
+        }
+    }
+    request
+}
+
+#[test]
+fn cuts_are_never_free() {
+    let mut counts = vec![];
+    for (layers, formats, goal) in [(10, 3, 40_000), (35, 5, 300_000), (42, 3, 300_000)] {
+        let request = of_many_formats(layers, formats, goal);
+        let solution = solve(&request, &Settings::default()).unwrap();
+        let uncut = |formats| {
+            let settings = Settings { formats, ..Settings::default() };
+            solve(&request, &settings).ok().and_then(|solution| solution.time)
+        };
+        let best =
+            (0..u32::try_from(formats).unwrap()).filter_map(|formats| uncut(Some(formats))).min().unwrap();
+        // Every shard beyond three saves a hundredth of the time at least.
+        let extra = solution.shards.len() as u64 - 3;
+        let saved = best - solution.time.unwrap().min(best);
+        let least = solution.shards.iter().map(|shard| shard.cost.time.unwrap()).sum::<u64>();
+        assert!(saved * 100 >= extra * least / 2, "{extra} more shards save {saved} of {best}");
+        counts.push(solution.shards.len());
+    }
+    assert!(counts.iter().all(|&count| count <= 9), "{counts:?}");
+    // A boundary that costs more than a cut can win leaves the decoder whole.
+    let mut request = of_many_formats(10, 3, 40_000);
+    request.boundary_nanoseconds = 10_000_000_000;
+    assert_eq!(solved(&request), [(0, 10)]);
+}
+
+#[test]
+fn a_search_that_takes_too_long_is_cut_and_says_so() {
+    for (layers, formats) in [(42, 3), (35, 5)] {
+        let request = of_many_formats(layers, formats, 300_000);
+        let solution = solve(&request, &Settings::default()).unwrap();
+        let loss = |shard: &Placement| {
+            let (_, format) = [
+                (0, None),
+                (1, Some(WeightFormat::W8PerChannel)),
+                (2, Some(WeightFormat::W4Block32)),
+                (3, Some(WeightFormat::W4PerChannel)),
+                (4, Some(WeightFormat::W4PerTensor)),
+            ][shard.formats as usize];
+            let layers = if shard.end == 0 { 0..1 } else { shard.first..shard.end };
+            let rows = request.sensitivities.iter().filter(move |row| {
+                row.component == shard.component && layers.contains(&row.layer) && Some(row.format) == format
+            });
+            rows.map(|row| u64::from(row.per_million)).sum::<u64>()
+        };
+        assert!(solution.shards.iter().map(loss).sum::<u64>() <= 300_000);
+        assert!(!solution.exact);
+        let plan = solution.into_plan(&request);
+        let said = plan.reasons.iter().find(|reason| reason.choice == "an approximation").unwrap();
+        assert!(said.because.contains("the search was cut"), "{}", said.because);
+    }
+    // A goal that leaves one way through is met by the narrowest search.
+    let mut request = of_many_formats(42, 5, 0);
+    let least: u64 = 44 * 20;
+    request.goals.quality_per_million = Some(2 * least);
+    assert!(solve(&request, &Settings::default()).is_ok());
+}
+
+#[test]
+fn a_simple_plan_is_the_first_legal_one_in_the_fewest_shards() {
+    let simple = Settings { effort: Effort::Simple, ..Settings::default() };
+    let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 10).limit("npu", "ops", 200).build();
+    let solution = solve(&request, &simple).unwrap();
+    assert_eq!(solution.shards.len(), 4);
+    assert!(solution.shards.iter().all(|shard| (shard.target, shard.formats) == (0, 0)));
+    let plan = solution.into_plan(&request);
+    assert!(plan.reasons.iter().any(|reason| reason.choice == "a simple plan"));
+    // A goal is a goal.
+    let request = of_many_formats(42, 5, 3000);
+    assert!(solve(&request, &simple).is_ok());
+    let plan = solve(&of_many_formats(42, 5, 300_000), &simple).unwrap();
+    assert!(plan.shards.iter().all(|shard| shard.formats == 0));
 }

@@ -7,10 +7,11 @@
 //! **Not its job.** It knows no vendor and no SoC: what is special about a chip stands in that chip's profile.
 //!
 //! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`), `softcap` (`automatic`, `graph`,
-//! `runtime`), `format` with the beginning of a tuple's name (`w8-per-channel/a8-dynamic`), and `place.COMPONENT` with the name of a
-//! target.
+//! `runtime`), `format` with the beginning of a tuple's name (`w8-per-channel/a8-dynamic`),
+//! `format-gain` with the percent that formats have to save against those named first, `effort`
+//! (`thorough`, `simple`), and `place.COMPONENT` with the name of a target.
 
-use shardwright_planner::solver::{Balance, Settings, solve};
+use shardwright_planner::solver::{Balance, Effort, Settings, solve};
 use shardwright_planner::{
     Attempt, BuildTime, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request,
     SoftcapPlace, learn, log, names,
@@ -53,6 +54,16 @@ impl Planner for Generic {
                     "format",
                     "WEIGHTS[/ACTIVATIONS[/STATES]]",
                     "the formats of every shard: the first tuple offered whose name begins so",
+                ),
+                option(
+                    "format-gain",
+                    "0..99",
+                    "percent of the time that formats have to save against those named first (25), without a quality goal",
+                ),
+                option(
+                    "effort",
+                    "thorough|simple",
+                    "the best plan, or the first legal one in the fewest shards, which takes next to no fuel",
                 ),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
             ],
@@ -100,6 +111,17 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     "runtime" => Some(SoftcapPlace::Runtime),
                     _ => return Err(invalid("automatic, graph or runtime")),
                 };
+            }
+            "effort" => {
+                settings.effort = match value.as_str() {
+                    "thorough" => Effort::Thorough,
+                    "simple" => Effort::Simple,
+                    _ => return Err(invalid("thorough or simple")),
+                };
+            }
+            "format-gain" => {
+                let gain = value.parse().ok().filter(|gain| *gain < 100);
+                settings.gain = gain.ok_or_else(|| invalid("a whole number below 100"))?;
             }
             "format" => {
                 let offered: Vec<String> = request.formats.iter().map(names::formats).collect();

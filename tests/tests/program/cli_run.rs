@@ -53,6 +53,35 @@ fn the_plan_says_where_its_limits_come_from() {
     assert!(ordinary.contains("2600") && ordinary.contains("reported"), "{ordinary}");
 }
 
+/// What a plan comes to, and what that rests on, for people and for programs.
+#[test]
+fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
+    let target = ["--soc", "mt6989", "--limit", "ops=400"];
+    let text = shardwright(["plan", DEMO_MODEL]).arguments(target).succeeds();
+    let lines =
+        ["  weights: ", "  artefacts: ", "  states: ", "  peak memory: ", "  time of decode_1@", "  loss: "];
+    for line in lines {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    assert!(text.contains("not measured, in") && text.contains("`--quality` measures it"), "{text}");
+    let plan = shardwright(["plan", DEMO_MODEL]).arguments(target).json();
+    let totals = &plan["totals"];
+    let sum = |what: &str| -> u64 {
+        let shards = plan["shards"].as_array().expect("shards").iter();
+        shards.map(|shard| shard[what].as_u64().expect("bytes")).sum()
+    };
+    assert_eq!(totals["weight_bytes"], sum("weight_bytes"), "{plan}");
+    assert_eq!(totals["state_bytes"], sum("state_bytes"), "{plan}");
+    let artefacts = sum("artefact_bytes");
+    assert!(artefacts > sum("weight_bytes"), "{plan}");
+    assert_eq!(totals["artefacts"], serde_json::json!({"bytes": artefacts, "provenance": "modelled"}));
+    assert_eq!(totals["peak"]["bytes"], artefacts + sum("state_bytes"), "{plan}");
+    // As it is stored nothing is lost, and the CPU's times are a formula's.
+    let stored = shardwright(["plan", DEMO_MODEL]).json();
+    assert_eq!(stored["totals"]["loss"], serde_json::json!({"known": "none"}), "{stored}");
+    assert_eq!(stored["totals"]["times"][0]["time"]["provenance"], "modelled", "{stored}");
+}
+
 #[test]
 fn every_view_has_a_json_twin() {
     for arguments in [
@@ -118,15 +147,20 @@ fn a_quality_to_keep_decides_between_formats() {
         formats.map(ToString::to_string).collect::<Vec<_>>()
     };
     let (strict, loose) = (plan("0"), plan("100000"));
+    assert_eq!(loose["totals"]["loss"]["known"], "measured", "{loose}");
+    assert!(loose["totals"]["loss"]["per_million"].as_u64().is_some_and(|loss| loss > 0), "{loose}");
     assert!(decoder(&loose).iter().all(|formats| formats.contains("w4-block32")), "{loose}");
     assert!(decoder(&strict).iter().any(|formats| !formats.contains("w4-block32")), "{strict}");
 
-    let without_stored = shardwright(["plan", TEXT_FIXTURES[0], "--formats", "w4-block32", "--quality", "0"]);
-    let outcome = without_stored.outcome();
-    assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
-    assert!(
-        outcome.stderr.contains("over-quality") && outcome.stderr.contains("help:"),
-        "{}",
-        outcome.stderr
-    );
+    // Eight bits lose little, and that is not nothing.
+    for formats in ["w4-block32", "w8-per-channel"] {
+        let without_stored = shardwright(["plan", TEXT_FIXTURES[0], "--formats", formats, "--quality", "0"]);
+        let outcome = without_stored.outcome();
+        assert_eq!(outcome.code, Some(7), "{formats}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("over-quality") && outcome.stderr.contains("help:"),
+            "{}",
+            outcome.stderr
+        );
+    }
 }

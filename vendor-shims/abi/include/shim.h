@@ -409,6 +409,8 @@ typedef struct sw_estimate {
     const uint64_t *uncosted;        /* [shim, call, null iff uncosted_count is 0] indices of nodes left out */
     uint64_t uncosted_count; /* as many as nodes: no time is known */
     uint64_t operations;     /* of the vendor's that the entry becomes, which a limit `ops` counts; 0: one for each node */
+    uint64_t artefact_bytes; /* of an artefact of this entry point alone, weights included; 0: not known */
+    uint64_t shared_bytes;   /* of those, what an artefact holds once for all its entry points */
 } sw_estimate;
 
 typedef struct sw_flag_verdict {

@@ -530,6 +530,8 @@ impl<T: Shim> Table<T> {
                     uncosted: if told.uncosted.is_empty() { ptr::null() } else { told.uncosted.as_ptr() },
                     uncosted_count: told.uncosted.len() as u64,
                     operations: told.operations,
+                    artefact_bytes: told.artefact_bytes,
+                    shared_bytes: told.shared_bytes,
                 };
                 // SAFETY: the host's function; the item outlives the call.
                 unsafe { function(sink.context, &item) };

@@ -347,6 +347,8 @@ pub struct SwEstimate {
     pub uncosted: *const u64,
     pub uncosted_count: u64,
     pub operations: u64,
+    pub artefact_bytes: u64,
+    pub shared_bytes: u64,
 }
 
 /// `sw_flag_verdict`

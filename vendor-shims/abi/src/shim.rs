@@ -311,6 +311,10 @@ pub struct Estimate {
     /// Operations of the vendor's that the entry becomes, which a limit `ops` counts; 0 for one to each node. The sum over the layers of a
     /// shard must be what the shard is compiled with.
     pub operations: u64,
+    /// Bytes of an artefact of this entry point alone, weights included; 0 if not known.
+    pub artefact_bytes: u64,
+    /// Of those, what an artefact holds once for all its entry points.
+    pub shared_bytes: u64,
 }
 
 /// What became of a flag.

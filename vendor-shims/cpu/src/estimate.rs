@@ -72,6 +72,8 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
         bytes_moved: moved,
         uncosted,
         operations: 0,
+        artefact_bytes: 0,
+        shared_bytes: 0,
     }
 }
 

@@ -122,6 +122,10 @@ fn target<'a>(named: &'a Named, driver: &Driver) -> Target<'a> {
     Target { soc: &named.soc, version: driver.library().version() }
 }
 
+/// What an operation takes of an artefact beside constants, a formula: the operands and parameters
+/// of the simulator's.
+const OPERATION_BYTES: u64 = 1024;
+
 impl Shim for NeuronShim {
     fn describe() -> Description {
         Description {
@@ -232,13 +236,20 @@ impl Shim for NeuronShim {
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
         let (named, driver) = self.device(device)?;
         let lowered = lower::lower(entry, &target(&named, &driver), self.settings.lowering)?;
+        let operations = lowered.graph.operations.len() as u64;
         let bytes = lowered.graph.constant_bytes().saturating_add(lowered.graph.bound_bytes());
         Ok(Some(Estimate {
             time_microseconds: 0,
             provenance: Provenance::Modelled,
             bytes_moved: bytes,
             uncosted: (0..entry.nodes().len() as u64).collect(),
-            operations: lowered.graph.operations.len() as u64,
+            operations,
+            artefact_bytes: lowered
+                .graph
+                .constant_bytes()
+                .saturating_add(operations.saturating_mul(OPERATION_BYTES)),
+            // Entry points hold their weights once each.
+            shared_bytes: 0,
         }))
     }
 

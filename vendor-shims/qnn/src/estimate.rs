@@ -14,7 +14,7 @@ use shardwright_shim_abi::{EntryView, Estimate, Provenance};
 
 use crate::driver::Driver;
 use crate::failure::{QnnError, Result};
-use crate::graph::{DataType, QnnEncoding, QnnGraph, QnnNode, TensorIndex, TensorKind};
+use crate::graph::{DataType, QnnEncoding, QnnGraph, QnnNode, QnnTensor, TensorIndex, TensorKind};
 use crate::log;
 use crate::lower::{self, LowerError, Rotary, Variants};
 use crate::recognise::recognise;
@@ -292,11 +292,13 @@ pub fn estimate(
     soc: &Soc,
     entry: EntryView<'_>,
     options: &GraphOptions,
+    shares_weights: bool,
 ) -> std::result::Result<Option<Estimate>, EstimateError> {
     let variants = spelled_out(rules::of(entry, options));
     let Some(stand_in) = soc.stand_in else { return Ok(None) };
     let is_alike = recognise(driver, soc)?.stand_in_is_alike == Some(true);
     let lowered = lower::lower(entry, soc, &variants)?;
+    let (shared_bytes, own_bytes) = artefact_bytes(&lowered.graph);
     let Some(cost) = cost(driver, stand_in, &lowered.graph, options)? else { return Ok(None) };
     let mut uncosted: Vec<u64> =
         cost.uncosted.iter().filter_map(|name| origin(&lowered.graph, name)).collect();
@@ -308,7 +310,40 @@ pub fn estimate(
         bytes_moved: cost.bytes_moved,
         uncosted,
         operations: 0,
+        artefact_bytes: shared_bytes.saturating_add(own_bytes),
+        shared_bytes: if shares_weights { shared_bytes } else { 0 },
     }))
+}
+
+/// What the compiler keeps beside the values of a matrix for each of its columns.
+const CHANNEL_BYTES: u64 = 16;
+/// What it keeps of a node: instructions and addresses.
+const NODE_BYTES: u64 = 1024;
+
+/// What a graph takes of an artefact: the part that graphs with the same weights have together, and
+/// the rest. A formula.
+pub fn artefact_bytes(graph: &QnnGraph<'_>) -> (u64, u64) {
+    let values = |tensor: &QnnTensor<'_>| {
+        let count = tensor.dims.iter().map(|&extent| u64::from(extent)).fold(1, u64::saturating_mul);
+        let whole = count.saturating_mul(tensor.dtype.bytes());
+        let (bits, channels, blocks) = match &tensor.encoding {
+            QnnEncoding::PerAxis { scales, .. } => (8, scales.len(), 0),
+            QnnEncoding::BitWidth { bits, .. } | QnnEncoding::BitWidthFloatBlock { bits, .. } => {
+                (*bits, 0, 0)
+            }
+            QnnEncoding::BitWidthPerAxis { bits, scales, .. } => (*bits, scales.len(), 0),
+            QnnEncoding::BlockExpansion { scales, multiples, .. } => (4, scales.len(), multiples.len()),
+            QnnEncoding::None | QnnEncoding::PerTensor(_) => (8, 0, 0),
+            QnnEncoding::Block { .. } | QnnEncoding::FloatBlock { .. } => (8, 0, 0),
+        };
+        // Values of fewer bits have one byte each until they are compiled; multiples of block
+        // scales have four bits.
+        let packed = whole.saturating_mul(u64::from(bits)) / 8;
+        packed.saturating_add(channels as u64 * CHANNEL_BYTES).saturating_add(blocks as u64 / 2)
+    };
+    let is_static = |tensor: &&QnnTensor<'_>| matches!(tensor.kind, TensorKind::Static(_));
+    let shared = graph.tensors.iter().filter(is_static).map(values).fold(0, u64::saturating_add);
+    (shared, graph.nodes.len() as u64 * NODE_BYTES)
 }
 
 /// With a rotary embedding that has a cost.
@@ -333,7 +368,7 @@ fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{QnnTensor, ScaleOffset, StaticData};
+    use crate::graph::{ScaleOffset, StaticData};
 
     fn tensor(name: &str, kind: TensorKind<'static>, dtype: DataType, scale: f32) -> QnnTensor<'static> {
         let encoding = match dtype {

@@ -297,7 +297,9 @@ impl Shim for QnnShim {
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
         let named = self.named(device)?;
         let options = Flags::default().graph_options(&named.soc, None);
-        Ok(estimate::estimate(&*self.driver()?, &named.soc, entry, &options)?)
+        // The simulation cannot load graphs that share weights.
+        let shares_weights = !named.is_simulated;
+        Ok(estimate::estimate(&*self.driver()?, &named.soc, entry, &options, shares_weights)?)
     }
 
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {

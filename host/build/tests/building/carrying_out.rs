@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use shardwright_build::bundle::BundleWriter;
-use shardwright_build::graph::target::{ErrorClass, Flag, FlagSchema, FlagType};
+use shardwright_build::graph::target::{ErrorClass, Flag, FlagSchema, FlagType, Limit, Provenance};
 use shardwright_build::graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
 use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::feedback::Feedback;
@@ -136,6 +136,42 @@ fn a_graph_that_is_not_what_the_table_promised_is_not_built() {
     let BuildError::Promise { shard, promised, found, .. } = &error else { panic!("{error:?}") };
     assert!(found > promised, "{shard}: decomposed it is more");
     assert!(error.help().is_some());
+}
+
+/// Limits hold for what was compiled, whatever the table of costs said of it.
+#[test]
+fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_told() {
+    let mut site = Site::new("gemma3_text", None);
+    let plan = site.plan(&[]);
+    let built = site.build(&plan, &mut ()).unwrap();
+    assert!(built.iter().all(|shard| shard.unpromised_size.is_none()), "{built:?}");
+    let found = built[1].artefact.payload().len() as u64;
+    let loaded = found + plan.cost(1).unwrap().state_bytes;
+    assert!(found > 1 << 12 && loaded > found, "{found} {loaded}");
+    for (name, value) in [("artefact-bytes", found), ("context-bytes", loaded)] {
+        let limit = |value| vec![Limit::new(name, value, Provenance::Reported)];
+        site.request.targets[0].limits = limit(value);
+        site.build(&plan, &mut ()).unwrap();
+        site.request.targets[0].limits = limit(value - 1);
+        let error = site.fails(&plan);
+        let BuildError::Refused(feedback) = &error else { panic!("{error:?}") };
+        assert_eq!((feedback.shard, feedback.class), (Some(1), Some(ErrorClass::ResourceLimit)));
+        let told = ["limit", "value", "max"].map(|what| detail(feedback, what).unwrap().to_owned());
+        assert_eq!(told, [name.to_owned(), value.to_string(), (value - 1).to_string()]);
+    }
+
+    site.request.targets[0].limits.clear();
+    let decoder = site.request.costs.iter().position(|row| row.kind == 1).unwrap();
+    site.request.costs[decoder].artefact_bytes += 4 << 20;
+    let wrong = site.plan(&[]);
+    let built = site.build(&wrong, &mut ()).unwrap();
+    let told = built[1].unpromised_size.as_deref().expect("four megabytes are missing");
+    assert!(told.contains(&format!("decoder.0-7: its artefact has {found} bytes")), "{told}");
+    assert!(built[0].unpromised_size.is_none() && built[2].unpromised_size.is_none());
+    // Of what stands in for the target nothing was promised.
+    site.request.targets[0].target.device = "the chip itself".to_owned();
+    let built = site.build(&wrong, &mut ()).unwrap();
+    assert!(built.iter().all(|shard| shard.unpromised_size.is_none()));
 }
 
 #[test]

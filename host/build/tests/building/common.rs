@@ -49,7 +49,7 @@ pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
 pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Result<Request, BuildError> {
     let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned() };
     let goals = Goals {
-        quality_per_mille: None,
+        quality_per_million: None,
         memory_bytes: None,
         context: if graph.is_generative() { menu.context } else { 0 },
         max_prefill_rows: menu.largest_rows(),

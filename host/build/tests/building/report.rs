@@ -1,9 +1,12 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
-use shardwright_build::graph::target::{Limit, Provenance};
+use shardwright_build::graph::target::{Limit, Provenance, SoftcapPlace, TimeCost, WeightFormat, WeightRole};
+use shardwright_build::planning::cost::ShardCost;
 use shardwright_build::planning::plan::{Cause, Reason};
+use shardwright_build::planning::request::{Request, Sensitivity};
 use shardwright_build::{
-    EntryMenu, Notice, NoticeKind, PlanHeading, PlannerName, PrimitiveCount, report_plan, shard_name,
+    BytesReport, EntryMenu, LossReport, Notice, NoticeKind, PlanHeading, PlannerName, PrimitiveCount,
+    report_plan, shard_name,
 };
 
 use crate::common::{checked, fixture, offer, plan, request};
@@ -73,4 +76,74 @@ fn a_report_has_the_numbers_of_the_plan() {
     let weights: u64 = report.shards[2..4].iter().map(|shard| shard.weight_bytes).sum();
     let whole = checked(&request, crate::common::plan(&request, &[])).cost(2).unwrap().weight_bytes;
     assert_eq!(weights, whole);
+}
+
+/// What the shards come to together, with what it rests on.
+#[test]
+fn a_report_adds_up_what_the_plan_costs() {
+    let graph = fixture("gemma4_text");
+    let mut request =
+        request(&graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(&graph, 64));
+    let heading = || PlanHeading {
+        soc: "a chip".to_owned(),
+        planner: PlannerName { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
+        refused_plans: 0,
+        notices: vec![],
+        emulated_on: None,
+    };
+    let totals = |request: &Request, cuts: &[u32]| {
+        let plan = checked(request, plan(request, cuts));
+        report_plan(request, &plan, heading()).totals
+    };
+    let plain = totals(&request, &[6]);
+    let costs = checked(&request, plan(&request, &[6]));
+    let sum = |of: fn(&ShardCost) -> u64| costs.shards().map(|(_, cost)| of(cost)).sum::<u64>();
+    assert_eq!(plain.weight_bytes, sum(|cost| cost.weight_bytes));
+    assert_eq!(plain.state_bytes, sum(|cost| cost.state_bytes));
+    let artefacts = BytesReport { bytes: sum(|cost| cost.artefact_bytes), provenance: Provenance::Modelled };
+    assert_eq!(plain.artefacts, artefacts);
+    assert_eq!(plain.peak.bytes, artefacts.bytes + plain.state_bytes);
+    assert_eq!(plain.boundary_nanoseconds, 5 * 588);
+    assert_eq!(plain.times.len(), request.entries.len());
+    assert!(plain.times.iter().all(|entry| entry.time.is_none()), "{:?}", plain.times);
+    assert_eq!(plain.loss, LossReport::None);
+
+    // Every row takes ten microseconds, those of the head by a formula: the weakest word counts for
+    // the whole.
+    let head = request.kinds.iter().position(|kind| kind.name == "head").unwrap() as u32;
+    for row in &mut request.costs {
+        let provenance = if row.kind == head { Provenance::Modelled } else { Provenance::Simulated };
+        row.time = Some(TimeCost { microseconds: 10, provenance });
+        row.uncosted_ops = 1;
+    }
+    let timed = totals(&request, &[6]);
+    let of = |name: &str| timed.times.iter().find(|time| time.entry.to_string() == name).unwrap();
+    // Embed, per-layer inputs, ten layers, head; in prefill six of the layers and no head.
+    let time = |microseconds, provenance| Some(TimeCost { microseconds, provenance });
+    assert_eq!(of("decode_1@64").time, time(130, Provenance::Modelled));
+    assert_eq!(of("decode_1@64").uncosted_ops, 13);
+    assert_eq!(of("prefill_64@64").time, time(80, Provenance::Simulated));
+    // What a soft-cap takes the runtime is part of a token.
+    let mut capped = plan(&request, &[6]);
+    let last = capped.shards.last_mut().unwrap();
+    last.softcap = Some(SoftcapPlace::Runtime);
+    let runtime = request.model.components[last.component as usize].softcap.as_ref().unwrap().runtime;
+    let plan_capped = checked(&request, capped);
+    let capped = report_plan(&request, &plan_capped, heading()).totals;
+    let decode = capped.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
+    assert_eq!(decode.time.unwrap().microseconds, 130 + runtime.microseconds);
+
+    // What formats lose is the sum of what was measured; what was not, is said. Without a weight
+    // nothing is lost.
+    request.formats = vec!["w8-per-channel".parse().unwrap()];
+    assert_eq!(totals(&request, &[6]).loss, LossReport::NotMeasured { places: 12 });
+    for (component, layers) in [(0, 1), (1, 1), (2, 10), (3, 1)] {
+        for layer in 0..layers {
+            let (role, format) = (WeightRole::Other, WeightFormat::W8PerChannel);
+            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million: 3 });
+        }
+    }
+    assert_eq!(totals(&request, &[6]).loss, LossReport::Measured { per_million: 36 });
+    request.sensitivities.pop();
+    assert_eq!(totals(&request, &[6]).loss, LossReport::NotMeasured { places: 1 });
 }

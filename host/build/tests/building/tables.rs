@@ -1,12 +1,14 @@
 //! The question to a planner: what it may add up, and what it is told of each layer.
 
-use shardwright_build::graph::target::{EntryKind, EntryName, FormatTuple, Legality, TimeCost, WeightFormat};
+use shardwright_build::graph::target::{
+    EntryKind, EntryName, FormatTuple, Legality, Provenance, TimeCost, WeightFormat,
+};
 use shardwright_build::graph::{
     ComponentKind, DType, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
 };
 use shardwright_build::planning::request::{Component, PrefillPart, Request};
 use shardwright_build::shims::Watch;
-use shardwright_build::{Costing, EntryMenu, Judge, PrimitiveCount, stored_formats};
+use shardwright_build::{ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, stored_formats};
 use shardwright_test_checkpoints::{Fill, Spec};
 
 use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};
@@ -205,7 +207,7 @@ impl Judge for Moody {
     fn estimate(&self, _graph: &Graph, entry: &EntryGraph, _watch: &dyn Watch) -> Option<Costing> {
         let provenance = shardwright_build::graph::target::Provenance::Probed;
         let time = Some(TimeCost { microseconds: entry.nodes.len() as u64, provenance });
-        Some(Costing { time, uncosted: 2, operations: Some(3 * entry.nodes.len() as u64) })
+        Some(Costing { time, uncosted: 2, operations: Some(3 * entry.nodes.len() as u64), artefact: None })
     }
 
     fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
@@ -249,6 +251,76 @@ fn what_a_judge_says_stands_in_the_rows() {
             _ => assert_eq!((row.time, row.uncosted_ops), (None, 0)),
         }
     }
+}
+
+/// Says of every entry point how much of an artefact it takes, and how much of that it has in
+/// common with others.
+struct Sizing {
+    shared_bytes: u64,
+}
+
+impl Judge for Sizing {
+    fn legalise(
+        &self,
+        graph: &Graph,
+        entry: &EntryGraph,
+        encodings: &Encodings<'_>,
+    ) -> Result<Legalised, String> {
+        PrimitiveCount::default().legalise(graph, entry, encodings)
+    }
+
+    fn estimate(&self, _graph: &Graph, entry: &EntryGraph, _watch: &dyn Watch) -> Option<Costing> {
+        let bytes = entry.weight_bytes() + 1000;
+        let shared_bytes = self.shared_bytes.min(entry.weight_bytes());
+        let artefact = Some(ArtefactCost { bytes, shared_bytes, provenance: Provenance::Declared });
+        Some(Costing { artefact, ..Costing::default() })
+    }
+
+    fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "sizing".to_owned()
+    }
+}
+
+/// What a shard's rows add up to is what its artefact takes: weights once where entry points share
+/// them, else once for each.
+#[test]
+fn rows_add_up_to_artefacts_with_weights_once_or_once_for_every_entry_point() {
+    let graph = fixture("gemma4_text");
+    let menu = menu(64);
+    let offers = [
+        offer("sharing", Sizing { shared_bytes: u64::MAX }),
+        offer("alone", Sizing { shared_bytes: 0 }),
+        offer("silent", PrimitiveCount::default()),
+    ];
+    let request = request(&graph, &offers, &menu);
+    let cost = |target: u32| {
+        let mut plan = plan(&request, &[]);
+        plan.shards.iter_mut().for_each(|shard| shard.target = target);
+        checked(&request, plan).cost(2).unwrap().clone()
+    };
+    // One decode and two prefills, of ten layers; four of them have nothing to do in prefill.
+    let (decode, prefill) = (10, 2 * 6);
+    let sharing = cost(0);
+    assert_eq!(sharing.artefact_bytes, sharing.weight_bytes + 1000 * (decode + prefill));
+    assert_eq!(sharing.artefact_provenance, Some(Provenance::Declared));
+    let kinds = decoder(&request).kinds(0, 10).unwrap();
+    let again: u64 = request
+        .costs
+        .iter()
+        .filter(|row| row.target == 1 && row.entry.kind == EntryKind::Prefill)
+        .flat_map(|row| kinds.iter().filter(move |&&kind| kind == row.kind).map(|_| row.weight_bytes))
+        .sum();
+    let alone = cost(1);
+    assert!(again > alone.weight_bytes / 2, "{again}");
+    assert_eq!(alone.artefact_bytes, alone.weight_bytes + again + 1000 * (decode + prefill));
+    let silent = cost(2);
+    assert_eq!(silent.artefact_provenance, Some(Provenance::Modelled));
+    let ops: u64 = silent.entries.iter().map(|entry| entry.ops).sum();
+    assert_eq!(silent.artefact_bytes, silent.weight_bytes + 1024 * ops);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::{NoticeKind, PlanReport, ReasonReport};
+use shardwright::{LossReport, NoticeKind, PlanReport, PlanTotals, ReasonReport};
 
 use super::{bytes, ranges, table};
 
@@ -35,6 +35,7 @@ pub fn plan(report: &PlanReport) -> String {
         "target",
         "ops",
         "weights",
+        "artefact",
         "states",
         "formats",
         "entries",
@@ -50,6 +51,7 @@ pub fn plan(report: &PlanReport) -> String {
             shard.target.clone(),
             shard.ops.to_string(),
             bytes(shard.weight_bytes),
+            bytes(shard.artefact_bytes),
             bytes(shard.state_bytes),
             shard.formats.clone(),
             entries.join(" "),
@@ -57,6 +59,7 @@ pub fn plan(report: &PlanReport) -> String {
         ]);
     }
     let _ = writeln!(text, "\n{shards}");
+    let _ = write!(text, "\n{}", totals(&report.totals));
 
     if !report.limits.is_empty() {
         let mut limits = table(&["target", "limit", "value", "provenance", "note"]);
@@ -117,6 +120,52 @@ pub fn plan(report: &PlanReport) -> String {
     if !report.fallback.is_empty() {
         let _ = writeln!(text, "\nif a target is lost: {}", report.fallback.join(", then "));
     }
+    text
+}
+
+/// What the shards come to together, a line each, with what it rests on.
+fn totals(totals: &PlanTotals) -> String {
+    let mut text = String::from("in all\n");
+    let mut line = |what: &str, how_much: String| {
+        let _ = writeln!(text, "  {what}: {how_much}");
+    };
+    line("weights", format!("{} (counted)", bytes(totals.weight_bytes)));
+    line("artefacts", format!("{} ({})", bytes(totals.artefacts.bytes), totals.artefacts.provenance));
+    line("states", format!("{} (counted)", bytes(totals.state_bytes)));
+    line(
+        "peak memory",
+        format!(
+            "{} ({}): artefacts and states, without tables and what a driver takes",
+            bytes(totals.peak.bytes),
+            totals.peak.provenance
+        ),
+    );
+    for entry in &totals.times {
+        let time = match (&entry.time, entry.uncosted_ops) {
+            (None, _) => "not known".to_owned(),
+            (Some(time), 0) => format!("{} µs ({})", time.microseconds, time.provenance),
+            (Some(time), uncosted) => {
+                format!("{} µs ({}), without {uncosted} operations", time.microseconds, time.provenance)
+            }
+        };
+        line(&format!("time of {}", entry.entry), time);
+    }
+    line(
+        "handing over",
+        format!("{:.1} µs a step (modelled), not in the times", totals.boundary_nanoseconds as f64 / 1000.0),
+    );
+    line(
+        "loss",
+        match totals.loss {
+            LossReport::None => "none: every weight is a float".to_owned(),
+            LossReport::Measured { per_million } => {
+                format!("{:.2} ‰ of the likelihood (measured, of weights alone)", per_million as f64 / 1000.0)
+            }
+            LossReport::NotMeasured { places } => {
+                format!("not measured, in {places} places with integer weights; `--quality` measures it")
+            }
+        },
+    );
     text
 }
 

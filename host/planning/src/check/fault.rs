@@ -186,9 +186,9 @@ pub enum PlanFault {
         max: u64,
     },
     /// The plan loses more quality than the goal allows.
-    #[error("the plan loses {value} thousandths of quality, the goal is {max}")]
+    #[error("the plan loses {value} millionths of quality, the goal is {max}")]
     OverQuality {
-        /// Predicted loss in thousandths.
+        /// Predicted loss in millionths.
         value: u64,
         /// The goal.
         max: u64,

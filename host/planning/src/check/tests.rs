@@ -80,6 +80,7 @@ fn request() -> Request {
                     ops,
                     weight_bytes: 1000,
                     artefact_bytes: 10,
+                    artefact_provenance: Provenance::Modelled,
                     state_bytes: if kind == 2 { 50 } else { 0 },
                     legality: Legality::Legal,
                     time: None,
@@ -115,8 +116,9 @@ fn request() -> Request {
         entries: [PREFILL, LONG_PREFILL, DECODE, WIDE, OTHER_CONTEXT].into_iter().map(entry).collect(),
         costs,
         sensitivities: vec![],
+        boundary_nanoseconds: 0,
         goals: Goals {
-            quality_per_mille: None,
+            quality_per_million: None,
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,
@@ -198,7 +200,7 @@ fn a_sound_plan_passes_with_its_costs() {
     // Weights once, what an entry point adds per entry point and layer.
     assert_eq!(checked.cost(1).unwrap().artefact_bytes, 3000 + 2 * 3 * 10);
     assert_eq!(checked.cost(2).unwrap().artefact_bytes, 2000 + 2 * 10 + 10);
-    assert_eq!(checked.loss_per_mille(), 0);
+    assert_eq!(checked.loss(), Loss::default());
     assert_eq!(checked.into_plan(), plan());
 }
 
@@ -280,11 +282,11 @@ const CASES: &[(&str, Change)] = &[
     ("OverMemory", |_, request| request.goals.memory_bytes = Some(8000)),
     ("OverQuality", |plan, request| {
         quantise(plan, request);
-        request.goals.quality_per_mille = Some(3);
+        request.goals.quality_per_million = Some(3);
     }),
     ("UnmeasuredQuality", |plan, request| {
         quantise(plan, request);
-        request.goals.quality_per_mille = Some(100);
+        request.goals.quality_per_million = Some(100);
         request.sensitivities.pop();
     }),
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 2)),
@@ -363,7 +365,7 @@ fn quantise(plan: &mut Plan, request: &mut Request) {
             layer,
             role: WeightRole::MlpInput,
             format: WeightFormat::W8PerChannel,
-            per_mille: 2,
+            per_million: 2,
         });
     }
 }
@@ -386,8 +388,13 @@ fn every_fault_is_found_and_named() {
 fn quality_within_the_goal_passes() {
     let (mut plan, mut request) = (plan(), request());
     quantise(&mut plan, &mut request);
-    request.goals.quality_per_mille = Some(6);
-    assert_eq!(check(plan, &request).unwrap().loss_per_mille(), 6);
+    request.goals.quality_per_million = Some(6);
+    let loss = Loss { per_million: 6, lossy: 3, unmeasured: 0 };
+    assert_eq!(check(plan.clone(), &request).unwrap().loss(), loss);
+    // Without a goal nothing need be measured; how much is not known is told.
+    request.goals.quality_per_million = None;
+    request.sensitivities.truncate(1);
+    assert_eq!(check(plan, &request).unwrap().loss(), Loss { per_million: 2, lossy: 3, unmeasured: 2 });
 }
 
 #[test]

@@ -50,6 +50,7 @@ pub fn request(layers: u32) -> Request {
                 ops,
                 weight_bytes,
                 artefact_bytes: 10,
+                artefact_provenance: Provenance::Modelled,
                 state_bytes,
                 legality: Legality::Legal,
                 time: None,
@@ -84,8 +85,9 @@ pub fn request(layers: u32) -> Request {
         entries: vec![prefill, decode],
         costs,
         sensitivities: vec![],
+        boundary_nanoseconds: 0,
         goals: Goals {
-            quality_per_mille: None,
+            quality_per_million: None,
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,

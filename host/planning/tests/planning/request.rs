@@ -69,7 +69,7 @@ fn flag(name: &str, value: &str) -> Flag {
 
 fn sensitivity(component: u32, layer: u32) -> Sensitivity {
     let (role, format) = (WeightRole::Head, WeightFormat::W8PerTensor);
-    Sensitivity { component, layer, role, format, per_mille: 1 }
+    Sensitivity { component, layer, role, format, per_million: 1 }
 }
 
 fn softcap(request: &mut Request, component: usize, kind_without: u32) {

@@ -2,7 +2,10 @@
 
 #![cfg(feature = "compiler")]
 
-use shardwright_graph::target::{ErrorClass, Limit, Provenance};
+use shardwright_graph::target::{
+    ActivationFormat, ErrorClass, FormatTuple, Limit, Provenance, StateFormat, TimeCost, WeightFormat,
+    WeightRole,
+};
 use shardwright_planning::builtin;
 use shardwright_planning::check::check;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
@@ -10,7 +13,8 @@ use shardwright_planning::feedback::{Detail, Feedback};
 use shardwright_planning::pack::{self, PackError, PublicKey, SecretKey};
 use shardwright_planning::profile::Profile;
 use shardwright_planning::registry::{PlannerEntry, PlannerFile, PlannerRegistry, RegistryError};
-use shardwright_planning::sandbox::{EngineKind, Planner, Sandbox};
+use shardwright_planning::request::{Request, Sensitivity};
+use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 use shardwright_planning::session::{
     LoopError, Planned, PlanningSession, RevisionLoop, Trial, plan_with_fallback,
 };
@@ -53,6 +57,101 @@ fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
     // Without anything to fall back to, the error is the answer.
     let alone = PlanningSession::with_planner(broken(), None);
     assert!(matches!(alone.plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
+}
+
+/// Layers in formats that lose differently in every one of them, each taking half the time of the
+/// one before it.
+fn of_many_formats(layers: u32, formats: usize) -> Request {
+    let lossy = [
+        WeightFormat::W8PerChannel,
+        WeightFormat::W4Block32,
+        WeightFormat::W4PerChannel,
+        WeightFormat::W4PerTensor,
+    ];
+    let mut request = request(layers);
+    for row in &mut request.costs {
+        row.time = Some(TimeCost { microseconds: 6400, provenance: Provenance::Simulated });
+    }
+    for (position, format) in lossy.into_iter().take(formats - 1).enumerate() {
+        request.formats.push(FormatTuple::uniform(format, ActivationFormat::F32, StateFormat::F32));
+        let rows: Vec<_> = request.costs.iter().filter(|row| row.formats == 0).cloned().collect();
+        for mut row in rows {
+            row.formats = position as u32 + 1;
+            row.time.as_mut().unwrap().microseconds >>= position + 1;
+            request.costs.push(row);
+        }
+        let scale = [20, 1500, 9000, 20_000][position];
+        for (component, layer) in (0..layers).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]) {
+            // Without a pattern that a cut could follow.
+            let noise =
+                u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
+            let per_million = scale + (noise % u64::from(scale)) as u32;
+            let role = WeightRole::Other;
+            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million });
+        }
+    }
+    request.goals.quality_per_million = Some(300_000);
+    request
+}
+
+/// The sizes of real models under a quality goal: the search is cut before the fuel ends, and says
+/// so.
+#[test]
+fn the_built_in_planner_does_not_run_out_of_fuel() {
+    for (layers, formats) in [(42, 3), (35, 5), (64, 5)] {
+        let request = of_many_formats(layers, formats);
+        let planned = PlanningSession::new(generic()).plan(&request).unwrap();
+        assert!(planned.simple.is_none(), "{layers} layers: {}", planned.simple.unwrap());
+        let loss = planned.plan.loss();
+        assert!(loss.per_million > 0 && loss.per_million <= 300_000 && loss.unmeasured == 0, "{loss:?}");
+        let reasons = &planned.plan.plan().reasons;
+        assert!(reasons.iter().any(|reason| reason.because.contains("the search was cut")), "{reasons:#?}");
+        assert!(planned.plan.shards().len() <= 10, "{}", planned.plan.shards().len());
+    }
+}
+
+/// Behind the built-in planner's search there is a plan without one, and which of them it is can be
+/// told.
+#[test]
+fn a_planner_that_comes_to_the_end_of_its_means_has_a_simple_plan_behind_it() {
+    let request = of_many_formats(42, 3);
+    let with_fuel = |fuel| {
+        let bounds = Bounds { fuel, ..Bounds::default() };
+        let sandbox = Sandbox::with_bounds(EngineKind::Native, bounds).unwrap();
+        builtin::load(&sandbox, Some(&cache())).unwrap()
+    };
+    // Where there is no fuel for anything, the first failure is what is told; with more of it a
+    // simple plan is made, with more still the best.
+    let fuels = (1..=9).map(|doubled| 4_000_000_u64 << doubled);
+    let plans: Vec<_> =
+        fuels.map(|fuel| (fuel, PlanningSession::new(with_fuel(fuel)).plan(&request))).collect();
+    let failed = plans.iter().take_while(|(_, plan)| plan.is_err()).count();
+    assert!(failed > 0 && failed < plans.len());
+    for (fuel, plan) in &plans[..failed] {
+        assert!(matches!(plan.as_ref().unwrap_err().kind, Kind::OutOfFuel { .. }), "{fuel}");
+    }
+    let simple = plans.iter().filter(|(_, plan)| plan.as_ref().is_ok_and(|plan| plan.simple.is_some()));
+    let (fuel, planned) = simple.clone().next().expect("a search takes more than none");
+    assert!(
+        plans[failed..].iter().take(simple.count()).all(|(_, plan)| plan.as_ref().unwrap().simple.is_some())
+    );
+    assert!(plans.last().unwrap().1.as_ref().unwrap().simple.is_none());
+    let planned = planned.as_ref().unwrap();
+    assert!(matches!(planned.simple.as_ref().unwrap().kind, Kind::OutOfFuel { .. }), "{:?}", planned.simple);
+    assert!(planned.fallback.is_none());
+    assert_eq!(cuts(planned.plan.plan()), [(0, 42)]);
+    assert!(planned.plan.plan().shards.iter().all(|shard| shard.formats == 0));
+    assert!(planned.plan.plan().reasons.iter().any(|reason| reason.choice == "a simple plan"));
+    // A planner that gives up has both behind it.
+    let session = PlanningSession::with_planner(Ok(mean()), Some(with_fuel(*fuel)));
+    let planned = session.plan(&with_option(request.clone(), "behave", "panic")).unwrap();
+    assert!(planned.fallback.is_some() && planned.simple.is_some());
+    // What it answers stands.
+    let mut refused = with_limit(request, "ops", 50);
+    refused.targets.truncate(1);
+    refused.costs.retain(|row| row.target == 0);
+    let error = PlanningSession::new(generic()).plan(&refused).unwrap_err();
+    assert!(matches!(error.kind, Kind::Refused { .. }), "{error}");
 }
 
 #[test]

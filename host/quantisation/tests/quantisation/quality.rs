@@ -118,7 +118,7 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
     for row in measured.rows().iter().filter(|row| row.format == WeightFormat::W8PerChannel) {
         let coarse = loss(row.component, row.layer, row.role, WeightFormat::W2PerChannel);
         assert!(row.per_million < coarse, "{row:?} {coarse}");
-        assert_eq!(row.per_mille(), (row.per_million as f64 / 1000.0).round() as u32);
+        assert!(row.per_million > 0, "eight bits lose little, not nothing: {row:?}");
     }
     assert!(loss(ComponentKind::Head, 0, WeightRole::Head, WeightFormat::W2PerChannel) > 0);
 

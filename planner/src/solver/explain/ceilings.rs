@@ -1,7 +1,7 @@
 //! What is said of limits: why a cut and not something else, and how far a limit that others reported may be trusted here.
 
 use super::super::bounds::{Bound, TargetBounds};
-use super::super::{Solution, relief};
+use super::super::{Solution, is_admitted, relief};
 use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix};
 use crate::{Cause, Flag, Provenance, Reason, Request, Target};
@@ -40,7 +40,8 @@ impl Solution {
         let part = &request.model.components[component as usize];
         let table = CostTable::new(request);
         let mut others: Vec<(String, u64)> = Vec::new();
-        for (tuple, format) in request.formats.iter().zip(0_u32..).filter(|(_, format)| *format != used) {
+        let other = |format: u32| format != used && is_admitted(request, format);
+        for (tuple, format) in request.formats.iter().zip(0_u32..).filter(|(_, format)| other(*format)) {
             let prefix = Prefix::new(request, &table, part, target, format, &self.entries);
             let Some(whole) = prefix.range(0, part.layer_count() as usize) else { continue };
             others.extend(TargetBounds::value_of(name, &whole).map(|other| (names::formats(tuple), other)));

@@ -1,0 +1,125 @@
+//! Why a shard is in its formats.
+
+use super::super::bounds::TargetBounds;
+use super::super::{Placement, Solution, is_admitted};
+use crate::names;
+use crate::table::{CostTable, Prefix, unit_kinds_at};
+use crate::{Cause, Provenance, Request, SoftcapPlace};
+
+impl Solution {
+    /// The ground, with times where they are known, and what it rests on.
+    pub(super) fn explain_formats(&self, request: &Request, placement: &Placement) -> (String, Cause) {
+        let order = || Cause::Preference("formats-order".to_owned());
+        if self.settings.formats == Some(placement.formats) {
+            return ("asked for".to_owned(), Cause::Preference("format".to_owned()));
+        }
+        if request.formats.len() == 1 {
+            return ("the only formats offered".to_owned(), order());
+        }
+        let others = self.others(request, placement);
+        match placement.cost.time.filter(|_| self.timed.contains(&true)) {
+            Some(own) if placement.formats == 0 => self.explain_first(request, placement, own, &others),
+            Some(own) => explain_later(request, own, &others),
+            None if placement.formats == 0 => ("the formats named first".to_owned(), order()),
+            None => {
+                let goals = &request.goals;
+                let cause = match (goals.memory_bytes, goals.quality_per_million) {
+                    (Some(_), _) => Cause::Goal("memory-bytes".to_owned()),
+                    (None, Some(_)) => Cause::Goal("quality".to_owned()),
+                    (None, None) => Cause::Cost("shards".to_owned()),
+                };
+                ("formats named earlier are illegal here, or cost more".to_owned(), cause)
+            }
+        }
+    }
+
+    /// The formats named first, beside the fastest others.
+    fn explain_first(
+        &self,
+        request: &Request,
+        placement: &Placement,
+        own: u64,
+        others: &[(u32, Option<u64>)],
+    ) -> (String, Cause) {
+        let order = || Cause::Preference("formats-order".to_owned());
+        let timed = others.iter().filter_map(|&(formats, time)| Some((time?, formats)));
+        let Some((time, formats)) = timed.min() else {
+            return (
+                format!("the formats named first, {own} µs; no others with a known time are taken here"),
+                order(),
+            );
+        };
+        let name = names::formats(&request.formats[formats as usize]);
+        if time >= own {
+            let because =
+                format!("the formats named first, and no others are faster: {own} µs, {name} takes {time}");
+            return (because, Cause::Cost("time".to_owned()));
+        }
+        let faster = format!("the formats named first, {own} µs; {name} takes {time}");
+        if request.goals.quality_per_million.is_some() {
+            return (
+                format!("{faster}, and is no gain within the quality goal"),
+                Cause::Goal("quality".to_owned()),
+            );
+        }
+        if is_modelled(request, placement.target) {
+            return (format!("{faster} by a formula, which is no ground to leave them"), order());
+        }
+        let rest = u128::from(100_u32.saturating_sub(self.settings.gain));
+        match u128::from(time) * 100 >= u128::from(own) * rest {
+            true => (format!("{faster}, which saves less than {} %", self.settings.gain), order()),
+            false => (format!("{faster}, and costs more in the whole chain"), Cause::Cost("time".to_owned())),
+        }
+    }
+
+    /// Other formats that the target takes for the same layers, with their time where it is known.
+    fn others(&self, request: &Request, placement: &Placement) -> Vec<(u32, Option<u64>)> {
+        let component = &request.model.components[placement.component as usize];
+        let table = CostTable::new(request);
+        let kinds = unit_kinds_at(component, placement.softcap);
+        let (first, end) = match placement.end {
+            0 => (0, kinds.len()),
+            end => (placement.first as usize, end as usize),
+        };
+        let more = self.relieving_flags(placement.target);
+        let limits = TargetBounds::new(&request.targets[placement.target as usize], &more);
+        let runtime = match (&component.softcap, placement.softcap) {
+            (Some(softcap), Some(SoftcapPlace::Runtime)) => softcap.runtime.microseconds,
+            _ => 0,
+        };
+        let count = u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+        (0..count)
+            .filter(|&formats| formats != placement.formats && is_admitted(request, formats))
+            .filter_map(|formats| {
+                let place = (placement.target, formats);
+                let cost =
+                    Prefix::of_kinds(request, &table, &kinds, place, &self.entries).range(first, end)?;
+                let fits = limits.exceeded(&cost).is_none();
+                fits.then_some((formats, cost.time.map(|time| time.saturating_add(runtime))))
+            })
+            .collect()
+    }
+}
+
+/// Formats that are not named first.
+fn explain_later(request: &Request, own: u64, others: &[(u32, Option<u64>)]) -> (String, Cause) {
+    let first = names::formats(&request.formats[0]);
+    let cause = match request.goals.quality_per_million {
+        Some(_) => Cause::Goal("quality".to_owned()),
+        None => Cause::Cost("time".to_owned()),
+    };
+    let because = match others.iter().find(|(formats, _)| *formats == 0) {
+        None => format!("{own} µs; {first}, named first, is illegal here"),
+        Some((_, None)) => format!("{own} µs; the time of {first}, named first, is not known"),
+        Some((_, Some(time))) => format!("{own} µs instead of {time} in {first}, named first"),
+    };
+    (because, cause)
+}
+
+/// Whether a time of the target is a formula's.
+fn is_modelled(request: &Request, target: u32) -> bool {
+    let modelled = |cost: &&crate::Cost| {
+        cost.target == target && cost.time.is_some_and(|time| time.provenance == Provenance::Modelled)
+    };
+    request.costs.iter().find(modelled).is_some()
+}
