@@ -31,6 +31,12 @@ fn context() -> Option<u32> {
     cases(Some(SIMULATED_CONTEXT), None)
 }
 
+/// That member of every item of a list, as far as it is a text.
+fn texts(list: &Value, member: &str) -> Vec<String> {
+    let list = list.as_array().expect("a list").iter();
+    list.filter_map(|item| item[member].as_str().map(str::to_owned)).collect()
+}
+
 fn assert_close(finding: &Finding, case: &Case) {
     assert!(finding.row_p95 <= ROW_P95 && finding.row_worst <= ROW_WORST, "{case:?}: {finding:?}");
     assert!(finding.cosine >= COSINE && finding.rows > 0, "{case:?}: {finding:?}");
@@ -241,10 +247,6 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     assert_eq!(plan["refused_plans"], 1, "{plan}");
 
     // The vendor's own words, with the function, the operation and its layer.
-    let texts = |list: &Value, member: &str| -> Vec<String> {
-        let list = list.as_array().expect("a list").iter();
-        list.filter_map(|item| item[member].as_str().map(str::to_owned)).collect()
-    };
     let refusal = ["backendValidateOpConfig failed", "layer.0.attention", "expected >= 73"];
     let says = |text: &String| refusal.iter().all(|words| text.contains(words));
     let notices = texts(&plan["notices"], "text");
@@ -272,6 +274,79 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     let outcome = shardwright(["run", &shown, "--prompt", "a", "-n", "2", "--greedy", "--strict"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(!outcome.stdout.trim().is_empty(), "{}", outcome.stderr);
+}
+
+/// Times are simulated for the chip and unknown of the CPU beside it: what is known decides all the
+/// same, and the reasons say by how much. What the menu offers is what the library compiles.
+#[test]
+fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
+    if !library() {
+        return;
+    }
+    let plan = |more: &[&str]| {
+        shardwright(["plan", GEMMA3, "--soc", "soc-72", "--context", "32"]).arguments(more).json()
+    };
+    let first = plan(&[]);
+    let formats = "w4-block32-stepped[head=w8-per-channel]/a16/a8";
+    let shards = |plan: &Value| plan["shards"].as_array().expect("shards").clone();
+    for shard in shards(&first) {
+        assert_eq!((&shard["target"], &shard["formats"]), (&"soc-72".into(), &formats.into()), "{first}");
+    }
+    let decoder = |plan: &Value| {
+        let of_decoder = |shard: &Value| shard["component"] == "decoder";
+        shards(plan).into_iter().find(of_decoder).expect("a decoder")
+    };
+    let because = texts(&decoder(&first)["reasons"], "because");
+    assert!(
+        because.iter().any(|text| text.starts_with("the formats named first") && text.contains(" µs")),
+        "{first}"
+    );
+    let because = texts(&first["reasons"], "because");
+    assert!(because.iter().any(|text| text.contains("not compared with `cpu`")), "{first}");
+    let step = &first["totals"]["times"][0];
+    assert!(step["entry"].as_str().is_some_and(|entry| entry.starts_with("decode_1")), "{first}");
+    assert_eq!(step["time"]["provenance"], "simulated", "{first}");
+    let summed: u64 = shards(&first)
+        .iter()
+        .map(|shard| shard["entries"][0]["time"]["microseconds"].as_u64().expect("a time"))
+        .sum();
+    assert_eq!(step["time"]["microseconds"], summed, "{first}");
+    assert_eq!(first["totals"]["loss"]["known"], "not-measured", "{first}");
+    // Whoever wants the last microsecond gets it, and is told what it was won against.
+    let fast = plan(&["--planner-option", "format-gain=0"]);
+    let time = |plan: &Value| decoder(plan)["entries"][0]["time"]["microseconds"].as_u64().expect("a time");
+    assert!(time(&fast) < time(&first), "{fast}");
+    let because = texts(&decoder(&fast)["reasons"], "because");
+    assert!(because.iter().any(|text| text.contains("µs instead of")), "{fast}");
+    // No goal says that two bits, or a head of four, may be lost.
+    for shard in shards(&first).iter().chain(&shards(&fast)) {
+        assert!(!shard["formats"].as_str().is_some_and(|formats| formats.contains("w2")), "{shard}");
+    }
+}
+
+#[test]
+fn the_first_formats_of_every_chip_compile_to_what_was_planned() {
+    if !library() {
+        return;
+    }
+    for soc in ["sm8550", "sm8650", "sm8750", "sm8850", "sc8380xp", "soc-72"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let bundle = folder.path().join("bundle").display().to_string();
+        let report =
+            shardwright(["compile", GEMMA3, "--soc", soc, "--context", "32", "-o", &bundle, "--strict"])
+                .json();
+        let plan = &report["plan"];
+        assert_eq!(plan["refused_plans"], 0, "{soc}: {plan}");
+        for shard in plan["shards"].as_array().expect("shards") {
+            let formats = "w4-block32-stepped[head=w8-per-channel]/a16/a8";
+            assert_eq!((&shard["target"], &shard["formats"]), (&soc.into(), &formats.into()), "{plan}");
+        }
+        // Within the tolerance that is stated for sizes that nobody measured.
+        assert!(
+            !texts(&plan["notices"], "text").iter().any(|text| text.contains("its artefact has")),
+            "{plan}"
+        );
+    }
 }
 
 #[test]

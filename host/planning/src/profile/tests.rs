@@ -95,9 +95,23 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
         let legal: Vec<String> = profile.legal_formats().map(ToString::to_string).collect();
         assert_eq!(
             legal,
-            ["w4-per-channel/a16/a8", "w8-per-channel/a16/a8", "w2-per-channel/a16/a8", "f16/f16/f16"],
+            [
+                "w4-block32-stepped[head=w8-per-channel]/a16/a8",
+                "w4-per-channel[head=w8-per-channel]/a16/a8",
+                "w4-per-channel/a16/a8",
+                "w8-per-channel/a16/a8",
+                "w2-per-channel/a16/a8",
+                "f16/f16/f16"
+            ],
             "{name}"
         );
+        // Two bits, and a head of four, only where somebody says what may be lost.
+        let offered = |goal| profile.offered_formats(goal).map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(offered(true), legal, "{name}");
+        let lossy = ["w4-per-channel/a16/a8", "w2-per-channel/a16/a8"];
+        let without: Vec<_> =
+            legal.iter().filter(|tuple| !lossy.contains(&tuple.as_str())).cloned().collect();
+        assert_eq!(offered(false), without, "{name}");
         let refused: Vec<_> = profile.formats.iter().filter(|entry| !entry.legal).collect();
         let said: Vec<String> = refused.iter().map(|entry| entry.formats.to_string()).collect();
         for formats in ["f32/f32/f32", "w8-per-channel/a16-symmetric/a16", "w8-per-channel/a8-dynamic/a8"] {
@@ -267,6 +281,7 @@ fn bad_files_are_named_with_line_and_reason() {
     let limit = r#"{"name": "ops", "value": 1, "provenance": "user"}"#;
     let formats = r#"{"formats": {"weights": "f32", "activations": "f32", "states": "f32"}, "legal": true,
         "provenance": "declared"}"#;
+    let offer = formats.replace(r#""legal": true,"#, r#""legal": true, "offer": "sometimes","#);
     let roles = formats.replace(
         r#""weights": "f32","#,
         r#""weights": "f32", "roles": [{"role": "head", "format": "f16"}, {"role": "head", "format": "f32"}],"#,
@@ -292,6 +307,7 @@ fn bad_files_are_named_with_line_and_reason() {
         ("invalid", list("facts", r#"{"name": "a", "value": "3", "provenance": "reported"}"#, 2)),
         ("invalid", list("formats", formats, 2)),
         ("invalid", list("formats", &roles, 1)),
+        ("syntax", list("formats", &offer, 1)),
         ("file", " ".repeat(300 << 10)),
     ];
     for (kind, text) in cases {
