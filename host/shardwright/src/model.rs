@@ -5,6 +5,7 @@ use shardwright_runtime::bundle::{Bundle, BundleNotice};
 use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
 use shardwright_runtime::{Chain, NextChain};
 
+use crate::session::check_modality;
 use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Result, Session};
 
@@ -133,6 +134,7 @@ impl Model {
         };
         prompt.push_str(text);
         let ids = self.tokenizer()?.encode(&prompt, true)?;
+        check_modality(&self.inner.chain, self.tokenizer()?, &ids)?;
         let mut session = match &self.inner.next {
             Some(next) => self.inner.chain.session_with(next())?,
             None => self.inner.chain.session()?,

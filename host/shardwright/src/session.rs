@@ -3,7 +3,8 @@ use std::time::Instant;
 
 use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
 use shardwright_runtime::{
-    CancelHandle, Generation, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
+    CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
+    PlacementRecord,
 };
 
 use crate::text_side::TextSide;
@@ -41,6 +42,8 @@ impl Session {
     }
 
     /// Adds a user turn and starts the reply. The reply becomes a turn of the conversation when it is done or dropped.
+    /// Where it fails, or ends before it said anything and not by itself, the user turn is taken
+    /// back too: it can be given again.
     pub fn chat(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
         self.messages.push(Message::user(text));
         let prompt = self.text.render(&self.messages, &self.template).and_then(|rendered| {
@@ -48,9 +51,7 @@ impl Session {
             Ok(self.text.tokenizer()?.encode(&rendered, false)?)
         });
         match prompt.and_then(|ids| self.reply(ids, true)) {
-            Ok(generation) => {
-                Ok(Reply { session: self, generation, said: String::new(), chat: true, statistics: None })
-            }
+            Ok(generation) => Ok(Reply::new(self, generation, true)),
             Err(error) => {
                 self.messages.pop();
                 Err(error)
@@ -64,14 +65,14 @@ impl Session {
         let ids = self.text.tokenizer()?.encode(text, true)?;
         self.messages.clear();
         let generation = self.reply(ids, false)?;
-        Ok(Reply { session: self, generation, said: String::new(), chat: false, statistics: None })
+        Ok(Reply::new(self, generation, false))
     }
 
     /// Starts a continuation of token ids.
     pub fn complete_ids(&mut self, ids: Vec<u32>) -> Result<Reply<'_>> {
         self.messages.clear();
         let generation = self.reply(ids, false)?;
-        Ok(Reply { session: self, generation, said: String::new(), chat: false, statistics: None })
+        Ok(Reply::new(self, generation, false))
     }
 
     fn reply(&self, ids: Vec<u32>, chat: bool) -> Result<Generation> {
@@ -90,6 +91,7 @@ impl Session {
                 format!("the {what} has {} tokens, the context holds {context}", ids.len()),
             ));
         }
+        check_modality(self.inner.chain(), self.text.tokenizer()?, &ids)?;
         Ok(Generation::new(self.text.tokenizer()?, ids, &self.options)?)
     }
 
@@ -103,6 +105,12 @@ impl Session {
     /// Sets a variable for the chat template.
     pub fn set_template_variable(&mut self, name: &str, value: bool) {
         self.template = std::mem::take(&mut self.template).with_variable(name, value);
+    }
+
+    /// Whether the chat template speaks of a variable of this name; one that does not ignores its
+    /// value.
+    pub fn template_takes(&self, name: &str) -> bool {
+        self.text.template_mentions(name)
     }
 
     /// The turns so far.
@@ -142,13 +150,46 @@ impl Session {
     }
 }
 
+/// Refuses ids that stand for a picture or a sound: what would be run in their place is padding.
+/// Which ids those are the tables of the model say.
+pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, ids: &[u32]) -> Result<()> {
+    let stands_in = |id: u32| chain.assets().iter().any(|asset| asset.row_of(id) != id);
+    let Some((position, id)) = ids.iter().enumerate().find(|&(_, &id)| stands_in(id)) else {
+        return Ok(());
+    };
+    let token = tokenizer.id_to_token(*id).unwrap_or_default();
+    let what = format!(
+        "the prompt has `{token}` (token {id}) at position {position}, which stands for a picture or a sound: \
+         this modality is not supported"
+    );
+    Err(Error::new(ErrorKind::Unsupported, what)
+        .with_help("leave the token out: of this model the part that reads and writes text is run"))
+}
+
 /// A reply in the making: an iterator over its events. Dropping it ends the reply.
 pub struct Reply<'s> {
     session: &'s mut Session,
     generation: Generation,
     said: String,
     chat: bool,
+    ended: Ended,
     statistics: Option<GenerationStatistics>,
+}
+
+/// How far a reply came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Not to its end, by whomever it was stopped.
+    Early,
+    /// By itself, if with nothing to say.
+    Done,
+    Failed,
+}
+
+impl<'s> Reply<'s> {
+    fn new(session: &'s mut Session, generation: Generation, chat: bool) -> Self {
+        Reply { session, generation, said: String::new(), chat, ended: Ended::Early, statistics: None }
+    }
 }
 
 impl Reply<'_> {
@@ -173,8 +214,14 @@ impl Iterator for Reply<'_> {
         let event = self.generation.next(&mut self.session.inner)?;
         match &event {
             Ok(GenerationEvent::TextDelta { text }) => self.said.push_str(text),
-            Ok(GenerationEvent::Done { statistics, .. }) => self.statistics = Some(*statistics),
-            _ => {}
+            Ok(GenerationEvent::Done { statistics, reason }) => {
+                self.statistics = Some(*statistics);
+                if !matches!(reason, DoneReason::Cancelled | DoneReason::Deadline) {
+                    self.ended = Ended::Done;
+                }
+            }
+            Ok(GenerationEvent::Token { .. }) => {}
+            Err(_) => self.ended = Ended::Failed,
         }
         Some(event.map_err(Error::from))
     }
@@ -182,8 +229,14 @@ impl Iterator for Reply<'_> {
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
-        if self.chat {
-            self.session.messages.push(Message::assistant(std::mem::take(&mut self.said)));
+        if !self.chat {
+            return;
+        }
+        let said = std::mem::take(&mut self.said);
+        match self.ended {
+            Ended::Failed => drop(self.session.messages.pop()),
+            Ended::Early if said.is_empty() => drop(self.session.messages.pop()),
+            Ended::Early | Ended::Done => self.session.messages.push(Message::assistant(said)),
         }
     }
 }

@@ -123,6 +123,11 @@ impl TextSide {
         self.template.is_some()
     }
 
+    /// Whether the chat template does anything with a variable of this name.
+    pub(crate) fn template_mentions(&self, variable: &str) -> bool {
+        self.template.as_ref().is_some_and(|template| template.mentions(variable))
+    }
+
     /// The prompt of an embedding model that is put in front of a text.
     pub(crate) fn sentence_prompt(&self, name: &str) -> Result<String> {
         let path = self.directory().join(TextFile::SentenceTransformers.name());

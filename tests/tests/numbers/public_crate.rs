@@ -3,7 +3,7 @@
 use shardwright::{
     DoneReason, EmbedOptions, Error, ErrorKind, Executor, GenerationEvent, Model, OpenOptions, Reply, Session,
 };
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::search_path;
 use shardwright_tests::tree;
 
@@ -69,6 +69,38 @@ fn a_conversation_runs_every_token_once() {
     assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
     session.clear();
     assert!(session.tokens().is_empty() && session.messages().is_empty());
+}
+
+fn roles(session: &Session) -> Vec<String> {
+    session.messages().iter().map(|message| message.role.clone()).collect()
+}
+
+#[test]
+fn a_reply_that_failed_or_never_began_leaves_no_turn() {
+    // Every weight is a NaN: the first token cannot be chosen.
+    let broken = Copy::of(TEXT_FIXTURES[3]).changed("model.safetensors", |bytes| {
+        let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+        bytes[8 + header..].fill(0xff);
+    });
+    let model = options().open(broken.path()).expect("it opens");
+    let mut session = greedy(&model);
+    let error = session.chat("What is politics?").expect("a reply").text().expect_err("no token");
+    assert!(error.to_string().contains("NaN"), "{error}");
+    assert!(session.messages().is_empty(), "{:?}", session.messages());
+
+    let model = open(DEMO_MODEL, &options());
+    let mut session = greedy(&model);
+    session.cancel_handle().cancel();
+    let (said, reason) = ended(session.chat("What is politics?").expect("a reply"));
+    assert_eq!((said.as_str(), reason), ("", DoneReason::Cancelled));
+    drop(session.chat("What is politics?").expect("a reply"));
+    assert!(session.messages().is_empty(), "{:?}", session.messages());
+    // What was said in part is a turn, and so is a reply that ends with nothing to say.
+    session.options.max_tokens = Some(3);
+    ended(session.chat("What is politics?").expect("a reply"));
+    session.options.max_tokens = Some(0);
+    ended(session.chat("Define happiness.").expect("a reply"));
+    assert_eq!(roles(&session), ["user", "assistant", "user", "assistant"]);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{self, Outcome, Run, shardwright};
+use shardwright_tests::rust_source::test_part;
+use shardwright_tests::{skipped, tree};
 use tempfile::TempDir;
 
 fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
@@ -251,4 +253,42 @@ fn what_is_no_bundle_is_refused() {
     fs::write(&manifest, bytes).expect("written");
     let (code, stderr) = refuses(shardwright(["doctor", &bundle]));
     assert!(code != 0 && stderr.contains("bundle.json"), "{stderr}");
+}
+
+/// Variables of programs that are no part of what a user runs: builds, tests, what records calls.
+const NOT_A_USERS: [&str; 4] = [
+    "SHARDWRIGHT_HOST_TARGET",
+    "SHARDWRIGHT_NEURON_RECORDER",
+    "SHARDWRIGHT_NEURON_RECORDER_PADDING",
+    "SHARDWRIGHT_NEURON_RECORDER_VERSION",
+];
+
+#[test]
+fn every_variable_that_is_read_is_listed() {
+    let report = shardwright(["doctor"]).environment("SHARDWRIGHT_NEURON_LIB", "no/such.so").json();
+    let set = named(&report, "environment", "SHARDWRIGHT_NEURON_LIB");
+    assert_eq!(set["value"], "no/such.so", "{set}");
+    let Some(files) = tree::rust_files() else {
+        skipped("variables: no git repository to list the project's files");
+        return;
+    };
+    let sources = files.iter().filter(|path| {
+        let path = path.to_string_lossy();
+        let program = path.starts_with("host/") || path.starts_with("vendor-shims/");
+        program && path.contains("/src/") && !path.contains("test")
+    });
+    let mut read = 0;
+    for path in sources {
+        let source = tree::read(path);
+        let source = &source[..source.len() - test_part(&source).len()];
+        for (at, _) in source.match_indices("\"SHARDWRIGHT_") {
+            let name = source[at + 1..].split('"').next().unwrap_or_default();
+            let is_name = name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+            if is_name && !NOT_A_USERS.contains(&name) {
+                named(&report, "environment", name);
+                read += 1;
+            }
+        }
+    }
+    assert!(read >= 10, "{read} variables were found in the sources");
 }

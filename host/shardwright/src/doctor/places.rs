@@ -162,14 +162,17 @@ fn cache_report(what: &str, path: &Path) -> CacheReport {
 }
 
 /// Variables that this program, its worker or a vendor's library reads.
-const VARIABLES: [(&str, &str); 11] = [
+const VARIABLES: [(&str, &str); 14] = [
     ("SHARDWRIGHT_SHIM_PATH", "directories of shims, before those beside the program"),
     ("SHARDWRIGHT_PLANNER_PATH", "directories of planners"),
     ("SHARDWRIGHT_PROFILE_PATH", "directories of SoC profiles"),
     ("SHARDWRIGHT_WORKER", "the worker program"),
     ("SHARDWRIGHT_WORKER_MEMORY", "memory a worker may have, such as `20GiB`"),
     ("SHARDWRIGHT_QNN_LIB", "the library of Qualcomm's that the shim `qnn` drives"),
-    ("SHARDWRIGHT_LOG", "what is logged"),
+    ("SHARDWRIGHT_NEURON_LIB", "MediaTek's library, or a simulator of it, that the shim `neuron` drives"),
+    ("SHARDWRIGHT_NEURON_LOWERING", "how the shim `neuron` writes entries where no option says"),
+    ("SHARDWRIGHT_NEURON_SIMULATOR", "how the simulator of MediaTek's library is configured"),
+    ("SHARDWRIGHT_LOG", "what is logged where `-v` does not say"),
     ("XDG_CACHE_HOME", "where the cache lies"),
     ("TMPDIR", "where files of the moment lie"),
     ("LD_LIBRARY_PATH", "where libraries of vendors are looked for"),

@@ -152,6 +152,11 @@ impl ChatTemplate {
         self.templates.iter().map(|(name, _)| name.as_str())
     }
 
+    /// Whether a template speaks of a variable of this name; one that does not ignores its value.
+    pub fn mentions(&self, variable: &str) -> bool {
+        self.templates.iter().any(|(_, source)| source.contains(variable))
+    }
+
     /// Renders a conversation with the template named `default`, or `tool_use` where there is one and tools are
     /// given. The text holds its special tokens spelled out: encode it without adding any.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
