@@ -35,6 +35,8 @@ pub struct BundleOptions {
     checkpoint: Option<std::path::PathBuf>,
     #[cfg(feature = "build")]
     cache: Option<std::path::PathBuf>,
+    #[cfg(feature = "build")]
+    trusted_keys: Vec<String>,
 }
 
 impl BundleOptions {
@@ -116,6 +118,14 @@ impl BundleOptions {
         self
     }
 
+    /// As [`OpenOptions::trust_key`](crate::OpenOptions::trust_key), for what is compiled here.
+    #[cfg(feature = "build")]
+    #[must_use]
+    pub fn trust_key(mut self, key: impl Into<String>) -> Self {
+        self.trusted_keys.push(key.into());
+        self
+    }
+
     /// Opens a bundle and loads its first chain that can run here.
     pub fn open(&self, directory: impl AsRef<Path>) -> Result<Model> {
         let started = Instant::now();
@@ -137,6 +147,7 @@ impl BundleOptions {
             site: crate::just_in_time::Site {
                 checkpoint: self.checkpoint.clone(),
                 cache: self.cache.clone(),
+                trusted_keys: self.trusted_keys.clone(),
                 search,
                 threads: self.threads,
                 isolation: self.isolation,
@@ -277,9 +288,10 @@ impl Loader {
             let instance = match instances.iter().find(|(name, _)| *name == shard.target.name) {
                 Some((_, instance)) => instance.clone(),
                 None => {
-                    let options = self.options(&shard.compiled_by.shim);
+                    let by = &shard.compiled_by;
+                    let options = self.options(&by.shim);
                     let opened =
-                        self.shims.open_to_run(&shard.compiled_by.shim, &shard.target.name, &options)?;
+                        self.shims.open_to_run(&by.shim, &shard.target.name, &options, by.simulated)?;
                     instances.push((shard.target.name.clone(), opened.clone()));
                     opened
                 }

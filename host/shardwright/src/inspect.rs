@@ -236,7 +236,7 @@ impl<'a> Asked<'a> {
         let open = || {
             let shims = shims.as_ref().ok()?;
             shims.registry.get(name).filter(|shim| shim.inspects())?;
-            Some(shims.open_to_compile(name, "inspection", &[]).map_err(|error| error.to_string()))
+            Some(shims.open_to_compile(name, "inspection", &[], false).map_err(|error| error.to_string()))
         };
         opened.entry(name.to_owned()).or_insert_with(open).clone()
     }

@@ -70,14 +70,16 @@ impl Shims {
         self.worker.is_none() || self.runs_isolated
     }
 
-    /// An instance for questions and compiling.
+    /// An instance for questions and compiling; `simulated` where a simulator is wanted.
     #[cfg(feature = "build")]
     pub(crate) fn open_to_compile(
         &self,
         shim: &str,
         instance: &str,
         options: &[(String, String)],
+        simulated: bool,
     ) -> Result<ShimInstance> {
+        let options = &self.with_simulator(shim, options, simulated);
         Ok(match &self.worker {
             Some(worker) if !self.is_linked(shim) => {
                 self.registry.open_isolated(shim, instance, options, worker)?
@@ -91,13 +93,35 @@ impl Shims {
         self.registry.get(shim).is_some_and(|shim| shim.manifest().is_none())
     }
 
-    /// An instance for running.
+    /// Whether the shim's manifest says how a simulator is opened.
+    #[cfg(feature = "build")]
+    pub(crate) fn has_simulator(&self, shim: &str) -> bool {
+        let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
+        manifest.is_some_and(|manifest| !manifest.simulator.is_empty())
+    }
+
+    /// The options of an instance, with what the shim's manifest adds where a simulator is wanted.
+    fn with_simulator(
+        &self,
+        shim: &str,
+        given: &[(String, String)],
+        simulated: bool,
+    ) -> Vec<(String, String)> {
+        let manifest = self.registry.get(shim).and_then(|shim| shim.manifest()).filter(|_| simulated);
+        let added = manifest.into_iter().flat_map(|manifest| manifest.simulator.clone());
+        let said = |key: &String| given.iter().any(|(held, _)| held == key);
+        given.iter().cloned().chain(added.filter(|(key, _)| !said(key))).collect()
+    }
+
+    /// An instance for running; `simulated` where what it runs was compiled for a simulator.
     pub(crate) fn open_to_run(
         &self,
         shim: &str,
         instance: &str,
         options: &[(String, String)],
+        simulated: bool,
     ) -> Result<ShimInstance> {
+        let options = &self.with_simulator(shim, options, simulated);
         Ok(match &self.worker {
             Some(worker) if self.runs_isolated && !self.is_linked(shim) => {
                 self.registry.open_isolated(shim, instance, options, worker)?

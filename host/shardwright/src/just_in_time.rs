@@ -19,6 +19,8 @@ pub(crate) struct Site {
     /// The checkpoint of the bundle, if it is at hand.
     pub(crate) checkpoint: Option<PathBuf>,
     pub(crate) cache: Option<PathBuf>,
+    /// Whose planner packs are run.
+    pub(crate) trusted_keys: Vec<String>,
     pub(crate) search: SearchPath,
     pub(crate) threads: Option<u32>,
     pub(crate) isolation: Isolation,
@@ -102,6 +104,7 @@ impl Site {
             .strict(self.strict);
         options.threads = self.threads;
         options.cache.clone_from(&self.cache);
+        options.trusted_keys.clone_from(&self.trusted_keys);
         options.quality_per_million = request.goals.quality_per_million;
         options.formats = request.formats.iter().cloned().map(FormatChoice::Tuple).collect();
         if !manifest.planner.built_in {

@@ -106,9 +106,10 @@ pub use {
     shims::{DeviceReport, ShimReport, ShimsReport, SkippedReport, list_shims},
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
     verify::{
-        BoundaryVerification, Comparison, Effort, EffortReport, EntryVerification, LeftOut, RowComparison,
-        SelfTestReport, ShardVerification, Thresholds, TokenVerification, TwinArtefact, TwinReport,
-        VerifyOptions, VerifyReport, self_test, store_verification, tolerance, verify, verify_bundle,
+        BoundaryVerification, Comparison, Effort, EffortReport, EntryVerification, LeftOut, NotRun,
+        RowComparison, SelfTestReport, ShardVerification, Thresholds, TokenVerification, TwinArtefact,
+        TwinReport, VerifyOptions, VerifyReport, self_test, store_verification, tolerance, verify,
+        verify_bundle,
     },
 };
 

@@ -226,7 +226,7 @@ pub(crate) fn told(error: CalibrationError) -> Error {
     Error::from_room(kind, error, help)
 }
 
-fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
     let bytes = read_file(path, CALIBRATION_TEXT_BYTES)?;
     String::from_utf8(bytes).map_err(|error| fault(ErrorKind::Invalid, &error.utf8_error()))

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use shardwright_build::bundle::{Digest, RewriteEntry, ShimIdentity};
 use shardwright_build::graph::target::{
-    Flag, FlagSchema, FlagType, FormatTuple, Limit, Provenance, Target, TargetKind,
+    Flag, FlagSchema, FlagType, FlagVerdict, FormatTuple, Limit, Provenance, Target, TargetKind, limit_names,
 };
 use shardwright_build::graph::{
     ComponentKind, DType, EntryOptions, Graph, Op, Ranges, ValueSource, WeightData,
@@ -295,6 +295,11 @@ pub(crate) struct Preparation {
     strict: bool,
     /// Whether another planner than the built-in one was asked for.
     asked_planner: bool,
+    /// What the user set and left out of the flags of the chip's compiler.
+    asked_flags: Vec<Flag>,
+    left_out_flags: Vec<String>,
+    /// What the user would have calibrated on.
+    calibration_text: Option<PathBuf>,
 }
 
 impl Preparation {
@@ -311,6 +316,7 @@ impl Preparation {
             profiles = profiles.with_directory(directory);
         }
         let FoundProfile { profile, source } = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
+        check_asked(graph, &profile, options)?;
         let shims = Shims::open(&search, options.isolation)?;
 
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
@@ -438,6 +444,13 @@ impl Preparation {
             threads: options.threads,
             strict: options.strict,
             asked_planner: options.planner.is_some(),
+            asked_flags: options
+                .flags
+                .iter()
+                .map(|(name, value)| Flag { name: name.clone(), value: value.clone() })
+                .collect(),
+            left_out_flags: options.flags_left_out.clone(),
+            calibration_text: options.calibration_text.clone(),
         })
     }
 
@@ -460,6 +473,8 @@ impl Preparation {
             notices.push(Notice::note(format!("{flags} planned compiler flags reach no compiler here")));
         }
         notices.extend(self.left_the_chip(planned));
+        notices.extend(self.otherwise_planned(planned));
+        notices.extend(self.calibration_unused(planned));
         notices.extend(more);
         if self.strict
             && let Some(fallback) = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback)
@@ -490,7 +505,21 @@ impl Preparation {
             device: executor.device.clone(),
         };
         let origin = told_of(ShardOrigin::of_artefact(shard.artefact.head()), shard, &self.request);
-        let found = origin.fallbacks(&place, self.emulated_on.is_some());
+        let mut found = origin.fallbacks(&place, self.emulated_on.is_some());
+        if self.emulated_on.is_none() {
+            // A flag of the profile may be of no use to a shard; one that the user set was to do
+            // something.
+            let inert = origin
+                .flags
+                .iter()
+                .filter(|held| held.verdict == FlagVerdict::Inert && self.asked_flags.contains(&held.flag));
+            found.extend(inert.map(|held| {
+                (
+                    format!("flag {}, which you set, is {}", held.flag, held.verdict.name()),
+                    held.reason.clone(),
+                )
+            }));
+        }
         let (what, because) = found.first()?;
         let mut text = format!("shard {}: {what}", shard.name);
         if !because.is_empty() {
@@ -544,6 +573,38 @@ impl Preparation {
         notices
     }
 
+    /// Flags that the planner set otherwise than the user did.
+    fn otherwise_planned(&self, planned: &PlannedBy) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for shard in &planned.plan.plan().shards {
+            let target = &self.request.targets[shard.target as usize].target;
+            if target.shim != self.profile.shim {
+                continue;
+            }
+            let name = shard_name(&self.request, shard);
+            let dropped = self.asked_flags.iter().filter(|flag| !shard.flags.contains(flag));
+            notices.extend(
+                dropped.map(|flag| format!("{name}: the planner left flag {flag} out, which you set")),
+            );
+            let kept = shard.flags.iter().filter(|flag| self.left_out_flags.contains(&flag.name));
+            notices
+                .extend(kept.map(|flag| format!("{name}: the planner set flag {flag}, which you left out")));
+        }
+        notices.into_iter().map(Notice::fallback).collect()
+    }
+
+    /// That a calibration text was given and nothing is calibrated.
+    fn calibration_unused(&self, planned: &PlannedBy) -> Option<Notice> {
+        let path = self.calibration_text.as_ref()?;
+        let is_used = self.formats.needs_ranges(&planned.plan) || !self.request.sensitivities.is_empty();
+        (!is_used).then(|| {
+            Notice::note(format!(
+                "{} is not calibrated on: the plan has no integers with ranges to be found",
+                path.display()
+            ))
+        })
+    }
+
     /// Closes what was opened for questions and compiling, as far as running opens its own: a chip may be open only once.
     fn let_go(&mut self) {
         let keeps = self.shims.compiles_where_it_runs();
@@ -555,6 +616,7 @@ impl Preparation {
                 name: executor.instance.name().to_owned(),
                 chip: executor.instance.chip_of(&executor.device),
                 device: executor.device,
+                simulated: executor.simulated,
                 instance: keeps.then_some(executor.instance),
             })
             .collect();
@@ -582,7 +644,8 @@ impl Preparation {
             let runner = match &runners[shard.target] {
                 Some(runner) => runner.clone(),
                 None => {
-                    let opened = self.shims.open_to_run(&place.shim, &place.name, &options)?;
+                    let opened =
+                        self.shims.open_to_run(&place.shim, &place.name, &options, place.simulated)?;
                     if let Some(chip) = &place.chip {
                         opened.know(chip)?;
                     }
@@ -673,6 +736,8 @@ struct RunPlace {
     device: String,
     /// What the shim reads of the chip.
     chip: Option<Chip>,
+    /// Whether it is a simulator's.
+    simulated: bool,
     /// The instance that compiled, where it runs too.
     instance: Option<ShimInstance>,
 }
@@ -752,10 +817,11 @@ fn complete(
         description: description.to_owned(),
     };
     for flag in &profile.flags {
+        let is_left_out = options.flags_left_out.contains(&flag.name);
         if own.is_none() {
             summary.schema.push(word(&flag.name, &flag.note));
-        } else if !summary.schema.iter().any(|known| known.name == flag.name) {
-            notices.push(Notice::note(format!(
+        } else if !is_left_out && !summary.schema.iter().any(|known| known.name == flag.name) {
+            notices.push(Notice::fallback(format!(
                 "flag {} of profile {} is left out: shim `{}` does not know it",
                 flag.flag(),
                 profile.name,
@@ -763,7 +829,7 @@ fn complete(
             )));
             continue;
         }
-        if options.flags_left_out.contains(&flag.name) {
+        if is_left_out {
             let (flag, name) = (flag.flag(), &profile.name);
             notices.push(Notice::note(format!("flag {flag} of profile {name} is left out, as you ask")));
             continue;
@@ -821,6 +887,68 @@ fn complete(
     Ok(notices)
 }
 
+/// Refuses what says nothing about this model and chip, before anything takes long.
+fn check_asked(graph: &Graph, profile: &Profile, options: &OpenOptions) -> Result<()> {
+    if profile.kind == TargetKind::Cpu && options.on == Some(Executor::Simulator) {
+        let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
+        return Err(Error::new(ErrorKind::Argument, what)
+            .with_help("name a chip with `--soc`, or leave `--on simulator` out"));
+    }
+    // Tables are named by their place: the embedding, then that of the layers.
+    if options.tables.per_layer.is_some() && graph.assets.len() < 2 {
+        return Err(Error::new(ErrorKind::Argument, "this model has no per-layer embedding")
+            .with_help("leave `--table per-layer=…` out"));
+    }
+    if let Some(path) = &options.calibration_text {
+        measuring::read_text(path)?;
+    }
+    let known = [
+        limit_names::OPS,
+        limit_names::WEIGHT_BYTES,
+        limit_names::ARTEFACT_BYTES,
+        limit_names::CONTEXT_BYTES,
+        limit_names::SHARDS,
+        limit_names::MEMORY_BYTES,
+    ];
+    // Another planner may keep limits that this host does not know.
+    let unknown = options.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
+    match unknown.filter(|_| options.planner.is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("nothing keeps a limit `{name}`"))
+            .with_help(format!("limits are: {}", known.join(", ")))),
+    }
+}
+
+/// Refuses a setting that the planner does not list.
+fn check_settings(planner: &Planner, asked: &[(String, String)]) -> Result<()> {
+    let described = planner.description();
+    let Some((name, _)) =
+        asked.iter().find(|(name, _)| !described.options.iter().any(|known| is_setting(&known.name, name)))
+    else {
+        return Ok(());
+    };
+    let known: Vec<&str> = described.options.iter().map(|known| known.name.as_str()).collect();
+    let help = match known.as_slice() {
+        [] => "it has none".to_owned(),
+        known => format!("it has {}", known.join(", ")),
+    };
+    let what = format!("planner `{}` has no option `{name}`", described.name);
+    Err(Error::new(ErrorKind::Argument, what).with_help(help))
+}
+
+/// Whether a planner lists this setting: by its name, or by one with a part in capitals that stands
+/// for any other (`place.COMPONENT`).
+fn is_setting(known: &str, asked: &str) -> bool {
+    let stands_for_any = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
+    match known.rsplit_once('.') {
+        Some((head, last)) if stands_for_any(last) => asked
+            .strip_prefix(head)
+            .and_then(|rest| rest.strip_prefix('.'))
+            .is_some_and(|rest| !rest.is_empty()),
+        _ => known == asked,
+    }
+}
+
 /// The shim of a target.
 enum OwnShim {
     /// There is none.
@@ -845,7 +973,8 @@ impl OwnShim {
         }
         let is_chip = target.kind != TargetKind::Cpu;
         let given = thread_options(&target.shim, options.threads);
-        let instance = match shims.open_to_compile(&target.shim, &target.name, &given) {
+        let simulated = options.on == Some(Executor::Simulator) && is_chip;
+        let instance = match shims.open_to_compile(&target.shim, &target.name, &given, simulated) {
             Err(error) if is_chip => return Ok(OwnShim::Unusable(error)),
             opened => opened?,
         };
@@ -943,7 +1072,13 @@ fn executor(
         let offline = own.device(&[DeviceKind::Offline]).is_some();
         let simulated = own.device(&[DeviceKind::Simulated]).is_some();
         let (what, help) = match (&own, on) {
-            (OwnShim::Unusable(error), _) => (unusable(target, error), error.help().map(str::to_owned)),
+            (OwnShim::Unusable(error), on) => {
+                let stands_in = on != Some(Executor::Simulator) && shims.has_simulator(&target.shim);
+                let simulator =
+                    stands_in.then_some("`--on simulator` runs it in the one that comes with the shim");
+                let help: Vec<&str> = error.help().into_iter().chain(simulator).collect();
+                (unusable(target, error), (!help.is_empty()).then(|| help.join("; ")))
+            }
             (_, Some(Executor::Simulator)) => (
                 format!("{named}: no simulator of it was found"),
                 Some("`--on device` needs the chip".to_owned()),
@@ -963,7 +1098,7 @@ fn executor(
         return Err(not_here(target, &what, help.as_deref()));
     }
     let threads = thread_options(CPU_SHIM, options.threads);
-    let instance = shims.open_to_compile(CPU_SHIM, &target.name, &threads).map_err(|error| {
+    let instance = shims.open_to_compile(CPU_SHIM, &target.name, &threads, false).map_err(|error| {
         error.with_help("`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim")
     })?;
     let devices = instance.devices(None)?;
@@ -1009,7 +1144,11 @@ fn context(graph: &Graph, options: &OpenOptions) -> Result<u32> {
 fn planning_session(options: &OpenOptions) -> Result<PlanningSession> {
     let tools = PlannerTools::new(options.cache.clone(), &options.trusted_keys)?;
     let session = match &options.planner {
-        None => PlanningSession::new(tools.built_in()?),
+        None => {
+            let planner = tools.built_in()?;
+            check_settings(&planner, &options.planner_options)?;
+            PlanningSession::new(planner)
+        }
         Some(named) => {
             let directories = options.search().planners;
             let found = match options.planner_by_name {
@@ -1028,6 +1167,9 @@ fn planning_session(options: &OpenOptions) -> Result<PlanningSession> {
                     },
                 }),
             };
+            if let Ok(planner) = &asked {
+                check_settings(planner, &options.planner_options)?;
+            }
             PlanningSession::with_planner(asked, Some(tools.built_in()?))
         }
     };

@@ -105,7 +105,7 @@ fn shim_report(found: &Shims, shim: &Shim, chips: &[(&str, Chip)]) -> ShimReport
     let own: Vec<&Chip> =
         chips.iter().filter(|(serves, _)| *serves == shim.name()).map(|(_, chip)| chip).collect();
     let described = shim.description();
-    let (devices, asked, error) = match found.open_to_compile(shim.name(), "listing", &[]) {
+    let (devices, asked, error) = match found.open_to_compile(shim.name(), "listing", &[], false) {
         Ok(instance) => {
             let devices = devices(&instance, &own).map_err(Error::from);
             let asked = match instance.running() {

@@ -38,6 +38,10 @@ pub struct Manifest {
     /// Options of every instance; what a caller gives wins. A user says here where the vendor's library is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
+    /// Options beside those of an instance from which a simulated device is wanted: where a
+    /// stand-in for the vendor's library lies, which no other instance is to find.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub simulator: BTreeMap<String, String>,
     /// Resources of which only one instance at a time may hold one, such as `neuron-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclusive: Vec<String>,
@@ -144,9 +148,11 @@ impl Manifest {
                 return Err("`sha256` needs `search: beside`; elsewhere the file is not known".to_owned());
             }
         }
-        self.options.keys().try_for_each(|key| check_name("options", key))?;
-        if let Some((key, _)) = self.options.iter().find(|(_, value)| value.contains('\0')) {
-            return Err(format!("the value of option `{key}` contains a NUL"));
+        for (member, options) in [("options", &self.options), ("simulator", &self.simulator)] {
+            options.keys().try_for_each(|key| check_name(member, key))?;
+            if let Some((key, _)) = options.iter().find(|(_, value)| value.contains('\0')) {
+                return Err(format!("the value of option `{key}` contains a NUL"));
+            }
         }
         self.exclusive.iter().try_for_each(|resource| check_name("exclusive", resource))
     }
@@ -222,6 +228,8 @@ mod tests {
             (|m| m["options"] = serde_json::json!({"Library": "x"}), "`options`"),
             (|m| m["options"] = serde_json::json!({"library": "a\0b"}), "option `library` contains a NUL"),
             (|m| m["options"] = serde_json::json!({"threads": 4}), "string"),
+            (|m| m["simulator"] = serde_json::json!({"Library": "x"}), "`simulator`"),
+            (|m| m["simulator"] = serde_json::json!({"library": "a\0b"}), "contains a NUL"),
             (|m| m["search"] = "everywhere".into(), "everywhere"),
             (|m| m["extra"] = 1.into(), "extra"),
             (|m| *m = serde_json::json!([]), ""),

@@ -13,6 +13,8 @@ use crate::lower::Lowering;
 pub struct Settings {
     /// The option `library`.
     pub library: Option<PathBuf>,
+    /// The option `stand-in`.
+    pub stand_in: Option<PathBuf>,
     /// How entries are written.
     pub lowering: Lowering,
 }
@@ -30,7 +32,8 @@ impl Driver {
     /// # Errors
     /// Why none is there, or what is wrong with the one found.
     pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
-        Ok(Driver::of(Library::open(&LibraryChoice::here(settings.library.clone()))?))
+        let choice = LibraryChoice::here(settings.library.clone(), settings.stand_in.clone());
+        Ok(Driver::of(Library::open(&choice)?))
     }
 
     /// A driver of a library that is open.

@@ -2,8 +2,11 @@
 //!
 //! 1. The option `library`, if given: that file, or `libneuron_adapter.so` in that folder. Nothing else is tried.
 //! 2. The variable `SHARDWRIGHT_NEURON_LIB`, if set: the same.
-//! 3. `libneuron_adapter.so` beside the shim's own file, if it is there.
-//! 4. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that opens is taken and no other is tried. A simulator that
+//! 3. The option `stand-in`, if given: that file, or `libneuron_adapter.so` in that folder, from
+//!    the shim's own; if it is there and a simulator. The host gives it where a simulator is
+//!    wanted, so that the one a build leaves beside the program is never taken for a device.
+//! 4. `libneuron_adapter.so` beside the shim's own file, if it is there.
+//! 5. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that opens is taken and no other is tried. A simulator that
 //!    happens to lie there is passed over: it is taken only where somebody put or named it.
 //!
 //! Other clients open every name they know and keep the last one; that is how an application's own copy loses to an older one of the system. A library once
@@ -19,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libloading::os::unix::Library as Dynamic;
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::{FUNCTIONS, Functions, RuntimeVersion, result, setting};
-use shardwright_shim_npu::library::{Search, Steps, own_folder, variable};
+use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder, variable};
 
 use crate::failure::{CallFailure, FailureKind, NeuronError, Result};
 use crate::trail;
@@ -53,6 +56,8 @@ pub struct LibraryChoice {
     pub option: Option<PathBuf>,
     /// The variable's value.
     pub variable: Option<PathBuf>,
+    /// The option `stand-in`.
+    pub stand_in: Option<PathBuf>,
     /// The folder of the shim.
     pub beside: Option<PathBuf>,
     /// Names for the loader's path.
@@ -61,13 +66,35 @@ pub struct LibraryChoice {
 
 impl LibraryChoice {
     /// With what is set in this process.
-    pub fn here(option: Option<PathBuf>) -> LibraryChoice {
+    pub fn here(option: Option<PathBuf>, stand_in: Option<PathBuf>) -> LibraryChoice {
         LibraryChoice {
             option,
             variable: variable(VARIABLE),
+            stand_in,
             beside: own_folder(),
             names: PLATFORM_NAMES.map(str::to_owned).to_vec(),
         }
+    }
+}
+
+impl LibraryChoice {
+    /// The stand-in, where nothing else is named and it is there and a simulator.
+    fn stand_in(&self, steps: &mut Steps) -> Result<Option<(PathBuf, Dynamic)>> {
+        let named = self.option.is_some() || self.variable.is_some();
+        let Some(given) = self.stand_in.as_ref().filter(|_| !named) else { return Ok(None) };
+        let given = self.beside.as_ref().map_or_else(|| given.clone(), |folder| folder.join(given));
+        let path = if given.is_dir() { given.join(FILE) } else { given };
+        if !path.is_file() {
+            steps.say(format!("option `stand-in`: {} is no file", path.display()));
+            return Ok(None);
+        }
+        let found = load_file(&path)?;
+        if !is_simulator(&found) {
+            steps.say(format!("option `stand-in`: {} is no simulator", path.display()));
+            return Ok(None);
+        }
+        steps.say(format!("option `stand-in`: {}", path.display()));
+        Ok(Some((path, found)))
     }
 }
 
@@ -120,10 +147,13 @@ impl Library {
             beside: choice.beside.as_deref(),
             names: &names,
         };
-        let (path, dynamic) = search.find(&mut steps, |found| match is_simulator(found) {
-            true => Err("is a simulator, which is taken only where it is named".to_owned()),
-            false => Ok(()),
-        })?;
+        let (path, dynamic) = match choice.stand_in(&mut steps)? {
+            Some(found) => found,
+            None => search.find(&mut steps, |found| match is_simulator(found) {
+                true => Err("is a simulator, which is taken only where it is named".to_owned()),
+                false => Ok(()),
+            })?,
+        };
         let symbol = |name: &CStr| -> *mut c_void {
             // SAFETY: the pointer is only looked at here; null is an answer.
             unsafe { dynamic.get::<*mut c_void>(name.to_bytes_with_nul()) }
@@ -411,5 +441,28 @@ mod tests {
             Err(NeuronError::LibraryNotFound { tried }) => assert_eq!(tried.len(), 1, "{tried:?}"),
             other => panic!("{:?}", other.map(|library| library.path().to_owned())),
         }
+    }
+    #[test]
+    fn a_stand_in_is_looked_for_where_nothing_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let with = |stand_in: &str| LibraryChoice {
+            stand_in: Some(PathBuf::from(stand_in)),
+            beside: Some(folder.path().join("shims")),
+            names: vec!["libneuron-nowhere.so".to_owned()],
+            ..LibraryChoice::default()
+        };
+        let tried = |choice: &LibraryChoice| match Library::open(choice) {
+            Err(NeuronError::LibraryNotFound { tried }) => tried,
+            other => panic!("{:?}", other.map(|library| library.path().to_owned())),
+        };
+        let absent = tried(&with("../absent.so"));
+        assert!(
+            absent[0].starts_with("option `stand-in`") && absent[0].ends_with("is no file"),
+            "{absent:?}"
+        );
+        assert_eq!(absent.len(), 5, "{absent:?}");
+        // What is named is all that counts.
+        let named = LibraryChoice { option: Some(PathBuf::from("/nowhere/at/all.so")), ..with("..") };
+        assert_eq!(tried(&named).len(), 1);
     }
 }

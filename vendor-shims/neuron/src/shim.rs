@@ -25,6 +25,7 @@ use crate::soc::{self, Soc};
 
 const LIBRARY: &str = "library";
 const LOWERING: &str = "lowering";
+const STAND_IN: &str = "stand-in";
 /// Says how entries are written where the option does not.
 const LOWERING_VARIABLE: &str = "SHARDWRIGHT_NEURON_LOWERING";
 
@@ -34,7 +35,8 @@ const SIMULATED: &str = ".simulated";
 /// One instance.
 ///
 /// Options: `library`, the adapter's file or its folder; `lowering` (`lean`, `plain`), how entries are written, else by the variable
-/// `SHARDWRIGHT_NEURON_LOWERING`.
+/// `SHARDWRIGHT_NEURON_LOWERING`; `stand-in`, a simulator of the library, from the shim's folder,
+/// which is taken where neither an option nor a variable names a library.
 pub struct NeuronShim {
     settings: Settings,
     driver: Mutex<Option<Arc<Driver>>>,
@@ -143,14 +145,15 @@ impl Shim for NeuronShim {
     }
 
     fn open(options: &Options<'_>) -> Result<Self> {
-        options.only(&[LIBRARY, LOWERING])?;
+        options.only(&[LIBRARY, LOWERING, STAND_IN])?;
         let variable = std::env::var(LOWERING_VARIABLE).ok().filter(|value| !value.is_empty());
         let lowering = match (options.get(LOWERING), &variable) {
             (Some(value), _) => lowering(LOWERING, value)?,
             (None, Some(value)) => lowering(LOWERING_VARIABLE, value)?,
             (None, None) => Lowering::default(),
         };
-        let settings = Settings { library: options.get(LIBRARY).map(PathBuf::from), lowering };
+        let path = |name| options.get(name).map(PathBuf::from);
+        let settings = Settings { library: path(LIBRARY), stand_in: path(STAND_IN), lowering };
         Ok(NeuronShim {
             settings,
             driver: Mutex::default(),

@@ -249,7 +249,7 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
 struct Asked<'s> {
     shims: &'s Shims,
     advisers: &'s Advisers,
-    opened: BTreeMap<(String, bool), std::result::Result<Opened, Error>>,
+    opened: BTreeMap<(String, bool, bool), std::result::Result<Opened, Error>>,
 }
 
 struct Opened {
@@ -301,9 +301,9 @@ impl Asked<'_> {
         // What the shim read of the chip's profile when it compiled.
         let chip = artefact.head().chip.clone();
         // Of the chip a shim may have devices that are not in this machine.
-        let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu);
+        let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu, by.simulated);
         let opened = self.opened.entry(key).or_insert_with(|| {
-            let instance = shims.open_to_compile(&by.shim, "prognosis", &[])?;
+            let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;
             if let Some(chip) = &chip {
                 instance.know(chip)?;
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_build::CompiledGraphs;
-use shardwright_build::graph::{Asset, EntryKind, Graph};
+use shardwright_build::graph::{Asset, EntryKind, EntryPoint, Graph};
 use shardwright_runtime::{Chain, ShardExecutor};
 
 use super::next_norm::NextNorm;
@@ -154,6 +154,17 @@ impl BoundaryCheck<'_> {
         entries.map(|entry| entry.interface.point.rows).max().unwrap_or(1)
     }
 
+    /// Why nothing was run through an entry point.
+    fn why_not_run(&self, point: EntryPoint) -> String {
+        let most = point.rows;
+        match (point.kind, most) {
+            (EntryKind::Encode, _) => format!("no recorded text has at most {most} tokens"),
+            (_, 1) if self.steps == 0 => "`--steps 0` takes no position of any prompt".to_owned(),
+            _ if self.rows == 0 => "`--rows 0` takes no row of any prompt".to_owned(),
+            _ => "no prompt was recorded that could be run".to_owned(),
+        }
+    }
+
     fn report(
         &self,
         memories: &[ShardMemory],
@@ -180,6 +191,7 @@ impl BoundaryCheck<'_> {
                 .map(|(entry, tally)| EntryVerification {
                     entry: entry.interface.name.clone(),
                     runs: tally.runs,
+                    not_run: (tally.runs == 0).then(|| self.why_not_run(entry.interface.point)),
                     outputs: tally.outputs.iter_mut().filter_map(compare).collect(),
                 })
                 .collect();

@@ -95,7 +95,8 @@ fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Devic
         if shims.registry.get(&shard.compiled_by.shim).is_none() {
             continue;
         }
-        let instance = shims.open_to_compile(&shard.compiled_by.shim, "twin", &[])?;
+        let by = &shard.compiled_by;
+        let instance = shims.open_to_compile(&by.shim, "twin", &[], by.simulated)?;
         know_chip(&instance, bundle, shard)?;
         if only_compiled_for(&instance, shard, &manifest.soc)?.is_some() {
             let devices = devices_for(&instance, shard, &manifest.soc)?;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::goldens::{Evaluation, Golden};
+use crate::{Error, ErrorKind, Result};
 
 /// How much a verification runs at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,6 +36,26 @@ pub(crate) struct AskedEffort {
 }
 
 impl AskedEffort {
+    /// An encoder takes all of a text or nothing: it has nothing of which less or more could be
+    /// taken.
+    pub(crate) fn check(&self, is_generative: bool) -> Result<()> {
+        let AskedEffort { all, rows, steps, greedy, evaluation } = *self;
+        let asked = [
+            ("--all", all),
+            ("--rows", rows.is_some()),
+            ("--steps", steps.is_some()),
+            ("--greedy", greedy.is_some()),
+            ("--evaluation", evaluation.is_some()),
+        ];
+        match asked.into_iter().find(|(_, asked)| *asked && !is_generative) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let what = format!("{name} says how much of a generating model is run, and this one embeds");
+                Err(Error::new(ErrorKind::Argument, what).with_help(format!("leave {name} out")))
+            }
+        }
+    }
+
     /// The effort where a simulator runs a shard, or none does.
     pub(crate) fn settled(&self, simulated: bool) -> Effort {
         let usual = if simulated && !self.all { Effort::SIMULATED } else { Effort::USUAL };
@@ -173,6 +194,23 @@ mod tests {
         assert_eq!(some.settled(true), wanted);
         let fewer = AskedEffort { all: true, evaluation: Some(7), ..nothing };
         assert_eq!(fewer.settled(true), Effort { evaluation: Some(7), ..Effort::USUAL });
+    }
+
+    #[test]
+    fn an_encoder_takes_all_of_a_text_or_nothing() {
+        let nothing = AskedEffort::default();
+        assert!(nothing.check(true).is_ok() && nothing.check(false).is_ok());
+        for asked in [
+            AskedEffort { all: true, ..nothing },
+            AskedEffort { rows: Some(1), ..nothing },
+            AskedEffort { steps: Some(1), ..nothing },
+            AskedEffort { greedy: Some(1), ..nothing },
+            AskedEffort { evaluation: Some(1), ..nothing },
+        ] {
+            assert!(asked.check(true).is_ok());
+            let error = asked.check(false).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Argument, "{asked:?}: {error}");
+        }
     }
 
     #[test]

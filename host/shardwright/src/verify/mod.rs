@@ -24,8 +24,8 @@ use shardwright_build::shims::Watch;
 pub use bundled::{store_verification, verify_bundle};
 pub use effort::{Effort, EffortReport, LeftOut};
 pub use report::{
-    BoundaryVerification, Comparison, EntryVerification, RowComparison, SelfTestReport, ShardVerification,
-    TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,
+    BoundaryVerification, Comparison, EntryVerification, NotRun, RowComparison, SelfTestReport,
+    ShardVerification, TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,
 };
 pub use thresholds::Thresholds;
 
@@ -194,6 +194,7 @@ impl Verification<'_> {
             }
         }
 
+        self.options.asked.check(graph.is_generative())?;
         let evaluation = goldens::read_evaluation(directory)?;
         let simulated = self.is_simulated();
         let effort = self.options.asked.settled(simulated);

@@ -93,6 +93,18 @@ pub struct TwinArtefact {
 }
 
 impl VerifyReport {
+    /// Entry points of shards that nothing was run through, each with the reason.
+    pub fn not_run(&self) -> impl Iterator<Item = NotRun<'_>> {
+        // All boundaries are of the same runs.
+        let shards = self.boundaries.first().into_iter().flat_map(|boundaries| &boundaries.shards);
+        shards.flat_map(|shard| {
+            shard.entries.iter().filter_map(|entry| {
+                let reason = entry.not_run.as_deref()?;
+                Some(NotRun { shard: &shard.shard, entry: &entry.entry, reason })
+            })
+        })
+    }
+
     /// One sentence with numbers.
     pub fn summary(&self) -> String {
         let outputs = |boundaries: &BoundaryVerification| {
@@ -154,8 +166,11 @@ pub struct TokenVerification {
     pub first_difference: Option<String>,
     /// Whether the likelihood is within its bound.
     pub nll_passed: bool,
-    /// Whether enough tokens are the wanted ones.
+    /// Whether enough tokens are the wanted ones; true where that is not judged.
     pub greedy_passed: bool,
+    /// Whether the tokens chosen count: no share of them is wanted where the formats or the chip
+    /// are not the checkpoint's and the reference's.
+    pub greedy_judged: bool,
 }
 
 /// Every shard alone, fed boundary values of the reference.
@@ -200,10 +215,24 @@ pub struct ShardVerification {
 pub struct EntryVerification {
     /// `prefill_128@4096`
     pub entry: String,
-    /// Runs; 0 where no prompt fitted.
+    /// Runs.
     pub runs: u64,
+    /// Why there were none, if so: what it computes was not compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_run: Option<String>,
     /// Its results.
     pub outputs: Vec<RowComparison>,
+}
+
+/// An entry point that nothing was run through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotRun<'r> {
+    /// The shard.
+    pub shard: &'r str,
+    /// The entry point.
+    pub entry: &'r str,
+    /// Why.
+    pub reason: &'r str,
 }
 
 /// One result of an entry point, over all its runs.

@@ -122,6 +122,7 @@ impl<'m> Whole<'m> {
             first_difference: greedy.first_difference,
             nll_passed: loss.abs() <= thresholds.nll,
             greedy_passed: share >= thresholds.greedy,
+            greedy_judged: thresholds.greedy > 0.0,
         });
         Found {
             comparisons: self.tally.finish(exact),

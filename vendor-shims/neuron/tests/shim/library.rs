@@ -40,6 +40,7 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     let all = LibraryChoice {
         option: Some(first.clone()),
         variable: Some(second.clone()),
+        stand_in: Some(first.clone()),
         beside: Some(beside.clone()),
         names: names.clone(),
     };
@@ -47,7 +48,7 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     assert_eq!(minor(&LibraryChoice { option: None, ..all.clone() }), Ok(2));
     assert_eq!(minor(&LibraryChoice { option: Some(beside.clone()), ..all.clone() }), Ok(4), "a folder");
     let without = LibraryChoice { option: None, variable: None, ..all };
-    assert_eq!(minor(&without), Ok(4));
+    assert_eq!(minor(&without), Ok(4), "what stands in is a simulator, or passed over");
     let by_name = LibraryChoice { names, ..LibraryChoice::default() };
     let library = Library::open(&by_name).expect("the second name opens");
     assert_eq!(library.version().minor, 3, "the first that opens, not the last");
@@ -64,8 +65,11 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     let library = Library::open(&by_name).expect("the second name opens");
     assert_eq!(library.version().minor, 3, "a simulator is not come across");
     assert!(library.steps().join("\n").contains("only where it is named"), "{:?}", library.steps());
-    let named = LibraryChoice { variable: Some(played), ..LibraryChoice::default() };
+    let named = LibraryChoice { variable: Some(played.clone()), ..LibraryChoice::default() };
     assert!(Library::open(&named).expect("named").simulator().is_some());
+    let stands_in = LibraryChoice { stand_in: Some(played), ..without };
+    assert_eq!(minor(&stands_in), Ok(5), "before what lies beside the shim");
+    assert_eq!(minor(&LibraryChoice { variable: Some(second), ..stands_in }), Ok(2));
 }
 
 #[test]
