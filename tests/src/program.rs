@@ -133,24 +133,8 @@ impl Run {
     ///
     /// # Panics
     /// If the program cannot be started, does not end in time, panics, or writes something that is not UTF-8.
-    pub fn outcome(mut self) -> Outcome {
-        let shown = format!("{:?}", self.command);
-        let mut child = self
-            .command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{shown}: {error}"));
-        let stdout = collect(child.stdout.take().expect("piped"));
-        let stderr = collect(child.stderr.take().expect("piped"));
-        let code = wait(&mut child, &shown);
-        let text = |bytes: thread::JoinHandle<Vec<u8>>| {
-            String::from_utf8(bytes.join().expect("reading a pipe"))
-                .unwrap_or_else(|error| panic!("{shown}: {error}"))
-        };
-        let outcome = Outcome { code, stdout: text(stdout), stderr: text(stderr) };
-        assert!(!outcome.stderr.contains("panicked at"), "{shown} panicked:\n{}", outcome.stderr);
-        outcome
+    pub fn outcome(self) -> Outcome {
+        finished(self.command)
     }
 
     /// Runs to the end and expects success; returns standard output.
@@ -192,6 +176,29 @@ impl Run {
         }
         (code, stderr)
     }
+}
+
+/// Runs any command to its end, with the deadline of this program's.
+///
+/// # Panics
+/// As [`Run::outcome`].
+pub fn finished(mut command: Command) -> Outcome {
+    let shown = format!("{command:?}");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{shown}: {error}"));
+    let stdout = collect(child.stdout.take().expect("piped"));
+    let stderr = collect(child.stderr.take().expect("piped"));
+    let code = wait(&mut child, &shown);
+    let text = |bytes: thread::JoinHandle<Vec<u8>>| {
+        String::from_utf8(bytes.join().expect("reading a pipe"))
+            .unwrap_or_else(|error| panic!("{shown}: {error}"))
+    };
+    let outcome = Outcome { code, stdout: text(stdout), stderr: text(stderr) };
+    assert!(!outcome.stderr.contains("panicked at"), "{shown} panicked:\n{}", outcome.stderr);
+    outcome
 }
 
 fn collect(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {

@@ -47,7 +47,9 @@ pub enum Command {
         #[arg(long)]
         soc: Option<String>,
         #[command(flatten)]
-        places: PlaceArguments,
+        shims: ShimPlaces,
+        #[command(flatten)]
+        profiles: ProfilePlaces,
     },
     /// Show how a checkpoint would be cut, placed and built, and why.
     Plan(PlanArguments),
@@ -72,18 +74,33 @@ pub enum Command {
     },
 }
 
-/// Where shims, planners and profiles are looked for besides the usual places.
+/// Where shims are looked for besides the usual places.
 #[derive(Args, Debug, Clone, Default)]
-pub struct PlaceArguments {
+pub struct ShimPlaces {
     /// A further directory of shims with their manifests (may be repeated).
     #[arg(long, value_name = "DIR")]
     pub shims: Vec<PathBuf>,
+}
+
+/// Where planners are looked for besides the usual places.
+#[derive(Args, Debug, Clone, Default)]
+pub struct PlannerPlaces {
     /// A further directory of planners (may be repeated).
     #[arg(long, value_name = "DIR")]
     pub planners: Vec<PathBuf>,
+}
+
+/// Where profiles are looked for besides the usual places.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ProfilePlaces {
     /// A further directory of SoC profiles (may be repeated).
     #[arg(long, value_name = "DIR")]
     pub profiles: Vec<PathBuf>,
+}
+
+/// Whose planner packs are run.
+#[derive(Args, Debug, Clone, Default)]
+pub struct TrustArguments {
     /// A public key whose planner packs are accepted (may be repeated).
     #[arg(long = "trust", value_name = "KEY")]
     pub trusted_keys: Vec<String>,
@@ -131,7 +148,13 @@ pub struct TargetArguments {
     #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
-    pub places: PlaceArguments,
+    pub shims: ShimPlaces,
+    #[command(flatten)]
+    pub planners: PlannerPlaces,
+    #[command(flatten)]
+    pub profiles: ProfilePlaces,
+    #[command(flatten)]
+    pub trust: TrustArguments,
 }
 
 /// What runs it.
@@ -141,7 +164,7 @@ pub struct ExecutionArguments {
     #[arg(long, value_enum)]
     pub on: Option<Executor>,
     /// Threads of the CPU engine. Default: the cores there are.
-    #[arg(short = 't', long)]
+    #[arg(short = 't', long, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
     /// Which work of shims happens in a process of its own. Files are mapped: an artefact that
     /// another program cuts short while it runs ends the process it runs in (SIGBUS), which is this
@@ -222,9 +245,9 @@ pub struct RunArguments {
     /// Divide the logits of tokens seen before by this.
     #[arg(long)]
     pub repetition_penalty: Option<f32>,
-    /// Seed of the random numbers.
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of the random numbers. Default: 0.
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// End the reply before this text (may be repeated).
     #[arg(long)]
     pub stop: Vec<String>,
@@ -242,6 +265,7 @@ pub struct RunArguments {
 }
 
 #[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("probes").multiple(true))]
 pub struct BenchArguments {
     /// A directory as Hugging Face publishes it, or a bundle.
     pub checkpoint: PathBuf,
@@ -267,25 +291,25 @@ pub struct BenchArguments {
     #[arg(long)]
     pub text: bool,
     /// Measure llama.cpp in turns with this program: its `llama-bench`, built for this machine.
-    #[arg(long, value_name = "PROGRAM", requires = "peer_model")]
+    #[arg(long, value_name = "PROGRAM", requires = "peer_model", group = "probes")]
     pub peer_llama_bench: Option<PathBuf>,
     /// The model that the peer runs.
     #[arg(long, value_name = "GGUF", requires = "peer_llama_bench")]
     pub peer_model: Option<PathBuf>,
     /// Seconds after which a run of the peer has failed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "peer_llama_bench")]
     pub peer_timeout: u64,
     /// Also measure how fast memory can be read, before and after each measurement; always done with a peer.
-    #[arg(long)]
+    #[arg(long, group = "probes")]
     pub probe: bool,
     /// Memory that a probe reads; more than the caches hold.
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "probes")]
     pub probe_mebibytes: u32,
     /// A pair counts as slow where both of its probes are below so many GB/s …
-    #[arg(long, value_name = "GB/S", default_value_t = 65.0)]
+    #[arg(long, value_name = "GB/S", default_value_t = 65.0, requires = "peer_llama_bench")]
     pub slow_below: f64,
     /// … as fast where both are above so many, and else not at all.
-    #[arg(long, value_name = "GB/S", default_value_t = 80.0)]
+    #[arg(long, value_name = "GB/S", default_value_t = 80.0, requires = "peer_llama_bench")]
     pub fast_above: f64,
     /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
     /// just-in-time.
@@ -385,13 +409,17 @@ pub struct DoctorArguments {
     /// A bundle to look at.
     pub bundle: Option<PathBuf>,
     #[command(flatten)]
-    pub places: PlaceArguments,
+    pub shims: ShimPlaces,
+    #[command(flatten)]
+    pub planners: PlannerPlaces,
+    #[command(flatten)]
+    pub profiles: ProfilePlaces,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum ShimCommand {
     /// List shims, their devices and limits, and every library that was skipped with the reason.
-    List(PlaceArguments),
+    List(ShimPlaces),
 }
 
 #[derive(Subcommand, Debug)]
@@ -404,7 +432,9 @@ pub enum PlannerCommand {
         #[arg(long, value_name = "FILE")]
         request: Option<PathBuf>,
         #[command(flatten)]
-        places: PlaceArguments,
+        planners: PlannerPlaces,
+        #[command(flatten)]
+        trust: TrustArguments,
     },
     /// Make a signed pack that a host without a compiler can run.
     Pack {

@@ -15,17 +15,17 @@ use clap::CommandFactory;
 use serde::Serialize;
 use shardwright::runtime::bundle::BundleNoticeKind;
 use shardwright::{
-    BundleOptions, Executor, Isolation, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath,
+    BundleOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath,
     TableFormats,
 };
 
 use crate::arguments::{
     Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format,
-    Isolation as IsolationArgument, PlaceArguments, PlanArguments, PlannerCommand, ShimCommand, Table,
-    TargetArguments,
+    Isolation as IsolationArgument, PlanArguments, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand,
+    ShimPlaces, Table, TargetArguments, TrustArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
-use crate::views;
+use crate::{interrupt, views};
 
 pub use bench::{BenchReport, Logits, Pairs, Share};
 
@@ -36,26 +36,31 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Run(arguments) => run::run(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format),
-        Command::Inspect { path, verify, soc, places } => {
-            bundle::inspect(path, *verify, soc.as_deref(), places, format)
+        Command::Inspect { path, verify, soc, shims, profiles } => {
+            let search = search_path(shims, &PlannerPlaces::default(), profiles);
+            bundle::inspect(path, *verify, soc.as_deref(), &search, format)
         }
         Command::Plan(arguments) => plan(arguments, format),
         Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
         Command::Embed(arguments) => embed::embed(arguments, format),
         Command::Verify(arguments) => verify::verify(arguments, format),
         Command::Doctor(arguments) => doctor::doctor(arguments, format),
-        Command::Shim(ShimCommand::List(places)) => {
-            print(format, &shardwright::list_shims(&search_path(places))?, views::shims)
+        Command::Shim(ShimCommand::List(shims)) => {
+            let search = search_path(shims, &PlannerPlaces::default(), &ProfilePlaces::default());
+            print(format, &shardwright::list_shims(&search)?, views::shims)
         }
-        Command::Planner(PlannerCommand::Check { planner, request, places }) => {
-            let search = search_path(places);
-            let report =
-                shardwright::check_planner(planner, request.as_deref(), &search, &places.trusted_keys)?;
+        Command::Planner(PlannerCommand::Check { planner, request, planners, trust }) => {
+            let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
+            let keys = &trust.trusted_keys;
+            let report = shardwright::check_planner(planner, request.as_deref(), &search, keys)?;
             print(format, &report, planner_view)
         }
         Command::Planner(PlannerCommand::Pack { planner, key, output }) => {
             let report = shardwright::pack_planner(planner, key, output)?;
             print(format, &report, planner_view)
+        }
+        Command::Completions { .. } if format == Format::Json => {
+            Err(Failure::Arguments("a completion script is no report: it has no JSON".to_owned()))
         }
         Command::Completions { shell } => {
             let mut command = Arguments::command();
@@ -67,7 +72,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
 }
 
 fn plan(arguments: &PlanArguments, format: Format) -> Result<Outcome, Failure> {
-    let options = open_options(&arguments.target, &arguments.execution);
+    let options = open_options(&arguments.target, &arguments.execution)?;
     let mut watch = views::Progress::new();
     let planned = options.plan_watched(&arguments.checkpoint, &mut watch)?;
     drop(watch);
@@ -96,8 +101,9 @@ fn planner_view(report: &PlannerReport) -> String {
 }
 
 /// Options for opening or planning, from the command line.
-fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> OpenOptions {
-    let mut options = OpenOptions::new().search_path(search_path(&target.places)).strict(target.strict);
+fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Result<OpenOptions, Failure> {
+    once(target)?;
+    let mut options = OpenOptions::new().search_path(target_path(target)?).strict(target.strict);
     if let Some(soc) = &target.soc {
         options = options.soc(soc);
     }
@@ -113,9 +119,8 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     for formats in &target.formats {
         options = options.formats(formats.clone());
     }
-    let table = |wanted: Table| {
-        target.tables.iter().rev().find(|(table, _)| *table == wanted).map(|(_, format)| *format)
-    };
+    let table =
+        |wanted: Table| target.tables.iter().find(|(table, _)| *table == wanted).map(|(_, format)| *format);
     options = options
         .tables(TableFormats { embedding: table(Table::Embedding), per_layer: table(Table::PerLayer) });
     if let Some(text) = &target.calibration_text {
@@ -127,7 +132,7 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     if let Some(planner) = &target.planner {
         options = options.planner(planner);
     }
-    for key in &target.places.trusted_keys {
+    for key in &target.trust.trusted_keys {
         options = options.trust_key(key);
     }
     for (name, value) in &target.planner_options {
@@ -146,16 +151,66 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Ope
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }
-    options.isolation(isolation(execution))
+    Ok(options.isolation(isolation(execution)))
+}
+
+/// That nothing is set twice, of which one would count and the other be forgotten.
+fn once(target: &TargetArguments) -> Result<(), Failure> {
+    let named = |given: &'static str, names: Vec<String>| names.into_iter().map(move |name| (given, name));
+    let table = |table: Table| match table {
+        Table::Embedding => "embedding".to_owned(),
+        Table::PerLayer => "per-layer".to_owned(),
+    };
+    // That a flag is left out says something of it too.
+    let flags = target.flags.iter().map(|(name, _)| name).chain(&target.flags_left_out);
+    let all = named("--limit", target.limits.iter().map(|(name, _)| name.clone()).collect())
+        .chain(named("--flag", flags.cloned().collect()))
+        .chain(named("--table", target.tables.iter().map(|(name, _)| table(*name)).collect()))
+        .chain(named(
+            "--planner-option",
+            target.planner_options.iter().map(|(name, _)| name.clone()).collect(),
+        ));
+    let mut seen = Vec::new();
+    for pair in all {
+        if seen.contains(&pair) {
+            let (given, name) = pair;
+            return Err(Failure::Arguments(match given {
+                "--flag" => format!("flag `{name}` is set twice, or set and left out"),
+                given => format!("{given} sets `{name}` twice"),
+            }));
+        }
+        seen.push(pair);
+    }
+    Ok(())
 }
 
 /// Directories named on the command line, then those of the environment, then those beside the program.
-fn search_path(places: &PlaceArguments) -> SearchPath {
+fn search_path(shims: &ShimPlaces, planners: &PlannerPlaces, profiles: &ProfilePlaces) -> SearchPath {
     let mut path = SearchPath::standard();
-    path.shims.splice(0..0, places.shims.iter().cloned());
-    path.planners.splice(0..0, places.planners.iter().cloned());
-    path.profiles.splice(0..0, places.profiles.iter().cloned());
+    path.shims.splice(0..0, shims.shims.iter().cloned());
+    path.planners.splice(0..0, planners.planners.iter().cloned());
+    path.profiles.splice(0..0, profiles.profiles.iter().cloned());
     path
+}
+
+/// The directories for a plan. One that is named and not there would count as empty, and what was
+/// to be found in it as unknown.
+fn target_path(target: &TargetArguments) -> Result<SearchPath, Failure> {
+    let named = [
+        ("--shims", &target.shims.shims),
+        ("--planners", &target.planners.planners),
+        ("--profiles", &target.profiles.profiles),
+    ];
+    for (name, directories) in named {
+        if let Some(directory) = directories.iter().find(|directory| !directory.is_dir()) {
+            return Err(Failure::Refused {
+                kind: ErrorKind::Missing,
+                message: format!("{name} {}: no such directory", directory.display()),
+                help: "name a directory, not a file in it".to_owned(),
+            });
+        }
+    }
+    Ok(search_path(&target.shims, &target.planners, &target.profiles))
 }
 
 /// Prints a report for people or as one JSON document.
@@ -165,7 +220,7 @@ fn print<R: Serialize>(
     view: impl FnOnce(&R) -> String,
 ) -> Result<Outcome, Failure> {
     let text = match format {
-        Format::Text => view(report),
+        Format::Text => views::printable_view(&view(report)),
         Format::Json => json(report)?,
     };
     write(text.as_bytes())
@@ -195,7 +250,8 @@ const TEXTS_BYTES_MAX: u64 = 256 << 20;
 /// Reads standard input to its end as UTF-8; an error where that is beyond `limit` bytes.
 fn standard_input(limit: u64) -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes).map_err(io("standard input"))?;
+    let read = interrupt::while_waiting(|| std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes));
+    read.map_err(io("standard input"))?;
     if bytes.len() as u64 > limit {
         return Err(too_long("standard input", limit));
     }
@@ -207,7 +263,7 @@ fn standard_input(limit: u64) -> Result<String, Failure> {
 fn standard_input_line(line: &mut String) -> Result<bool, Failure> {
     line.clear();
     let mut stdin = std::io::stdin().lock().take(PROMPT_BYTES_MAX + 1);
-    let read = stdin.read_line(line);
+    let read = interrupt::while_waiting(|| stdin.read_line(line));
     // What is cut may be cut within a character.
     let read = match read {
         Err(_) if stdin.limit() == 0 => PROMPT_BYTES_MAX + 1,
@@ -221,10 +277,22 @@ fn standard_input_line(line: &mut String) -> Result<bool, Failure> {
 
 fn too_long(what: &str, limit: u64) -> Failure {
     Failure::Refused {
-        kind: shardwright::ErrorKind::Argument,
+        kind: ErrorKind::Argument,
         message: format!("{what} has more than {limit} bytes"),
         help: "give less of it at once".to_owned(),
     }
+}
+
+/// Ends what was interrupted and has come to a place where it can.
+fn interrupted(what: &str) -> Result<(), Failure> {
+    if !interrupt::happened() {
+        return Ok(());
+    }
+    Err(Failure::Refused {
+        kind: ErrorKind::Cancelled,
+        message: format!("{what} was interrupted"),
+        help: "run the command again".to_owned(),
+    })
 }
 
 /// Plans, compiles and loads.
@@ -259,8 +327,10 @@ fn open_for(
             return Err(Failure::Arguments(what));
         }
         let mut watch = views::Progress::new();
-        let options = open_options(target, execution).tokenizer_when_asked(input == Input::Ids);
-        return Ok(options.open_watched(checkpoint, &mut watch)?);
+        let options = open_options(target, execution)?.tokenizer_when_asked(input == Input::Ids);
+        let model = options.open_watched(checkpoint, &mut watch)?;
+        interrupted("opening the model")?;
+        return Ok(model);
     }
     if let Some(what) = decided_before(target, execution) {
         let what = format!("{what} was decided when {} was compiled", checkpoint.display());
@@ -268,7 +338,7 @@ fn open_for(
     }
     let _busy = views::Busy::new("loading");
     let mut options = BundleOptions::new()
-        .search_path(search_path(&target.places))
+        .search_path(target_path(target)?)
         .strict(target.strict)
         .isolation(isolation(execution))
         .tokenizer_when_asked(input == Input::Ids);
@@ -281,22 +351,48 @@ fn open_for(
     if let Some(compiled_from) = compiled_from {
         options = options.checkpoint(compiled_from);
     }
+    for key in &target.trust.trusted_keys {
+        options = options.trust_key(key);
+    }
     Ok(options.open(checkpoint)?)
 }
 
-/// What was asked that a bundle leaves no choice in.
+/// What was asked that a bundle leaves no choice in. Each option is named here, so that one more is
+/// decided about before this compiles.
 fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> Option<&'static str> {
+    let TargetArguments {
+        soc,
+        limits,
+        flags,
+        flags_left_out,
+        formats,
+        tables,
+        quality,
+        calibration_text,
+        planner,
+        planner_options,
+        context,
+        strict: _,
+        // Where to look, and whom to trust, for what is found there or compiled anew.
+        shims: ShimPlaces { shims: _ },
+        planners: PlannerPlaces { planners: _ },
+        profiles: ProfilePlaces { profiles: _ },
+        trust: TrustArguments { trusted_keys: _ },
+    } = target;
+    let ExecutionArguments { on, threads: _, isolation: _ } = execution;
     let decided = [
-        ("--soc", target.soc.is_some()),
-        ("--limit", !target.limits.is_empty()),
-        ("--formats", !target.formats.is_empty()),
-        ("--table", !target.tables.is_empty()),
-        ("--quality", target.quality.is_some()),
-        ("--calibration-text", target.calibration_text.is_some()),
-        ("--planner", target.planner.is_some()),
-        ("--planner-option", !target.planner_options.is_empty()),
-        ("--context", target.context.is_some()),
-        ("--on", execution.on.is_some()),
+        ("--soc", soc.is_some()),
+        ("--limit", !limits.is_empty()),
+        ("--flag", !flags.is_empty()),
+        ("--without-flag", !flags_left_out.is_empty()),
+        ("--formats", !formats.is_empty()),
+        ("--table", !tables.is_empty()),
+        ("--quality", quality.is_some()),
+        ("--calibration-text", calibration_text.is_some()),
+        ("--planner", planner.is_some()),
+        ("--planner-option", !planner_options.is_empty()),
+        ("--context", context.is_some()),
+        ("--on", on.is_some()),
     ];
     decided.into_iter().find(|(_, asked)| *asked).map(|(name, _)| name)
 }
@@ -318,7 +414,7 @@ fn loudness(kind: NoticeKind) -> &'static str {
 /// Says on standard error what must not be kept silent before a model's output.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
-        eprintln!("*emulated on {executor}*");
+        views::say(&format!("*emulated on {executor}*"));
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
@@ -328,6 +424,6 @@ fn say_notices(model: &Model, quiet: bool) {
         BundleNoticeKind::Note => (NoticeKind::Note, &notice.text),
     });
     for (kind, text) in planned.chain(bundled).filter(|(kind, _)| !quiet || *kind == NoticeKind::Fallback) {
-        eprintln!("{}: {text}", loudness(kind));
+        views::say(&format!("{}: {text}", loudness(kind)));
     }
 }

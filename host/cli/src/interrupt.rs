@@ -1,9 +1,14 @@
-//! What an interrupt does: the first asks what is going on to stop, a second ends the program.
+//! What an interrupt does: while the program works, the first asks what is going on to stop and a
+//! second ends the program. While it waits for a line of the user's, one ends it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The exit code of a program that an interrupt ended.
+const ENDED: i32 = 130;
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static WAITING: AtomicBool = AtomicBool::new(false);
 static ASKED: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 /// From now on interrupts are taken; before that, one ends the program.
@@ -13,8 +18,8 @@ pub fn listen() {
         return;
     }
     let installed = ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+        if WAITING.load(Ordering::SeqCst) || INTERRUPTED.swap(true, Ordering::SeqCst) {
+            std::process::exit(ENDED);
         }
         if let Some(asked) = ASKED.get() {
             asked();
@@ -25,14 +30,28 @@ pub fn listen() {
     }
 }
 
-/// The first interrupt calls `asked`, which is set once.
+/// The first interrupt of each work calls `asked`, which is set once.
 pub fn call(asked: impl Fn() + Send + Sync + 'static) {
     if ASKED.set(Box::new(asked)).is_ok() {
         listen();
     }
 }
 
-/// Whether there was one.
+/// Whether there was one in the work that is going on.
 pub fn happened() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// What comes now is work of its own: no earlier interrupt was meant for it.
+pub fn begin() {
+    INTERRUPTED.store(false, Ordering::SeqCst);
+}
+
+/// Waits for what only somebody else can give. Nothing is lost if an interrupt ends the program
+/// meanwhile, and nothing else would end the waiting.
+pub fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
+    WAITING.store(true, Ordering::SeqCst);
+    let given = wait();
+    WAITING.store(false, Ordering::SeqCst);
+    given
 }

@@ -15,24 +15,46 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
+use shardwright::ErrorKind;
+use tracing_subscriber::EnvFilter;
 
 use crate::arguments::Arguments;
+use crate::outcome::Failure;
 
 fn main() -> ExitCode {
     let started = Instant::now();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return outcome::usage(&error),
+        Err(error) => return outcome::usage(&error, std::env::args_os()),
     };
-    // Vendors' libraries warn of their own affairs by the hundred; what matters of it comes with an error.
-    let level = match arguments.verbose {
+    match log_filter(arguments.verbose) {
+        Ok(filter) => {
+            let log = tracing_subscriber::fmt().with_env_filter(filter);
+            log.with_writer(std::io::stderr).without_time().init();
+        }
+        Err(failure) => return outcome::exit(Err(failure), arguments.format),
+    }
+    outcome::exit(commands::run(&arguments, started), arguments.format)
+}
+
+/// The variable that says what is logged where the command line does not.
+const LOG_VARIABLE: &str = "SHARDWRIGHT_LOG";
+
+/// What is logged: as `-v` says, else as the variable does.
+fn log_filter(verbose: u8) -> Result<EnvFilter, Failure> {
+    // Vendors' libraries warn of their own affairs by the hundred; what matters of it comes with an
+    // error.
+    let level = match verbose {
         0 => "warn,shim=error",
         1 => "info,shim=warn",
         2 => "debug",
         _ => "trace",
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SHARDWRIGHT_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
-    outcome::exit(commands::run(&arguments, started), arguments.format)
+    let asked = std::env::var(LOG_VARIABLE).ok().filter(|asked| verbose == 0 && !asked.is_empty());
+    let Some(asked) = asked else { return Ok(EnvFilter::new(level)) };
+    EnvFilter::builder().parse(&asked).map_err(|error| Failure::Refused {
+        kind: ErrorKind::Argument,
+        message: format!("{LOG_VARIABLE} is `{asked}`: {error}"),
+        help: "set it to levels such as `info` or `warn,shim=info`, or leave it out".to_owned(),
+    })
 }

@@ -1,11 +1,13 @@
 //! Exit codes and how errors are printed.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
 use shardwright::{Error, ErrorKind};
 
 use crate::arguments::Format;
+use crate::views::printable_lines;
 
 /// What a command came to.
 pub enum Outcome {
@@ -95,7 +97,9 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
     let mut stderr = std::io::stderr().lock();
     // Nothing can be done when standard error is closed.
     let _ = match format {
-        Format::Text => writeln!(stderr, "error: {message}\nhelp: {help}"),
+        Format::Text => {
+            writeln!(stderr, "error: {}\nhelp: {}", printable_lines(&message), printable_lines(&help))
+        }
         Format::Json => {
             let report =
                 serde_json::json!({ "error": { "kind": kind.name(), "message": message, "help": help } });
@@ -105,8 +109,20 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
     ExitCode::from(code(kind))
 }
 
-/// Help and version go to standard output with 0, wrong arguments to standard error with 2.
-pub fn usage(error: &clap::Error) -> ExitCode {
+/// Help and version go to standard output with 0, wrong arguments to standard error with 2: as JSON
+/// where the arguments ask for it, whatever else is wrong with them.
+pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.collect();
+    let wants_json = arguments.iter().any(|argument| argument == "--format=json")
+        || arguments.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
+    if wants_json && error.use_stderr() {
+        let text = error.to_string();
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let message = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        let help = lines.collect::<Vec<_>>().join("; ");
+        let failure = Failure::Refused { kind: ErrorKind::Argument, message, help };
+        return exit(Err(failure), Format::Json);
+    }
     // Nothing can be done when the stream is closed.
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(code(ErrorKind::Argument)) } else { ExitCode::SUCCESS }

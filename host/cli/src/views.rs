@@ -58,6 +58,32 @@ fn ranges(numbers: &[u32]) -> String {
     parts.into_iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
+/// Says a line on standard error. What files, shims and planners say goes through it: a terminal
+/// shows it and does not obey it, and nothing of it passes for a line of this program's own.
+pub fn say(line: &str) {
+    eprintln!("{}", printable(line));
+}
+
+/// The text with every character replaced that a terminal acts on, ends of lines too.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if acts_on_a_terminal(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// The same of a text of several lines, where those after the first are set in.
+pub fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n  ")
+}
+
+/// The same of a view, whose lines and columns are this program's.
+pub fn printable_view(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Control characters, and those that turn the direction of what follows.
+fn acts_on_a_terminal(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// What is going on, on standard error, where that is a terminal; gone when dropped.
 pub struct Busy(indicatif::ProgressBar);
 
@@ -85,6 +111,16 @@ mod tests {
         {
             assert_eq!(super::ranges(numbers), text);
         }
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_is_shown() {
+        let text = "fine\r\u{1b}[2Jnote: \u{9b}31m\nerror: \u{202e}x é\t";
+        let shown = "fine\u{fffd}\u{fffd}[2Jnote: \u{fffd}31m";
+        let rest = "error: \u{fffd}x é\u{fffd}";
+        assert_eq!(super::printable(text), format!("{shown}\u{fffd}{rest}"));
+        assert_eq!(super::printable_lines(text), format!("{shown}\n  {rest}"));
+        assert_eq!(super::printable_view(text), format!("{shown}\n{rest}"));
     }
 
     #[test]

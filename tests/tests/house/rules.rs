@@ -367,3 +367,28 @@ fn examples_and_settings_are_seen() {
     let manifest = "[package]\nname = \"a\"\n\n[lib]\ntest = false\n\n[[bin]]\ndoctest = false\n";
     assert!(says(manifest, "test = false") && !says(manifest, "doctest = false"));
 }
+
+/// Where the program may write to standard error itself: the one place that disarms what it says,
+/// and a prompt that says nothing of anybody's.
+const SAYS_ITSELF: [(&str, &str); 2] =
+    [("host/cli/src/views.rs", "eprintln!"), ("host/cli/src/commands/run.rs", "eprint!")];
+
+#[test]
+fn the_program_says_everything_through_one_place() {
+    let mut found = Vec::new();
+    for path in rust_files().into_iter().filter(|path| path.starts_with("host/cli/src")) {
+        let code = code_only(&tree::read(&path));
+        for macro_name in ["eprintln!", "eprint!", "println!", "print!", "dbg!"] {
+            let word = |at: usize| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            for (at, _) in code.match_indices(macro_name).filter(|(at, _)| word(*at)) {
+                let line = code[..at].lines().count();
+                let allowed =
+                    SAYS_ITSELF.iter().any(|(file, name)| path == Path::new(file) && *name == macro_name);
+                if !allowed {
+                    found.push(format!("{}:{line}: {macro_name}", path.display()));
+                }
+            }
+        }
+    }
+    assert_none("what a terminal would obey", &found);
+}

@@ -13,7 +13,7 @@ const FIXTURE: &str = TEXT_FIXTURES[0];
 
 /// Small sizes on two threads.
 fn bench(checkpoint: &str) -> Run {
-    shardwright(["bench", checkpoint, "-p", "8", "-n", "4", "-r", "2", "-t", "2", "--probe-mebibytes", "2"])
+    shardwright(["bench", checkpoint, "-p", "8", "-n", "4", "-r", "2", "-t", "2"])
 }
 
 fn numbers(value: &Value) -> Vec<f64> {
@@ -22,7 +22,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 
 #[test]
 fn a_bench_tells_speeds_phases_memory_and_the_plan() {
-    let report = bench(FIXTURE).arguments(["-d", "0,3", "--probe"]).json();
+    let report = bench(FIXTURE).arguments(["-d", "0,3", "--probe", "--probe-mebibytes", "2"]).json();
     let results = report["results"].as_array().expect("results");
     let tests: Vec<&str> = results.iter().filter_map(|result| result["test"].as_str()).collect();
     assert_eq!(tests, ["pp8", "tg4", "pp8 @ d3", "tg4 @ d3"]);
@@ -166,6 +166,7 @@ echo "["; row false $((1 + p)); echo ","; row true $((3 + n)); echo "]"
 
 fn paired(checkpoint: &str, program: &Path, model: &Path) -> Run {
     bench(checkpoint)
+        .arguments(["--probe-mebibytes", "2"])
         .argument("--peer-llama-bench")
         .argument(program)
         .argument("--peer-model")
@@ -246,6 +247,9 @@ fn a_peer_that_fails_is_told_with_what_it_said() {
     }
 }
 
+const PEER: &str = "--peer-llama-bench";
+const MODEL: &str = "--peer-model";
+
 #[test]
 fn what_cannot_be_measured_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -257,13 +261,13 @@ fn what_cannot_be_measured_is_refused() {
         (&["-n", "0"], 2, "-n"),
         (&["-r", "0"], 2, "-r"),
         (&["--first-tokens", "0"], 2, "--first-tokens"),
-        (&["--probe-mebibytes", "0"], 2, "--probe-mebibytes"),
-        (&["--slow-below", "80", "--fast-above", "65"], 2, "--slow-below"),
+        (&["--probe", "--probe-mebibytes", "0"], 2, "--probe-mebibytes"),
+        (&[PEER, program, MODEL, model, "--slow-below", "80", "--fast-above", "65"], 2, "--slow-below"),
         (&["--context", "32", "-p", "33"], 10, "pp33 needs 33 positions, and the context has 32"),
         (&["--context", "32", "-n", "30", "-d", "3"], 10, "tg30 @ d3 needs 33"),
         (&["--context", "8", "-p", "8"], 10, "first step"),
-        (&["--peer-llama-bench", "no-such-program", "--peer-model", model], 3, "no-such-program"),
-        (&["--peer-llama-bench", program, "--peer-model", "no-such-model"], 3, "no-such-model"),
+        (&[PEER, "no-such-program", MODEL, model], 3, "no-such-program"),
+        (&[PEER, program, MODEL, "no-such-model"], 3, "no-such-model"),
     ];
     for (arguments, code, says) in cases {
         let (ended, said) = shardwright(["bench", FIXTURE]).arguments(*arguments).refuses();

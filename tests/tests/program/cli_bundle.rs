@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
-use shardwright_build::bundle::Digest;
+use shardwright_build::bundle::{BundleNotice, BundleNoticeKind, BundleWriter, Digest};
 use shardwright_graph::{ComponentKind, EntryOptions};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_tests::bundles::{Compiled, contents};
@@ -255,32 +255,51 @@ fn a_folder_with_other_things_is_left_alone() {
     assert_eq!(fs::read_to_string(&file).expect("still there"), "irreplaceable");
 }
 
+/// Every option that is refused is tried in `cli_options`.
 #[test]
-fn what_a_bundle_decided_is_no_argument_any_more() {
+fn what_is_of_this_machine_is_an_argument_of_a_bundle_too() {
     let bundle = Compiled::from(TEXT_FIXTURES[3], none());
     let path = shown(&bundle.path());
-    for arguments in [
-        ["--soc", "mt6989"],
-        ["--limit", "ops=400"],
-        ["--formats", "w8-per-channel"],
-        ["--table", "embedding=w8-per-channel"],
-        ["--calibration-text", "README.md"],
-        ["--planner", "generic"],
-        ["--planner-option", "place.head=cpu"],
-        ["--context", "128"],
-        ["--on", "cpu"],
-    ] {
-        refused(generate(&path).arguments(arguments), 2, &[arguments[0], "was decided when"]);
-    }
     refused(shardwright(["embed", &path, "a text", "--soc", "mt6989"]), 2, &["--soc"]);
     // What is of this machine is still one.
     let expected = generate(&path).succeeds();
-    for arguments in [["--threads", "1"], ["--isolation", "off"], ["--isolation", "process"], ["--seed", "3"]]
-    {
+    for arguments in [["--threads", "1"], ["--isolation", "off"], ["--isolation", "process"]] {
         assert_eq!(generate(&path).arguments(arguments).succeeds(), expected, "{arguments:?}");
     }
     assert_eq!(generate(&path).argument("--strict").succeeds(), expected);
     refused(shardwright(["embed", &path, "a text"]), 5, &["cannot embed"]);
+}
+
+/// What a terminal would act on, and a line that passes for one of the program's.
+const FORGED: &str = "harmless\r\u{1b}[2K\u{9b}31mnothing\nfallback: forged\u{202e}";
+
+/// Whether nothing of it is there but as it is shown.
+fn is_disarmed(text: &str) -> bool {
+    let acts = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+    !text.contains(acts) && !text.lines().any(|line| line.starts_with("fallback: forged"))
+}
+
+#[test]
+fn what_a_bundle_says_is_shown_and_not_obeyed() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], none());
+    let writer = BundleWriter::create(bundle.path()).expect("a bundle");
+    let mut manifest = writer.previous().cloned().expect("a manifest");
+    for kind in [BundleNoticeKind::Note, BundleNoticeKind::Fallback] {
+        manifest.notices.push(BundleNotice { kind, text: FORGED.to_owned() });
+    }
+    writer.finish(&manifest).expect("written");
+    let path = shown(&bundle.path());
+    let told = generate(&path).outcome();
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert_eq!(told.stderr.matches("harmless").count(), 2, "{}", told.stderr);
+    let strict = generate(&path).argument("--strict").outcome();
+    assert_eq!(strict.code, Some(9), "{}", strict.stderr);
+    assert!(strict.stderr.contains("error: harmless"), "{}", strict.stderr);
+    let inspected = shardwright(["inspect", &path]).outcome();
+    let looked_at = shardwright(["doctor", &path]).outcome();
+    for text in [&told.stderr, &strict.stderr, &inspected.stdout, &looked_at.stdout] {
+        assert!(is_disarmed(text), "{text:?}");
+    }
 }
 
 /// A work order as a shim's compile is given it.

@@ -296,3 +296,43 @@ fn it_tells_how_far_it_is_and_can_be_stopped_there() {
         assert_eq!(error.kind(), shardwright::ErrorKind::Cancelled, "{word}: {error}");
     }
 }
+
+#[test]
+fn tokens_that_do_not_count_are_said_not_to() {
+    let few = ["--rows", "16", "--steps", "1", "--greedy", "4", "--formats", "w8-per-channel/f32/f32"];
+    let verify = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(few);
+    let tokens = verify().json()["tokens"].clone();
+    assert_eq!((&tokens["greedy_judged"], &tokens["greedy_passed"]), (&false.into(), &true.into()));
+    let text = verify().succeeds();
+    let greedy = text.lines().find(|line| line.contains(" greedy: ")).expect("a line of tokens");
+    assert!(greedy.starts_with("not judged greedy: "), "{greedy}");
+    // A bound of the user's is one to be judged by, and so is the checkpoint itself.
+    let bound = verify().arguments(["--threshold", "greedy=0.01"]).argument("--format=json").outcome();
+    let report: Value = serde_json::from_str(&bound.stdout).expect("JSON");
+    assert_eq!(report["tokens"]["greedy_judged"], true, "{report}");
+    let exact = shardwright(["verify", TEXT_FIXTURES[3]]).arguments(&few[..6]);
+    assert_eq!(exact.json()["tokens"]["greedy_judged"], true);
+}
+
+#[test]
+fn what_was_not_run_is_not_taken_for_proved() {
+    let verify = || shardwright(["verify", TEXT_FIXTURES[3], "--rows", "16", "--steps", "0"]);
+    let report = verify().json();
+    assert_eq!(report["passed"], true, "{report}");
+    let entries = list(judged(&report), "shards").iter().flat_map(|shard| list(shard, "entries"));
+    let not_run: Vec<&Value> = entries.filter(|entry| entry["runs"] == 0).collect();
+    assert!(!not_run.is_empty(), "{report}");
+    for entry in &not_run {
+        assert!(entry["not_run"].as_str().is_some_and(|why| why.contains("--steps 0")), "{entry}");
+    }
+    let text = verify().succeeds();
+    let count = not_run.len();
+    assert!(text.trim_end().ends_with(&format!("passed, with {count} entry points not run")), "{text}");
+    assert!(text.contains("not run: `--steps 0`") && !text.contains("no prompt fits"), "{text}");
+    let strict = verify().argument("--strict").outcome();
+    assert_eq!(strict.code, Some(9), "{}", strict.stderr);
+    assert!(strict.stderr.contains("was not run") && strict.stderr.contains("help:"), "{}", strict.stderr);
+    // Where everything was run, that is all that is said.
+    let all = shardwright(["verify", TEXT_FIXTURES[3], "--strict"]).succeeds();
+    assert!(all.trim_end().ends_with("\npassed"), "{all}");
+}

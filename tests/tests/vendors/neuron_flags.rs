@@ -315,3 +315,19 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     let forced = plan(&["--flag", "options=--warp 9"]).succeeds();
     assert!(forced.contains("options=--warp 9"), "{forced}");
 }
+
+#[test]
+fn a_flag_that_a_user_sets_and_that_does_nothing_is_a_fallback() {
+    let bench = Bench::new(&json!({"version": [9, 0, 3], "soc": "mt6993", "honoured": "none"}));
+    let compile = |further: &[&str]| {
+        let run = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file("bundle"));
+        let run = run.arguments(["--soc", "mt6993", "--on", "simulator", "--context", "64"]);
+        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16"]);
+        run.argument("--calibration-text").argument(bench.file("text")).arguments(further)
+    };
+    let (code, stderr) = compile(&["--flag", "opt-bw=true", "--strict"]).refuses();
+    assert_eq!(code, 9, "{stderr}");
+    assert!(stderr.contains("flag opt-bw=true, which you set, is inert"), "{stderr}");
+    // What the profile sets may come to nothing: nobody asked for it.
+    compile(&["--strict"]).succeeds();
+}

@@ -241,14 +241,7 @@ fn check(model: &Model, works: &[Work], first_tokens: u32) -> Result<(), Failure
 
 /// An interrupt ends the whole measurement.
 fn interrupted() -> Result<(), Failure> {
-    if !interrupt::happened() {
-        return Ok(());
-    }
-    Err(Failure::Refused {
-        kind: ErrorKind::Cancelled,
-        message: "the measurement was interrupted".to_owned(),
-        help: "run the command again".to_owned(),
-    })
+    super::interrupted("the measurement")
 }
 
 fn cores() -> u32 {

@@ -7,7 +7,8 @@ use crate::views;
 pub fn doctor(arguments: &DoctorArguments, format: Format) -> Result<Outcome, Failure> {
     let report = {
         let _busy = views::Busy::new("asking shims");
-        shardwright::doctor(&search_path(&arguments.places), arguments.bundle.as_deref())?
+        let search = search_path(&arguments.shims, &arguments.planners, &arguments.profiles);
+        shardwright::doctor(&search, arguments.bundle.as_deref())?
     };
     print(format, &report, views::doctor)?;
     report.verdict()?;

@@ -1,7 +1,7 @@
 use serde::Serialize;
 use shardwright::EmbedOptions;
 
-use super::{TEXTS_BYTES_MAX, json, open, say_notices, standard_input, write};
+use super::{TEXTS_BYTES_MAX, interrupted, json, open, say_notices, standard_input, write};
 use crate::arguments::{EmbedArguments, Format};
 use crate::outcome::{Failure, Outcome};
 
@@ -31,6 +31,7 @@ pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Fail
     };
     let mut embeddings = Vec::new();
     for text in texts {
+        interrupted("embedding")?;
         embeddings.push(Embedding { text, embedding: model.embed(text, &options)? });
     }
     match format {

@@ -2,14 +2,14 @@ use std::io::IsTerminal;
 
 use serde_json::json;
 use shardwright::runtime::Move;
-use shardwright::{DoneReason, GenerationEvent, GenerationStatistics, Session};
+use shardwright::{DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
 
 use super::{
     PROMPT_BYTES_MAX, json as json_line, open, say_notices, standard_input, standard_input_line, write,
 };
 use crate::arguments::{Format, RunArguments};
-use crate::interrupt;
 use crate::outcome::{Failure, Outcome};
+use crate::{interrupt, views};
 
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
@@ -50,10 +50,15 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
         }
         let turn = line.trim();
         if !turn.is_empty() {
+            session.cancel_handle().reset();
+            interrupt::begin();
             reply(&mut session, Turn::Chat(turn), arguments, format)?;
         }
     }
 }
+
+/// The variable by which chat templates let a model think first.
+const THINKING: &str = "enable_thinking";
 
 enum Turn<'t> {
     Chat(&'t str),
@@ -78,11 +83,33 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
     set(&mut sampling.min_p, arguments.min_p);
     set(&mut sampling.repetition_penalty, arguments.repetition_penalty);
     sampling.top_k = arguments.top_k.unwrap_or(sampling.top_k);
-    sampling.seed = arguments.seed;
+    sampling.seed = arguments.seed.unwrap_or(sampling.seed);
+    if sampling.is_greedy() {
+        let unused = [
+            ("--top-k", arguments.top_k.is_some()),
+            ("--top-p", arguments.top_p.is_some()),
+            ("--min-p", arguments.min_p.is_some()),
+            ("--seed", arguments.seed.is_some()),
+        ];
+        if let Some((name, _)) = unused.into_iter().find(|(_, asked)| *asked) {
+            return Err(Failure::Refused {
+                kind: ErrorKind::Argument,
+                message: format!("{name} says how tokens are drawn, and the likeliest is always taken"),
+                help: format!("leave {name} out, or draw with --temperature above 0"),
+            });
+        }
+    }
     session.options.max_tokens = Some(arguments.max_tokens as usize);
     session.add_stop_strings(&arguments.stop)?;
     if arguments.thinking {
-        session.set_template_variable("enable_thinking", true);
+        if !session.template_takes(THINKING) {
+            return Err(Failure::Refused {
+                kind: ErrorKind::Unsupported,
+                message: format!("the chat template of this model has no `{THINKING}`"),
+                help: "leave --thinking out; the model decides for itself".to_owned(),
+            });
+        }
+        session.set_template_variable(THINKING, true);
     }
     Ok(())
 }
@@ -101,7 +128,7 @@ fn reply(
         write(b"\n")?;
     }
     for moved in &moves {
-        eprintln!("{}", told_move(moved));
+        views::say(&told_move(moved));
     }
     let Some((reason, statistics)) = ended? else { return Ok(Outcome::Done) };
     if format == Format::Json {
@@ -109,7 +136,7 @@ fn reply(
         write(json_line(&done)?.as_bytes())?;
     }
     if !arguments.quiet && format == Format::Text {
-        eprintln!("{}", summary(&reason, &statistics));
+        views::say(&summary(&reason, &statistics));
     }
     Ok(Outcome::Done)
 }

@@ -1,4 +1,4 @@
-use shardwright::VerifyOptions;
+use shardwright::{ErrorKind, NotRun, VerifyOptions, VerifyReport};
 
 use super::{open_options, print};
 use crate::arguments::{Format, VerifyArguments};
@@ -7,15 +7,15 @@ use crate::views;
 
 /// Compares; a difference is an outcome of its own.
 pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
-    let open = open_options(&arguments.target, &arguments.execution);
-    let options = verify_options(arguments);
+    let open = open_options(&arguments.target, &arguments.execution)?;
+    let options = verify_options(arguments)?;
     let goldens = arguments.golden.as_deref().unwrap_or(&arguments.checkpoint);
     let mut watch = views::Progress::new();
-    let passed = if arguments.self_test {
+    let (passed, whole) = if arguments.self_test {
         let report = shardwright::self_test(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
         drop(watch);
         print(format, &report, views::self_test)?;
-        report.passed
+        (report.passed, all_run(&report.intact, arguments.target.strict))
     } else if let Some(bundle) = &arguments.bundle {
         let checkpoint = &arguments.checkpoint;
         let report = shardwright::verify_bundle(checkpoint, goldens, bundle, &open, &options, &mut watch)?;
@@ -23,21 +23,40 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
         print(format, &report, views::verify)?;
         if arguments.store {
             let identity = shardwright::store_verification(bundle, &report)?;
-            eprintln!("stored in {}, which is now {identity}", bundle.display());
+            views::say(&format!("stored in {}, which is now {identity}", bundle.display()));
         }
-        report.passed
+        (report.passed, all_run(&report, arguments.target.strict))
     } else {
         let report = shardwright::verify(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
         drop(watch);
         print(format, &report, views::verify)?;
-        report.passed
+        (report.passed, all_run(&report, arguments.target.strict))
     };
-    Ok(if passed { Outcome::Done } else { Outcome::Different })
+    if !passed {
+        return Ok(Outcome::Different);
+    }
+    whole?;
+    Ok(Outcome::Done)
 }
 
-fn verify_options(arguments: &VerifyArguments) -> VerifyOptions {
+/// Under `--strict` what was not run is not taken for proved.
+fn all_run(report: &VerifyReport, strict: bool) -> Result<(), Failure> {
+    let Some(NotRun { shard, entry, reason }) = report.not_run().next().filter(|_| strict) else {
+        return Ok(());
+    };
+    Err(Failure::Refused {
+        kind: ErrorKind::Strict,
+        message: format!("{entry} of shard {shard} was not run: {reason}"),
+        help: "leave `--strict` out to accept what was not run, or have more taken".to_owned(),
+    })
+}
+
+fn verify_options(arguments: &VerifyArguments) -> Result<VerifyOptions, Failure> {
     let mut options = VerifyOptions::new();
-    for (name, bound) in &arguments.thresholds {
+    for (index, (name, bound)) in arguments.thresholds.iter().enumerate() {
+        if arguments.thresholds[..index].iter().any(|(held, _)| held == name) {
+            return Err(Failure::Arguments(format!("--threshold sets `{name}` twice")));
+        }
         options = options.threshold(name, *bound);
     }
     if arguments.all {
@@ -55,5 +74,5 @@ fn verify_options(arguments: &VerifyArguments) -> VerifyOptions {
     if let Some(rows) = arguments.evaluation {
         options = options.evaluation(rows);
     }
-    options
+    Ok(options)
 }

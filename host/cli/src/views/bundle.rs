@@ -106,7 +106,7 @@ fn told(told: &Told) -> String {
 
 /// The flags something was compiled with beside those worth setting.
 fn flag_advice(advice: &FlagAdvice) -> String {
-    let mut text = format!("flags of {}: {}\n", super::document::printable(&advice.name), advice.summary());
+    let mut text = format!("flags of {}: {}\n", super::printable(&advice.name), advice.summary());
     for advised in advice.missing.iter().filter(|advised| !advised.note.is_empty()) {
         let _ = writeln!(text, "  {} ({}): {}", advised.flag, advised.provenance, advised.note);
     }
@@ -190,7 +190,7 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         }
     }
     for notice in &manifest.notices {
-        let _ = writeln!(text, "noted: {}", notice.text);
+        let _ = writeln!(text, "noted: {}", super::printable(&notice.text));
     }
     for file in &inspection.files {
         if let bundle::FileState::Damaged { reason } = &file.state {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::table;
+use super::{printable, table};
 
 /// Rows of a table that are shown; the rest are counted.
 const ROWS: usize = 64;
@@ -98,11 +98,6 @@ fn short(value: &Value) -> String {
         Value::String(text) => printable(text),
         value => value.to_string().replace(',', ", "),
     }
-}
-
-/// Names in a file may hold what a terminal acts on.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

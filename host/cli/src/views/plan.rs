@@ -25,7 +25,7 @@ pub fn plan(report: &PlanReport) -> String {
             NoticeKind::Fallback => "fallback",
             _ => "note",
         };
-        let _ = writeln!(text, "{kind}: {}", notice.text);
+        let _ = writeln!(text, "{kind}: {}", super::printable(&notice.text));
     }
 
     let mut shards = table(&[

@@ -3,6 +3,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use shardwright::Watch;
 
+use super::printable;
 use crate::interrupt;
 
 /// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop. Gone when dropped.
@@ -24,7 +25,7 @@ impl Progress {
 impl Watch for Progress {
     fn progress(&mut self, per_mille: u32, stage: &str) {
         self.0.set_position(u64::from(per_mille));
-        self.0.set_message(stage.to_owned());
+        self.0.set_message(printable(stage));
     }
 
     fn note(&mut self, text: &str) {

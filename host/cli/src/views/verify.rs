@@ -28,7 +28,7 @@ pub fn verify(report: &VerifyReport) -> String {
         };
     }
     for notice in &report.notices {
-        let _ = writeln!(text, "note: {notice}");
+        let _ = writeln!(text, "note: {}", super::printable(notice));
     }
 
     text.push_str(&effort_lines(&report.effort));
@@ -60,7 +60,13 @@ pub fn verify(report: &VerifyReport) -> String {
         }
         all => text.extend(all.iter().map(|boundaries| boundary_table(boundaries, None))),
     }
-    let _ = writeln!(text, "\n{}", if report.passed { "passed" } else { "FAILED" });
+    let outcome = match (report.passed, report.not_run().count()) {
+        (false, _) => "FAILED".to_owned(),
+        (true, 0) => "passed".to_owned(),
+        (true, 1) => "passed, with 1 entry point not run".to_owned(),
+        (true, entries) => format!("passed, with {entries} entry points not run"),
+    };
+    let _ = writeln!(text, "\n{outcome}");
     text
 }
 
@@ -87,6 +93,7 @@ fn effort_lines(effort: &EffortReport) -> String {
     text
 }
 
+/// What is not judged may be within the tolerance all the same.
 fn verdict(passed: bool, judged: bool) -> &'static str {
     match (passed, judged) {
         (true, _) => "ok  ",
@@ -116,7 +123,7 @@ fn token_lines(tokens: &TokenVerification) -> String {
         let _ = writeln!(
             text,
             "{} greedy: {} of {} tokens as wanted{first}",
-            verdict(tokens.greedy_passed, true),
+            if tokens.greedy_judged { verdict(tokens.greedy_passed, true) } else { "not judged" },
             tokens.greedy_agreed,
             tokens.greedy_tokens,
         );
@@ -181,8 +188,8 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
                 rows.add_row(row);
                 (name, entry_name) = ("", "");
             }
-            if entry.runs == 0 {
-                rows.add_row([name, &entry.entry, "not run: no prompt fits"]);
+            if let Some(reason) = &entry.not_run {
+                rows.add_row([name, &entry.entry, &format!("not run: {reason}")]);
                 name = "";
             }
         }

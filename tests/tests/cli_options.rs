@@ -1,0 +1,300 @@
+//! No option is taken and left without effect: it does something, or is refused with what would
+//! help.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::program::{Run, shardwright};
+
+/// Exit codes.
+const ARGUMENT: i32 = 2;
+const UNSUPPORTED: i32 = 5;
+const STRICT: i32 = 9;
+
+/// What is refused like any bad input is: with the name of what is wrong, and help.
+fn refused(run: Run, code: i32, words: &[&str]) {
+    let (given, stderr) = run.refuses();
+    assert_eq!(given, code, "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "no `{word}` in {stderr}");
+    }
+}
+
+/// The options of a command, as clap tells them, each with what stands for its value.
+fn options_of(command: &str) -> Vec<(String, Option<String>)> {
+    let help = shardwright([command, "--help"]).succeeds();
+    let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let told = options.filter_map(|line| {
+        let mut words = line.split([' ', ',']).filter(|word| !word.is_empty());
+        let name = words.by_ref().find(|word| word.starts_with("--"))?;
+        let value = words.next().filter(|word| word.starts_with('<'));
+        Some((name.trim_end_matches("...").to_owned(), value.map(str::to_owned)))
+    });
+    told.collect()
+}
+
+/// Options that say something about a bundle too.
+const OF_A_BUNDLE: &[(&str, &[&str])] = &[
+    (
+        "run",
+        &[
+            "--prompt",
+            "--chat",
+            "--system",
+            "--thinking",
+            "--max-tokens",
+            "--greedy",
+            "--temperature",
+            "--top-k",
+            "--top-p",
+            "--min-p",
+            "--repetition-penalty",
+            "--seed",
+            "--stop",
+            "--quiet",
+        ],
+    ),
+    ("embed", &["--prompt-name", "--dimensions"]),
+    (
+        "bench",
+        &[
+            "--prompt-tokens",
+            "--generated-tokens",
+            "--depth",
+            "--repetitions",
+            "--all-logits",
+            "--first-tokens",
+            "--text",
+            "--peer-llama-bench",
+            "--peer-model",
+            "--peer-timeout",
+            "--probe",
+            "--probe-mebibytes",
+            "--slow-below",
+            "--fast-above",
+        ],
+    ),
+];
+
+/// And of the machine that runs it, whatever the command.
+const OF_THIS_MACHINE: [&str; 12] = [
+    "--checkpoint",
+    "--strict",
+    "--shims",
+    "--planners",
+    "--profiles",
+    "--trust",
+    "--threads",
+    "--isolation",
+    "--format",
+    "--verbose",
+    "--help",
+    "--version",
+];
+
+/// Values, of which each option takes one.
+const VALUES: [&str; 5] = ["ops=400", "embedding=w8-per-channel", "stored", "128", "cpu"];
+
+/// The command with an option and the first value that it takes.
+fn with_option(command: &[&str], name: &str, has_value: bool) -> Run {
+    if !has_value {
+        return shardwright(command).argument(name);
+    }
+    for value in VALUES {
+        let run = || shardwright(command).arguments([name, value]);
+        if !run().outcome().stderr.contains("invalid value") {
+            return run();
+        }
+    }
+    panic!("{name} takes none of {VALUES:?}");
+}
+
+#[test]
+fn every_option_is_refused_of_which_a_bundle_leaves_no_choice() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
+    let path = bundle.path().display().to_string();
+    for (command, of_a_bundle) in OF_A_BUNDLE {
+        let options = options_of(command);
+        let stays = || of_a_bundle.iter().chain(&OF_THIS_MACHINE);
+        for name in stays() {
+            assert!(options.iter().any(|(known, _)| known == name), "{command} has no {name}: {options:?}");
+        }
+        let decided: Vec<_> =
+            options.iter().filter(|(name, _)| !stays().any(|stays| stays == name)).collect();
+        assert!(decided.len() >= 12, "{decided:?}");
+        for (name, value) in decided {
+            let run = with_option(&[command, &path], name, value.is_some());
+            refused(run.argument("--strict"), ARGUMENT, &[name, "was decided when"]);
+        }
+    }
+}
+
+#[test]
+fn an_option_is_refused_where_it_says_nothing() {
+    let (generates, embeds) = (TEXT_FIXTURES[0], EMBEDDING_FIXTURE);
+    let cases: &[(&[&str], i32, &[&str])] = &[
+        // Drawing, where nothing is drawn.
+        (&["run", generates, "--prompt", "x", "--greedy", "--seed", "3"], 2, &["--seed"]),
+        (&["run", generates, "--prompt", "x", "--temperature", "0", "--top-k", "3"], 2, &["--top-k"]),
+        // A template that has no such thing.
+        (&["run", generates, "--chat", "--thinking", "--prompt", "x"], 5, &["enable_thinking"]),
+        // A simulator of nothing.
+        (&["run", generates, "--prompt", "x", "--on", "simulator"], 2, &["generic", "--soc"]),
+        (&["plan", generates, "--on", "simulator"], 2, &["generic", "--soc"]),
+        // Names that nobody keeps, lists or has.
+        (&["plan", generates, "--limit", "speed=3"], 2, &["speed", "weight-bytes"]),
+        (&["plan", generates, "--planner-option", "nonsense=1"], 2, &["nonsense", "place.COMPONENT"]),
+        (&["plan", generates, "--planner", "even", "--planner-option", "balance=ops"], 2, &["pieces"]),
+        (&["plan", generates, "--table", "per-layer=w8-per-channel"], 2, &["per-layer"]),
+        // What is said twice.
+        (&["plan", generates, "--limit", "ops=400", "--limit", "ops=500"], 2, &["--limit", "ops"]),
+        (&["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1", "--flag", "opt=2"], 2, &["opt"]),
+        (&["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1", "--without-flag", "opt"], 2, &["opt"]),
+        (&["plan", generates, "--table", "embedding=f16", "--table", "embedding=f32"], 2, &["embedding"]),
+        (
+            &["plan", generates, "--planner-option", "build=ahead", "--planner-option", "build=ahead"],
+            2,
+            &["build"],
+        ),
+        (&["verify", generates, "--threshold", "nll=1", "--threshold", "nll=2"], 2, &["nll"]),
+        // Places that are not there.
+        (&["plan", generates, "--profiles", "no/such/folder"], 3, &["--profiles", "no/such/folder"]),
+        (&["plan", generates, "--planners", "README.md"], 3, &["--planners", "README.md"]),
+        (&["run", generates, "--prompt", "x", "--shims", "no/such/folder"], 3, &["--shims"]),
+        (&["plan", generates, "--calibration-text", "no/such/text"], 3, &["no/such/text"]),
+        // How much of a generating model is taken, of one that is none.
+        (&["verify", embeds, "--steps", "1"], 2, &["--steps"]),
+        (&["verify", embeds, "--all"], 2, &["--all"]),
+        // What is for something else.
+        (&["inspect", generates, "--verify"], 2, &["--verify"]),
+        (&["inspect", generates, "--soc", "mt6989"], 2, &["--soc"]),
+        (&["run", generates, "--prompt", "x", "--checkpoint", generates], 2, &["--checkpoint"]),
+    ];
+    for (arguments, code, words) in cases {
+        refused(shardwright(*arguments), *code, words);
+    }
+    let completions = shardwright(["completions", "bash", "--format", "json"]).outcome();
+    assert!(completions.code == Some(2) && completions.stderr.contains("no JSON"), "{}", completions.stderr);
+    // Where the command line itself says that an option needs another, or is none of the command's.
+    for (arguments, word) in [
+        (&["bench", generates, "--peer-timeout", "3"][..], "--peer-llama-bench"),
+        (&["bench", generates, "--slow-below", "3"], "--peer-llama-bench"),
+        (&["bench", generates, "--probe-mebibytes", "3"], "--probe"),
+        (&["run", generates, "--system", "x"], "--chat"),
+        (&["run", generates, "--threads", "0"], "--threads"),
+        (&["shim", "list", "--planners", "x"], "--planners"),
+        (&["doctor", "--trust", "x"], "--trust"),
+        (&["inspect", generates, "--planners", "x"], "--planners"),
+        (&["planner", "check", "generic", "--shims", "x"], "--shims"),
+    ] {
+        let outcome = shardwright(arguments).outcome();
+        assert_eq!(outcome.code, Some(2), "{arguments:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(word), "{arguments:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_json_where_it_asks_for_that() {
+    for arguments in [&["run", "--nonsense", "--format", "json"][..], &["run", "--format=json"]] {
+        let outcome = shardwright(arguments).outcome();
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        let report: Value = serde_json::from_str(&outcome.stderr).expect("JSON");
+        assert_eq!(report["error"]["kind"], "argument", "{report}");
+        assert!(report["error"]["message"].as_str().is_some_and(|text| text.len() > 10), "{report}");
+    }
+}
+
+#[test]
+fn how_much_is_logged_is_what_the_command_line_says() {
+    let list = |level: &str| shardwright(["shim", "list"]).environment("SHARDWRIGHT_LOG", level);
+    refused(list("loud,["), 2, &["SHARDWRIGHT_LOG", "loud"]);
+    assert!(list("error").outcome().stderr.is_empty());
+    let said = list("error").argument("-vv").outcome().stderr;
+    assert!(said.contains("DEBUG"), "the variable counts where -v does not: {said}");
+}
+
+#[test]
+fn a_calibration_text_that_nothing_is_calibrated_on_is_told() {
+    let plan = |formats: &str| {
+        let run = shardwright(["plan", TEXT_FIXTURES[1], "--soc", "mt6989", "--formats", formats]);
+        run.arguments(["--calibration-text", "README.md"]).json()["notices"].to_string()
+    };
+    assert!(plan("stored").contains("is not calibrated on"));
+    assert!(!plan("w8-per-channel/a16-symmetric/a16").contains("is not calibrated on"));
+}
+
+/// The example planner sets no flags whatever is asked.
+#[test]
+fn a_flag_that_the_planner_leaves_out_is_a_fallback() {
+    let plan = |planner: &[&str]| {
+        let run = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1"]);
+        run.arguments(planner)
+    };
+    let notices = plan(&["--planner", "even"]).json()["notices"].to_string();
+    assert!(notices.contains("the planner left flag opt=1 out, which you set"), "{notices}");
+    refused(plan(&["--planner", "even", "--strict"]), STRICT, &["opt=1"]);
+    plan(&["--strict"]).succeeds();
+}
+
+fn change(file: &Path, change: impl FnOnce(&mut Value)) {
+    let mut value = serde_json::from_slice(&fs::read(file).expect("read")).expect("JSON");
+    change(&mut value);
+    fs::write(file, value.to_string()).expect("written");
+}
+
+#[test]
+fn a_flag_of_a_profile_that_the_shim_does_not_know_is_a_fallback() {
+    let chip = Chip::new();
+    let profile = chip.shims().with_file_name("profiles").join(format!("{CHIP}.json"));
+    change(&profile, |profile| {
+        profile["flags"] = json!([
+            {"name": "invented", "value": "1", "provenance": "reported", "note": "by nobody"}
+        ]);
+    });
+    let plan = || chip.planned_by(shardwright(["plan", TEXT_FIXTURES[3]]));
+    let report = plan().json();
+    let told = report["notices"].as_array().expect("notices").iter();
+    let told: Vec<&Value> = told.filter(|notice| notice.to_string().contains("invented=1")).collect();
+    assert!(told.len() == 1 && told[0]["kind"] == "fallback", "{report}");
+    refused(plan().argument("--strict"), STRICT, &["invented=1", "does not know it"]);
+    plan().arguments(["--strict", "--without-flag", "invented"]).succeeds();
+}
+
+#[test]
+fn a_prompt_that_stands_for_a_picture_is_refused() {
+    let multimodal = TEXT_FIXTURES[2];
+    let bundle = Compiled::from(multimodal, [] as [&str; 0]);
+    for what in [multimodal, &bundle.path().display().to_string()] {
+        for (token, position) in [("<|image|>", "position 1"), ("<|audio|>", "position 1")] {
+            let prompt = format!("{token} what is this?");
+            let run = shardwright(["run", what, "--prompt", &prompt, "-n", "2"]);
+            refused(run, UNSUPPORTED, &[token, position, "modality"]);
+        }
+        shardwright(["run", what, "--prompt", "what is this?", "-n", "2", "--greedy"]).succeeds();
+    }
+}
+
+/// What `cargo xtask build` lays out beside the program, which no variable names.
+#[test]
+fn the_simulator_beside_the_program_is_found_where_one_is_asked_for_and_nowhere_else() {
+    let target = ["--soc", "mt6989", "--formats", "w8-per-channel/a16-symmetric/a16", "--context", "64"];
+    let generate = |what: &str| shardwright(["run", what, "--prompt", "hello", "-n", "2", "--greedy"]);
+    for on in [&["--on", "device"][..], &[]] {
+        let run = generate(TEXT_FIXTURES[1]).arguments(target).arguments(on);
+        refused(run, 3, &["no Neuron adapter was found", "`--on simulator`"]);
+    }
+    let bundle = Compiled::from(TEXT_FIXTURES[1], target.into_iter().chain(["--on", "simulator"]));
+    let chip = bundle.manifest_json()["chains"][0]["shards"].as_array().expect("shards").clone();
+    let chip = chip.iter().find(|shard| shard["compiled_by"]["shim"] == "neuron").expect("a shard").clone();
+    assert_eq!(chip["compiled_by"]["device"], "mt6989.simulated", "{chip}");
+    assert_eq!(chip["compiled_by"]["simulated"], true, "{chip}");
+    let path = bundle.path().display().to_string();
+    let told = generate(&path).argument("--strict").outcome();
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert!(told.stderr.contains("mt6989 is simulated"), "{}", told.stderr);
+    shardwright(["doctor", &path]).succeeds();
+}

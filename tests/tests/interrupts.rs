@@ -1,0 +1,113 @@
+//! What an interrupt from the terminal does to a conversation: the reply that is being made ends
+//! and the conversation goes on, as often as that happens; where a line is waited for, the program
+//! ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::{program, tree};
+
+/// The longest that anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What a shell takes for ended by an interrupt.
+const INTERRUPTED: i32 = 130;
+
+/// A conversation with the program, which hears lines and interrupts.
+struct Conversation {
+    child: Child,
+    lines: ChildStdin,
+    /// A message for each piece that was written to standard output.
+    said: Receiver<()>,
+    /// Lines of standard error.
+    told: Receiver<String>,
+}
+
+impl Conversation {
+    fn begin() -> Conversation {
+        let mut child = Command::new(program::executable())
+            .current_dir(tree::root())
+            .args(["run", TEXT_FIXTURES[0], "--chat", "--temperature", "2", "--max-tokens", "1900"])
+            .args(["--context", "2048", "--threads", "1"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let lines = child.stdin.take().expect("piped");
+        let mut stdout = child.stdout.take().expect("piped");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let ((say, said), (tell, told)) = (channel(), channel());
+        thread::spawn(move || {
+            let mut bytes = [0; 256];
+            while stdout.read(&mut bytes).is_ok_and(|read| read > 0) && say.send(()).is_ok() {}
+        });
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if tell.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Conversation { child, lines, said, told }
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.lines, "{line}").expect("it listens");
+    }
+
+    fn interrupt(&self) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill");
+        assert!(sent.success(), "the program is gone");
+    }
+
+    /// Until a reply has begun.
+    fn hears(&self) {
+        self.said.recv_timeout(PATIENCE).expect("a reply begins");
+    }
+
+    /// What is said of a reply at its end.
+    fn summary(&self) -> String {
+        loop {
+            let line = self.told.recv_timeout(PATIENCE).expect("a reply ends");
+            if line.starts_with('[') {
+                // What was said of it is not of the next.
+                while self.said.try_recv().is_ok() {}
+                return line;
+            }
+        }
+    }
+
+    fn ended(mut self) -> Option<i32> {
+        for _ in 0..PATIENCE.as_millis() / 50 {
+            if let Some(status) = self.child.try_wait().expect("waited for") {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        // It hangs; either way nothing more is wanted of it.
+        let _ = self.child.kill();
+        panic!("the program goes on");
+    }
+}
+
+#[test]
+fn each_reply_can_be_interrupted_and_the_prompt_ends_the_program() {
+    let mut conversation = Conversation::begin();
+    for turn in ["one", "two", "three"] {
+        conversation.say(turn);
+        conversation.hears();
+        conversation.interrupt();
+        let summary = conversation.summary();
+        assert!(summary.contains("cancelled"), "{turn}: {summary}");
+        assert!(!summary.contains(" 0 tokens"), "{turn} was interrupted before it began: {summary}");
+    }
+    // It waits for the next line now.
+    thread::sleep(Duration::from_millis(500));
+    conversation.interrupt();
+    assert_eq!(conversation.ended(), Some(INTERRUPTED));
+}

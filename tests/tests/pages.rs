@@ -1,0 +1,244 @@
+//! What stands in a fence of a page is run as it stands there: by a shell, in the order of the
+//! page, in a folder that looks like a fresh clone with a build, without a variable of the
+//! project's.
+//!
+//! The program that was built stands in for `cargo xtask run --` and is found as `shardwright`;
+//! fixtures lie where a page says `path/to/checkpoint`. What is not run is listed, with the reason.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::{program, qnn, skipped, tree};
+use tempfile::TempDir;
+
+/// Pages that are no instructions: one written with its model, and what benches left behind.
+const NO_INSTRUCTIONS: [&str; 2] = ["demo-model", "tests/benches/results"];
+
+/// What is not run, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("cargo xtask demo", "builds everything; `.ci/run` runs it"),
+    ("cargo xtask test", "is what runs this"),
+    ("cargo xtask vendor qnn", "fetches a library; where it was fetched, what needs it is run"),
+    ("cargo test -p shardwright-tests --bench formats", "takes nine minutes"),
+    ("cargo xtask bench formats", "builds in release and takes minutes"),
+    (
+        "shardwright bench BUNDLE -p 512 -n 128 -t 2 -r 7 --peer-llama-bench llama-bench --peer-model model.gguf",
+        "needs llama.cpp and a model of its own; `cli_bench` has a program that plays it",
+    ),
+    ("cargo xtask bench peers", "takes hours"),
+    ("cargo xtask bench peers gemma3-270m", "takes hours"),
+    (
+        "export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=0",
+        "is for the build of the next line",
+    ),
+    (
+        "cargo test --target x86_64-unknown-linux-gnu --target-dir target/sanitized -p shardwright-shim-cpu --lib --test hostile --test corpus",
+        "builds everything again under a sanitizer",
+    ),
+    (
+        "MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --target-dir target/miri -p shardwright-shim-cpu --lib -- artefact integer::pack integer::split::tests::a_",
+        "needs a nightly toolchain and takes hours",
+    ),
+    ("cargo build -p shardwright-shim-template", "builds what `cargo xtask build` has built"),
+    (
+        "cargo run -p shardwright-planner-build -- plugins/example-even/Cargo.toml my-planner.wasm",
+        "builds what `cargo xtask build` has built; what it gives is used below it",
+    ),
+];
+
+/// Done in the folder of a page's commands.
+type Deed = fn(&Path);
+
+/// What a reader does by hand, or by a command that is not run, before a command of a page.
+const BY_HAND: &[(&str, Deed)] = &[
+    ("shardwright plan CHECKPOINT --soc my-chip --profiles profiles-here", |folder| {
+        let text = tree::read(Path::new("plugins/profiles/generic.json"));
+        let named = text.replace("\"name\": \"generic\"", "\"name\": \"my-chip\"");
+        fs::create_dir(folder.join("profiles-here")).expect("a folder");
+        fs::write(folder.join("profiles-here/my-chip.json"), named).expect("written");
+    }),
+    ("shardwright planner check my-planner.wasm", |folder| {
+        let built = program::folder().join("planners/even.wasm");
+        fs::copy(built, folder.join("my-planner.wasm")).expect("the example planner was built");
+    }),
+];
+
+/// A command of a page.
+struct Told {
+    line: usize,
+    text: String,
+}
+
+/// The pages with commands in fences, and those commands.
+fn pages() -> Vec<(PathBuf, Vec<Told>)> {
+    let Some(files) = tree::files() else {
+        skipped("commands of pages: no git repository to list the project's files");
+        return Vec::new();
+    };
+    let is_page = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "md")
+            && !NO_INSTRUCTIONS.iter().any(|folder| path.starts_with(folder))
+    };
+    let pages = files.into_iter().filter(is_page).map(|path| {
+        let told = commands(&tree::read(&path));
+        (path, told)
+    });
+    pages.filter(|(_, told)| !told.is_empty()).collect()
+}
+
+/// What a shell is told in the fences of a page: a line each, without comments, joined where a line
+/// goes on.
+fn commands(page: &str) -> Vec<Told> {
+    let (mut fence, mut found, mut begun) = (None, Vec::new(), None::<Told>);
+    for (index, line) in page.lines().enumerate() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            fence = if fence.is_some() { None } else { Some(language.trim()) };
+            continue;
+        }
+        if !matches!(fence, Some("sh" | "bash" | "shell" | "console")) {
+            continue;
+        }
+        let line = line.split(" #").next().unwrap_or_default().trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (part, goes_on) = match line.strip_suffix('\\') {
+            Some(part) => (part, true),
+            None => (line, false),
+        };
+        let told = begun.get_or_insert(Told { line: index + 1, text: String::new() });
+        told.text.extend(part.split_whitespace().flat_map(|word| [word, " "]));
+        if !goes_on && let Some(mut told) = begun.take() {
+            told.text.truncate(told.text.trim_end().len());
+            found.push(told);
+        }
+    }
+    found
+}
+
+/// A clone with a build, as far as the commands of a page look at it.
+fn clone() -> TempDir {
+    let clone = tempfile::tempdir().expect("a temporary folder");
+    let root = tree::root();
+    let link = |from: &Path, to: &str| symlink(from, clone.path().join(to)).expect("a link");
+    for folder in ["demo-model", "host", "planner", "plugins", "tests", "vendor-shims", "wit"] {
+        link(&root.join(folder), folder);
+    }
+    for folder in ["path/to", "target", "bin"] {
+        fs::create_dir_all(clone.path().join(folder)).expect("a folder");
+    }
+    link(program::folder(), "target/debug");
+    // Trained: what formats cost a random model is beyond any bound.
+    let generates = root.join(DEMO_MODEL);
+    link(&generates, "path/to/checkpoint");
+    link(&generates, "CHECKPOINT");
+    link(&root.join(EMBEDDING_FIXTURE), "path/to/embeddinggemma");
+    link(&program::executable(), "bin/shardwright");
+    // What `cargo xtask run` does beyond building: it says where a library lies that was fetched.
+    let fetched = std::env::var("SHARDWRIGHT_QNN_LIB").unwrap_or_default();
+    let cargo = format!(
+        "#!/bin/sh\n\
+         if [ \"$1 $2 $3\" != 'xtask run --' ]; then echo \"not run here: cargo $*\" >&2; exit 97; fi\n\
+         shift 3\n\
+         if [ -n '{fetched}' ]; then export SHARDWRIGHT_QNN_LIB='{fetched}'; fi\n\
+         exec shardwright \"$@\"\n"
+    );
+    let file = clone.path().join("bin/cargo");
+    fs::write(&file, cargo).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("made a program");
+    clone
+}
+
+/// Runs a command as a shell of a reader's would.
+fn run(text: &str, clone: &Path) -> Result<(), String> {
+    let mut path = clone.join("bin").into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let mut command = Command::new("sh");
+    command.args(["-euc", text]).current_dir(clone).stdin(Stdio::null()).env("PATH", path);
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if ["SHARDWRIGHT_", "MTKNN_", "CARGO"].iter().any(|prefix| name_text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    let outcome = program::finished(command);
+    match outcome.code {
+        Some(0) => Ok(()),
+        code => Err(format!("{code:?}\n{}{}", outcome.stdout, outcome.stderr)),
+    }
+}
+
+/// Whether a command needs Qualcomm's library.
+fn needs_qnn(text: &str) -> bool {
+    text.contains("--soc sm8850")
+}
+
+fn is_first(page: &Path) -> bool {
+    page == Path::new("README.md")
+}
+
+fn is_listed(text: &str) -> bool {
+    NOT_RUN.iter().any(|(listed, _)| *listed == text)
+}
+
+/// Runs the commands that `chosen` picks.
+fn follow(chosen: impl Fn(&Path, &str) -> bool) {
+    let mut failed = Vec::new();
+    for (page, told) in pages() {
+        let clone = clone();
+        let run_here = |told: &&Told| !is_listed(&told.text) && chosen(&page, &told.text);
+        for Told { line, text } in told.iter().filter(run_here) {
+            if let Some((_, by_hand)) = BY_HAND.iter().find(|(before, _)| before == text) {
+                by_hand(clone.path());
+            }
+            if let Err(why) = run(text, clone.path()) {
+                failed.push(format!("{}:{line}: `{text}`: {why}", page.display()));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "commands of pages that fail:\n{}", failed.join("\n"));
+}
+
+#[test]
+fn the_commands_of_the_first_page_work() {
+    follow(|page, text| is_first(page) && !needs_qnn(text));
+}
+
+/// In its simulation, which takes a second a token.
+#[test]
+fn the_commands_for_qualcomm_s_chips_work() {
+    if qnn::library() {
+        follow(|_, text| needs_qnn(text));
+    }
+}
+
+#[test]
+fn the_commands_of_the_other_pages_work() {
+    follow(|page, text| !is_first(page) && !needs_qnn(text));
+}
+
+#[test]
+fn what_is_not_run_stands_on_a_page() {
+    let pages = pages();
+    if pages.is_empty() {
+        return;
+    }
+    let all: Vec<&str> = pages.iter().flat_map(|(_, told)| told).map(|told| told.text.as_str()).collect();
+    assert!(all.len() > 20, "{all:?}");
+    let listed = NOT_RUN.iter().map(|(text, _)| *text).chain(BY_HAND.iter().map(|(text, _)| *text));
+    let gone: Vec<&str> = listed.filter(|text| !all.contains(text)).collect();
+    assert!(gone.is_empty(), "on no page any more: {gone:?}");
+    assert!(NOT_RUN.iter().all(|(_, reason)| !reason.is_empty()));
+}
+
+#[test]
+fn fences_are_read_as_a_shell_reads_them() {
+    let page = "text\n```sh\n# a comment\none  two   # three\n\nfour \\\n  five\n```\n```json\n{}\n```\n   ```sh\n   six\n   ```\n";
+    let told: Vec<(usize, String)> = commands(page).into_iter().map(|told| (told.line, told.text)).collect();
+    let wanted = [(4, "one two"), (6, "four five"), (13, "six")];
+    assert_eq!(told, wanted.map(|(line, text)| (line, text.to_owned())));
+}
