@@ -94,13 +94,14 @@ impl Engine {
         let plan = &chain.layout().schedules[schedule];
         let step = Step { position: position as u64, tokens, rows: plan.point.rows };
         for input in &plan.inputs {
-            let written = self.fill(input, step).map_err(|source| SessionError::Run {
+            let unwritten = |source| SessionError::Run {
                 shard: chain.description().shards[plan.runs[0].shard].name.clone(),
                 place: Box::new(chain.description().shards[plan.runs[0].shard].place.clone()),
                 entry: plan.name.clone(),
                 position,
                 source: Box::new(source),
-            })?;
+            };
+            let written = self.fill(input, step, unwritten)?;
             self.counters.entries[schedule].input_bytes += written;
         }
         for run in &plan.runs {
@@ -125,16 +126,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Computes a step input and puts it where it is bound; gives the bytes written.
-    fn fill(&mut self, input: &StepInput, step: Step<'_>) -> Result<u64, ShimError> {
+    /// Computes a step input and puts it where it is bound; gives the bytes written. `unwritten`
+    /// makes the error of memory that cannot be written.
+    fn fill(
+        &mut self,
+        input: &StepInput,
+        step: Step<'_>,
+        unwritten: impl Fn(ShimError) -> SessionError,
+    ) -> Result<u64, SessionError> {
         let Engine { chain, memories, rotary, words, .. } = self;
         let computed = computed_as(input);
         words.resize(input.elements, 0);
-        step::fill(&input.role, step, chain.assets(), rotary, words);
+        step::fill(&input.role, step, chain.assets(), rotary, words)?;
         let mut written = 0;
         for &(memory, storage) in &input.targets {
             let bytes = input.elements * storage.dtype.bytes() as usize;
-            convert(computed, step::bytes_of(words), storage, &mut memories[memory].write()?[..bytes]);
+            let mut target = memories[memory].write().map_err(&unwritten)?;
+            convert(computed, step::bytes_of(words), storage, &mut target[..bytes]);
             written += bytes as u64;
         }
         Ok(written)
@@ -289,6 +297,25 @@ impl Engine {
         values.resize(elements, 0.0);
         widen(located.storage, &self.bytes(located)?[..bytes], values);
         Ok(())
+    }
+
+    /// The first shard of a step that gave a later one a value that is no number or infinite, in
+    /// `rows` valid rows; else the last.
+    pub(crate) fn first_not_finite(&self, schedule: usize, rows: u64) -> usize {
+        let runs = &self.chain.layout().schedules[schedule].runs;
+        let gave = |run: &&ShardRun| run.given_rows.iter().any(|given| !self.is_finite(given, rows));
+        runs.iter().find(gave).unwrap_or(&runs[runs.len() - 1]).shard
+    }
+
+    /// What cannot be read is not held against its shard.
+    fn is_finite(&self, given: &BoundaryRows, rows: u64) -> bool {
+        let Ok(bytes) = self.memories[given.memory].read() else { return true };
+        let (block, valid) = ((given.rows * given.row_bytes) as usize, (rows * given.row_bytes) as usize);
+        let mut values = vec![0.0; valid / given.storage.dtype.bytes() as usize];
+        bytes.chunks_exact(block).take(given.blocks as usize).all(|block| {
+            widen(given.storage, &block[..valid], &mut values);
+            values.iter().all(|value| value.is_finite())
+        })
     }
 
     /// A result as it lies. No run can write it as long as somebody looks at it.

@@ -408,6 +408,36 @@ pub enum SessionError {
         /// Its rows.
         entries: u64,
     },
+    /// A row of a gathered table that cannot be decoded.
+    #[error("token {token} reads row {row} of `{asset}`, which cannot be decoded")]
+    TableRow {
+        /// The id.
+        token: u32,
+        /// The row it reads.
+        row: u32,
+        /// The table.
+        asset: String,
+    },
+    /// A sentence vector with a value that is no number or infinite.
+    #[error(
+        "value {index} of the embedding is {value}; shard `{shard}` (layers {}..{}) on {place}, {entry}, is the first to give such values",
+        layers.0,
+        layers.1
+    )]
+    EmbeddingNotFinite {
+        /// Place in the vector.
+        index: usize,
+        /// What stands there.
+        value: f32,
+        /// The first shard whose result holds such a value.
+        shard: String,
+        /// Its first layer and one past its last; both 0 where it has none.
+        layers: (u32, u32),
+        /// Where it runs.
+        place: Box<Place>,
+        /// The entry.
+        entry: String,
+    },
     /// The model generates nothing.
     #[error("the model is an encoder: it does not generate")]
     NotGenerative,
@@ -491,6 +521,9 @@ impl SessionError {
             | SessionError::NotAnEncoder
             | SessionError::TruncateBeyond { .. } => Some(ErrorClass::InvalidArgument),
             SessionError::Deadline { .. } => Some(ErrorClass::Deadline),
+            SessionError::TableRow { .. } | SessionError::EmbeddingNotFinite { .. } => {
+                Some(ErrorClass::Internal)
+            }
             SessionError::Allocate { source, .. } | SessionError::Run { source, .. } => source.class(),
             SessionError::Stranded { lost, .. } => lost.class(),
             SessionError::Cancelled { .. } | SessionError::Text(_) => None,
@@ -500,9 +533,9 @@ impl SessionError {
     /// The shard that failed and where it runs, if one did.
     pub fn at(&self) -> Option<(&str, &Place)> {
         match self {
-            SessionError::Allocate { shard, place, .. } | SessionError::Run { shard, place, .. } => {
-                Some((shard, place))
-            }
+            SessionError::Allocate { shard, place, .. }
+            | SessionError::Run { shard, place, .. }
+            | SessionError::EmbeddingNotFinite { shard, place, .. } => Some((shard, place)),
             SessionError::Stranded { lost, .. } => lost.at(),
             _ => None,
         }
@@ -519,6 +552,14 @@ impl SessionError {
             }
             SessionError::Token { .. } => {
                 "the tokenizer and the checkpoint do not belong together".to_owned()
+            }
+            SessionError::TableRow { .. } => {
+                "the table is cut short or lacks its scales: compile the bundle again, or mend the checkpoint".to_owned()
+            }
+            SessionError::EmbeddingNotFinite { .. } => {
+                "the checkpoint holds such values, or a format overflows (f16 ends at 65504): verify the model, \
+                 and plan other formats or run it on the CPU"
+                    .to_owned()
             }
             SessionError::NotGenerative => "ask it for an embedding instead".to_owned(),
             SessionError::Run { source, .. } | SessionError::Allocate { source, .. } => return source.help(),

@@ -307,7 +307,7 @@ impl Session {
         enough && self.logits().is_some()
     }
 
-    /// The sentence vector of `ids`; for encoders.
+    /// The sentence vector of `ids`, whose values are finite; for encoders.
     pub fn encode(&mut self, ids: &[u32]) -> Result<Vec<f32>, SessionError> {
         self.encode_with(ids, &mut |_| {})
     }
@@ -342,7 +342,21 @@ impl Session {
         }
         let (engine, rows) = (&mut self.engine, ids.len());
         visit(&mut StepView { engine, schedule, position: 0, rows, logits: &[] });
-        Ok(embedding)
+        match embedding.iter().position(|value| !value.is_finite()) {
+            None => Ok(embedding),
+            Some(index) => {
+                let shard = self.engine.first_not_finite(schedule, rows as u64);
+                let shard = &chain.description().shards[shard];
+                Err(SessionError::EmbeddingNotFinite {
+                    index,
+                    value: embedding[index],
+                    shard: shard.name.clone(),
+                    layers: shard.layers,
+                    place: Box::new(shard.place.clone()),
+                    entry: chain.layout().schedules[schedule].name.clone(),
+                })
+            }
+        }
     }
 
     /// Forgets everything from position `length` on.

@@ -6,6 +6,7 @@ mod rotary;
 use bytemuck::{cast_slice, cast_slice_mut};
 use shardwright_graph::{Asset, DType, Role};
 
+use crate::error::SessionError;
 use crate::storage::Storage;
 
 pub(crate) use rotary::RotaryTables;
@@ -56,7 +57,7 @@ pub(crate) fn fill(
     assets: &[Asset],
     rotary: &mut RotaryTables,
     words: &mut [u32],
-) {
+) -> Result<(), SessionError> {
     match role {
         Role::Positions => positions(step, cast_slice_mut(words)),
         Role::Slots { capacity } => slots(step, *capacity, cast_slice_mut(words)),
@@ -64,9 +65,10 @@ pub(crate) fn fill(
         Role::RotarySin(rope) => rotary.fill(rope, step.position, f64::sin, cast_slice_mut(words)),
         Role::Mask(mask) => attention_mask::fill(mask, step, cast_slice_mut(words)),
         Role::Pooling => pooling(step, cast_slice_mut(words)),
-        Role::Gathered { asset } => gather(&assets[asset.0 as usize], step, cast_slice_mut(words)),
+        Role::Gathered { asset } => return gather(&assets[asset.0 as usize], step, cast_slice_mut(words)),
         _ => {}
     }
+    Ok(())
 }
 
 /// Largest position and capacity: both cross the contract as i32.
@@ -102,19 +104,21 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
 const KEPT_ROWS: u64 = 4;
 
 /// Rows beyond the valid ones are zero. Of the table only the rows asked for are read, and little stays: it may be larger than memory.
-fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) {
+fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) -> Result<(), SessionError> {
     for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
         let Some(&token) = step.tokens.get(row) else {
             values.fill(0.0);
             continue;
         };
-        if !asset.table.decode_row(asset.row_of(token) as usize, values) {
-            values.fill(0.0);
+        let read = asset.row_of(token);
+        if !asset.table.decode_row(read as usize, values) {
+            return Err(SessionError::TableRow { token, row: read, asset: asset.name.clone() });
         }
         if (step.position + row as u64 + 1).is_multiple_of(KEPT_ROWS) {
             asset.release();
         }
     }
+    Ok(())
 }
 
 /// The words as they are stored.
@@ -132,7 +136,7 @@ mod tests {
         let shape = natural_shape(role, rows, &widths).unwrap();
         let mut words = vec![0xdead_beef; shape.iter().product::<u64>() as usize];
         let step = Step { position, tokens, rows };
-        fill(role, step, assets, &mut RotaryTables::default(), &mut words);
+        fill(role, step, assets, &mut RotaryTables::default(), &mut words).unwrap();
         words
     }
 
@@ -187,6 +191,36 @@ mod tests {
             let role = Role::Gathered { asset: AssetId(0) };
             let gathered = filled(&role, 4, &[2, 9, 1], 4, &[table(dtype, bytes)]);
             assert_eq!(gathered.map_real(), [4.5, 5.5, 0.5, 1.5, 2.5, 3.5, 0.0, 0.0], "{dtype}");
+        }
+    }
+
+    /// Zeros would be a token's row like any other, and the text that follows from them fluent.
+    #[test]
+    fn a_row_that_cannot_be_decoded_is_an_error() {
+        let table = |dtype, bytes| Asset {
+            name: "embedding".to_owned(),
+            table: Weight {
+                name: "embed.weight".to_owned(),
+                part: "embedding",
+                shape: vec![2, 2],
+                dtype,
+                data: WeightData::from_vec(bytes),
+                quantisation: None,
+            },
+            redirect: vec![(9, 1)],
+        };
+        // Bytes of the first row only, and integers without a scale.
+        for (table, token, row) in
+            [(table(DType::F32, vec![0; 8]), 9, 1), (table(DType::I8, vec![1; 4]), 0, 0)]
+        {
+            let role = Role::Gathered { asset: AssetId(0) };
+            let step = Step { position: 0, tokens: &[token], rows: 1 };
+            let error = fill(&role, step, &[table], &mut RotaryTables::default(), &mut [0; 2]).unwrap_err();
+            assert!(
+                matches!(&error, SessionError::TableRow { row: found, asset, .. } if *found == row && asset == "embedding"),
+                "{error}"
+            );
+            assert!(error.help().is_some());
         }
     }
 

@@ -59,7 +59,9 @@ impl From<SessionError> for Error {
             SessionError::PromptTooLong { .. } | SessionError::InputTooLong { .. } => ErrorKind::Context,
             SessionError::NoTokens | SessionError::TruncateBeyond { .. } => ErrorKind::Argument,
             SessionError::NotGenerative | SessionError::NotAnEncoder => ErrorKind::Unsupported,
-            SessionError::Token { .. } => ErrorKind::Invalid,
+            SessionError::Token { .. }
+            | SessionError::TableRow { .. }
+            | SessionError::EmbeddingNotFinite { .. } => ErrorKind::Invalid,
             SessionError::Cancelled { .. } | SessionError::Deadline { .. } => ErrorKind::Cancelled,
             SessionError::Text(_) => ErrorKind::Invalid,
             _ => ErrorKind::Shim,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{self, Form, Plan, bits, chain, disturbed, graph, ids, last_logits};
 use shardwright_graph::target::ErrorClass;
+use shardwright_graph::{DType, WeightData};
 use shardwright_runtime::{Appended, Chain, Prompted, Session, SessionError, Truncation};
 use shardwright_test_checkpoints::Spec;
 
@@ -384,6 +385,31 @@ fn encoders_refuse_what_they_cannot() {
     assert!(matches!(error, SessionError::InputTooLong { tokens: 49, rows: 48 }), "{error}");
     assert_eq!(error.class(), Some(ErrorClass::ResourceLimit));
     assert!(matches!(session.encode(&[1 << 20]), Err(SessionError::Token { .. })));
+}
+
+#[test]
+fn an_embedding_that_is_not_finite_is_an_error_of_the_first_such_shard() {
+    let sound = graph(&Spec::embeddinggemma());
+    let plan = || Plan { cuts: vec![1], ..Plan::default() };
+    let tokens = ids(5, 90);
+    assert!(chain(&sound, &plan()).session().unwrap().encode(&tokens).unwrap().iter().all(|v| v.is_finite()));
+    for (layer, value) in [(0, f32::NAN), (1, f32::INFINITY)] {
+        let mut broken = sound.clone();
+        let name = format!("layers.{layer}.mlp.down_proj.weight");
+        let weight = broken.weights.iter_mut().find(|weight| weight.name.ends_with(&name));
+        let weight = weight.unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(weight.dtype, DType::Bf16, "{name}");
+        let mut bytes = weight.data.bytes().to_vec();
+        bytes[..2].copy_from_slice(&((value.to_bits() >> 16) as u16).to_le_bytes());
+        weight.data = WeightData::from_vec(bytes);
+        let error = chain(&broken, &plan()).session().unwrap().encode(&tokens).unwrap_err();
+        assert!(
+            matches!(&error, SessionError::EmbeddingNotFinite { layers, .. } if layers.0 == layer),
+            "{error}"
+        );
+        assert!(error.at().unwrap().0.starts_with(&format!("decoder.{layer}-")), "{error}");
+        assert!(error.help().unwrap().contains("f16"), "{error}");
+    }
 }
 
 #[test]
