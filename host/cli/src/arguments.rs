@@ -115,7 +115,8 @@ pub struct TargetArguments {
     /// Override or add a limit of the chip; its provenance becomes `user`.
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
     pub limits: Vec<(String, u64)>,
-    /// Set a flag of the chip's compiler, beside those of the chip's profile (may be repeated).
+    /// Set a flag of the chip's compiler, beside those of the chip's profile, or one of the session such as `power`,
+    /// for a bundle too (may be repeated).
     #[arg(long = "flag", value_name = "NAME=VALUE", value_parser = name_and_text)]
     pub flags: Vec<(String, String)>,
     /// Leave a flag of the chip's profile out (may be repeated).

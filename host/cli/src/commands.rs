@@ -345,6 +345,9 @@ fn open_for(
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }
+    for (name, value) in &target.flags {
+        options = options.flag(name, value);
+    }
     if let Some(cache) = shardwright::user_cache_directory() {
         options = options.remember_proofs(cache.join("proofs"));
     }

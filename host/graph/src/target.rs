@@ -242,6 +242,24 @@ pub enum FlagType {
     },
 }
 
+/// When a flag takes effect.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlagStage {
+    /// It goes to the compiler, and artefacts may depend on it: a plan decides it.
+    #[default]
+    Compile,
+    /// It is set when shards are loaded, and no artefact depends on it: a session decides it, of a bundle
+    /// too.
+    Load,
+}
+
+impl FlagStage {
+    fn is_compile(&self) -> bool {
+        *self == FlagStage::Compile
+    }
+}
+
 /// One flag a shim understands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -256,6 +274,9 @@ pub struct FlagSchema {
     /// What it does, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
+    /// When it takes effect.
+    #[serde(default, skip_serializing_if = "FlagStage::is_compile")]
+    pub stage: FlagStage,
 }
 
 impl FlagSchema {
@@ -854,8 +875,13 @@ mod tests {
 
     #[test]
     fn flag_schemas_say_what_they_take() {
-        let schema =
-            |values| FlagSchema { name: "opt".to_owned(), values, default: None, description: String::new() };
+        let schema = |values| FlagSchema {
+            name: "opt".to_owned(),
+            values,
+            default: None,
+            description: String::new(),
+            stage: FlagStage::Compile,
+        };
         let cases = [
             (FlagType::Switch, "true", "yes"),
             (FlagType::Integer { min: 0, max: 3 }, "3", "4"),

@@ -26,7 +26,8 @@ impl From<&AssetEntry> for AssetDescription {
 
 impl ChainDescription {
     /// A chain of a bundle, of which the artefacts are loaded: `shards` are those of [`ShardDescription::of`], in the chain's
-    /// order. Each must be what the manifest names; its origin becomes the manifest's, but for a fallback that was noted already.
+    /// order. Each must be what the manifest names; its origin becomes the manifest's, but for a fallback that was noted
+    /// already and the flags it was loaded with.
     pub fn of_bundle(
         manifest: &Manifest,
         chain: &ChainEntry,
@@ -38,7 +39,8 @@ impl ChainDescription {
         let shards = shards.into_iter().zip(&chain.shards).map(|(mut shard, entry)| {
             is_named(&shard, entry)?;
             let fallback = shard.origin.fallback.take();
-            shard.origin = ShardOrigin { fallback, ..ShardOrigin::from(entry) };
+            let loaded_with = std::mem::take(&mut shard.origin.loaded_with);
+            shard.origin = ShardOrigin { fallback, loaded_with, ..ShardOrigin::from(entry) };
             shard.logits_softcap = entry.logits_softcap;
             Ok(shard)
         });

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::{FlagEntry, NodePlacement, RewriteEntry, ShardEntry, ShimIdentity};
 use shardwright_graph::target::{FlagVerdict, FormatTuple, Target, TargetKind};
-use shardwright_shims::{ArtefactHead, LoadedShard};
+use shardwright_shims::{ArtefactHead, FlagReport, LoadedShard};
 
 use crate::description::Place;
 
@@ -39,6 +39,9 @@ pub struct ShardOrigin {
     /// Flags that were asked, and what became of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<FlagEntry>,
+    /// Flags it was loaded with, which no artefact depends on, and what became of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loaded_with: Vec<FlagEntry>,
     /// Nodes that were decomposed and states that the runtime updates, with the shim's reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rewritten: Vec<RewriteEntry>,
@@ -48,9 +51,10 @@ pub struct ShardOrigin {
 }
 
 impl ShardOrigin {
-    /// As far as the artefact of a loaded shard tells it: who compiled it, its flags and its nodes.
+    /// As far as a loaded shard and its artefact tell it: who compiled it, its flags and its nodes.
     pub fn of(shard: &LoadedShard) -> Self {
-        ShardOrigin::of_artefact(shard.artefact().head())
+        let loaded_with = shard.flags().iter().map(flag_entry).collect();
+        ShardOrigin { loaded_with, ..ShardOrigin::of_artefact(shard.artefact().head()) }
     }
 
     /// The same before it is loaded.
@@ -62,11 +66,7 @@ impl ShardOrigin {
             // An artefact does not say; whoever compiled it or holds the bundle does.
             simulated: false,
         };
-        let flags = head.flags.iter().map(|told| FlagEntry {
-            flag: told.flag.clone(),
-            verdict: told.verdict.clone(),
-            reason: told.reason.clone(),
-        });
+        let flags = head.flags.iter().map(flag_entry);
         let placements = head.placements.iter().filter_map(|told| {
             // A chain takes no entry of another name than its point's, which can be read.
             let entry = told.entry.parse().ok()?;
@@ -105,7 +105,8 @@ impl ShardOrigin {
             let NodePlacement { entry, node, place, reason } = placement;
             found.push((format!("{entry}: `{node}` runs on {place}"), reason.clone()));
         }
-        for FlagEntry { flag, verdict, reason } in self.flags.iter().filter(|_| !emulated) {
+        let flags = self.flags.iter().chain(&self.loaded_with);
+        for FlagEntry { flag, verdict, reason } in flags.filter(|_| !emulated) {
             if matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown) {
                 found.push((format!("flag {flag} is {}", verdict.name()), reason.clone()));
             }
@@ -128,6 +129,10 @@ impl ShardOrigin {
     }
 }
 
+fn flag_entry(told: &FlagReport) -> FlagEntry {
+    FlagEntry { flag: told.flag.clone(), verdict: told.verdict.clone(), reason: told.reason.clone() }
+}
+
 impl From<&ShardEntry> for ShardOrigin {
     fn from(entry: &ShardEntry) -> Self {
         ShardOrigin {
@@ -136,6 +141,7 @@ impl From<&ShardEntry> for ShardOrigin {
             formats: Some(entry.formats.clone()),
             fallback: None,
             flags: entry.flags.clone(),
+            loaded_with: Vec::new(),
             rewritten: entry.rewritten.clone(),
             placements: entry.placements.clone(),
         }

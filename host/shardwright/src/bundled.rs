@@ -7,9 +7,9 @@ use std::time::Instant;
 #[cfg(feature = "build")]
 use shardwright_build::NoticeKind;
 use shardwright_runtime::bundle::{
-    Bundle, BundleNotice, BundleNoticeKind, ChainEntry, Proofs, ProvedFile, ShardEntry,
+    Bundle, BundleNotice, BundleNoticeKind, ChainEntry, FlagEntry, Proofs, ProvedFile, ShardEntry,
 };
-use shardwright_runtime::graph::target::TargetKind;
+use shardwright_runtime::graph::target::{Flag, FlagSchema, FlagVerdict, TargetKind};
 use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimError, ShimInstance};
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
@@ -17,6 +17,7 @@ use shardwright_runtime::{
 };
 
 use crate::isolation::Shims;
+use crate::load_flags;
 use crate::model::{BundleOrigin, NextOf, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Isolation, Model, Result, SearchPath};
@@ -31,6 +32,7 @@ pub struct BundleOptions {
     verify: bool,
     proofs: Option<Proofs>,
     tokenizer_when_asked: bool,
+    flags: Vec<(String, String)>,
     #[cfg(feature = "build")]
     checkpoint: Option<std::path::PathBuf>,
     #[cfg(feature = "build")]
@@ -70,6 +72,14 @@ impl BundleOptions {
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
+        self
+    }
+
+    /// Sets a flag that takes effect when shards are loaded, such as `power`. One that the bundle has decided
+    /// is an error, and so is one that none of its shims knows; what becomes of it is a notice.
+    #[must_use]
+    pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.flags.push((name.into(), value.into()));
         self
     }
 
@@ -143,8 +153,10 @@ impl BundleOptions {
             shims: Shims::open(&search, self.isolation)?,
             bundle: Arc::clone(&bundle),
             threads: self.threads,
+            flags: flags_of(&self.flags),
             #[cfg(feature = "build")]
             site: crate::just_in_time::Site {
+                flags: self.flags.clone(),
                 checkpoint: self.checkpoint.clone(),
                 cache: self.cache.clone(),
                 trusted_keys: self.trusted_keys.clone(),
@@ -168,6 +180,10 @@ impl BundleOptions {
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
         notices.extend(passed.into_iter().chain(stale).map(|text| say(BundleNoticeKind::Fallback, text)));
         notices.extend(compiled.notices);
+        notices.extend(load_flags::told(&chain.description().shards).into_iter().map(|(otherwise, text)| {
+            let kind = if otherwise { BundleNoticeKind::Fallback } else { BundleNoticeKind::Note };
+            say(kind, text)
+        }));
         let fallback = notices.iter().find(|notice| notice.kind == BundleNoticeKind::Fallback);
         if let Some(fallback) = fallback.filter(|_| self.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
@@ -198,6 +214,8 @@ struct Loader {
     shims: Shims,
     bundle: Arc<Bundle>,
     threads: Option<u32>,
+    /// Those that a session asks for.
+    flags: Vec<Flag>,
     /// With what a chain is compiled here, where its plan allows it.
     #[cfg(feature = "build")]
     site: crate::just_in_time::Site,
@@ -228,7 +246,7 @@ impl Loader {
         let mut beforehand = Beforehand::default();
         let mut first_error = None;
         for (index, entry) in self.bundle.manifest().chains.iter().enumerate() {
-            let NotLoaded { error, ends, elsewhere } = match self.load(entry, &beforehand) {
+            let NotLoaded { error, ends, elsewhere } = match self.load(entry, &beforehand, index == 0) {
                 Ok(chain) => return Ok(Found { chain, index, passed, compiled: Compiled::default() }),
                 Err(not_loaded) => not_loaded,
             };
@@ -279,8 +297,16 @@ impl Loader {
         Err(error)
     }
 
-    /// Loads every artefact of a chain on the shim that compiled it and joins them.
-    fn load(&self, entry: &ChainEntry, beforehand: &Beforehand) -> std::result::Result<Chain, NotLoaded> {
+    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that nothing of the
+    /// first chain knows is an error; a later one runs without it, which its origins tell.
+    fn load(
+        &self,
+        entry: &ChainEntry,
+        beforehand: &Beforehand,
+        is_first: bool,
+    ) -> std::result::Result<Chain, NotLoaded> {
+        let ends = |error| NotLoaded { error, ends: true, elsewhere: false };
+        let mut schemas: Vec<FlagSchema> = Vec::new();
         let mut instances: Vec<(String, ShimInstance)> = Vec::new();
         let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
         let mut shards = Vec::new();
@@ -301,9 +327,30 @@ impl Loader {
                 let error = only_compiles(shard, &device);
                 return Err(NotLoaded { error, ends: true, elsewhere: true });
             }
-            let (description, executor) = self.load_shard(shard, &instance)?;
+            let schema = match self.flags.as_slice() {
+                [] => Vec::new(),
+                _ => instance.flags(&shard.compiled_by.device)?,
+            };
+            let mut flags = Vec::new();
+            for flag in &self.flags {
+                if load_flags::taken(flag, &schema, Some(shard)).map_err(ends)? {
+                    flags.push(flag.clone());
+                }
+            }
+            schemas.extend(schema);
+            let (description, executor) = self.load_shard(shard, &instance, &flags)?;
             shards.push(description);
             executors.push(executor);
+        }
+        for flag in self.flags.iter().filter(|flag| schemas.iter().all(|known| known.name != flag.name)) {
+            if is_first {
+                return Err(ends(load_flags::unknown(flag, &schemas)));
+            }
+            for shard in &mut shards {
+                let reason = format!("shim `{}` has no such flag", shard.place.shim);
+                let verdict = FlagVerdict::Unknown;
+                shard.origin.loaded_with.push(FlagEntry { flag: flag.clone(), verdict, reason });
+            }
         }
         let assets = self.bundle.assets()?;
         let mut description = ChainDescription::of_bundle(self.bundle.manifest(), entry, shards)?;
@@ -315,6 +362,7 @@ impl Loader {
         &self,
         shard: &ShardEntry,
         instance: &ShimInstance,
+        flags: &[Flag],
     ) -> Result<(ShardDescription, Box<dyn ShardExecutor>)> {
         let device = &shard.compiled_by.device;
         let ProvedFile { path, file } = self.bundle.proved(&shard.artefact)?;
@@ -348,7 +396,8 @@ impl Loader {
                 return Err(refused(reason));
             }
         }
-        let loaded = instance.load(device, &artefact, &self.options(instance.shim().name()))?;
+        let options = self.options(instance.shim().name());
+        let loaded = instance.load_with(device, &artefact, &options, flags)?;
         let nothing = || refused("it was compiled to nothing that can run".to_owned());
         let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;
         description.origin.fallback = fallback;
@@ -361,6 +410,16 @@ impl Loader {
             _ => Vec::new(),
         }
     }
+}
+
+/// The last value of each flag.
+fn flags_of(pairs: &[(String, String)]) -> Vec<Flag> {
+    let mut flags: Vec<Flag> = Vec::new();
+    for (name, value) in pairs {
+        flags.retain(|flag| flag.name != *name);
+        flags.push(Flag { name: name.clone(), value: value.clone() });
+    }
+    flags
 }
 
 /// Why a chain was not loaded.
@@ -448,7 +507,7 @@ impl NextChain for LaterChains {
     ) -> Option<std::result::Result<Chain, NextChainError>> {
         let entry = self.loader.bundle.manifest().chains.get(self.next)?;
         self.next += 1;
-        Some(self.loader.load(entry, &Beforehand::default()).map_err(|NotLoaded { error, .. }| {
+        Some(self.loader.load(entry, &Beforehand::default(), false).map_err(|NotLoaded { error, .. }| {
             NextChainError::new(format_args!("chain `{}`: {error}", entry.name))
         }))
     }

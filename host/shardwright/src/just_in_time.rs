@@ -18,6 +18,8 @@ use crate::{Error, ErrorKind, Executor, FormatChoice, Isolation, OpenOptions, Re
 pub(crate) struct Site {
     /// The checkpoint of the bundle, if it is at hand.
     pub(crate) checkpoint: Option<PathBuf>,
+    /// Flags that the session asks for.
+    pub(crate) flags: Vec<(String, String)>,
     pub(crate) cache: Option<PathBuf>,
     /// Whose planner packs are run.
     pub(crate) trusted_keys: Vec<String>,
@@ -138,6 +140,9 @@ impl Site {
                 }
                 _ => return Err(invalid()),
             };
+        }
+        for (name, value) in &self.flags {
+            options = options.flag(name, value);
         }
         Ok(options)
     }

@@ -33,6 +33,7 @@ mod bundled;
 mod convert;
 mod error;
 mod isolation;
+mod load_flags;
 mod model;
 mod search;
 mod session;

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use shardwright_build::bundle::{Digest, RewriteEntry, ShimIdentity};
 use shardwright_build::graph::target::{
-    Flag, FlagSchema, FlagType, FlagVerdict, FormatTuple, Limit, Provenance, Target, TargetKind, limit_names,
+    Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit, Provenance, Target, TargetKind,
+    limit_names,
 };
 use shardwright_build::graph::{
     ComponentKind, DType, EntryOptions, Graph, Op, Ranges, ValueSource, WeightData,
@@ -36,6 +37,7 @@ use shardwright_runtime::{
 
 use crate::chips::{about_profile, chip_of, made_otherwise};
 use crate::isolation::Shims;
+use crate::load_flags;
 use crate::making::Making;
 use crate::measuring;
 use crate::model::{BuiltOrigin, NextOf, OpeningTimes, Origin};
@@ -82,16 +84,29 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
     let settled = settle(&checkpoint, options, Purpose::Run, &mut Unkept, watch)?;
     let loading = Instant::now();
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
+    let flags = told_flags(&chain, options.strict)?;
     let times = OpeningTimes { reading, loading: loading.elapsed(), ..settled.times };
     let plan_id = settled.plan_id();
     let next = going_on(directory, options, &settled);
-    let plan = settled.told();
+    let mut plan = settled.told();
+    plan.notices.extend(flags);
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),
     };
     let origin = BuiltOrigin { plan, plan_id, broken_layer: settled.broken_layer, compiled };
     Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin)), times))
+}
+
+/// What became of the flags that a chain was loaded with; under `strict` one that was not done is an error.
+fn told_flags(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
+    let told = load_flags::told(&chain.description().shards).into_iter();
+    told.map(|(otherwise, text)| match (otherwise, strict) {
+        (true, true) => Err(Error::new(ErrorKind::Strict, text)),
+        (true, false) => Ok(Notice::fallback(text)),
+        (false, _) => Ok(Notice::note(text)),
+    })
+    .collect()
 }
 
 /// A plan that was carried out, before anything is loaded.
@@ -280,6 +295,8 @@ pub(crate) struct Preparation {
     formats: ModelFormats,
     /// One per target; empty when nothing is to be run.
     executors: Vec<TargetExecutor>,
+    /// One list per target: flags that its shards are loaded with, in which no plan has a part.
+    load_flags: Vec<Vec<Flag>>,
     /// What refusals taught, and whose they are: one per target, none where something stands in for it.
     learned: Learned,
     compilers: Vec<Option<Compiler>>,
@@ -328,6 +345,7 @@ impl Preparation {
         let on = options.on;
         let mut offers = Vec::new();
         let mut executors = Vec::new();
+        let mut load_flags = Vec::new();
         let mut emulated_on = None;
         let costs = Arc::new(match options.cache_directory_path() {
             Some(cache) => Costs::kept_in(cache.join("costs")),
@@ -349,7 +367,8 @@ impl Preparation {
             if summary.target.kind != TargetKind::Cpu {
                 chip_is_here = judged.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
-            notices.extend(complete(&mut summary, judged, &profile, options)?);
+            let (said, loaded_with) = complete(&mut summary, judged, &profile, options, purpose)?;
+            notices.extend(said);
             let compiler =
                 judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
             if let Some(compiler) = &compiler {
@@ -383,6 +402,10 @@ impl Preparation {
                 let executor = executor(&shims, &summary.target, own, purpose, options)?;
                 if !executor.is_target && summary.target.kind != TargetKind::Cpu {
                     emulated_on = Some(Executor::Cpu.name().to_owned());
+                    notices.extend(loaded_with.iter().map(|flag| {
+                        let target = &summary.target.name;
+                        Notice::note(format!("flag {flag} reaches nothing here: {target} is emulated"))
+                    }));
                 }
                 // What stands in for a chip teaches nothing about it.
                 compilers.push(compiler.filter(|_| executor.is_target));
@@ -395,6 +418,7 @@ impl Preparation {
                 }
                 executors.push(executor);
             }
+            load_flags.push(loaded_with);
             offers.push(TargetOffer { summary, judge });
         }
         if purpose == Purpose::Plan && on == Some(Executor::Cpu) {
@@ -433,6 +457,7 @@ impl Preparation {
             offers,
             formats,
             executors,
+            load_flags,
             learned,
             compilers,
             places: Vec::new(),
@@ -611,7 +636,9 @@ impl Preparation {
         self.offers.clear();
         self.places = std::mem::take(&mut self.executors)
             .into_iter()
-            .map(|executor| RunPlace {
+            .zip(std::mem::take(&mut self.load_flags))
+            .map(|(executor, flags)| RunPlace {
+                flags: if executor.is_target { flags } else { Vec::new() },
                 shim: executor.instance.shim().name().to_owned(),
                 name: executor.instance.name().to_owned(),
                 chip: executor.instance.chip_of(&executor.device),
@@ -652,7 +679,7 @@ impl Preparation {
                     runners[shard.target].insert(opened).clone()
                 }
             };
-            let artefact = runner.load(&place.device, &shard.artefact, &options)?;
+            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &place.flags)?;
             let mut description = ShardDescription::of(&shard.name, &artefact).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Shim,
@@ -731,6 +758,8 @@ fn known_formats(
 
 /// Where the shards of a target run.
 struct RunPlace {
+    /// What its shards are loaded with.
+    flags: Vec<Flag>,
     shim: String,
     name: String,
     device: String,
@@ -790,43 +819,54 @@ fn targets(profile: &Profile) -> Vec<TargetSummary> {
 
 /// Adds what the target's own shim says: limits the profile does not have, the schema of its flags. Flags of the profile that the
 /// shim does not know are left out, and that is said. Without the shim they are taken at their word: nobody can check them. What the user
-/// sets joins the profile's flags, and takes the place of one alone.
+/// sets joins the profile's flags, and takes the place of one alone. Gives what is to be said, and the flags that shards of the target are loaded
+/// with: those take effect then, and only what runs here takes them.
 fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,
     profile: &Profile,
     options: &OpenOptions,
-) -> Result<Vec<Notice>> {
+    purpose: Purpose,
+) -> Result<(Vec<Notice>, Vec<Flag>)> {
     let mut notices = Vec::new();
+    let mut loaded_with: Vec<Flag> = Vec::new();
+    let mut at_load: Vec<FlagSchema> = Vec::new();
     if let Some((instance, device)) = own {
         for limit in instance.limits(&device.name)? {
             if summary.limits.iter().all(|held| held.name != limit.name) {
                 summary.limits.push(limit);
             }
         }
-        summary.schema = instance.flags(&device.name)?;
+        let schema = instance.flags(&device.name)?;
+        (at_load, summary.schema) = schema.into_iter().partition(|known| known.stage == FlagStage::Load);
         summary.target.device.clone_from(&device.name);
     }
     if summary.target.shim != profile.shim {
-        return Ok(notices);
+        return Ok((notices, loaded_with));
     }
     let word = |name: &str, description: &str| FlagSchema {
         name: name.to_owned(),
         values: FlagType::Text { max_bytes: 256 },
         default: None,
         description: description.to_owned(),
+        stage: FlagStage::Compile,
     };
     for flag in &profile.flags {
         let is_left_out = options.flags_left_out.contains(&flag.name);
         if own.is_none() {
             summary.schema.push(word(&flag.name, &flag.note));
         } else if !is_left_out && !summary.schema.iter().any(|known| known.name == flag.name) {
-            notices.push(Notice::fallback(format!(
-                "flag {} of profile {} is left out: shim `{}` does not know it",
-                flag.flag(),
-                profile.name,
-                summary.target.shim
-            )));
+            let (flag, name) = (flag.flag(), &profile.name);
+            let notice = match at_load.iter().any(|known| known.name == flag.name) {
+                true => Notice::note(format!(
+                    "flag {flag} of profile {name} is left out: it is set when a session is opened"
+                )),
+                false => Notice::fallback(format!(
+                    "flag {flag} of profile {name} is left out: shim `{}` does not know it",
+                    summary.target.shim
+                )),
+            };
+            notices.push(notice);
             continue;
         }
         if is_left_out {
@@ -849,12 +889,23 @@ fn complete(
     }
     for (name, value) in &options.flags {
         let flag = Flag { name: name.clone(), value: value.clone() };
+        if load_flags::taken(&flag, &at_load, None)? {
+            if purpose != Purpose::Run {
+                let what =
+                    format!("flag {flag} is set when a session is opened: no plan and no bundle decides it");
+                return Err(Error::new(ErrorKind::Argument, what).with_help("give it to `run`"));
+            }
+            loaded_with.retain(|held| held.name != flag.name);
+            loaded_with.push(flag);
+            continue;
+        }
         let refused = |why: String| Error::new(ErrorKind::Argument, format!("flag {flag}: {why}"));
         if own.is_none() && summary.schema.iter().all(|known| known.name != *name) {
             summary.schema.push(word(name, ""));
         }
         let Some(known) = summary.schema.iter().find(|known| known.name == *name) else {
-            let known: Vec<&str> = summary.schema.iter().map(|known| known.name.as_str()).collect();
+            let known = summary.schema.iter().chain(&at_load);
+            let known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
             let help = match known.as_slice() {
                 [] => "it takes none".to_owned(),
                 known => format!("it knows {}", known.join(", ")),
@@ -884,7 +935,7 @@ fn complete(
             }
         }
     }
-    Ok(notices)
+    Ok((notices, loaded_with))
 }
 
 /// Refuses what says nothing about this model and chip, before anything takes long.

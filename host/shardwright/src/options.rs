@@ -116,7 +116,8 @@ impl OpenOptions {
     }
 
     /// A flag for the chip's compiler, beside those of its profile; in place of the profile's value where that has the same flag, which is said.
-    /// What the shim does not know, or a value it does not take, is an error.
+    /// What the shim does not know, or a value it does not take, is an error. A flag that takes effect when shards are loaded, such as `power`,
+    /// is one of the session: [`OpenOptions::open`] takes it, and what becomes of it is a notice; planning and compiling refuse it.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.flags.push((name.into(), value.into()));

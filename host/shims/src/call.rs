@@ -219,6 +219,7 @@ sinks! {
     devices: SwDeviceSink of SwDevice;
     limits: SwLimitSink of SwLimit;
     flags: SwFlagSink of SwFlag;
+    flag_verdicts: SwFlagVerdictSink of SwFlagVerdict;
     verdicts: SwVerdictSink of SwVerdict;
     estimates: SwEstimateSink of SwEstimate;
     compatibilities: SwCompatibilitySink of SwCompatibility;

@@ -159,13 +159,19 @@ pub(crate) fn about(chip: &str, error: ShimError) -> ShimError {
 
 #[cfg(test)]
 mod tests {
-    use shardwright_graph::target::FlagType;
+    use shardwright_graph::target::{FlagStage, FlagType};
 
     use super::*;
     use crate::error::Failure;
 
     fn schema(name: &str, values: FlagType, required: bool) -> FactSchema {
-        let fact = FlagSchema { name: name.to_owned(), values, default: None, description: "x".to_owned() };
+        let fact = FlagSchema {
+            name: name.to_owned(),
+            values,
+            default: None,
+            description: "x".to_owned(),
+            stage: FlagStage::Compile,
+        };
         FactSchema { fact, required }
     }
 

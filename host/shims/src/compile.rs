@@ -327,6 +327,18 @@ unsafe extern "C" fn compile_cancelled(raw: *mut c_void) -> u32 {
     }
 }
 
+/// A verdict by its number; what is wrong with one that is none.
+pub(crate) fn flag_verdict(number: u32, evidence: &str) -> Result<FlagVerdict, String> {
+    Ok(match number {
+        SW_FLAG_APPLIED => FlagVerdict::Applied { evidence: evidence.to_owned() },
+        SW_FLAG_RECORDED => FlagVerdict::Recorded,
+        SW_FLAG_INERT => FlagVerdict::Inert,
+        SW_FLAG_REFUSED => FlagVerdict::Refused,
+        SW_FLAG_UNKNOWN => FlagVerdict::Unknown,
+        other => return Err(format!("flag verdict {other}")),
+    })
+}
+
 unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdict) {
     // SAFETY: as the contract says.
     unsafe {
@@ -338,14 +350,7 @@ unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdic
                     Some(evidence) => evidence,
                     None => return Err(format!("no evidence for the verdict on flag `{name}`")),
                 };
-                let verdict = match item.verdict {
-                    SW_FLAG_APPLIED => FlagVerdict::Applied { evidence: evidence.clone() },
-                    SW_FLAG_RECORDED => FlagVerdict::Recorded,
-                    SW_FLAG_INERT => FlagVerdict::Inert,
-                    SW_FLAG_REFUSED => FlagVerdict::Refused,
-                    SW_FLAG_UNKNOWN => FlagVerdict::Unknown,
-                    other => return Err(format!("flag verdict {other}")),
-                };
+                let verdict = flag_verdict(item.verdict, &evidence)?;
                 Ok((name, verdict, evidence))
             };
             match read() {

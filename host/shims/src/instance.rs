@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shardwright_graph::target::{FlagSchema, Limit};
+use shardwright_graph::target::{Flag, FlagSchema, Limit};
 use shardwright_graph::{EntryGraph, Verdict, Weight};
 
 use crate::artefact::{Artefact, Place};
@@ -308,10 +308,25 @@ impl ShimInstance {
         artefact: &Artefact,
         options: &[(String, String)],
     ) -> Result<LoadedShard, ShimError> {
+        self.load_with(device, artefact, options, &[])
+    }
+
+    /// [`ShimInstance::load`] with flags that take effect then, each of which gets a verdict
+    /// ([`LoadedShard::flags`]).
+    pub fn load_with(
+        &self,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+        flags: &[Flag],
+    ) -> Result<LoadedShard, ShimError> {
+        let mut options = options.to_vec();
+        options.extend(flags.iter().map(|flag| (flag.name.clone(), flag.value.clone())));
+        let options = options.as_slice();
         let (engine, told) = self.timed("load", || match &self.0.engine {
             Engine::Local(local) => {
                 let shard = LocalShard::load(local, device, artefact, options)?;
-                let told = shard.told()?;
+                let told = (shard.told()?, shard.told_flags()?);
                 Ok::<_, ShimError>((ShardEngine::Local(shard), told))
             }
             Engine::Remote(remote) => {
@@ -319,7 +334,7 @@ impl ShimInstance {
                 Ok((ShardEngine::Remote(shard), told))
             }
         })?;
-        LoadedShard::new(self, device, artefact, engine, told)
+        LoadedShard::new(self, device, artefact, engine, told, flags)
     }
 
     /// Allocates memory the device can see, zeroed: the shim's when it has its own, else the process's; with a worker, memory

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::DType;
+use shardwright_graph::target::{Flag, FlagVerdict};
 use shardwright_shim_abi::raw::*;
 
-use crate::artefact::Artefact;
+use crate::artefact::{Artefact, FlagReport};
 use crate::buffer::Buffer;
 use crate::convert;
 use crate::error::ShimError;
@@ -100,6 +101,7 @@ pub struct LoadedShard {
     device: String,
     artefact: Artefact,
     entries: Vec<LoadedEntry>,
+    flags: Vec<FlagReport>,
 }
 
 impl std::fmt::Debug for LoadedShard {
@@ -171,10 +173,20 @@ impl LoadedShard {
         device: &str,
         artefact: &Artefact,
         engine: ShardEngine,
-        told: Vec<ToldEntry>,
+        (told, told_flags): Told,
+        asked: &[Flag],
     ) -> Result<LoadedShard, ShimError> {
         let entries = join_entries(instance.name(), told, &artefact.head().entries)?;
+        let flags = asked.iter().map(|flag| {
+            let found = told_flags.iter().find(|(name, ..)| *name == flag.name);
+            let (verdict, reason) = match found {
+                Some((_, verdict, reason)) => (verdict.clone(), reason.clone()),
+                None => (FlagVerdict::Unknown, "the shim said nothing about it".to_owned()),
+            };
+            FlagReport { flag: flag.clone(), verdict, reason }
+        });
         Ok(LoadedShard {
+            flags: flags.collect(),
             engine,
             instance: instance.clone(),
             device: device.to_owned(),
@@ -196,6 +208,11 @@ impl LoadedShard {
     /// The artefact it was made from.
     pub fn artefact(&self) -> &Artefact {
         &self.artefact
+    }
+
+    /// The flags it was loaded with, and what became of each.
+    pub fn flags(&self) -> &[FlagReport] {
+        &self.flags
     }
 
     /// What can be run.
@@ -251,6 +268,12 @@ impl LoadedShard {
         })
     }
 }
+
+/// A flag as the shim told of it: name, verdict, evidence or reason.
+pub(crate) type ToldFlag = (String, FlagVerdict, String);
+
+/// What a loaded shard tells of itself: its entries, and its verdicts on flags.
+pub(crate) type Told = (Vec<ToldEntry>, Vec<ToldFlag>);
 
 /// One entry as the shim told it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapOptions;
-use shardwright_graph::target::{FlagSchema, FlagType, Limit};
+use shardwright_graph::target::{FlagSchema, FlagStage, FlagType, Limit};
 use shardwright_graph::{EntryGraph, Verdict, Weight};
 use shardwright_shim_abi::raw::*;
 
@@ -383,6 +383,11 @@ pub(crate) fn value_type(
 
 fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
     let values = value_type(item.kind, (item.minimum, item.maximum), (item.choices, item.choice_count))?;
+    let stage = match item.stage {
+        SW_FLAG_STAGE_COMPILE => FlagStage::Compile,
+        SW_FLAG_STAGE_LOAD => FlagStage::Load,
+        other => return Err(format!("flag stage {other}")),
+    };
     // SAFETY: the contract makes them strings.
     unsafe {
         Ok(FlagSchema {
@@ -390,6 +395,7 @@ fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
             values,
             default: call::optional_text(item.standard),
             description: call::text(item.description)?,
+            stage,
         })
     }
 }

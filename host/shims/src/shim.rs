@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{FlagSchema, Provenance};
+use shardwright_graph::target::{FlagSchema, FlagStage, Provenance};
 use shardwright_shim_abi::raw::*;
 
 use crate::call;
@@ -347,7 +347,7 @@ fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
                 value_type(item.kind, (item.minimum, item.maximum), (item.choices, item.choice_count))?;
             // SAFETY: the contract makes them strings.
             let (name, description) = unsafe { (call::text(item.name)?, call::text(item.description)?) };
-            let fact = FlagSchema { name, values, default: None, description };
+            let fact = FlagSchema { name, values, default: None, description, stage: FlagStage::Compile };
             Ok(FactSchema { fact, required: item.required != 0 })
         },
         // SAFETY: the sink is as the contract says.

@@ -188,6 +188,10 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_FLAG_CHOICE 4u
 #define SW_FLAG_TEXT 5u
 
+/* When a flag takes effect. */
+#define SW_FLAG_STAGE_COMPILE 0u /* given with a work order, told of by compile */
+#define SW_FLAG_STAGE_LOAD 1u    /* given among the options of load, told of by flag_verdicts; no artefact depends on it */
+
 /* What became of a flag. An echo in an artefact proves nothing: that is "recorded". */
 #define SW_FLAG_APPLIED 1u  /* in effect; `evidence` says how that is known */
 #define SW_FLAG_RECORDED 2u /* the compiler repeated it, an effect was not shown */
@@ -265,6 +269,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_MINIMUM_DEVICE_SINK 24u
 #define SW_MINIMUM_LIMIT_SINK 24u
 #define SW_MINIMUM_FLAG_SINK 24u
+#define SW_MINIMUM_FLAG_VERDICT_SINK 24u
 #define SW_MINIMUM_VERDICT_SINK 24u
 #define SW_MINIMUM_ESTIMATE_SINK 24u
 #define SW_MINIMUM_COMPATIBILITY_SINK 24u
@@ -384,7 +389,7 @@ typedef struct sw_flag {
     const char *name;        /* [shim, call, never null] */
     const char *description; /* [shim, call, never null] */
     uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT */
-    uint32_t reserved;
+    uint32_t stage;          /* SW_FLAG_STAGE_… */
     const char *standard;       /* [shim, call, null: off unless asked for] default value as text */
     const char *const *choices; /* [shim, call, null iff choice_count is 0] legal values of a choice */
     uint64_t choice_count;
@@ -510,6 +515,12 @@ typedef struct sw_flag_sink {
     void *context;
     void (*item)(void *context, const sw_flag *flag);
 } sw_flag_sink;
+
+typedef struct sw_flag_verdict_sink {
+    uint64_t size;
+    void *context;
+    void (*item)(void *context, const sw_flag_verdict *verdict);
+} sw_flag_verdict_sink;
 
 typedef struct sw_verdict_sink {
     uint64_t size;
@@ -825,6 +836,9 @@ struct sw_table {
        that a fact is the reason of names it in the detail `fact`; so does one of `devices` for that chip. Where the fact may
        be so and no code is made for such a chip, a detail `unsupported` stands beside it. */
     sw_error *(*chip)(sw_shim *shim, const sw_chip *chip);
+    /* What became of the flags of stage LOAD that a shard was loaded with, each told once. A flag that is not told of, or a
+       null function: unknown. Not while a run is in progress. */
+    sw_error *(*flag_verdicts)(sw_shard *shard, const sw_flag_verdict_sink *sink);
 };
 
 #if defined(__GNUC__) || defined(__clang__)

@@ -20,8 +20,8 @@ use crate::module::{ShimModule, ShimModuleRef};
 use crate::raw::*;
 use crate::run::{Artefact, Bound, Control, Memory, Run};
 use crate::shim::{
-    Buffer, Compatibility, Direction, FlagKind, Import, LoadedEntry, LoadedShard, Shim, SyncDirection,
-    Verdict,
+    Buffer, Compatibility, Direction, FlagKind, FlagReport, Import, LoadedEntry, LoadedShard, Shim,
+    SyncDirection, Verdict,
 };
 use crate::view::{self, EntryView, WorkOrderView};
 
@@ -221,6 +221,7 @@ struct Shard {
     /// Reached only by the run that holds `running`, and by unload.
     inner: UnsafeCell<Box<dyn LoadedShard>>,
     entries: Vec<LoadedEntry>,
+    flags: Vec<FlagReport>,
     running: AtomicBool,
     cancelled: AtomicBool,
 }
@@ -287,6 +288,7 @@ impl<T: Shim> Table<T> {
         inspect: Some(Self::inspect),
         facts: Some(Self::facts),
         chip: Some(Self::chip),
+        flag_verdicts: Some(flag_verdicts),
     };
 
     unsafe fn shim<'a>(pointer: *mut SwShim) -> Result<&'a T> {
@@ -463,7 +465,7 @@ impl<T: Shim> Table<T> {
                     name: name.as_ptr(),
                     description: description.as_ptr(),
                     kind,
-                    reserved: 0,
+                    stage: told.stage as u32,
                     standard: pointer(&standard),
                     choices: if pointers.is_empty() { ptr::null() } else { pointers.as_ptr() },
                     choice_count: pointers.len() as u64,
@@ -616,6 +618,7 @@ impl<T: Shim> Table<T> {
             let inner: Box<dyn LoadedShard + '_> = shim.load(device, mapped, &options)?;
             let entries = inner.entries()?;
             check_entries(&entries)?;
+            let flags = inner.flag_verdicts();
             // SAFETY: only the lifetime changes. The shard borrows the instance and the mapping; the contract keeps both until
             // unload drops the shard.
             let inner: Box<dyn LoadedShard> =
@@ -623,6 +626,7 @@ impl<T: Shim> Table<T> {
             let handle = Box::new(Shard {
                 inner: UnsafeCell::new(inner),
                 entries,
+                flags,
                 running: AtomicBool::new(false),
                 cancelled: AtomicBool::new(false),
             });
@@ -800,6 +804,27 @@ unsafe extern "C" fn entries(shard: *mut SwShard, sink: *const SwLoadedEntrySink
                 rows: told.rows,
                 context: told.context,
                 binding_count: told.bindings.len() as u64,
+            };
+            // SAFETY: the host's function; the item outlives the call.
+            unsafe { function(sink.context, &item) };
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn flag_verdicts(shard: *mut SwShard, sink: *const SwFlagVerdictSink) -> *mut SwError {
+    guard(|| {
+        // SAFETY: as the contract says.
+        let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
+        let function = sink.item.ok_or_else(|| null("sink function"))?;
+        for told in &shard.flags {
+            let (name, evidence) = (c_string(&told.name), c_string(&told.evidence));
+            let item = SwFlagVerdict {
+                size: size_of::<SwFlagVerdict>() as u64,
+                name: name.as_ptr(),
+                verdict: told.outcome as u32,
+                reserved: 0,
+                evidence: evidence.as_ptr(),
             };
             // SAFETY: the host's function; the item outlives the call.
             unsafe { function(sink.context, &item) };

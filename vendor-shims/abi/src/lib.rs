@@ -34,8 +34,8 @@ pub use options::Options;
 pub use run::{Artefact, Bound, Control, Element, Run, typed, typed_mut};
 pub use shim::{
     Binding, Buffer, Chip, Compatibility, Description, Device, DeviceKind, Direction, Estimate, Fact, Flag,
-    FlagKind, FlagOutcome, Import, Inspection, Limit, LoadedEntry, LoadedShard, MemoryKinds, Provenance,
-    Shim, SyncDirection, Verdict,
+    FlagKind, FlagOutcome, FlagReport, FlagStage, Import, Inspection, Limit, LoadedEntry, LoadedShard,
+    MemoryKinds, Provenance, Shim, SyncDirection, Verdict,
 };
 pub use view::{
     EntryView, NodeView, PortView, QuantisationView, TensorIndex, TensorView, WeightView, WorkOrderView,

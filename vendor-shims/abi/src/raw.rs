@@ -110,6 +110,8 @@ pub const SW_FLAG_INTEGER: u32 = 2;
 pub const SW_FLAG_FLOAT: u32 = 3;
 pub const SW_FLAG_CHOICE: u32 = 4;
 pub const SW_FLAG_TEXT: u32 = 5;
+pub const SW_FLAG_STAGE_COMPILE: u32 = 0;
+pub const SW_FLAG_STAGE_LOAD: u32 = 1;
 pub const SW_FLAG_APPLIED: u32 = 1;
 pub const SW_FLAG_RECORDED: u32 = 2;
 pub const SW_FLAG_INERT: u32 = 3;
@@ -161,6 +163,7 @@ pub const SW_MINIMUM_DESCRIPTION_SINK: u32 = 24;
 pub const SW_MINIMUM_DEVICE_SINK: u32 = 24;
 pub const SW_MINIMUM_LIMIT_SINK: u32 = 24;
 pub const SW_MINIMUM_FLAG_SINK: u32 = 24;
+pub const SW_MINIMUM_FLAG_VERDICT_SINK: u32 = 24;
 pub const SW_MINIMUM_VERDICT_SINK: u32 = 24;
 pub const SW_MINIMUM_ESTIMATE_SINK: u32 = 24;
 pub const SW_MINIMUM_COMPATIBILITY_SINK: u32 = 24;
@@ -316,7 +319,7 @@ pub struct SwFlag {
     pub name: *const c_char,
     pub description: *const c_char,
     pub kind: u32,
-    pub reserved: u32,
+    pub stage: u32,
     pub standard: *const c_char,
     pub choices: *const *const c_char,
     pub choice_count: u64,
@@ -475,6 +478,15 @@ pub struct SwFlagSink {
     pub size: u64,
     pub context: *mut c_void,
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, flag: *const SwFlag)>,
+}
+
+/// `sw_flag_verdict_sink`
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct SwFlagVerdictSink {
+    pub size: u64,
+    pub context: *mut c_void,
+    pub item: Option<unsafe extern "C" fn(context: *mut c_void, verdict: *const SwFlagVerdict)>,
 }
 
 /// `sw_verdict_sink`
@@ -890,4 +902,6 @@ pub struct SwTable {
     >,
     pub facts: Option<unsafe extern "C" fn(sink: *const SwFactSink) -> *mut SwError>,
     pub chip: Option<unsafe extern "C" fn(shim: *mut SwShim, chip: *const SwChip) -> *mut SwError>,
+    pub flag_verdicts:
+        Option<unsafe extern "C" fn(shard: *mut SwShard, sink: *const SwFlagVerdictSink) -> *mut SwError>,
 }

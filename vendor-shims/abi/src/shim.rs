@@ -99,6 +99,12 @@ pub trait LoadedShard: Send {
     /// What can be run, with everything a run binds. Asked once, after loading.
     fn entries(&self) -> Result<Vec<LoadedEntry>>;
 
+    /// What became of the flags of stage [`FlagStage::Load`] that it was loaded with. Asked once, after
+    /// loading; a flag that is not told of is [`FlagOutcome::Unknown`]. Default: none is told of.
+    fn flag_verdicts(&self) -> Vec<FlagReport> {
+        Vec::new()
+    }
+
     /// Runs an entry: blocks until done. States are bound read-write and updated in place. Rows beyond [`Run::rows`] must
     /// not be written to a state nor be seen by a valid row. Call [`Control::proceed`](crate::Control::proceed) now and then.
     fn run(&mut self, run: Run<'_>) -> Result<()>;
@@ -251,7 +257,18 @@ pub enum FlagKind {
     Text,
 }
 
-/// A compiler flag.
+/// When a flag takes effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum FlagStage {
+    /// It is given with a work order, and the artefact may depend on it.
+    #[default]
+    Compile = raw::SW_FLAG_STAGE_COMPILE,
+    /// It is given among the options of a load, and no artefact depends on it.
+    Load = raw::SW_FLAG_STAGE_LOAD,
+}
+
+/// A flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flag {
     /// Name.
@@ -262,6 +279,8 @@ pub struct Flag {
     pub kind: FlagKind,
     /// Value when not given.
     pub default: Option<String>,
+    /// When it takes effect.
+    pub stage: FlagStage,
 }
 
 /// A fact of a chip's profile that a shim reads.
@@ -331,6 +350,17 @@ pub enum FlagOutcome {
     Refused = raw::SW_FLAG_REFUSED,
     /// Nothing is known.
     Unknown = raw::SW_FLAG_UNKNOWN,
+}
+
+/// A flag that a shard was loaded with, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlagReport {
+    /// The flag's name.
+    pub name: String,
+    /// The outcome.
+    pub outcome: FlagOutcome,
+    /// How that is known, or why not.
+    pub evidence: String,
 }
 
 /// Whether a shim can use an artefact.

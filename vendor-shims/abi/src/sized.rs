@@ -63,6 +63,7 @@ structs! {
     SwDeviceSink = "sw_device_sink", SW_MINIMUM_DEVICE_SINK;
     SwLimitSink = "sw_limit_sink", SW_MINIMUM_LIMIT_SINK;
     SwFlagSink = "sw_flag_sink", SW_MINIMUM_FLAG_SINK;
+    SwFlagVerdictSink = "sw_flag_verdict_sink", SW_MINIMUM_FLAG_VERDICT_SINK;
     SwVerdictSink = "sw_verdict_sink", SW_MINIMUM_VERDICT_SINK;
     SwEstimateSink = "sw_estimate_sink", SW_MINIMUM_ESTIMATE_SINK;
     SwCompatibilitySink = "sw_compatibility_sink", SW_MINIMUM_COMPATIBILITY_SINK;

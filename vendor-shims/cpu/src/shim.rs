@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use shardwright_shim_abi::raw;
 use shardwright_shim_abi::{
     Artefact as MappedArtefact, Binding, Compatibility, CompileOutput, Description, Device, DeviceKind,
-    Direction, EntryView, Estimate, Flag, FlagKind, FlagOutcome, Limit, LoadedEntry, LoadedShard,
+    Direction, EntryView, Estimate, Flag, FlagKind, FlagOutcome, FlagStage, Limit, LoadedEntry, LoadedShard,
     MemoryKinds, Options, Provenance, Result, Run, Shim, Verdict, WorkOrderView,
 };
 
@@ -111,6 +111,7 @@ impl Shim for CpuShim {
             description: "threads that a loaded artefact asks for when neither load nor instance say; 0 is one per core".into(),
             kind: FlagKind::Integer { minimum: 0, maximum: MAX_THREADS as i64 },
             default: Some("0".into()),
+            stage: FlagStage::Compile,
         }])
     }
 

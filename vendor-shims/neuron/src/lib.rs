@@ -21,6 +21,7 @@ pub mod library;
 mod loaded;
 pub mod lower;
 mod memory;
+mod power;
 mod sample;
 pub mod session;
 mod shim;

@@ -2,21 +2,23 @@
 
 use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_shim_abi::{
-    Bound, Buffer, Control, Error, HostBuffer, LoadedEntry, LoadedShard, Result, Run,
+    Bound, Buffer, Control, Error, FlagReport, HostBuffer, LoadedEntry, LoadedShard, Result, Run,
 };
-use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{ReadHead, loads};
 use shardwright_shim_npu::port::{PortKind, bindings, check_run, element_bytes};
+use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
 use crate::driver::Driver;
 use crate::memory::{SharedBuffer, memory_kinds};
+use crate::power;
 use crate::session::{Execution, Network, PaddedSide};
 
 /// Restored networks, one for each entry point.
 pub(crate) struct Shard {
     entries: Vec<Loaded>,
+    flags: Vec<FlagReport>,
 }
 
 /// An entry ready to run.
@@ -47,7 +49,7 @@ impl Shard {
     /// # Errors
     ///
     /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library answers, with both versions.
-    pub fn load(driver: &Driver, soc: &str, bytes: &[u8]) -> Result<Shard> {
+    pub fn load(driver: &Driver, soc: &str, bytes: &[u8], asked: Option<Power>) -> Result<Shard> {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
         let place = Place { soc, library: driver.maker() };
@@ -69,9 +71,11 @@ impl Shard {
                     .detail("made-by-version", head.made_by.version())
                     .detail("made-for", &head.soc)
             })?;
-            entries.push(Loaded::new(entry.clone(), network)?);
+            entries.push(Loaded::new(entry.clone(), network, power::boost(asked.unwrap_or(power::UNASKED)))?);
         }
-        Ok(Shard { entries })
+        let is_simulated = driver.library().simulator().is_some();
+        let flags = asked.map(|power| power::report(power, is_simulated)).into_iter().collect();
+        Ok(Shard { entries, flags })
     }
 }
 
@@ -80,7 +84,7 @@ fn invalid(reason: String) -> Error {
 }
 
 impl Loaded {
-    fn new(entry: Entry, network: Network) -> Result<Loaded> {
+    fn new(entry: Entry, network: Network, boost: u8) -> Result<Loaded> {
         let inputs = entry.ports.iter().filter(|port| port.kind != PortKind::Output).count();
         let mut ways = Vec::with_capacity(entry.ports.len());
         for (index, port) in entry.ports.iter().enumerate() {
@@ -91,7 +95,7 @@ impl Loaded {
             let (bytes, dimensions) = network.padded(side, place, port.place.len())?;
             ways.push(Way::new(port, entry.rows, bytes, dimensions)?);
         }
-        let execution = Execution::new(network, inputs, entry.ports.len() - inputs)?;
+        let execution = Execution::new(network, inputs, entry.ports.len() - inputs, boost)?;
         Ok(Loaded { entry, execution, inputs, ways })
     }
 
@@ -235,6 +239,10 @@ fn copy_padded(dense: &[u64], padded: &[u64], element: usize, mut each: impl FnM
 impl LoadedShard for Shard {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
         Ok(self.entries.iter().map(|loaded| told(&loaded.entry)).collect())
+    }
+
+    fn flag_verdicts(&self) -> Vec<FlagReport> {
+        self.flags.clone()
     }
 
     fn run(&mut self, run: Run<'_>) -> Result<()> {

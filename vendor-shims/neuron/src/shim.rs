@@ -9,8 +9,9 @@ use shardwright_shim_abi::{
     Estimate, Fact, Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict,
     WorkOrderView,
 };
-use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
+use shardwright_shim_npu::power::POWER;
+use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::FORMAT;
 use crate::compatibility::{self, Place};
@@ -275,7 +276,8 @@ impl Shim for NeuronShim {
         artefact: Artefact<'m>,
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
-        options.only(&[])?;
+        options.only(&[POWER])?;
+        let power = Power::read(options)?;
         let (named, driver) = self.device(device)?;
         if !named.is_simulated && !named.soc.is_of_this_machine() {
             let device = named.soc.name.clone();
@@ -286,7 +288,7 @@ impl Shim for NeuronShim {
         }
         // This may be another process than the one that compiled.
         driver.library().play(&named.soc.platform);
-        Ok(Box::new(Shard::load(&driver, &named.soc.platform, artefact.bytes())?))
+        Ok(Box::new(Shard::load(&driver, &named.soc.platform, artefact.bytes(), power)?))
     }
 
     fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {

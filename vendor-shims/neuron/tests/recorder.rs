@@ -75,10 +75,10 @@ fn host() -> Host {
 }
 
 /// Compiles, loads, runs each entry twice, and lets go of it.
-fn run_all() {
+fn run_all(options: &[(&str, &str)]) {
     let host = host();
     let compiled = host.compile(&entries(), &[]).expect("compiled");
-    let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
+    let mut loaded = host.load(&compiled.artefact, options).expect("loaded");
     for (name, rows) in ENTRIES {
         for valid in [rows, 1] {
             let input = Aligned(Region::new(&vec![1; rows as usize * 24 * 2]));
@@ -100,7 +100,7 @@ fn share_memory() {
     let choice = LibraryChoice { option: Some(recorder()), ..LibraryChoice::default() };
     let library = Library::open(&choice).expect("the recorder");
     let network = Network::restore(&library, blob).expect("restored");
-    let mut execution = Execution::new(network, 1, 2).expect("an execution");
+    let mut execution = Execution::new(network, 1, 2, 100).expect("an execution");
 
     // SAFETY: a name that ends with a zero byte.
     let fd = unsafe { libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC) };
@@ -141,7 +141,8 @@ fn shared(library: &Arc<Library>, fd: &OwnedFd, offset: u64, length: usize) -> A
 #[test]
 fn the_child() {
     match std::env::var(CASE).as_deref() {
-        Ok("run") => run_all(),
+        Ok("run") => run_all(&[]),
+        Ok("saver") => run_all(&[("power", "saver")]),
         Ok("memory") => share_memory(),
         _ => {}
     }
@@ -237,6 +238,14 @@ fn a_network_is_restored_run_and_freed_in_the_order_of_the_known_clients() {
             assert!(size.is_multiple_of(u64::from(padding) * 2), "{calls:#?}");
         }
     }
+}
+
+#[test]
+fn a_session_that_saves_power_asks_for_less_boost() {
+    let lines = record("saver", 1);
+    let boosts = lines.iter().filter(|line| call(line) == "NeuronExecution_setBoostHint");
+    let boosts: Vec<u64> = boosts.map(|line| number(line, "boost")).collect();
+    assert_eq!(boosts, [20; ENTRIES.len()]);
 }
 
 /// Memory that application and hardware share is made known once, bound by an unsigned index and an offset, and freed once when nothing uses it.

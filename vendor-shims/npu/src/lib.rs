@@ -3,7 +3,7 @@
 //! **Job.** Finds the vendor's library by one rule ([`library`]). Reads an entry of a work order ([`Source`]), looks at everything about a node that holds for
 //! any compiler ([`check`], with what one compiler takes told by its [`Rules`]), recognises attention ([`attention`]), reads constants ([`constant`]), and
 //! keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]). Lays out compiled artefacts ([`artefact`]) and what their ports are to a run
-//! ([`port`]).
+//! ([`port`]). Names how much power a session may ask for ([`power`]).
 //!
 //! **Not its job.** It knows no vendor, no vendor's operation and no model family, calls no function of a vendor's library and decides no layout: those are the
 //! shims'.
@@ -20,6 +20,7 @@ mod error;
 pub mod library;
 mod lower_error;
 pub mod port;
+pub mod power;
 pub mod source;
 pub mod work;
 
@@ -28,5 +29,6 @@ pub use draft::{Act, Constant, Draft, Kind, NodeRef, ValueId, ValueKind};
 pub use encoding::Encoding;
 pub use error::ShimError;
 pub use lower_error::LowerError;
+pub use power::Power;
 pub use source::{Origin, Source};
 pub use work::{Movements, Work};

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use shardwright_shim_abi::{Flag, FlagKind, Options};
+use shardwright_shim_abi::{Flag, FlagKind, FlagStage, Options};
+use shardwright_shim_npu::Power;
+use shardwright_shim_npu::power::POWER;
 
 use crate::lower::Variants;
 use crate::session::{FinalizeValue, GraphOptions};
@@ -312,6 +314,7 @@ impl Flags {
                 self.search_seconds = Some(number(value, MAX_SEARCH_SECONDS, 1)?);
                 Reach::Search
             }
+            POWER => return Err("it takes effect when a shard is loaded".to_owned()),
             _ => match name.strip_prefix(FINALIZE_PREFIX) {
                 Some(key) if key.is_empty() || key.len() > MAX_KEY || value.len() > MAX_KEY => {
                     return Err(format!("keys and values have 1 to {MAX_KEY} bytes"));
@@ -388,6 +391,7 @@ fn flag(name: &str, description: &str, kind: FlagKind, default: Option<&str>) ->
         description: description.to_owned(),
         kind,
         default: default.map(str::to_owned),
+        stage: FlagStage::Compile,
     }
 }
 
@@ -428,6 +432,11 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
         ),
     ];
     flags.extend(WAYS.iter().map(Way::schema));
+    flags.push(Power::schema(
+        None,
+        "how much power a session votes for: clocks of processor and bus, and whether the caller polls; \
+         unasked no vote is cast",
+    ));
     flags
 }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use shardwright_shim_abi::{Bound, Control, LoadedEntry, LoadedShard, MemoryKinds, Result, Run};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_abi::{
+    Bound, Control, FlagOutcome, FlagReport, LoadedEntry, LoadedShard, MemoryKinds, Result, Run,
+};
 use shardwright_shim_npu::artefact::{ReadHead, loads};
 use shardwright_shim_npu::port::{PortKind, bindings, check_run, element_bytes};
+use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
@@ -13,7 +15,9 @@ use crate::compile::Target;
 use crate::driver::Driver;
 use crate::memory::{SharedBuffer, SharedMemory};
 use crate::recognise::recognise;
-use crate::session::{Device, GraphDescription, LoadedContext, Memory, RegisteredMemory, RunnableGraph};
+use crate::session::{
+    Device, GraphDescription, LoadedContext, Memory, PowerVote, RegisteredMemory, RunnableGraph,
+};
 use crate::soc::CodeFor;
 
 /// Memory kinds a run takes.
@@ -30,6 +34,9 @@ const RELOADS: usize = 8;
 
 /// A loaded context with its graphs.
 pub struct Shard<'m> {
+    /// Held as long as the shard is loaded.
+    _vote: Option<PowerVote>,
+    flags: Vec<FlagReport>,
     context: LoadedContext,
     entries: Vec<Loaded>,
     /// To load it once more, in the simulation.
@@ -55,7 +62,12 @@ impl<'m> Shard<'m> {
     /// # Errors
     ///
     /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library answers.
-    pub fn load(driver: &Driver, target: Target<'_>, bytes: &'m [u8]) -> Result<Shard<'m>> {
+    pub fn load(
+        driver: &Driver,
+        target: Target<'_>,
+        bytes: &'m [u8],
+        power: Option<Power>,
+    ) -> Result<Shard<'m>> {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
         let place =
@@ -98,7 +110,15 @@ impl<'m> Shard<'m> {
             let registered = entry.ports.iter().map(|_| None).collect();
             entries.push(Loaded { entry, graph, inputs, outputs, staged, registered });
         }
-        Ok(Shard { context, entries, source: target.is_simulated.then_some((device, binary)) })
+        let (vote, flags) = match power {
+            Some(power) => {
+                let (vote, report) = voted(device.clone(), power, target.is_simulated);
+                (vote, vec![report])
+            }
+            None => (None, Vec::new()),
+        };
+        let source = target.is_simulated.then_some((device, binary));
+        Ok(Shard { _vote: vote, flags, context, entries, source })
     }
 
     /// Loads it once more, as it was.
@@ -109,6 +129,23 @@ impl<'m> Shard<'m> {
         }
         self.context = context;
         Ok(())
+    }
+}
+
+/// A vote for a power mode and what became of it. A shard runs without one, too, so that a refusal is told
+/// and is no error.
+fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<PowerVote>, FlagReport) {
+    match PowerVote::cast(device, power) {
+        Err(error) => (None, Power::report(FlagOutcome::Refused, error.to_string())),
+        Ok(vote) if is_simulated => {
+            let evidence = "the library took the vote; on x86-64 it says that it has no power settings there";
+            (Some(vote), Power::report(FlagOutcome::Inert, evidence.to_owned()))
+        }
+        Ok(vote) => {
+            let evidence = "the library took the vote; nothing tells what the processor makes of it, and no \
+                            phone was tried";
+            (Some(vote), Power::report(FlagOutcome::Unknown, evidence.to_owned()))
+        }
     }
 }
 
@@ -126,6 +163,10 @@ fn is_same(told: &GraphDescription, expected: &GraphDescription) -> bool {
 impl LoadedShard for Shard<'_> {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
         Ok(self.entries.iter().map(|loaded| told(&loaded.entry)).collect())
+    }
+
+    fn flag_verdicts(&self) -> Vec<FlagReport> {
+        self.flags.clone()
     }
 
     fn run(&mut self, run: Run<'_>) -> Result<()> {

@@ -8,8 +8,9 @@ use shardwright_shim_abi::{
     Estimate, Fact, Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict,
     WorkOrderView,
 };
-use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
+use shardwright_shim_npu::power::POWER;
+use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::FORMAT;
 use crate::compatibility::{self, Place};
@@ -326,7 +327,8 @@ impl Shim for QnnShim {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         let named = self.named(device)?;
-        options.only(&[])?;
+        options.only(&[POWER])?;
+        let power = Power::read(options)?;
         if !named.is_simulated && !self.is_own(&named.soc)? {
             let device = named.soc.name.clone();
             let help = format!(
@@ -334,7 +336,7 @@ impl Shim for QnnShim {
             );
             return Err(ShimError::CompilesOnly { device, help }.into());
         }
-        Ok(Box::new(Shard::load(&*self.driver()?, named.target(), artefact.bytes())?))
+        Ok(Box::new(Shard::load(&*self.driver()?, named.target(), artefact.bytes(), power)?))
     }
 
     fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {

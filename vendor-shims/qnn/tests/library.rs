@@ -4,12 +4,14 @@ mod cases;
 
 use cases::*;
 use shardwright_shim_abi::{Error, ErrorClass};
+use shardwright_shim_npu::Power;
 use shardwright_shim_qnn::ffi::Version;
 use shardwright_shim_qnn::graph::{DataType, Param, QnnEncoding, StaticData, TensorIndex, TensorKind};
+use shardwright_shim_qnn::log::{self, Level};
 use shardwright_shim_qnn::session::{
     Backend, CallFailure, CodeFor, Context, ContextBinary, ContextOptions, Device, FailureKind,
-    FinalizeValue, GraphOptions, Library, LibraryChoice, LoadedContext, Profile, QnnError, SocId, System,
-    describe_binary,
+    FinalizeValue, GraphOptions, Library, LibraryChoice, LoadedContext, PowerVote, Profile, QnnError, SocId,
+    System, describe_binary,
 };
 use std::path::PathBuf;
 use std::process::Command;
@@ -760,6 +762,54 @@ fn backends_can_be_made_again() {
         let backend = Backend::new(library.clone()).expect("a backend");
         let device = Device::new(backend, CodeFor::Chip(SocId(69))).expect("a device");
         fully_connected("product", 1, 64, 32).run(&device).expect("runs");
+    }
+}
+
+/// The verbose log of the library repeats every number it reads of a vote, and so tells whether the layout is right.
+#[test]
+fn a_vote_is_read_as_it_was_written_and_taken_back() {
+    const NAME: &str = "a_vote_is_read_as_it_was_written_and_taken_back";
+    let Some(library) = library(NAME) else { return };
+    if !alone(NAME) {
+        return;
+    }
+    let device = device(&library, 87);
+    device.backend().set_log_level(Level::Verbose).expect("taken");
+    for (power, [scaling, mode, latency, corner], polling) in [
+        (Power::Burst, [0, 1, 40, 0xa0], true),
+        (Power::Sustained, [0, 1, 100, 0x80], true),
+        (Power::Balanced, [1, 16, 1000, 0x70], false),
+        (Power::Saver, [1, 16, 1000, 0x40], false),
+    ] {
+        let mark = log::mark();
+        let vote = PowerVote::cast(device.clone(), power).expect("the library takes it");
+        let lines: Vec<String> = log::since(mark).into_iter().map(|line| line.text).collect();
+        let said = |text: &str| lines.iter().any(|line| line == text);
+        for number in [
+            format!("dcvsEnable {scaling}"),
+            format!("powerMode {mode}"),
+            format!("sleepLatency {latency}"),
+            "setDcvsEnable 1".to_owned(),
+            "setSleepLatency 1".to_owned(),
+            "setSleepDisable 0".to_owned(),
+            "setBusParams 1".to_owned(),
+            format!("busVoltageCornerMin {corner}"),
+            format!("busVoltageCornerTarget {corner}"),
+            format!("busVoltageCornerMax {corner}"),
+            "setCoreParams 1".to_owned(),
+            format!("coreVoltageCornerMin {corner}"),
+            format!("coreVoltageCornerTarget {corner}"),
+            format!("coreVoltageCornerMax {corner}"),
+        ] {
+            assert!(said(&number), "{power:?}: no `{number}` in {lines:#?}");
+        }
+        assert_eq!(said("set power settings rpc polling time 9999"), polling, "{power:?}: {lines:#?}");
+        assert!(said("No perf settings support on this platform"), "{power:?}: {lines:#?}");
+        let mark = log::mark();
+        drop(vote);
+        let lines: Vec<String> = log::since(mark).into_iter().map(|line| line.text).collect();
+        let destroyed = |line: &String| line.starts_with("Destroyed power config id");
+        assert!(lines.iter().any(destroyed) && lines.contains(&"powerMode 4".to_owned()), "{lines:#?}");
     }
 }
 

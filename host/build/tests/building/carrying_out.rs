@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use shardwright_build::bundle::BundleWriter;
-use shardwright_build::graph::target::{ErrorClass, Flag, FlagSchema, FlagType, Limit, Provenance};
+use shardwright_build::graph::target::{
+    ErrorClass, Flag, FlagSchema, FlagStage, FlagType, Limit, Provenance,
+};
 use shardwright_build::graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
 use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::feedback::Feedback;
@@ -203,6 +205,7 @@ fn a_flag_that_cannot_be_written_down_is_an_error() {
         values: FlagType::Text { max_bytes: 64 },
         default: None,
         description: String::new(),
+        stage: FlagStage::Compile,
     }];
     let mut flagged = plan(&site.request, &[]);
     flagged.shards[0].flags = vec![Flag { name: "note".to_owned(), value: "a\0b".to_owned() }];

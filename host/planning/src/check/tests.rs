@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use shardwright_graph::target::{
-    CostRow, ElementType, Encoding, Flag, FlagSchema, FlagType, FormatTuple, Legality, Provenance,
+    CostRow, ElementType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality, Provenance,
     RoleFormat, ScaleBits, SoftcapPlace, Target, TargetKind, TimeCost, WeightRole,
 };
 
@@ -39,6 +39,7 @@ fn request() -> Request {
             values: FlagType::Integer { min: 0, max: 3 },
             default: None,
             description: String::new(),
+            stage: FlagStage::Compile,
         }],
         recommended: vec![],
     };

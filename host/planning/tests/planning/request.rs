@@ -1,6 +1,8 @@
 //! Requests that make no sense, each refused in words that name the place.
 
-use shardwright_graph::target::{Flag, FlagSchema, FlagType, Provenance, TimeCost, WeightFormat, WeightRole};
+use shardwright_graph::target::{
+    Flag, FlagSchema, FlagStage, FlagType, Provenance, TimeCost, WeightFormat, WeightRole,
+};
 use shardwright_planning::request::{Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps};
 
 use crate::common::request;
@@ -58,6 +60,7 @@ const CASES: &[(&str, Change)] = &[
             values: FlagType::Integer { min: 0, max: 2 },
             default: None,
             description: String::new(),
+            stage: FlagStage::Compile,
         }];
         request.targets[0].recommended = vec![flag("opt", "3")];
     }),

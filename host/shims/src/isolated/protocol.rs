@@ -18,7 +18,7 @@ use shardwright_graph::{EntryGraph, Weight, WeightData, WeightId, WeightQuantisa
 use crate::chip::Chip;
 use crate::compile::Placement;
 use crate::error::{Failure, LoadError, ShimError};
-use crate::loaded::ToldEntry;
+use crate::loaded::{ToldEntry, ToldFlag};
 use crate::shim::{Compatibility, Device, Estimate, Facts};
 use crate::work_order::OrderWeight;
 
@@ -283,6 +283,7 @@ pub(crate) enum Answer {
     Inspections(Vec<(String, String)>),
     Loaded {
         entries: Vec<ToldEntry>,
+        flags: Vec<ToldFlag>,
         cancels: bool,
     },
     /// Where the memory lies in the worker.
@@ -323,7 +324,7 @@ pub(crate) enum Fault {
 }
 
 /// Functions of the contract, as errors name them.
-const FUNCTIONS: [&str; 23] = [
+const FUNCTIONS: [&str; 24] = [
     "describe",
     "open",
     "devices",
@@ -347,6 +348,7 @@ const FUNCTIONS: [&str; 23] = [
     "inspect",
     "facts",
     "chip",
+    "flag_verdicts",
 ];
 
 impl Fault {
@@ -503,10 +505,11 @@ mod tests {
         };
         let entry =
             ToldEntry { index: 0, name: "encode_4".to_owned(), rows: 4, count: 1, bindings: vec![binding] };
+        let flag = ("power".to_owned(), FlagVerdict::Inert, "ten bits".to_owned());
         let replies = [
             Message::Progress { per_mille: 500, stage: "half".to_owned() },
             Message::Answer(Answer::Verdicts(vec![(0, true, String::new()), (1, false, "no".to_owned())])),
-            Message::Answer(Answer::Loaded { entries: vec![entry], cancels: true }),
+            Message::Answer(Answer::Loaded { entries: vec![entry], flags: vec![flag], cancels: true }),
             Message::Fault(Fault::Failed {
                 function: "compile".to_owned(),
                 class: Some(ErrorClass::Unmappable),

@@ -12,7 +12,7 @@ use super::protocol::{Answer, Ask, Shown};
 use super::{Remote, SharedMemory, done, reopened};
 use crate::artefact::Artefact;
 use crate::error::ShimError;
-use crate::loaded::{Acquired, Binding, Bound, RunOptions, ToldEntry};
+use crate::loaded::{Acquired, Binding, Bound, RunOptions, Told};
 
 /// A loaded artefact in a worker.
 pub(crate) struct RemoteShard {
@@ -61,7 +61,7 @@ impl RemoteShard {
         device: &str,
         artefact: &Artefact,
         options: &[(String, String)],
-    ) -> Result<(RemoteShard, Vec<ToldEntry>), ShimError> {
+    ) -> Result<(RemoteShard, Told), ShimError> {
         let worker = remote.worker()?;
         let failed = |error: std::io::Error| worker.host_failure("load", &error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -73,7 +73,7 @@ impl RemoteShard {
         let call = Call { descriptors, ..Call::plain("load", worker.caps().run_time) };
         let (told, cancels) = worker.ask_with(call, ask, &mut |incoming| {
             answered(incoming, &mut |answer| match answer {
-                Answer::Loaded { entries, cancels } => Some((entries, cancels)),
+                Answer::Loaded { entries, flags, cancels } => Some(((entries, flags), cancels)),
                 _ => None,
             })
         })?;

@@ -9,8 +9,9 @@ use shardwright_shim_abi::raw::*;
 use super::{Local, c_text};
 use crate::artefact::Artefact;
 use crate::call;
+use crate::compile::flag_verdict;
 use crate::error::ShimError;
-use crate::loaded::{Acquired, Binding, Bound, RunOptions, ToldBinding, ToldEntry};
+use crate::loaded::{Acquired, Binding, Bound, RunOptions, ToldBinding, ToldEntry, ToldFlag};
 use crate::tables::OptionTables;
 
 struct Inner {
@@ -127,6 +128,27 @@ impl LocalShard {
             }
         }
         Ok(told)
+    }
+
+    /// What a fresh shard says of the flags it was loaded with: name, verdict, evidence or reason.
+    pub(crate) fn told_flags(&self) -> Result<Vec<ToldFlag>, ShimError> {
+        let local = &self.inner.local;
+        let Some(function) = local.table().0.flag_verdicts else { return Ok(Vec::new()) };
+        let (error, told) = {
+            let _one = local.enter();
+            call::flag_verdicts(
+                |item| {
+                    // SAFETY: the contract makes them strings.
+                    let (name, reason) = unsafe { (call::text(item.name)?, call::text(item.evidence)?) };
+                    Ok((name, flag_verdict(item.verdict, &reason)?, reason))
+                },
+                // SAFETY: the shard was just loaded; the sink is as the contract says.
+                |sink| unsafe { function(self.inner.raw, sink) },
+            )
+        };
+        // SAFETY: the error came from this table.
+        unsafe { local.take("flag_verdicts", error) }?;
+        told.finish().map_err(|reason| local.contract("flag_verdicts", reason))
     }
 
     fn told_bindings(&self, entry: u64) -> Result<Vec<ToldBinding>, ShimError> {

@@ -71,6 +71,7 @@ pub(super) fn load(
 ) -> Result<Answer, ShimError> {
     let loaded = LocalShard::load(local, device, artefact, options)?;
     let told = loaded.told()?;
+    let flags = loaded.told_flags()?;
     // The host joins what was told with the artefact and refuses what does not fit; then nothing of it is run.
     let entries = join_entries(local.name(), told.clone(), &artefact.head().entries)?;
     let state = ShardState { canceller: loaded.canceller(), running: 0, stopped: 0 };
@@ -83,7 +84,7 @@ pub(super) fn load(
         .name(format!("shard-{shard}"))
         .spawn(move || runner.serve(line))
         .map_err(|error| ShimError::Argument(format!("no thread for the shard: {error}")))?;
-    Ok(Answer::Loaded { entries: told, cancels })
+    Ok(Answer::Loaded { entries: told, flags, cancels })
 }
 
 struct Runner {

@@ -333,6 +333,14 @@ static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *arte
     return 0;
 }
 
+static sw_error *flag_verdicts(sw_shard *shard, const sw_flag_verdict_sink *sink) {
+    const sw_flag_verdict verdict = {
+        .size = sizeof verdict, .name = "power", .verdict = SW_FLAG_INERT, .evidence = "nothing changes"};
+    (void)shard;
+    sink->item(sink->context, &verdict);
+    return 0;
+}
+
 static void unload(sw_shard *shard) {
     at(shard->shim, "unload");
     free(shard);
@@ -467,6 +475,7 @@ static const sw_table TABLE = {
 #ifndef NO_CHIP
     .chip = chip,
 #endif
+    .flag_verdicts = flag_verdicts,
 };
 
 void shardwright_shim_entry(const sw_host *host, sw_answer *answer) {

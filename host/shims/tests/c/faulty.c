@@ -13,6 +13,7 @@ struct sw_shard {
     sw_shim *shim;
     atomic_int cancelled;
     atomic_int runs;
+    int power;
 };
 
 struct sw_buffer {
@@ -111,6 +112,9 @@ static sw_error *flags(sw_shim *shim, const char *device, const sw_flag_sink *si
     flag.choices = choices;
     flag.choice_count = 2;
     sink->item(sink->context, &flag);
+    flag.name = "power";
+    flag.stage = is(shim, "flag-stage") ? 7 : SW_FLAG_STAGE_LOAD;
+    sink->item(sink->context, &flag);
     return 0;
 }
 
@@ -193,7 +197,7 @@ static sw_error *compatibility(sw_shim *shim, const char *device, const void *he
 
 static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *artefact, const sw_option *const *options,
                       uint64_t count, sw_shard **shard) {
-    (void)device, (void)options, (void)count;
+    (void)device;
     if (is(shim, "load-null")) return 0;
     if ((uintptr_t)artefact->pointer % 4096 != 0 || artefact->length != 64 || artefact->fd < 0 ||
         artefact->fd_offset != 4096) {
@@ -201,6 +205,20 @@ static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *arte
     }
     *shard = calloc(1, sizeof **shard);
     (*shard)->shim = shim;
+    for (uint64_t i = 0; i < count; i++) {
+        if (strcmp(options[i]->key, "power") == 0) (*shard)->power = strcmp(options[i]->value, "Inception") == 0 ? 2 : 1;
+    }
+    return 0;
+}
+
+/* Of a flag that was given alone. */
+static sw_error *flag_verdicts(sw_shard *shard, const sw_flag_verdict_sink *sink) {
+    sw_flag_verdict verdict = {.size = sizeof verdict,
+                               .name = "power",
+                               .verdict = is(shard->shim, "load-verdict") ? 50 : SW_FLAG_RECORDED,
+                               .evidence = shard->power == 2 ? "it says Inception" : "it says LTS"};
+    if (is(shard->shim, "load-verdict-size")) verdict.size = 8;
+    if (shard->power) sink->item(sink->context, &verdict);
     return 0;
 }
 
@@ -354,6 +372,7 @@ static const sw_table TABLE = {
     .buffer_sync = buffer_sync,
     .recover = recover,
     .inspect = inspect,
+    .flag_verdicts = flag_verdicts,
 };
 
 void shardwright_shim_entry(const sw_host *host, sw_answer *answer) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{self, Builder, Shims, doubling, f32_bytes, f32_values};
-use shardwright_graph::target::{ErrorClass, Flag, FlagType, FlagVerdict, Provenance};
+use shardwright_graph::target::{ErrorClass, Flag, FlagStage, FlagType, FlagVerdict, Provenance};
 use shardwright_graph::{DType, EntryKind, Op, Role};
 use shardwright_shims::{
     Artefact, Bound, Compatibility, DeviceKind, Place, RunOptions, ShimError, ShimInstance, ShimRegistry,
@@ -76,6 +76,7 @@ fn answers_against_the_contract_are_caught() {
     }
     broken(fixture.open("limit-provenance").limits("npu"), "limits", "provenance 99");
     broken(fixture.open("flag-kind").flags("npu"), "flags", "flag kind 42");
+    broken(fixture.open("flag-stage").flags("npu"), "flags", "flag stage 7");
     for (fault, text) in [
         ("verdict-node", "node 2"),
         ("verdict-twice", "two verdicts on node 0"),
@@ -130,6 +131,11 @@ fn answers_against_the_contract_are_caught() {
         ("entry-none", "no entry `encode_4`"),
     ] {
         broken(fixture.open(fault).load("npu", &artefact, &[]), "entries", text);
+    }
+    for (fault, text) in [("load-verdict", "flag verdict 50"), ("load-verdict-size", "8 bytes")] {
+        let flags = [Flag { name: "power".to_owned(), value: "LTS".to_owned() }];
+        let loaded = fixture.open(fault).load_with("npu", &artefact, &[], &flags);
+        broken(loaded, "flag_verdicts", text);
     }
     for (fault, text) in [
         ("binding-index", "binding 1 told in place 0"),
@@ -224,6 +230,8 @@ fn what_a_shim_tells_arrives_whole() {
     assert_eq!(flags[0].default.as_deref(), Some("2"));
     let choice = FlagType::Choice { values: vec!["LTS".to_owned(), "Inception".to_owned()] };
     assert_eq!((&flags[1].values, &flags[1].default), (&choice, &None));
+    let stages: Vec<FlagStage> = flags.iter().map(|flag| flag.stage).collect();
+    assert_eq!(stages, [FlagStage::Compile, FlagStage::Compile, FlagStage::Load]);
     let estimate = instance.estimate("npu", &doubling(), &[]).unwrap().unwrap();
     assert_eq!((estimate.time_microseconds, estimate.provenance), (14_300, Provenance::Simulated));
     assert_eq!(estimate.uncosted, [0]);

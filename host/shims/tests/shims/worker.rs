@@ -11,12 +11,12 @@ use crate::common::{
     self, CONTEXT, HIDDEN, KEY, Shims, decoder, decoder_weights, doubling, f32_bytes, f32_values, i32_bytes,
     isolation,
 };
-use shardwright_graph::target::ErrorClass;
+use shardwright_graph::target::{ErrorClass, Flag, FlagVerdict};
 use shardwright_graph::{EntryKind, WeightId};
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Caps, Chip, ChipError, Compatibility, Direction, Isolation, LoadError,
-    LoadedShard, Place, RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch,
-    WorkOrder, WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
+    Artefact, Bound, Buffer, Caps, Chip, ChipError, Compatibility, Direction, FlagReport, Isolation,
+    LoadError, LoadedShard, Place, RunOptions, Running, ShimError, ShimInstance, ShimRegistry,
+    SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
 };
 
 /// The dying shim, found by a registry that opens no library in this process.
@@ -132,8 +132,17 @@ fn a_healthy_shim_answers_as_in_this_process() {
     assert_eq!((here.name(), here.head()), (there.name(), there.head()));
     assert_eq!(there.head().placements[0].reason, "whole");
     assert_eq!(remote.compatibility("npu", &here).unwrap(), Compatibility::Optimal);
+    let flag = |name: &str| Flag { name: name.to_owned(), value: "low".to_owned() };
     for instance in [&local, &remote] {
-        let mut shard = instance.load("npu", &here, &[]).unwrap();
+        let asked = [flag("power"), flag("speed")];
+        let mut shard = instance.load_with("npu", &here, &[], &asked).unwrap();
+        let told = |flag: &Flag, verdict, reason: &str| FlagReport {
+            flag: flag.clone(),
+            verdict,
+            reason: reason.to_owned(),
+        };
+        let unknown = told(&asked[1], FlagVerdict::Unknown, "the shim said nothing about it");
+        assert_eq!(shard.flags(), [told(&asked[0], FlagVerdict::Inert, "nothing changes"), unknown]);
         assert_eq!(run(&mut shard, &[1.0, -2.5, 3.0, 0.0]).unwrap(), [2.0, -5.0, 6.0, 0.0]);
     }
     remote.recover("npu").unwrap();

@@ -659,6 +659,33 @@ impl Loaded<'_> {
         Ok(entries)
     }
 
+    /// Name, verdict and evidence of each flag it was loaded with.
+    ///
+    /// # Errors
+    ///
+    /// What the shim answers.
+    pub fn flags(&self) -> Result<Vec<(String, u32, String)>, Failure> {
+        unsafe extern "C" fn item(context: *mut c_void, told: *const SwFlagVerdict) {
+            // SAFETY: the context is the list below, the verdict the shim's.
+            unsafe {
+                let told = &*told;
+                let told = (string(told.name), told.verdict, string(told.evidence));
+                (*context.cast::<Vec<(String, u32, String)>>()).push(told);
+            }
+        }
+        let mut told: Vec<(String, u32, String)> = Vec::new();
+        let sink = SwFlagVerdictSink {
+            size: size_of::<SwFlagVerdictSink>() as u64,
+            context: (&raw mut told).cast(),
+            item: Some(item),
+        };
+        let function = self.host.table.flag_verdicts.expect("offered");
+        // SAFETY: everything outlives the call.
+        let error = unsafe { function(self.shard, &sink) };
+        Host::failed(self.host.table, error)?;
+        Ok(told)
+    }
+
     /// Bindings of an entry.
     ///
     /// # Panics

@@ -18,6 +18,10 @@ impl Panicking {
 struct Shard<'m>(&'m Panicking);
 
 impl LoadedShard for Shard<'_> {
+    fn flag_verdicts(&self) -> Vec<FlagReport> {
+        let evidence = "as it was loaded".to_owned();
+        vec![FlagReport { name: "power".to_owned(), outcome: FlagOutcome::Recorded, evidence }]
+    }
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
         self.0.maybe("entries");
         let binding = |name: &str, direction| Binding {
@@ -276,6 +280,43 @@ fn errors_arrive_whole() {
     let (class, message, _) = take(open(c"fail", c"many").0).unwrap();
     assert_eq!(class, SW_ERROR_INVALID_ARGUMENT);
     assert!(message.contains("`many` is not a number"), "{message}");
+}
+
+#[test]
+fn flags_of_a_load_are_told_of() {
+    unsafe extern "C" fn item(context: *mut std::ffi::c_void, told: *const SwFlagVerdict) {
+        // SAFETY: the context is the list below, the verdict the shim's.
+        unsafe {
+            let told = &*told;
+            let text = |pointer| CStr::from_ptr(pointer).to_str().unwrap().to_owned();
+            let told = (text(told.name), told.verdict, text(told.evidence));
+            (*context.cast::<Vec<(String, u32, String)>>()).push(told);
+        }
+    }
+    let (error, shim) = open(c"panic", c"never");
+    assert!(error.is_null());
+    let (error, shard) = load(shim);
+    assert!(error.is_null());
+    let mut told: Vec<(String, u32, String)> = Vec::new();
+    let mut sink = SwFlagVerdictSink {
+        size: size_of::<SwFlagVerdictSink>() as u64,
+        context: (&raw mut told).cast(),
+        item: Some(item),
+    };
+    // SAFETY: the shard is loaded, the sink whole.
+    let error = unsafe { enter().flag_verdicts.unwrap()(shard, &sink) };
+    assert!(error.is_null());
+    assert_eq!(told, [("power".to_owned(), SW_FLAG_RECORDED, "as it was loaded".to_owned())]);
+    sink.item = None;
+    // SAFETY: as above.
+    let (class, message, _) = take(unsafe { enter().flag_verdicts.unwrap()(shard, &sink) }).unwrap();
+    assert_eq!(class, SW_ERROR_INVALID_ARGUMENT);
+    assert!(message.contains("sink function is null"), "{message}");
+    // SAFETY: loaded and opened above, in this order.
+    unsafe {
+        enter().unload.unwrap()(shard);
+        enter().close.unwrap()(shim);
+    }
 }
 
 #[test]

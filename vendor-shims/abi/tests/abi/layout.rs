@@ -53,7 +53,7 @@ SwOption = "sw_option" { size, key, value },
 SwDescription = "sw_description" { size, name, vendor, version, vendor_library, instance_limit },
 SwDevice = "sw_device" { size, name, soc, detail, kind, memory_kinds, memory_bytes },
 SwLimit = "sw_limit" { size, name, value, provenance, reserved, note },
-SwFlag = "sw_flag" { size, name, description, kind, reserved, standard, choices, choice_count, minimum, maximum },
+SwFlag = "sw_flag" { size, name, description, kind, stage, standard, choices, choice_count, minimum, maximum },
 SwVerdict = "sw_verdict" { size, node, verdict, reserved, reason },
 SwEstimate = "sw_estimate" { size, time_microseconds, provenance, reserved, bytes_moved, uncosted, uncosted_count, operations, artefact_bytes, shared_bytes },
 SwFlagVerdict = "sw_flag_verdict" { size, name, verdict, reserved, evidence },
@@ -67,6 +67,7 @@ SwDescriptionSink = "sw_description_sink" { size, context, item },
 SwDeviceSink = "sw_device_sink" { size, context, item },
 SwLimitSink = "sw_limit_sink" { size, context, item },
 SwFlagSink = "sw_flag_sink" { size, context, item },
+SwFlagVerdictSink = "sw_flag_verdict_sink" { size, context, item },
 SwVerdictSink = "sw_verdict_sink" { size, context, item },
 SwEstimateSink = "sw_estimate_sink" { size, context, item },
 SwCompatibilitySink = "sw_compatibility_sink" { size, context, item },
@@ -89,7 +90,7 @@ SwArtefact = "sw_artefact" { size, head, head_length, pointer, length, fd, reser
 SwImport = "sw_import" { size, kind, fd, fd_offset, handle, length },
 SwBound = "sw_bound" { size, buffer, pointer, offset, length },
 SwRun = "sw_run" { size, entry, rows, bounds, bound_count, deadline_nanoseconds, largest_logits },
-SwTable = "sw_table" { size, version, draft, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect, facts, chip },}
+SwTable = "sw_table" { size, version, draft, error_free, describe, open, close, devices, limits, flags, check, estimate, compile, compatibility, load, unload, entries, bindings, run, cancel, buffer_allocate, buffer_import, buffer_free, buffer_map, buffer_sync, recover, inspect, facts, chip, flag_verdicts },}
 
 fn header() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/include/shim.h")).unwrap()

@@ -9,6 +9,7 @@ mod schema;
 use shardwright_neuron_containers::Version;
 use shardwright_neuron_containers::options::{CompilerOption, OptionString};
 use shardwright_shim_abi::Options;
+use shardwright_shim_npu::power::POWER;
 
 pub use probe::{Judged, Subject, Trials};
 pub use schema::schema;
@@ -60,6 +61,7 @@ impl Flags {
         for (index, (name, value)) in pairs.enumerate() {
             let reach = match name {
                 FORCED => forced(value),
+                POWER => Err("it takes effect when a shard is loaded".to_owned()),
                 _ => one(name, value, soc, adapter).map(|option| option.into_iter().collect()),
             };
             if let Some(instead) = Known::named(name).and_then(|known| known.outdated_in(adapter)) {

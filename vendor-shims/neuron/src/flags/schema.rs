@@ -4,7 +4,10 @@
 //! An option that is not here is refused by name unless it is handed on as it is, with the flag [`FORCED`].
 
 use shardwright_neuron_containers::Version;
-use shardwright_shim_abi::{Flag, FlagKind};
+use shardwright_shim_abi::{Flag, FlagKind, FlagStage};
+use shardwright_shim_npu::Power;
+
+use crate::power;
 
 use crate::soc::Soc;
 
@@ -263,6 +266,7 @@ pub fn schema(soc: &Soc, adapter: Option<Version>) -> Vec<Flag> {
         },
         kind: known.kind(soc),
         default: known.default.map(str::to_owned),
+        stage: FlagStage::Compile,
     };
     let mut flags: Vec<Flag> = KNOWN.iter().filter(|known| known.is_in(adapter)).map(flag).collect();
     flags.push(Flag {
@@ -270,7 +274,12 @@ pub fn schema(soc: &Soc, adapter: Option<Version>) -> Vec<Flag> {
         description: "an option string that is handed on as it is, known options or not".to_owned(),
         kind: FlagKind::Text,
         default: None,
+        stage: FlagStage::Compile,
     });
+    flags.push(Power::schema(
+        Some(power::UNASKED),
+        "how much power a session asks for: the boost hint of its executions, in per cent",
+    ));
     flags
 }
 

@@ -5,7 +5,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use shardwright_neuron_adapter::operand::{Compilation as RawCompilation, Model as RawModel};
-use shardwright_neuron_adapter::setting::{self, PADDED_DIMENSIONS, hint, preference, priority};
+use shardwright_neuron_adapter::setting::{PADDED_DIMENSIONS, hint, preference, priority};
 
 use super::model::Model;
 use crate::failure::{FailureKind, NeuronError, Result};
@@ -298,9 +298,6 @@ impl Network {
         Ok((bytes, (rank <= PADDED_DIMENSIONS).then_some(dimensions)))
     }
 }
-
-/// What an execution is told before it runs.
-pub(super) const BOOST: u8 = setting::LARGEST_BOOST;
 
 #[cfg(test)]
 mod tests {

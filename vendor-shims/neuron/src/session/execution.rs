@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shardwright_neuron_adapter::operand::Execution as RawExecution;
 
-use super::compilation::{BOOST, Network};
+use super::compilation::Network;
 use super::memory::{SharedHandle, aligned};
 use crate::failure::{NeuronError, Result};
 use crate::library::call;
@@ -34,11 +34,11 @@ impl Drop for Execution {
 }
 
 impl Execution {
-    /// An execution of a network with that many inputs and outputs, at full boost.
+    /// An execution of a network with that many inputs and outputs, at a boost of 0 to 100.
     ///
     /// # Errors
     /// What the library answers.
-    pub fn new(network: Network, inputs: usize, outputs: usize) -> Result<Execution> {
+    pub fn new(network: Network, inputs: usize, outputs: usize, boost: u8) -> Result<Execution> {
         let library = network.library.clone();
         library.need(library.functions().execution_free, "NeuronExecution_free")?;
         let mut raw = null_mut();
@@ -58,8 +58,8 @@ impl Execution {
             call!(
                 library,
                 execution_set_boost_hint = "NeuronExecution_setBoostHint",
-                (execution.raw.as_ptr(), BOOST),
-                None
+                (execution.raw.as_ptr(), boost),
+                Some(format!("a boost of {boost}"))
             )
         }?;
         Ok(execution)

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use shardwright_neuron_containers::options::OptionString;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_testing::{Builder, Compiled, Encoding, values};
+use shardwright_shim_testing::{Builder, Compiled, Encoding, refused, values};
 
 use crate::support::{DEVICE, Simulator};
 
@@ -69,6 +69,26 @@ fn a_flag_is_applied_where_the_code_is_another_one_and_refused_where_nobody_know
         json!([{"name": "opt", "value": "3"}, {"name": "opt-bw", "value": "true"}])
     );
     assert_eq!(document["compilations"][0]["soc"], "mt6989");
+}
+
+/// It belongs to a session: no order takes it, every load may.
+#[test]
+fn power_is_asked_for_when_a_shard_is_loaded_and_what_came_of_it_is_told() {
+    let simulator = Simulator::with(json!({}));
+    let compiled = compiled(&simulator, DEVICE, &[("power", "saver")]);
+    let (outcome, evidence) = compiled.flag("power");
+    assert_eq!(outcome, SW_FLAG_REFUSED);
+    assert!(evidence.contains("when a shard is loaded"), "{evidence}");
+    let host = simulator.host(DEVICE, "lean");
+    for (mode, boost) in [("burst", 100), ("sustained", 80), ("balanced", 50), ("saver", 20)] {
+        let told = host.load(&compiled.artefact, &[("power", mode)]).expect("loaded").flags().expect("told");
+        let [(name, outcome, evidence)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!((name.as_str(), *outcome), ("power", SW_FLAG_INERT), "{evidence}");
+        assert!(evidence.contains(&format!("setBoostHint({boost})")), "{evidence}");
+    }
+    assert_eq!(host.load(&compiled.artefact, &[]).expect("loaded").flags().expect("told"), []);
+    let wrong = host.load(&compiled.artefact, &[("power", "100")]);
+    refused(wrong, SW_ERROR_INVALID_ARGUMENT, "expected burst, sustained, balanced, saver");
 }
 
 #[test]

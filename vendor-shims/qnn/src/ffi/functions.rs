@@ -1,6 +1,6 @@
 use super::{
-    BackendConfig, Code, ContextConfig, DeviceConfig, EventData, EventId, GraphConfig, Handle, LogCallback,
-    MemoryDescriptor, OpConfig, OperationName, PlatformInfo, Tensor,
+    BackendConfig, Code, ContextConfig, DeviceConfig, EventData, EventId, GraphConfig, Handle,
+    Infrastructure, LogCallback, MemoryDescriptor, OpConfig, OperationName, PlatformInfo, Tensor,
 };
 use std::ffi::{c_char, c_void};
 
@@ -128,6 +128,7 @@ functions! {
         36 mem_de_register(*const Handle, u32);
         37 device_get_platform_info(Handle, *mut *const PlatformInfo);
         38 device_free_platform_info(Handle, *const PlatformInfo);
+        39 device_get_infrastructure(*mut *const Infrastructure);
         40 device_create(Handle, *const *const DeviceConfig, *mut Handle);
         43 device_free(Handle);
         48 error_get_message(Code, *mut *const c_char);

@@ -7,6 +7,7 @@ mod config;
 mod functions;
 mod op;
 mod platform;
+mod power;
 mod profile;
 mod system;
 mod tensor;
@@ -19,6 +20,7 @@ pub use config::{
 pub use functions::{ApiVersion, Functions, Provider, SystemFunctions, SystemProvider, Version};
 pub use op::{OpConfig, OpConfigV1, OperationName, Param, ParamValue};
 pub use platform::{DeviceExtension, HardwareDevice, HardwareDeviceV1, PlatformInfo, PlatformInfoV1};
+pub use power::{Clocks, Corners, Infrastructure, PowerConfig, PowerValue};
 pub use profile::{EventData, EventId};
 pub use system::{
     BinaryInfo, BinaryInfoV3, ContextMetadata, GraphBlobInfo, GraphInfo, GraphInfoCommon, GraphInfoV3,
@@ -119,6 +121,31 @@ pub mod number {
     pub const MEMORY_ION: u32 = 1;
     /// Memory of a DMA-BUF heap.
     pub const MEMORY_DMA_BUF: u32 = 3;
+
+    /// Infrastructure: the functions that set power.
+    pub const INFRASTRUCTURE_POWER: u32 = 0;
+    /// Power: a vote on the clocks.
+    pub const POWER_CLOCKS: u32 = 1;
+    /// Power: the latency of calls that is asked for.
+    pub const POWER_CALL_LATENCY: u32 = 2;
+    /// Power: how long a caller polls before it sleeps.
+    pub const POWER_POLLING: u32 = 3;
+    /// Clocks rise and fall with the load.
+    pub const CLOCKS_UP_DOWN: u32 = 0x1;
+    /// Clocks rise late and fall early.
+    pub const CLOCKS_SAVE: u32 = 0x4;
+    /// Clocks rise early and fall late.
+    pub const CLOCKS_PERFORM: u32 = 0x10;
+    /// Voltages, from low to high.
+    pub const CORNER_SVS2: u32 = 0x30;
+    /// The next.
+    pub const CORNER_SVS: u32 = 0x40;
+    /// Above the nominal one.
+    pub const CORNER_NOM_PLUS: u32 = 0x70;
+    /// Higher.
+    pub const CORNER_TURBO: u32 = 0x80;
+    /// The highest a chip has.
+    pub const CORNER_MAX: u32 = 0xa0;
 
     /// `backendId` of the HTP provider.
     pub const BACKEND_HTP: u32 = 6;

@@ -28,6 +28,7 @@ mod memory;
 mod node;
 mod options;
 mod platform;
+mod power;
 mod profile;
 mod tensor;
 
@@ -45,6 +46,7 @@ pub use describe::{
 pub use execute::RunnableGraph;
 pub use memory::Memory;
 pub use options::{ContextOptions, FinalizeValue, GraphOptions};
+pub use power::PowerVote;
 pub use profile::Profile;
 
 use crate::ffi::Code;

@@ -102,6 +102,29 @@ fn configs_have_the_librarys_layout() {
 }
 
 #[test]
+fn votes_have_the_librarys_layout() {
+    layout!(Infrastructure, 32, kind = 0, create = 8, destroy = 16, set = 24);
+    layout!(PowerConfig, 68, option = 0, value = 4);
+    layout!(Corners, 12, least = 0, target = 4, most = 8);
+    layout!(
+        Clocks,
+        64,
+        client = 0,
+        set_scaling = 4,
+        scaling = 8,
+        mode = 12,
+        set_sleep_latency = 16,
+        sleep_latency = 20,
+        set_sleep_disable = 24,
+        sleep_disable = 28,
+        set_bus = 32,
+        bus = 36,
+        set_core = 48,
+        core = 52
+    );
+}
+
+#[test]
 fn what_the_library_hands_out_has_its_layout() {
     layout!(Provider, 48, backend_id = 0, name = 8, api.core = 16, api.backend = 28, table = 40);
     layout!(SystemProvider, 40, backend_id = 0, name = 8, version = 16, table = 32);

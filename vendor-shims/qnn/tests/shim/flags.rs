@@ -2,7 +2,8 @@
 
 use shardwright_shim_abi::raw::*;
 
-use crate::{Layer, library, on, open};
+use crate::layer::run;
+use crate::{Layer, library, on, open, refused, values};
 
 #[test]
 fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
@@ -53,6 +54,34 @@ fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
     }
 }
 
+/// It belongs to a session: no order takes it, every load may.
+#[test]
+fn power_is_voted_for_when_a_shard_is_loaded_and_what_came_of_it_is_told() {
+    let Some(library) = library("power_is_voted_for_when_a_shard_is_loaded_and_what_came_of_it_is_told")
+    else {
+        return;
+    };
+    let host = on(&library, "sm8850.simulated");
+    let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
+    let compiled = host.compile(&[entry], &[("power", "burst")]).expect("compiled");
+    let (outcome, evidence) = compiled.flag("power");
+    assert_eq!(outcome, SW_FLAG_REFUSED);
+    assert!(evidence.contains("when a shard is loaded"), "{evidence}");
+    for mode in ["burst", "sustained", "balanced", "saver"] {
+        let mut loaded = host.load(&compiled.artefact, &[("power", mode)]).expect("loaded");
+        let told = loaded.flags().expect("told");
+        let [(name, outcome, evidence)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!((name.as_str(), *outcome), ("power", SW_FLAG_INERT), "{evidence}");
+        assert!(evidence.contains("no power settings"), "{evidence}");
+        run(&mut loaded, "decode_1@8", 1, &values(64, 3, 1.0));
+    }
+    assert_eq!(host.load(&compiled.artefact, &[]).expect("loaded").flags().expect("told"), []);
+    let wrong = host.load(&compiled.artefact, &[("power", "turbo")]);
+    refused(wrong, SW_ERROR_INVALID_ARGUMENT, "expected burst, sustained, balanced, saver");
+    let unknown = host.load(&compiled.artefact, &[("strength", "9")]);
+    refused(unknown, SW_ERROR_INVALID_ARGUMENT, "unknown option `strength`");
+}
+
 #[test]
 fn every_flag_of_an_order_has_its_own_verdict() {
     let Some(library) = library("every_flag_of_an_order_has_its_own_verdict") else { return };
@@ -92,6 +121,7 @@ fn the_schema_lists_what_is_read_and_every_device_has_it() {
             "keys",
             "heads",
             "product",
+            "power",
         ] {
             assert!(flags.iter().any(|flag| flag == name), "{name} of {device}");
         }

@@ -1,0 +1,67 @@
+//! Flags that take effect when shards are loaded, such as `power`: a session decides them, of a bundle too,
+//! and no plan and no artefact depends on them.
+
+use shardwright_runtime::ShardDescription;
+use shardwright_runtime::bundle::{FlagEntry, ShardEntry};
+use shardwright_runtime::graph::target::{Flag, FlagSchema, FlagStage, FlagVerdict};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The flag when a shim takes such a one, and that value, at a load.
+///
+/// # Errors
+///
+/// [`ErrorKind::Argument`] where it takes another value, or takes the flag when it compiles, which is over
+/// for `compiled`.
+pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], compiled: Option<&ShardEntry>) -> Result<bool> {
+    let Some(known) = schema.iter().find(|known| known.name == flag.name) else { return Ok(false) };
+    match (known.stage, compiled) {
+        (FlagStage::Load, _) => {
+            known.accepts(&flag.value).map_err(|expected| refused(flag, &format!("it takes {expected}")))?;
+            Ok(true)
+        }
+        (FlagStage::Compile, None) => Ok(false),
+        (FlagStage::Compile, Some(shard)) => {
+            let held = shard.flags.iter().find(|held| held.flag.name == flag.name);
+            let held = match held {
+                Some(held) => format!("shard {} was compiled with {}", shard.name, held.flag),
+                None => format!("shard {} was compiled without it", shard.name),
+            };
+            Err(refused(flag, &format!("the bundle has decided it: {held}"))
+                .with_help("compile the checkpoint again to set it"))
+        }
+    }
+}
+
+/// That nothing of what is loaded knows the flag.
+pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
+    let known = schemas.iter().filter(|known| known.stage == FlagStage::Load);
+    let mut known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
+    known.dedup();
+    let help = match known.as_slice() {
+        [] => "its shims take none that a session can set".to_owned(),
+        known => format!("a session can set {}", known.join(", ")),
+    };
+    refused(flag, "no shim that runs this knows it").with_help(help)
+}
+
+fn refused(flag: &Flag, why: &str) -> Error {
+    Error::new(ErrorKind::Argument, format!("flag {flag}: {why}"))
+        .with_help("`shardwright shim list` tells of every flag")
+}
+
+/// What became of the flags that shards were loaded with, each once, and whether that is other than asked.
+pub(crate) fn told(shards: &[ShardDescription]) -> Vec<(bool, String)> {
+    let mut told: Vec<(bool, String)> = Vec::new();
+    for FlagEntry { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {
+        let otherwise = matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown);
+        let mut text = format!("flag {flag} is {}", verdict.name());
+        if !reason.is_empty() {
+            text += &format!(": {reason}");
+        }
+        if told.iter().all(|(_, known)| *known != text) {
+            told.push((otherwise, text));
+        }
+    }
+    told
+}

@@ -1,0 +1,167 @@
+//! Votes on the clocks of the processor, for as long as a session holds them.
+//!
+//! What is voted for is what the openly licensed clients on phones vote for: the Qualcomm backends of LiteRT
+//! (Apache-2.0) and ExecuTorch (BSD). Both set the clocks once, the latency of calls, and for the two fast
+//! modes that a caller polls for its answer. **Untried** on a phone. The x86-64 library takes every call, says
+//! in its verbose log what it read, which is what was written here, and has no clocks to set.
+
+use std::ptr::null;
+use std::sync::Arc;
+
+use shardwright_shim_npu::Power;
+
+use super::{Device, Preparation, checked};
+use crate::failure::{QnnError, Result};
+use crate::ffi::{Clocks, Corners, Infrastructure, PowerConfig, PowerValue, number};
+use crate::library::Library;
+
+/// The first device and core: phones have one.
+const DEVICE: u32 = 0;
+const CORE: u32 = 0;
+
+/// Microseconds a call may wait for the processor to wake.
+const CALL_LATENCY: u32 = 100;
+/// Microseconds a caller polls in the fast modes, the most the interface takes.
+const POLLING: u32 = 9999;
+
+/// What a power mode asks for.
+struct Wish {
+    scaling: bool,
+    mode: u32,
+    /// Microseconds.
+    sleep_latency: u32,
+    corner: u32,
+    polls: bool,
+}
+
+fn wish(power: Power) -> Wish {
+    let fixed = |sleep_latency, corner| Wish {
+        scaling: false,
+        mode: number::CLOCKS_UP_DOWN,
+        sleep_latency,
+        corner,
+        polls: true,
+    };
+    let scaled = |corner| Wish {
+        scaling: true,
+        mode: number::CLOCKS_PERFORM,
+        sleep_latency: 1000,
+        corner,
+        polls: false,
+    };
+    match power {
+        Power::Burst => fixed(40, number::CORNER_MAX),
+        Power::Sustained => fixed(100, number::CORNER_TURBO),
+        Power::Balanced => scaled(number::CORNER_NOM_PLUS),
+        Power::Saver => scaled(number::CORNER_SVS),
+    }
+}
+
+/// What is voted before a client goes: others decide.
+const NOTHING: Wish = Wish {
+    scaling: true,
+    mode: number::CLOCKS_SAVE,
+    sleep_latency: 2000,
+    corner: number::CORNER_SVS2,
+    polls: false,
+};
+
+impl Wish {
+    fn clocks(&self, client: u32) -> PowerConfig {
+        let corners = Corners { least: self.corner, target: self.corner, most: self.corner };
+        let clocks = Clocks {
+            client,
+            set_scaling: 1,
+            scaling: u32::from(self.scaling),
+            mode: self.mode,
+            set_sleep_latency: 1,
+            sleep_latency: self.sleep_latency,
+            set_sleep_disable: 0,
+            sleep_disable: 0,
+            set_bus: 1,
+            bus: corners,
+            set_core: 1,
+            core: corners,
+        };
+        PowerConfig { option: number::POWER_CLOCKS, value: PowerValue { clocks } }
+    }
+}
+
+/// The functions, all of them there.
+#[derive(Clone, Copy)]
+struct Setters {
+    create: unsafe extern "C" fn(u32, u32, *mut u32) -> u64,
+    destroy: unsafe extern "C" fn(u32) -> u64,
+    set: unsafe extern "C" fn(u32, *const *const PowerConfig) -> u64,
+}
+
+impl Setters {
+    fn of(library: &Library, preparation: &Preparation) -> Result<Setters> {
+        let mut told: *const Infrastructure = null();
+        // SAFETY: the place outlives the call.
+        let code = unsafe { (library.functions().device_get_infrastructure)(&mut told) };
+        checked(library, "deviceGetInfrastructure", code, preparation.mark())?;
+        let missing = |reason: &str| QnnError::NotOffered { what: "power modes", reason: reason.to_owned() };
+        // SAFETY: null, or a struct of the library that lives as long as it does, which is for ever.
+        let told = unsafe { told.as_ref() }.ok_or_else(|| missing("it hands out no infrastructure"))?;
+        if told.kind != number::INFRASTRUCTURE_POWER {
+            return Err(missing(&format!("its infrastructure is of kind {}", told.kind)));
+        }
+        match (told.create, told.destroy, told.set) {
+            (Some(create), Some(destroy), Some(set)) => Ok(Setters { create, destroy, set }),
+            _ => Err(missing("its infrastructure lacks a function")),
+        }
+    }
+
+    fn set(&self, client: u32, configs: &[PowerConfig]) -> u64 {
+        let list: Vec<*const PowerConfig> =
+            configs.iter().map(|config| config as *const _).chain([null()]).collect();
+        // SAFETY: a list that ends with null, which outlives the call as does what it leads to.
+        unsafe { (self.set)(client, list.as_ptr()) }
+    }
+}
+
+/// A vote; dropping it takes it back.
+pub struct PowerVote {
+    setters: Setters,
+    client: u32,
+    // The library keeps clients with the device.
+    _device: Arc<Device>,
+}
+
+impl PowerVote {
+    /// Votes for a mode on a device.
+    ///
+    /// # Errors
+    /// [`QnnError::NotOffered`] where the library has no such thing, and what it answers.
+    pub fn cast(device: Arc<Device>, power: Power) -> Result<PowerVote> {
+        let preparation = Preparation::begin();
+        let library = device.backend().library().clone();
+        let setters = Setters::of(&library, &preparation)?;
+        let mut client = 0;
+        // SAFETY: the place outlives the call.
+        let code = unsafe { (setters.create)(DEVICE, CORE, &mut client) };
+        checked(&library, "createPowerConfigId", code, preparation.mark())?;
+        let vote = PowerVote { setters, client, _device: device };
+        let wish = wish(power);
+        let microseconds = |option, microseconds| PowerConfig { option, value: PowerValue { microseconds } };
+        let mut configs = vec![wish.clocks(client), microseconds(number::POWER_CALL_LATENCY, CALL_LATENCY)];
+        if wish.polls {
+            configs.push(microseconds(number::POWER_POLLING, POLLING));
+        }
+        let code = setters.set(client, &configs);
+        let cast = checked(&library, "setPowerConfig", code, preparation.mark());
+        // Taking back the vote of a failed one prepares anew.
+        drop(preparation);
+        cast.map(|()| vote)
+    }
+}
+
+impl Drop for PowerVote {
+    fn drop(&mut self) {
+        let _preparation = Preparation::begin();
+        self.setters.set(self.client, &[NOTHING.clocks(self.client)]);
+        // SAFETY: made by `cast`, let go of once.
+        unsafe { (self.setters.destroy)(self.client) };
+    }
+}
