@@ -19,8 +19,8 @@
 //! let template = ChatTemplate::from_directory(checkpoint)?.expect("the demo model has a template");
 //! let tokenizer = loading.join()?;
 //!
-//! let prompt = template.render(&[Message::user("What is politics?")], &RenderOptions::default())?;
-//! let mut ids = tokenizer.encode(&prompt, false)?;
+//! let question = [Message::user("What is politics?")];
+//! let mut ids = template.encode(&tokenizer, &question, &RenderOptions::default())?;
 //! let mut sampler = Sampler::new(SamplingParameters { seed: 7, ..config.sampling })?;
 //! let mut reply = Reply::new(&tokenizer, &StopRules::from_generation(&config), true);
 //! loop {
@@ -48,6 +48,7 @@ mod input;
 mod random;
 mod reply;
 mod sampler;
+mod spelled;
 mod stop;
 mod stream;
 mod template;

@@ -6,11 +6,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tokenizers::models::ModelWrapper;
+use tokenizers::tokenizer::normalizer::Range as Slice;
+use tokenizers::{
+    Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+    Token,
+};
 
 use crate::byte_pairs;
 use crate::decoding::Decoding;
 use crate::error::{Result, TextError};
 use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
+use crate::spelled::{ControlTokens, ToldApart};
 
 /// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges, have 33 MB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
@@ -122,8 +128,9 @@ impl Tokenizer {
     }
 
     /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, what the file's post-processor adds
-    /// (`<bos>`, for some also `<eos>`); special tokens spelled out in the text become their ids either way, so
-    /// a rendered chat template is encoded without.
+    /// (`<bos>`, for some also `<eos>`). Special tokens spelled out in the text become their ids
+    /// either way, whoever wrote them there: a conversation is for
+    /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(TextError::TextTooLong { bytes: text.len(), max: TEXT_BYTES_MAX });
@@ -131,6 +138,44 @@ impl Tokenizer {
         guarded(|| self.shared.engine.encode_fast(text, add_special))
             .map(|encoding| encoding.get_ids().to_vec())
             .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
+    }
+
+    /// The added tokens that a template may write and a message may not.
+    pub(crate) fn control_tokens(&self, template: &str) -> ControlTokens {
+        let added = self.shared.engine.get_added_tokens_decoder();
+        ControlTokens::new(added.values().map(|token| (token.content.as_str(), token.special)), template)
+    }
+
+    /// The ids of a rendered conversation: of tokens the template's own, and the rest as text, in
+    /// one piece from token to token as [`Tokenizer::encode`] takes it.
+    pub(crate) fn encode_told_apart(&self, told: &ToldApart<'_>) -> Result<Vec<u32>> {
+        if told.broken().len() > TEXT_BYTES_MAX {
+            return Err(TextError::TextTooLong { bytes: told.broken().len(), max: TEXT_BYTES_MAX });
+        }
+        guarded(|| self.told_apart(told))
+            .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
+    }
+
+    fn told_apart(&self, told: &ToldApart<'_>) -> tokenizers::Result<Vec<u32>> {
+        let engine = &self.shared.engine;
+        let normalizer = engine.get_normalizer();
+        let found = engine.get_added_vocabulary().extract_and_normalize(normalizer, told.broken());
+        let found = found.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let found = found
+            .into_iter()
+            .filter_map(|(_, (start, end), tokens)| Some((start..end, tokens.as_ref()?.first()?.id)));
+        let (text, found) = told.text(found.collect());
+
+        let mut pieces = PreTokenizedString::from(text.as_str());
+        pieces.split(|_, whole| Ok(cut(&whole, &found)))?;
+        if let Some(normalizer) = normalizer {
+            pieces.normalize(|piece| normalizer.normalize(piece))?;
+        }
+        if let Some(pre_tokenizer) = engine.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces)?;
+        }
+        pieces.tokenize(|piece| engine.get_model().tokenize(piece.get()))?;
+        Ok(pieces.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
     }
 
     /// The text of `ids`, without special tokens if `skip_special`. Ids outside the vocabulary (a model's table may
@@ -175,6 +220,28 @@ impl Tokenizer {
         let hidden = skip_special && self.shared.engine.get_added_vocabulary().is_special_token(&token);
         (!hidden).then_some(token)
     }
+}
+
+/// `whole` in pieces: the tokens found in it, by their ranges in bytes, and what lies between them.
+fn cut(
+    whole: &NormalizedString,
+    found: &[(std::ops::Range<usize>, u32)],
+) -> Vec<(NormalizedString, Option<Vec<Token>>)> {
+    let mut pieces = Vec::with_capacity(found.len() * 2 + 1);
+    let mut place = 0;
+    let mut push = |range: std::ops::Range<usize>, id: Option<u32>| {
+        if let Some(piece) = whole.slice(Slice::Original(range)) {
+            let token = id.map(|id| vec![Token::new(id, piece.get().to_owned(), (0, piece.get().len()))]);
+            pieces.push((piece, token));
+        }
+    };
+    for (range, id) in found {
+        push(place..range.start, None);
+        push(range.clone(), Some(*id));
+        place = range.end;
+    }
+    push(place..whole.get().len(), None);
+    pieces
 }
 
 /// A tokenizer being read on its own thread.
@@ -230,6 +297,30 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spelled::Marks;
+
+    /// Text in which nothing is marked is encoded as by the library, token for token.
+    #[test]
+    fn without_a_mark_the_pieces_are_the_librarys() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+        for name in ["gemma3_text", "gemma4_text", "qwen3", "embeddinggemma"] {
+            let tokenizer = Tokenizer::from_file(fixtures.join(name).join("tokenizer.json")).unwrap();
+            let control = tokenizer.control_tokens("");
+            let marks = Marks::unused_in(&[], std::iter::empty(), "", &control).unwrap();
+            let mut texts = Vec::new();
+            for (file, member) in [("tokenizer_goldens.json", "text"), ("chat_goldens.json", "rendered")] {
+                let Ok(bytes) = std::fs::read(fixtures.join(name).join(file)) else { continue };
+                let goldens: Vec<serde_json::Value> = serde_json::from_slice(&bytes).unwrap();
+                texts.extend(goldens.iter().map(|golden| golden[member].as_str().unwrap().to_owned()));
+            }
+            assert!(texts.len() >= 20);
+            for text in texts {
+                let told = marks.told_apart(&text, &control);
+                let found = tokenizer.encode_told_apart(&told).unwrap();
+                assert_eq!(found, tokenizer.encode(&text, false).unwrap(), "{name}: {text:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_thread_that_does_not_start_or_dies_is_an_error() {

@@ -17,6 +17,7 @@ use super::meter::{
 };
 use super::python::{JsonStyle, to_json};
 use crate::error::{Result, TextError};
+use crate::spelled::Marks;
 
 /// Steps one rendering may take. A conversation of a thousand turns takes some hundred thousand.
 pub const TEMPLATE_FUEL: u64 = 5_000_000;
@@ -35,9 +36,15 @@ pub(crate) fn check(source: &str, path: &Path) -> Result<()> {
     compile(source, path).map(drop)
 }
 
-/// Runs `source` over `variables`.
-pub(crate) fn render(source: &str, path: &Path, variables: Value, now: u64) -> Result<String> {
-    render_within(TIME_MAX, source, path, variables, now)
+/// Runs `source` over `variables`, whose texts may hold `marks`; they stay in what it prints.
+pub(crate) fn render(
+    source: &str,
+    path: &Path,
+    variables: Value,
+    now: u64,
+    marks: Option<&Arc<Marks>>,
+) -> Result<String> {
+    render_within(TIME_MAX, source, path, variables, now, marks)
 }
 
 pub(crate) fn render_within(
@@ -46,13 +53,14 @@ pub(crate) fn render_within(
     path: &Path,
     variables: Value,
     now: u64,
+    marks: Option<&Arc<Marks>>,
 ) -> Result<String> {
     let compiled = compile(source, path)?;
     let instructions = metered(&compiled.instructions);
     let blocks: BTreeMap<&str, Instructions<'_>> =
         compiled.blocks.iter().map(|(name, block)| (*name, metered(block))).collect();
     let meter = Arc::new(Meter::new(time));
-    let environment = environment(&meter, now);
+    let environment = environment(&meter, now, marks);
     let mut rendered = String::new();
     let result = {
         let mut output = make_string_output(&mut rendered);
@@ -87,7 +95,7 @@ fn compile<'source>(source: &'source str, path: &Path) -> Result<CompiledTemplat
     CompiledTemplate::new("chat_template", source, &config).map_err(|error| failure(&error, None, path))
 }
 
-fn environment(meter: &Arc<Meter>, now: u64) -> Environment<'static> {
+fn environment(meter: &Arc<Meter>, now: u64, marks: Option<&Arc<Marks>>) -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(TEMPLATE_FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
@@ -117,10 +125,15 @@ fn environment(meter: &Arc<Meter>, now: u64) -> Environment<'static> {
     for name in REMOVED_FILTERS {
         environment.remove_filter(name);
     }
-    let account = Arc::clone(meter);
+    let (account, kept) = (Arc::clone(meter), marks.cloned());
     environment.add_filter("tojson", move |value: &Value, arguments: Rest<ValueOrKwargs>| {
-        tojson(&account, value, arguments)
+        tojson(&account, value, arguments, kept.clone())
     });
+    if let Some(marks) = marks.cloned() {
+        environment.add_filter("trim", move |text: String, of: Option<String>| {
+            marks.strip(&text, of.as_deref(), true, true).to_owned()
+        });
+    }
     add_bounded_filter(
         &mut environment,
         meter,
@@ -148,9 +161,9 @@ fn environment(meter: &Arc<Meter>, now: u64) -> Environment<'static> {
     add_bounded_filter(&mut environment, meter, "batch", minijinja::filters::batch, check_pieces);
     add_bounded_filter(&mut environment, meter, "slice", minijinja::filters::slice, check_pieces);
 
-    let account = Arc::clone(meter);
+    let (account, marks) = (Arc::clone(meter), marks.cloned());
     environment.set_unknown_method_callback(move |state, value, method, arguments| {
-        method_callback(&account, state, value, method, arguments)
+        method_callback(&account, state, value, method, arguments, marks.as_deref())
     });
     environment
 }
@@ -220,6 +233,7 @@ fn method_callback(
     value: &Value,
     method: &str,
     arguments: &[Value],
+    marks: Option<&Marks>,
 ) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
         return unknown_method_callback(state, value, method, arguments);
@@ -239,11 +253,19 @@ fn method_callback(
         }
         _ => {}
     }
+    if let Some(result) = marks.and_then(|marks| marks.method(state, text, method, arguments)) {
+        return result;
+    }
     unknown_method_callback(state, value, method, arguments)
 }
 
 /// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, as Hugging Face defines it.
-fn tojson(meter: &Meter, value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+fn tojson(
+    meter: &Meter,
+    value: &Value,
+    arguments: Rest<ValueOrKwargs>,
+    marks: Option<Arc<Marks>>,
+) -> Result<Value, Error> {
     let arguments = arguments.into_values();
     let (positional, named): (&[Value], Kwargs) = minijinja::value::from_args(&arguments)?;
     let argument = |place: usize, name: &str| -> Result<Option<Value>, Error> {
@@ -278,7 +300,7 @@ fn tojson(meter: &Meter, value: &Value, arguments: Rest<ValueOrKwargs>) -> Resul
     };
     let sort_keys = argument(3, "sort_keys")?.is_some_and(|value| value.is_true());
     named.assert_all_used()?;
-    let style = JsonStyle { indent, separators, sort_keys, ascii };
+    let style = JsonStyle { indent, separators, sort_keys, ascii, marks };
     let text = to_json(value, &style, RENDERED_BYTES_MAX)
         .map_err(|words| Error::new(ErrorKind::BadSerialization, words))?;
     meter.charge(text.len())?;

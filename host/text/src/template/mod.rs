@@ -8,12 +8,15 @@ mod python;
 mod value;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Result, TextError};
 use crate::input::{Files, invalid_field, utf8_text};
+use crate::spelled::Marks;
+use crate::tokenizer::Tokenizer;
 
 pub use engine::TEMPLATE_FUEL;
 pub use message::{Content, ContentPart, Message, messages_from_json};
@@ -55,6 +58,10 @@ pub struct RenderOptions {
     pub variables: Vec<(String, TemplateValue)>,
     /// The moment `strftime_now` tells, in seconds since 1970; the system's clock by default.
     pub now_unix_seconds: Option<u64>,
+    /// Whether control tokens that a message spells out, such as `<|turn>`, are those tokens, as in
+    /// Hugging Face; off by default, since whoever writes a message could then open and close
+    /// turns. Looked at by [`ChatTemplate::encode`].
+    pub control_tokens_in_text: bool,
 }
 
 impl Default for RenderOptions {
@@ -64,6 +71,7 @@ impl Default for RenderOptions {
             tools: None,
             variables: Vec::new(),
             now_unix_seconds: None,
+            control_tokens_in_text: false,
         }
     }
 }
@@ -158,26 +166,80 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation with the template named `default`, or `tool_use` where there is one and tools are
-    /// given. The text holds its special tokens spelled out: encode it without adding any.
+    /// given. The text holds its special tokens spelled out, and nothing tells them from those that
+    /// a message spells out: to run a conversation, use [`ChatTemplate::encode`].
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
+        self.render_named(self.name_for(options), messages, options)
+    }
+
+    /// The ids of a conversation, rendered as by [`ChatTemplate::render`].
+    ///
+    /// Control tokens are those that the template writes. Where a message or a tool spells one out
+    /// it stays text: the letters are encoded like any others, in whatever turn they stand. Control
+    /// tokens are the added tokens of `tokenizer` that its file calls special, and those that the
+    /// template names. Conversations that spell out none get the ids that Hugging Face gives them,
+    /// and with [`RenderOptions::control_tokens_in_text`] all do. Texts in
+    /// [`RenderOptions::variables`] count as the template's own.
+    pub fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<Vec<u32>> {
+        let name = self.name_for(options);
+        let source = self.source(name)?;
+        let (conversation, tools) = given(messages, options);
+        let control = tokenizer.control_tokens(source);
+        if options.control_tokens_in_text || !(control.are_in(&conversation) || control.are_in(&tools)) {
+            let rendered = self.run(source, conversation, tools, options, None)?;
+            return tokenizer.encode(&rendered, false);
+        }
+        let variables = options.variables.iter().map(|(_, value)| &value.0);
+        let marks =
+            Marks::unused_in(&[&conversation, &tools], variables, source, &control).ok_or_else(|| {
+                TextError::Encode {
+                    path: tokenizer.path().to_owned(),
+                    reason: "the messages use every character that could mark their control tokens"
+                        .to_owned(),
+                }
+            })?;
+        let marks = Arc::new(marks);
+        let (conversation, tools) = (marks.mark(&conversation, &control), marks.mark(&tools, &control));
+        let rendered = self.run(source, conversation, tools, options, Some(&marks))?;
+        tokenizer.encode_told_apart(&marks.told_apart(&rendered, &control))
+    }
+
+    fn name_for(&self, options: &RenderOptions) -> &'static str {
         let for_tools = options.tools.is_some() && self.names().any(|name| name == "tool_use");
-        self.render_named(if for_tools { "tool_use" } else { "default" }, messages, options)
+        if for_tools { "tool_use" } else { "default" }
+    }
+
+    fn source(&self, name: &str) -> Result<&str> {
+        let found = self.templates.iter().find(|(found, _)| found == name);
+        found.map(|(_, source)| source.as_str()).ok_or_else(|| TextError::NoSuchTemplate {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            available: self.names().map(str::to_owned).collect(),
+        })
     }
 
     /// Renders a conversation with the template of this name.
     pub fn render_named(&self, name: &str, messages: &[Message], options: &RenderOptions) -> Result<String> {
-        let Some((_, source)) = self.templates.iter().find(|(found, _)| found == name) else {
-            return Err(TextError::NoSuchTemplate {
-                path: self.path.clone(),
-                name: name.to_owned(),
-                available: self.names().map(str::to_owned).collect(),
-            });
-        };
+        let (conversation, tools) = given(messages, options);
+        self.run(self.source(name)?, conversation, tools, options, None)
+    }
+
+    fn run(
+        &self,
+        source: &str,
+        conversation: Value,
+        tools: Value,
+        options: &RenderOptions,
+        marks: Option<&Arc<Marks>>,
+    ) -> Result<String> {
         let tokens =
             self.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
         let given = options.variables.iter().map(|(name, value)| (name.as_str(), value.0.clone()));
-        let conversation: Value = messages.iter().map(Message::to_value).collect();
-        let tools = options.tools.as_ref().map_or(Value::from(()), |tools| tools.0.clone());
         // Later names win: a caller's variable over a special token, the conversation over both.
         let variables = Value::from_pairs(tokens.chain(given).chain([
             ("messages", conversation),
@@ -186,8 +248,14 @@ impl ChatTemplate {
             ("add_generation_prompt", Value::from(options.add_generation_prompt)),
         ]));
         let now = options.now_unix_seconds.unwrap_or_else(clock::now);
-        engine::render(source, &self.path, variables, now)
+        engine::render(source, &self.path, variables, now, marks)
     }
+}
+
+/// The messages and tools as a template sees them.
+fn given(messages: &[Message], options: &RenderOptions) -> (Value, Value) {
+    let tools = options.tools.as_ref().map_or(Value::from(()), |tools| tools.0.clone());
+    (messages.iter().map(Message::to_value).collect(), tools)
 }
 
 /// Every `…_token` of the configuration: a string, or an object with the string as `content`. Null ones stay

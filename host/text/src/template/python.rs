@@ -1,7 +1,11 @@
 //! JSON as Python's `json.dumps` writes it, which is what `tojson` means in a chat template.
 
+use std::sync::Arc;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
+
+use crate::spelled::Marks;
 
 /// Deepest value written. The values of a template are checked against the same depth as they are made.
 pub(crate) const VALUE_NESTING_MAX: usize = 64;
@@ -17,6 +21,8 @@ pub(crate) struct JsonStyle {
     pub(crate) sort_keys: bool,
     /// Characters beyond ASCII as `\uXXXX`.
     pub(crate) ascii: bool,
+    /// Characters that are not the text's own: written as they are.
+    pub(crate) marks: Option<Arc<Marks>>,
 }
 
 /// Writes `value`, or says what in it JSON cannot say. Stops with an error past `max` bytes.
@@ -135,6 +141,7 @@ impl Writer<'_> {
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
                 control if control < ' ' => self.unicode_escape(control),
+                mark if self.style.marks.as_ref().is_some_and(|marks| marks.has(mark)) => self.out.push(mark),
                 beyond if self.style.ascii && beyond > '~' => self.unicode_escape(beyond),
                 plain => self.out.push(plain),
             }
@@ -174,7 +181,8 @@ mod tests {
     use super::*;
     use crate::template::TemplateValue;
 
-    const PLAIN: JsonStyle = JsonStyle { indent: None, separators: None, sort_keys: false, ascii: false };
+    const PLAIN: JsonStyle =
+        JsonStyle { indent: None, separators: None, sort_keys: false, ascii: false, marks: None };
 
     fn dumped(json: &str, style: &JsonStyle) -> String {
         to_json(&TemplateValue::from_json(json, "test").unwrap().0, style, 1 << 20).unwrap()

@@ -203,7 +203,7 @@ fn hostile_templates_are_stopped() {
 fn slow_templates_are_stopped_by_the_clock() {
     let source = "{% for i in range(3) %}x{% endfor %}";
     let path = Path::new("chat_template.jinja");
-    let run = |time| engine::render_within(time, source, path, Value::from_pairs([("a", 1)]), 0);
+    let run = |time| engine::render_within(time, source, path, Value::from_pairs([("a", 1)]), 0, None);
     assert_eq!(run(std::time::Duration::from_secs(60)).unwrap(), "xxx");
     let error = run(std::time::Duration::ZERO).unwrap_err();
     assert!(
