@@ -42,10 +42,11 @@ impl LayoutCheck {
     }
 }
 
-/// Compares, if `path` carries layouts and both sides speak the same minor version. Leaves the library open for ever.
-pub(crate) fn compare(path: &Path) -> Result<LayoutCheck, LoadError> {
+/// Compares, if the library carries layouts and both sides speak the same minor version. Leaves it
+/// open for ever. `path` is for messages, `place` what it was opened by.
+pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadError> {
     // Not `RootModule::load_from_file`: that caches one library per type and would answer for the first shim.
-    let header = match abi_header_from_path(path) {
+    let header = match abi_header_from_path(place) {
         Ok(header) => header,
         Err(LibraryError::GetSymbolError { .. }) => return Ok(LayoutCheck::NotRust),
         Err(other) => {

@@ -1,14 +1,18 @@
 //! The door: opening a library, finding its entry, and checking the table before any member of it is used.
 
 use std::ffi::{c_char, c_void};
-use std::path::Path;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use sha2::{Digest, Sha256};
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::version_text;
 
 use crate::LoadError;
 use crate::call;
+use crate::container::hexadecimal;
 use crate::layout::{self, LayoutCheck};
 use crate::manifest::{HOST_VERSIONS, check_range};
 
@@ -66,8 +70,14 @@ pub(crate) fn log_line(level: u32, worker: &str, message: &str) {
     }
 }
 
-/// Opens the library for ever and enters it.
-pub(crate) fn open(path: &Path) -> Result<(Table, LayoutCheck), LoadError> {
+/// Opens the library for ever and enters it. With a SHA-256 that its manifest states, what was
+/// hashed is what is opened, where the system allows that: whatever takes the path in between is
+/// not.
+pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, LayoutCheck), LoadError> {
+    let place = match expected {
+        Some(expected) => hashed(path, expected)?,
+        None => path.to_owned(),
+    };
     let refused = |error: libloading::Error| LoadError::Open {
         path: path.to_owned(),
         reason: error.to_string().chars().take(400).collect(),
@@ -76,18 +86,49 @@ pub(crate) fn open(path: &Path) -> Result<(Table, LayoutCheck), LoadError> {
     // SAFETY: a shim is trusted code; its manifest was read and its hash checked.
     let library = unsafe {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-        libloading::Library::from(Library::open(Some(path), RTLD_NOW | RTLD_LOCAL).map_err(refused)?)
+        libloading::Library::from(Library::open(Some(&place), RTLD_NOW | RTLD_LOCAL).map_err(refused)?)
     };
     #[cfg(not(unix))]
     // SAFETY: as above.
-    let library = unsafe { libloading::Library::new(path) }.map_err(refused)?;
+    let library = unsafe { libloading::Library::new(&place) }.map_err(refused)?;
     // Never unloaded: tables, refusals and running threads of the shim point into it.
     let library: &'static libloading::Library = Box::leak(Box::new(library));
     // SAFETY: the contract gives the symbol this type.
     let entry = unsafe { library.get::<SwEntryFunction>(SW_ENTRY_SYMBOL.to_bytes_with_nul()) };
     let entry = *entry.map_err(|_| LoadError::NotAShim { path: path.to_owned() })?;
-    let layout = layout::compare(path)?;
+    let layout = layout::compare(path, &place)?;
     Ok((enter(path, entry)?, layout))
+}
+
+/// Holds the file at `path` against its hash, and gives the path to open it by: that of the
+/// descriptor it was read through, which stays open like the library, for the loader knows
+/// libraries by such names.
+fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
+    let failed = |source| LoadError::Read { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut sum = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer).map_err(failed)? {
+            0 => break,
+            count => sum.update(&buffer[..count]),
+        }
+    }
+    let found = hexadecimal(&sum.finalize());
+    if found != expected {
+        let (path, expected) = (path.to_owned(), expected.to_owned());
+        return Err(LoadError::HashMismatch { path, expected, found });
+    }
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use std::os::fd::{AsRawFd, IntoRawFd};
+        let place = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if place.exists() {
+            let _kept_open = file.into_raw_fd();
+            return Ok(place);
+        }
+    }
+    Ok(path.to_owned())
 }
 
 /// Calls the entry function and checks what it answers. `path` is for messages.

@@ -3,10 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
 use shardwright_shim_abi::raw::SwEntryFunction;
 
-use crate::container::hexadecimal;
 use crate::isolated::{self, Isolation, Origin};
 use crate::layout::LayoutCheck;
 use crate::library;
@@ -213,11 +211,11 @@ impl ShimRegistry {
             seen.insert(canonical(&library));
             match isolation {
                 Some(isolation) => {
-                    let facts = isolated::ask_facts(&library, isolation)?;
+                    let facts = isolated::ask_facts(&library, read.sha256.as_deref(), isolation)?;
                     Shim::told(library, Some(read), facts, Origin::Library, None)
                 }
                 None => {
-                    let (table, layout) = library::open(&library)?;
+                    let (table, layout) = library::open(&library, read.sha256.as_deref())?;
                     Shim::new(library, Some(read), table, layout, Origin::Library)
                 }
             }
@@ -242,7 +240,7 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>, LoadError> {
         .collect()
 }
 
-/// Reads the manifest and finds the library it describes; the library is hashed but not opened.
+/// Reads the manifest and finds the library it describes, which is neither hashed nor opened yet.
 fn read(asked: &Path, manifest_path: &Path) -> Result<(Manifest, PathBuf), LoadError> {
     if !asked.exists() {
         return Err(LoadError::NotFound { path: asked.to_owned() });
@@ -257,23 +255,6 @@ fn read(asked: &Path, manifest_path: &Path) -> Result<(Manifest, PathBuf), LoadE
     };
     if !library.exists() {
         return Err(LoadError::NotFound { path: library });
-    }
-    if let Some(expected) = &manifest.sha256 {
-        let failed = |source| LoadError::Read { path: library.clone(), source };
-        let mut sum = Sha256::new();
-        let mut file = std::fs::File::open(&library).map_err(failed)?;
-        let mut buffer = vec![0; 1 << 16];
-        loop {
-            let count = std::io::Read::read(&mut file, &mut buffer).map_err(failed)?;
-            if count == 0 {
-                break;
-            }
-            sum.update(&buffer[..count]);
-        }
-        let found = hexadecimal(&sum.finalize());
-        if found != *expected {
-            return Err(LoadError::HashMismatch { path: library, expected: expected.clone(), found });
-        }
     }
     Ok((manifest, library))
 }

@@ -223,8 +223,13 @@ impl Shim {
         if let Some(table) = self.0.table.get() {
             return Ok(*table);
         }
-        let (table, _) = library::open(&self.0.path)?;
+        let (table, _) = library::open(&self.0.path, self.expected())?;
         Ok(*self.0.table.get_or_init(|| table))
+    }
+
+    /// SHA-256 of its library, where its manifest states one.
+    pub(crate) fn expected(&self) -> Option<&str> {
+        self.0.manifest.as_ref()?.sha256.as_deref()
     }
 
     pub(crate) fn facts(&self) -> &Facts {

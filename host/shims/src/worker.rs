@@ -240,9 +240,9 @@ fn listen(mut signals: UnixStream) {
 
 fn open(library: &Library, linked: &[(&'static str, SwEntryFunction)]) -> Result<Shim, LoadError> {
     match library {
-        Library::File(path) => {
+        Library::File { path, sha256 } => {
             let path = PathBuf::from(OsString::from_vec(path.clone()));
-            let (table, layout) = library::open(&path)?;
+            let (table, layout) = library::open(&path, sha256.as_deref())?;
             Shim::new(path, None, table, layout, Origin::Library)
         }
         Library::Linked(name) => {

@@ -171,7 +171,13 @@ pub fn own_folder() -> Option<PathBuf> {
     }
     // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is while this runs.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(Path::new(OsStr::from_bytes(name.to_bytes())).parent()?.to_owned())
+    let name = Path::new(OsStr::from_bytes(name.to_bytes()));
+    // A host that hashed the file opened it by that descriptor.
+    let file = match name.starts_with("/proc/self/fd") {
+        true => std::fs::read_link(name).ok()?,
+        false => name.to_owned(),
+    };
+    Some(file.parent()?.to_owned())
 }
 
 /// What a variable of the process names; none where it is not set or empty.

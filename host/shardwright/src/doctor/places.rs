@@ -168,6 +168,7 @@ const VARIABLES: [(&str, &str); 14] = [
     ("SHARDWRIGHT_PROFILE_PATH", "directories of SoC profiles"),
     ("SHARDWRIGHT_WORKER", "the worker program"),
     ("SHARDWRIGHT_WORKER_MEMORY", "memory a worker may have, such as `20GiB`"),
+    ("SHARDWRIGHT_WORKER_RUN_SECONDS", "seconds a run in a worker may take; 120 without it"),
     ("SHARDWRIGHT_QNN_LIB", "the library of Qualcomm's that the shim `qnn` drives"),
     ("SHARDWRIGHT_NEURON_LIB", "MediaTek's library, or a simulator of it, that the shim `neuron` drives"),
     ("SHARDWRIGHT_NEURON_LOWERING", "how the shim `neuron` writes entries where no option says"),

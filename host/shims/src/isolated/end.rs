@@ -185,6 +185,9 @@ impl WorkerFailure {
         Some(match &self.end {
             WorkerEnd::Cancelled => return None,
             WorkerEnd::Start { .. } => "check the worker program and the free memory and processes",
+            WorkerEnd::OverTime { .. } if matches!(self.function, "load" | "run") => {
+                "let SHARDWRIGHT_WORKER_RUN_SECONDS say how long a run may take, which for a simulator may be minutes, or plan smaller shards"
+            }
             WorkerEnd::OverTime { .. } => "raise the cap, or plan smaller shards",
             WorkerEnd::OverMemory { .. } => {
                 "let SHARDWRIGHT_WORKER_MEMORY say how much it may have, or plan smaller shards"

@@ -45,8 +45,14 @@ const WORKER_VARIABLE: &str = "SHARDWRIGHT_WORKER";
 /// Says how much memory a worker may have.
 const MEMORY_VARIABLE: &str = "SHARDWRIGHT_WORKER_MEMORY";
 
+/// Says how many seconds one run in a worker may take.
+const RUN_VARIABLE: &str = "SHARDWRIGHT_WORKER_RUN_SECONDS";
+
 /// With less the worker program itself does not start.
 const LEAST_MEMORY: u64 = 64 << 20;
+
+/// Of a machine that does not say how much it has.
+const UNKNOWN_MEMORY: u64 = 16 << 30;
 
 /// How an instance is to be isolated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,11 +64,17 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// With the worker that [`find_worker`] finds and the usual caps, as far as `SHARDWRIGHT_WORKER_MEMORY` says nothing else.
+    /// With the worker that [`find_worker`] finds and the usual caps, as far as
+    /// `SHARDWRIGHT_WORKER_MEMORY` and `SHARDWRIGHT_WORKER_RUN_SECONDS` say nothing else.
     pub fn found() -> Result<Isolation, ShimError> {
-        let named = std::env::var_os(MEMORY_VARIABLE).filter(|named| !named.is_empty());
-        let caps =
-            named.map_or_else(|| Ok(Caps::default()), |named| Caps::with_memory(&named.to_string_lossy()))?;
+        let named = |variable| std::env::var_os(variable).filter(|named| !named.is_empty());
+        let mut caps = Caps::default();
+        if let Some(named) = named(MEMORY_VARIABLE) {
+            caps = caps.with_memory(&named.to_string_lossy())?;
+        }
+        if let Some(named) = named(RUN_VARIABLE) {
+            caps = caps.with_run_seconds(&named.to_string_lossy())?;
+        }
         Ok(Isolation { worker: find_worker()?, caps })
     }
 }
@@ -83,8 +95,8 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// The usual caps with as much memory as `text` says: bytes, or a number of `MiB` or `GiB`.
-    fn with_memory(text: &str) -> Result<Caps, ShimError> {
+    /// With as much memory as `text` says: bytes, or a number of `MiB` or `GiB`.
+    fn with_memory(self, text: &str) -> Result<Caps, ShimError> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit: Option<u64> = match &text[digits.len()..] {
             "" => Some(1),
@@ -95,25 +107,47 @@ impl Caps {
         let bytes =
             digits.trim().parse::<u64>().ok().zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
         match bytes.filter(|bytes| *bytes >= LEAST_MEMORY) {
-            Some(memory_bytes) => Ok(Caps { memory_bytes, ..Caps::default() }),
+            Some(memory_bytes) => Ok(Caps { memory_bytes, ..self }),
             None => Err(ShimError::Argument(format!(
                 "{MEMORY_VARIABLE} is `{text}`: it takes bytes, MiB or GiB such as `20GiB`, at least {} MiB",
                 LEAST_MEMORY >> 20
             ))),
         }
     }
+
+    /// With as much time for loading and for one run as `text` says, in seconds.
+    fn with_run_seconds(self, text: &str) -> Result<Caps, ShimError> {
+        const MOST: u64 = 7 * 24 * 3600;
+        match text.parse::<u64>().ok().filter(|seconds| (1..=MOST).contains(seconds)) {
+            Some(seconds) => Ok(Caps { run_time: Duration::from_secs(seconds), ..self }),
+            None => Err(ShimError::Argument(format!(
+                "{RUN_VARIABLE} is `{text}`: it takes whole seconds from 1 to {MOST}"
+            ))),
+        }
+    }
+
+    /// Seven eighths of a machine's memory: beyond them it would begin to kill, and not the worker
+    /// first.
+    fn memory_of(machine: u64) -> u64 {
+        match machine {
+            0 => UNKNOWN_MEMORY,
+            bytes => (bytes / 8 * 7).max(LEAST_MEMORY),
+        }
+    }
 }
 
 impl Default for Caps {
-    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to obey; seven eighths of the machine's memory, and 16 GiB
-    /// where that is less: a compiler was seen to take four times the bytes of what it makes.
+    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to obey;
+    /// seven eighths of the machine's memory. A simulator may take longer for a run of a large
+    /// shard, and a compiler was seen to take four times the bytes of what it makes:
+    /// [`Isolation::found`] takes both from the environment.
     fn default() -> Self {
         Caps {
             probe_time: Duration::from_secs(30),
             compile_time: Duration::from_secs(3600),
             run_time: Duration::from_secs(120),
             grace: Duration::from_secs(1),
-            memory_bytes: (os::memory_bytes() / 8 * 7).max(16 << 30),
+            memory_bytes: Caps::memory_of(os::memory_bytes()),
         }
     }
 }
@@ -158,17 +192,24 @@ pub(crate) enum Origin {
     Linked(&'static str),
 }
 
-fn library(path: &Path, origin: &Origin) -> Library {
+fn library(path: &Path, expected: Option<&str>, origin: &Origin) -> Library {
     match origin {
         Origin::Linked(name) => Library::Linked((*name).to_owned()),
-        Origin::Library => Library::File(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()).to_owned()),
+        Origin::Library => Library::File {
+            path: std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()).to_owned(),
+            sha256: expected.map(str::to_owned),
+        },
     }
 }
 
 /// Opens a library in a worker, asks who it is, and ends the worker.
-pub(crate) fn ask_facts(path: &Path, isolation: &Isolation) -> Result<Facts, LoadError> {
+pub(crate) fn ask_facts(
+    path: &Path,
+    expected: Option<&str>,
+    isolation: &Isolation,
+) -> Result<Facts, LoadError> {
     let name = path.display().to_string();
-    let started = Worker::start(&name, isolation, library(path, &Origin::Library), None);
+    let started = Worker::start(&name, isolation, library(path, expected, &Origin::Library), None);
     match started {
         Ok((_, facts)) => Ok(facts),
         Err(process::StartError::Refused { reason, message }) => {
@@ -247,7 +288,7 @@ impl Remote {
 
     /// A new worker in which the shim is open.
     fn start(&self) -> Result<Arc<Worker>, ShimError> {
-        let library = library(self.shim.path(), self.shim.origin());
+        let library = library(self.shim.path(), self.shim.expected(), self.shim.origin());
         let (worker, facts) = Worker::start(&self.name, &self.isolation, library, Some(self.held.clone()))
             .map_err(|error| error.into_error(&self.name))?;
         self.started.fetch_add(1, Ordering::Relaxed);
@@ -463,7 +504,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_workers_is_a_number_with_a_unit() {
-        let memory = |text: &str| Caps::with_memory(text).map(|caps| caps.memory_bytes);
+        let memory = |text: &str| Caps::default().with_memory(text).map(|caps| caps.memory_bytes);
         for (text, bytes) in [("20GiB", 20 << 30), ("512MiB", 512 << 20), ("100000000", 100_000_000)] {
             assert_eq!(memory(text).unwrap(), bytes, "{text}");
         }
@@ -474,6 +515,29 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(Caps::default().memory_bytes >= 16 << 30);
+    }
+
+    #[test]
+    fn a_worker_never_may_have_what_the_machine_does_not() {
+        for (machine, cap) in
+            [(8 << 30, 7 << 30), (16 << 30, 14 << 30), (64 << 30, 56 << 30), (1 << 20, LEAST_MEMORY)]
+        {
+            assert_eq!(Caps::memory_of(machine), cap);
+        }
+        assert_eq!(Caps::memory_of(0), UNKNOWN_MEMORY);
+        assert!(Caps::default().memory_bytes < os::memory_bytes());
+    }
+
+    #[test]
+    fn the_time_of_runs_is_a_number_of_seconds() {
+        let caps = Caps::default().with_memory("512MiB").unwrap().with_run_seconds("3600").unwrap();
+        assert_eq!((caps.run_time, caps.memory_bytes), (Duration::from_secs(3600), 512 << 20));
+        for text in ["", "0", "-1", "1.5", "10m", "99999999999"] {
+            let error = Caps::default().with_run_seconds(text).unwrap_err();
+            assert!(
+                matches!(&error, ShimError::Argument(why) if why.contains("SHARDWRIGHT_WORKER_RUN_SECONDS")),
+                "{text}"
+            );
+        }
     }
 }

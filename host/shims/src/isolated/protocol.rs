@@ -152,8 +152,14 @@ impl Decoder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Library {
-    /// A file, or a bare name for the system's search; bytes of the path.
-    File(Vec<u8>),
+    /// A file, or a bare name for the system's search.
+    File {
+        /// Bytes of the path.
+        path: Vec<u8>,
+        /// Of the file, where its manifest states one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sha256: Option<String>,
+    },
     /// A shim that is part of the worker program.
     Linked(String),
 }

@@ -133,6 +133,33 @@ fn a_hash_in_the_manifest_is_held_against_the_library() {
     }
 }
 
+/// What is hashed is what runs, also when another file takes the path once the hash was taken.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hashed_library_is_opened_by_what_was_hashed() {
+    use sha2::Digest;
+    let shims = Shims::new();
+    let template = shims.template();
+    let content = std::fs::read(&template).unwrap();
+    let hash: String = sha2::Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    shims.manifest("template_c", "template-c", |manifest| manifest["sha256"] = hash.into());
+    let open_by_descriptor = |path: &Path| {
+        let held = std::fs::read_dir("/proc/self/fd").unwrap();
+        held.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).any(|held| held == path)
+    };
+    assert!(!open_by_descriptor(&template));
+    let registry = shims.registry();
+    assert!(open_by_descriptor(&template), "the descriptor that was hashed stays with the library");
+
+    // An instance in a worker hashes again: the path now leads to another file.
+    std::fs::remove_file(&template).unwrap();
+    std::fs::write(&template, [content, vec![0]].concat()).unwrap();
+    let error = registry.open_isolated("template-c", "there", &[], &common::isolation()).unwrap_err();
+    assert!(error.to_string().contains("SHA-256"), "{error}");
+    // This process has the library that was hashed.
+    registry.open("template-c", "here", &[]).unwrap();
+}
+
 #[test]
 fn a_directory_gives_each_shim_once_and_every_reason() {
     let shims = Shims::new();
