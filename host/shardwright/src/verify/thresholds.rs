@@ -24,13 +24,16 @@ impl Thresholds {
     pub const SAME_FLOATS: Thresholds =
         Thresholds { row_p95: 1e-4, row_worst: 1e-3, cosine: 0.999_99, nll: 2.5e-4, greedy: 1.0 };
 
-    /// A shard in other formats than the checkpoint's against the same quantised graph: a value near the middle between two steps falls to
-    /// either side, and what follows from it differs by a step. Likelihoods are held against the model in float. How many tokens are chosen as
-    /// there is reported and not judged: one near tie that is decided otherwise changes all that follow.
+    /// A shard in other formats than the checkpoint's against the same quantised graph: a value near the
+    /// middle between two steps falls to either side, and what follows from it differs by a step.
+    /// Likelihoods are held against the model in float: four bits with a scale per channel cost the demo
+    /// model 1.35 %. How many tokens are chosen as there is reported and not judged: one near tie that is
+    /// decided otherwise changes all that follow.
     pub const SAME_ENCODED: Thresholds =
-        Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.05, greedy: 0.0 };
+        Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.015, greedy: 0.0 };
 
-    /// The same on a chip or its simulator, which rounds between operations in places of its own: the errors of a shard's layers add up.
+    /// The same on a chip or its simulator, which rounds between operations in places of its own: the
+    /// errors of a shard's layers add up. No bound is tighter than this machine's.
     pub const VENDOR: Thresholds =
         Thresholds { row_p95: 3e-2, row_worst: 0.2, cosine: 0.999, nll: 0.02, greedy: 0.0 };
 
@@ -62,6 +65,18 @@ impl Thresholds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is closer to the reference is held to no more than what is farther from it.
+    #[test]
+    fn bounds_widen_from_floats_to_formats_to_chips() {
+        for (near, far) in [
+            (Thresholds::SAME_FLOATS, Thresholds::SAME_ENCODED),
+            (Thresholds::SAME_ENCODED, Thresholds::VENDOR),
+        ] {
+            assert!(near.row_p95 < far.row_p95 && near.row_worst < far.row_worst && near.nll < far.nll);
+            assert!(near.cosine >= far.cosine && near.greedy >= far.greedy, "{near:?} {far:?}");
+        }
+    }
 
     #[test]
     fn every_named_bound_can_be_set_within_its_range() {
