@@ -225,6 +225,10 @@ pub struct RunArguments {
     /// Let the model think first, where its template offers that.
     #[arg(long, requires = "chat")]
     pub thinking: bool,
+    /// Take control tokens that a turn spells out, such as `<|turn>`, for those tokens; without it
+    /// they stay text.
+    #[arg(long, requires = "chat")]
+    pub control_tokens_in_text: bool,
     /// Most tokens to generate.
     #[arg(short = 'n', long, default_value_t = 512)]
     pub max_tokens: u32,

@@ -92,7 +92,7 @@ fn conversations(
         let mut ids = match side.has_template() {
             true => {
                 let plain = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
-                side.tokenizer()?.encode(&side.render(&messages, &plain)?, false)?
+                side.encode(&messages, &plain)?
             }
             false => side.tokenizer()?.encode(&turns.join("\n"), true)?,
         };

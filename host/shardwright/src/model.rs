@@ -120,7 +120,8 @@ impl Model {
         Ok(Session::new(session, Arc::clone(&self.inner.text)))
     }
 
-    /// The sentence vector of `text`, of length 1; for embedding models.
+    /// The sentence vector of `text`, of length 1; for embedding models. A vector with a value that
+    /// is no number or infinite is an error that names the first shard to give one.
     pub fn embed(&self, text: &str, options: &EmbedOptions) -> Result<Vec<f32>> {
         if self.inner.chain.is_generative() {
             return Err(Error::new(ErrorKind::Unsupported, "this model generates text and cannot embed")
@@ -203,9 +204,17 @@ impl Model {
         self.inner.text.tokenizer()
     }
 
-    /// A conversation through the checkpoint's chat template.
+    /// A conversation through the checkpoint's chat template, as text. Control tokens that a
+    /// message spells out look like the template's own in it; [`Model::encode_chat`] tells them
+    /// apart.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         self.inner.text.render(messages, options)
+    }
+
+    /// The ids of a conversation through the checkpoint's chat template. Control tokens that a
+    /// message spells out stay text, unless [`RenderOptions::control_tokens_in_text`] is set.
+    pub fn encode_chat(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<u32>> {
+        self.inner.text.encode(messages, options)
     }
 
     #[cfg(feature = "build")]

@@ -20,7 +20,8 @@ pub struct Session {
     messages: Vec<Message>,
     /// How replies are made; change it between replies.
     pub options: GenerationOptions,
-    /// Variables for the chat template, such as `enable_thinking`; change them between replies.
+    /// Variables for the chat template, such as `enable_thinking`, and whether control tokens in
+    /// messages count; change them between replies.
     pub template: RenderOptions,
 }
 
@@ -44,13 +45,13 @@ impl Session {
     /// Adds a user turn and starts the reply. The reply becomes a turn of the conversation when it is done or dropped.
     /// Where it fails, or ends before it said anything and not by itself, the user turn is taken
     /// back too: it can be given again.
+    ///
+    /// Control tokens that `text` spells out, such as `<|turn>`, are encoded as the letters they
+    /// are and open or close no turn; so are those in a system turn, in tools and in what the model
+    /// said before. `template.control_tokens_in_text` makes them tokens, as Hugging Face does.
     pub fn chat(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
         self.messages.push(Message::user(text));
-        let prompt = self.text.render(&self.messages, &self.template).and_then(|rendered| {
-            // The template writes the special tokens itself.
-            Ok(self.text.tokenizer()?.encode(&rendered, false)?)
-        });
-        match prompt.and_then(|ids| self.reply(ids, true)) {
+        match self.text.encode(&self.messages, &self.template).and_then(|ids| self.reply(ids, true)) {
             Ok(generation) => Ok(Reply::new(self, generation, true)),
             Err(error) => {
                 self.messages.pop();
@@ -59,7 +60,9 @@ impl Session {
         }
     }
 
-    /// Starts a continuation of `text`, with the special tokens that the tokenizer puts in front. Earlier text is forgotten, but
+    /// Starts a continuation of `text`, with the special tokens that the tokenizer puts in front;
+    /// those that `text` spells out are tokens, unlike in [`Session::chat`]. Earlier text is
+    /// forgotten, but
     /// what it has in common with the new one is not run again.
     pub fn complete(&mut self, text: &str) -> Result<Reply<'_>> {
         let ids = self.text.tokenizer()?.encode(text, true)?;

@@ -150,14 +150,23 @@ impl TextSide {
     }
 
     pub(crate) fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
-        let template = self.template.as_ref().ok_or_else(|| {
+        Ok(self.template()?.render(messages, options)?)
+    }
+
+    /// The ids of a conversation; control tokens are the template's alone, unless the options say
+    /// otherwise.
+    pub(crate) fn encode(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<u32>> {
+        Ok(self.template()?.encode(self.tokenizer()?, messages, options)?)
+    }
+
+    fn template(&self) -> Result<&ChatTemplate> {
+        self.template.as_ref().ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
                 format!("{}: the model has no chat template", self.directory().display()),
             )
             .with_help("continue plain text instead, or put a chat_template.jinja beside the checkpoint")
-        })?;
-        Ok(template.render(messages, options)?)
+        })
     }
 }
 

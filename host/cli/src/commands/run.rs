@@ -111,6 +111,7 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
         }
         session.set_template_variable(THINKING, true);
     }
+    session.template.control_tokens_in_text = arguments.control_tokens_in_text;
     Ok(())
 }
 
