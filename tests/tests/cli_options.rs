@@ -298,3 +298,15 @@ fn the_simulator_beside_the_program_is_found_where_one_is_asked_for_and_nowhere_
     assert!(told.stderr.contains("mt6989 is simulated"), "{}", told.stderr);
     shardwright(["doctor", &path]).succeeds();
 }
+
+#[test]
+fn what_is_logged_of_a_file_is_shown_and_not_obeyed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("a\u{1b}[31m\nerror: b\u{9b}2J.shim.json"), "{").expect("written");
+    let run = shardwright(["plan", TEXT_FIXTURES[3], "--shims"]).argument(folder.path()).argument("-v");
+    let told = run.outcome();
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert!(told.stderr.contains("shim skipped"), "{}", told.stderr);
+    assert!(!told.stderr.contains(|c: char| c.is_control() && c != '\n'), "{:?}", told.stderr);
+    assert!(!told.stderr.lines().any(|line| line.starts_with("error:")), "{:?}", told.stderr);
+}

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::{program, tree};
 
 /// The longest that anything here takes on a loaded machine.
@@ -59,12 +59,6 @@ impl Conversation {
         writeln!(self.lines, "{line}").expect("it listens");
     }
 
-    fn interrupt(&self) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill");
-        assert!(sent.success(), "the program is gone");
-    }
-
     /// Until a reply has begun.
     fn hears(&self) {
         self.said.recv_timeout(PATIENCE).expect("a reply begins");
@@ -81,18 +75,24 @@ impl Conversation {
             }
         }
     }
+}
 
-    fn ended(mut self) -> Option<i32> {
-        for _ in 0..PATIENCE.as_millis() / 50 {
-            if let Some(status) = self.child.try_wait().expect("waited for") {
-                return status.code();
-            }
-            thread::sleep(Duration::from_millis(50));
+fn interrupt(child: &Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(sent.success(), "the program is gone");
+}
+
+/// The exit code.
+fn ended(child: &mut Child) -> Option<i32> {
+    for _ in 0..PATIENCE.as_millis() / 50 {
+        if let Some(status) = child.try_wait().expect("waited for") {
+            return status.code();
         }
-        // It hangs; either way nothing more is wanted of it.
-        let _ = self.child.kill();
-        panic!("the program goes on");
+        thread::sleep(Duration::from_millis(50));
     }
+    // It hangs; either way nothing more is wanted of it.
+    let _ = child.kill();
+    panic!("the program goes on");
 }
 
 #[test]
@@ -101,13 +101,31 @@ fn each_reply_can_be_interrupted_and_the_prompt_ends_the_program() {
     for turn in ["one", "two", "three"] {
         conversation.say(turn);
         conversation.hears();
-        conversation.interrupt();
+        interrupt(&conversation.child);
         let summary = conversation.summary();
         assert!(summary.contains("cancelled"), "{turn}: {summary}");
         assert!(!summary.contains(" 0 tokens"), "{turn} was interrupted before it began: {summary}");
     }
     // It waits for the next line now.
     thread::sleep(Duration::from_millis(500));
-    conversation.interrupt();
-    assert_eq!(conversation.ended(), Some(INTERRUPTED));
+    interrupt(&conversation.child);
+    assert_eq!(ended(&mut conversation.child), Some(INTERRUPTED));
+}
+
+#[test]
+fn texts_that_are_embedded_are_given_up() {
+    let mut child = Command::new(program::executable())
+        .current_dir(tree::root())
+        .args(["embed", EMBEDDING_FIXTURE, "--threads", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    // Minutes of them.
+    let texts = "a text of some words that takes a while\n".repeat(100_000);
+    child.stdin.take().expect("piped").write_all(texts.as_bytes()).expect("it listens");
+    thread::sleep(Duration::from_secs(1));
+    interrupt(&child);
+    assert_eq!(ended(&mut child), Some(INTERRUPTED));
 }

@@ -11,6 +11,7 @@ mod interrupt;
 mod outcome;
 mod views;
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -30,11 +31,27 @@ fn main() -> ExitCode {
     match log_filter(arguments.verbose) {
         Ok(filter) => {
             let log = tracing_subscriber::fmt().with_env_filter(filter);
-            log.with_writer(std::io::stderr).without_time().init();
+            log.with_writer(|| Log).with_ansi(false).without_time().init();
         }
         Err(failure) => return outcome::exit(Err(failure), arguments.format),
     }
     outcome::exit(commands::run(&arguments, started), arguments.format)
+}
+
+/// Standard error for what is logged: names of files and words of shims among it.
+struct Log;
+
+impl Write for Log {
+    /// A whole event.
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let shown = views::printable_lines(text.trim_end_matches('\n'));
+        writeln!(std::io::stderr().lock(), "{shown}").map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
 }
 
 /// The variable that says what is logged where the command line does not.
