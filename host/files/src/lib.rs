@@ -162,7 +162,8 @@ pub fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 

@@ -84,7 +84,8 @@ fn expect(_: &Path, _: &std::fs::Metadata) -> Result<(), FileError> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, chown, symlink};

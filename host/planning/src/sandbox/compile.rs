@@ -19,8 +19,6 @@ const MAGIC: &[u8; 8] = b"SWCACHE1";
 const HEAD_BYTES: usize = 8 + 32 + 32;
 /// Longest file of the cache that is read: what the caps of [`admission`] compile to stays below.
 const COMPILED_BYTES: u64 = 512 << 20;
-/// Threads of one compilation. Each holds a function in the making, so they count for memory.
-const COMPILE_THREADS: usize = 2;
 /// End of the name of a file in the making.
 const PARTIAL: &str = ".partial";
 /// A file in the making that is older belongs to a process that was ended.
@@ -106,8 +104,7 @@ impl Sandbox {
     /// usually the file name.
     ///
     /// A compilation that exceeds its time cannot be stopped; it ends in the background. Its memory
-    /// is bounded by the caps of [`admission`] and by few threads: the largest component they let
-    /// through took less than a gigabyte.
+    /// is bounded by the caps of [`admission`].
     pub fn load(
         &self,
         origin: &str,
@@ -197,11 +194,7 @@ impl Sandbox {
 
 fn compile(engine: &Engine, wasm: &[u8]) -> Result<Component, PlannerErrorKind> {
     admission::examine(wasm)?;
-    let threads = rayon::ThreadPoolBuilder::new()
-        .num_threads(COMPILE_THREADS)
-        .build()
-        .map_err(|error| PlannerErrorKind::Sandbox { reason: format!("cannot start threads: {error}") })?;
-    let compiled = threads.install(|| Component::from_binary(engine, wasm));
+    let compiled = Component::from_binary(engine, wasm);
     compiled.map_err(|error| PlannerErrorKind::Garbage { reason: format!("{error:#}") })
 }
 

@@ -120,7 +120,8 @@ fn what_no_compiler_should_see_is_refused_before_it_does() {
     // 30 MB in four functions, of which a compiler makes seven gigabytes.
     refused(&bomb(4, 7_500_000 / 2), "bytes of one function");
     let calls = (admission::FUNCTION_BYTES / 2 - 10) as usize;
-    refused(&bomb(100, calls), "bytes of functions");
+    let calls = calls.min(admission::FUNCTION_VALUES as usize - 10);
+    refused(&bomb(60, calls), "bytes of functions");
     refused(&bomb(60_000, 1), "functions");
 
     let module = |text: String| component(&format!("(component (core module {text}))"));
@@ -131,9 +132,9 @@ fn what_no_compiler_should_see_is_refused_before_it_does() {
     let results = "i64 ".repeat(60);
     let results =
         format!("(type $wide (func (result {results}))) (import \"a\" \"b\" (func $wide (type $wide)))");
-    let calls = "(call $wide) (unreachable)".repeat(3000);
+    let calls = "(call $wide) (unreachable)".repeat(4000);
     refused(&module(format!("{results} (func {calls})")), "values in one function");
-    let blocks = "(block (br_if 0 (i32.const 0)))".repeat(3000);
+    let blocks = "(block (br_if 0 (i32.const 0)))".repeat(300);
     let locals = "i32 ".repeat(6000);
     let body = format!("(func (local {locals}) {blocks})");
     refused(&module(body), "local variables times blocks in one function");
