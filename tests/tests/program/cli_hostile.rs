@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use shardwright_tests::bundles::contents;
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
@@ -220,6 +221,11 @@ fn what_never_ends_is_read_to_its_cap() {
 
     // A length of nothing, and bytes without an end.
     let copy = Copy::of(EMBEDDING_FIXTURE);
+    for (path, bytes) in contents(&tree::root().join(EMBEDDING_FIXTURE)) {
+        let to = copy.path().join(path);
+        fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+        fs::write(to, bytes).expect("written");
+    }
     let prompts = copy.file("config_sentence_transformers.json");
     let _ = fs::remove_file(&prompts);
     symlink(zero, &prompts).expect("a link");
