@@ -664,7 +664,9 @@ fn rounding(graph: &Graph, ids: &[u32]) -> f64 {
 #[test]
 fn checkpoints_of_other_shapes_are_right_and_cut_without_a_bit_changed() {
     const SEEDS: Range<u64> = 0..48;
-    let (mut worst_hidden, mut worst_logits) = (0.0_f64, 0.0_f64);
+    /// However much a shape magnifies the last bit, beyond this the result is another one.
+    const CEILING: f64 = 1e-2;
+    let (mut worst_hidden, mut worst_logits, mut worst_rounding) = (0.0_f64, 0.0_f64, 0.0_f64);
     for seed in SEEDS {
         let mut random = Random::new(seed, "shape");
         let spec = random_spec(&mut random, seed);
@@ -675,7 +677,8 @@ fn checkpoints_of_other_shapes_are_right_and_cut_without_a_bit_changed() {
         let ids = tokens(&graph, 60);
         let (hidden, logits) = distances(&graph, &bench, &ids);
         let rounding = rounding(&graph, &ids);
-        let bound = 5e-5_f64.max(32.0 * rounding);
+        worst_rounding = worst_rounding.max(rounding);
+        let bound = (32.0 * rounding).clamp(5e-5, CEILING);
         assert!(
             hidden <= bound && logits <= bound,
             "hidden {hidden:e}, logits {logits:e} of {bound:e}: {spec:?}"
@@ -689,5 +692,8 @@ fn checkpoints_of_other_shapes_are_right_and_cut_without_a_bit_changed() {
             assert_same(&cut, &whole, &format!("before {before}: {spec:?}"));
         }
     }
-    println!("{} shapes: hidden {worst_hidden:.1e}, logits {worst_logits:.1e}", SEEDS.end);
+    println!(
+        "{} shapes: hidden {worst_hidden:.1e}, logits {worst_logits:.1e}, rounding {worst_rounding:.1e}",
+        SEEDS.end
+    );
 }
