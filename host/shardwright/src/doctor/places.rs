@@ -162,7 +162,7 @@ fn cache_report(what: &str, path: &Path) -> CacheReport {
 }
 
 /// Variables that this program, its worker or a vendor's library reads.
-const VARIABLES: [(&str, &str); 14] = [
+const VARIABLES: [(&str, &str); 15] = [
     ("SHARDWRIGHT_SHIM_PATH", "directories of shims, before those beside the program"),
     ("SHARDWRIGHT_PLANNER_PATH", "directories of planners"),
     ("SHARDWRIGHT_PROFILE_PATH", "directories of SoC profiles"),
