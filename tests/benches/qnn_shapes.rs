@@ -25,7 +25,7 @@ use shardwright_graph::{
 use shardwright_models::Checkpoint;
 use shardwright_shims::{Caps, Isolation, Place, ShimRegistry, WorkOrderBuilder};
 use shardwright_test_checkpoints::Spec;
-use shardwright_tests::program;
+use shardwright_tests::{profiles, program};
 
 /// What is compiled: the model, its formats, into how many shards its decoder is cut.
 const CASES: [(&str, &str, u32); 8] = [
@@ -200,6 +200,7 @@ fn compile_one(task: &Value) {
     let registry =
         ShimRegistry::builder().isolated(isolation.clone()).directory(beside.join("shims")).build();
     let instance = registry.open_isolated("qnn", "qnn", &[], &isolation).expect("the Qualcomm shim");
+    instance.know(&profiles::chip(soc.trim_end_matches(".simulated"))).expect("a profile");
     let mut order = WorkOrderBuilder::new(&planned.weights);
     for entry in &instances {
         let check = |shown: &_| instance.check(soc, shown, &planned.weights);

@@ -16,6 +16,7 @@ pub mod formats;
 pub mod measure;
 pub mod neuron;
 pub mod picky;
+pub mod profiles;
 pub mod program;
 pub mod qnn;
 pub mod rust_source;

@@ -239,8 +239,9 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
     assert_same_direction(&vector(
         &shardwright(["embed"]).argument(unknown.path()).argument("a text").json(),
     ));
-    let strict = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--soc", "nobodys", "--strict"]);
-    let strict = strict.arguments(["--on", "simulator", "--planner", "even", "--formats", A16W8_QUALCOMM]);
+    let strict = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32", "--strict"]);
+    let strict = strict.arguments(["--soc", "nobodys", "--on", "simulator", "--planner", "even"]);
+    let strict = strict.arguments(["--formats", A16W8_QUALCOMM]);
     let (_, stderr) = strict.argument("--profiles").argument(folder.path()).refuses();
     assert!(stderr.contains("does not know 999"), "{stderr}");
 

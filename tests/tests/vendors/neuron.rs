@@ -15,7 +15,7 @@ use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
 use shardwright_tests::program::shardwright;
 use shardwright_tests::qnn::{COSINE, Finding, LOSS, ROW_P95, ROW_WORST, float_nll};
-use shardwright_tests::{SIMULATED_CONTEXT, tree};
+use shardwright_tests::{SIMULATED_CONTEXT, profiles, tree};
 
 const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
 
@@ -148,6 +148,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
         let shim = Shim::with(lowering);
         let registry = ShimRegistry::builder().directory(shim.folder()).build();
         let instance = registry.open("neuron", "counting", &[]).expect("an instance");
+        instance.know(&profiles::chip("mt6989")).expect("a chip");
         let device = instance.devices(Some("mt6989")).expect("told").remove(0);
         assert!(device.detail.as_ref().is_some_and(|detail| detail.contains(lowering)), "{device:?}");
         let mut sums = Vec::new();

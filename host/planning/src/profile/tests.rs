@@ -93,18 +93,19 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
         assert_eq!((limit.value, limit.provenance), (bytes, by), "{name}");
 
         let legal: Vec<String> = profile.legal_formats().map(ToString::to_string).collect();
-        assert_eq!(
-            legal,
-            [
-                "w4-block32-stepped[head=w8-per-channel]/a16/a8",
-                "w4-per-channel[head=w8-per-channel]/a16/a8",
-                "w4-per-channel/a16/a8",
-                "w8-per-channel/a16/a8",
-                "w2-per-channel/a16/a8",
-                "f16/f16/f16"
-            ],
-            "{name}"
-        );
+        let mut known = vec![
+            "w4-block32-stepped[head=w8-per-channel]/a16/a8",
+            "w4-per-channel[head=w8-per-channel]/a16/a8",
+            "w4-per-channel/a16/a8",
+            "w8-per-channel/a16/a8",
+            "w2-per-channel/a16/a8",
+            "f16/f16/f16",
+        ];
+        // On v68 weights of two bits compile and give wrong numbers; blocks were not tried there.
+        known.retain(|formats| {
+            arch != "v68" || !(formats.starts_with("w2") || formats.starts_with("w4-block32"))
+        });
+        assert_eq!(legal, known, "{name}");
         // Two bits, and a head of four, only where somebody says what may be lost.
         let offered = |goal| profile.offered_formats(goal).map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(offered(true), legal, "{name}");
@@ -118,8 +119,8 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             assert!(said.iter().any(|said| said == formats), "{name}: {formats} is not among {said:?}");
         }
         assert!(refused.iter().all(|entry| !entry.note.is_empty()), "{name}: a refusal has a reason");
-        // The table of operations was run on ids 43, 69 and 87, the estimates on 72.
-        let run = ["43", "69", "87", "72"].contains(&id);
+        // The table of operations was run on ids 43, 69 and 87, the estimates on 72, decoders on 39.
+        let run = ["39", "43", "69", "87", "72"].contains(&id);
         let provenance = if run { Provenance::Simulated } else { Provenance::Modelled };
         for entry in profile.formats.iter().filter(|entry| entry.legal) {
             assert_eq!(entry.provenance, provenance, "{name}: {}", entry.formats);

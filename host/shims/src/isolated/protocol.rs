@@ -483,6 +483,13 @@ mod tests {
         let request = |ask| Request { forget: vec![7], ask };
         let requests = [
             Ask::Nothing,
+            Ask::Chip {
+                chip: Chip {
+                    name: "mt6989".to_owned(),
+                    aliases: vec!["Dimensity 9300".to_owned()],
+                    facts: [("platform".to_owned(), "mt6989".to_owned())].into(),
+                },
+            },
             Ask::Devices { soc: Some("mt6989".to_owned()) },
             Ask::Compatibility { device: "npu".to_owned(), head: vec![0, 255] },
             Ask::Run {
@@ -514,6 +521,7 @@ mod tests {
         let flag = ("power".to_owned(), FlagVerdict::Inert, "ten bits".to_owned());
         let replies = [
             Message::Progress { per_mille: 500, stage: "half".to_owned() },
+            Message::MadeFor { fact: "platform".to_owned(), value: "mt6991".to_owned() },
             Message::Answer(Answer::Verdicts(vec![(0, true, String::new()), (1, false, "no".to_owned())])),
             Message::Answer(Answer::Loaded { entries: vec![entry], flags: vec![flag], cancels: true }),
             Message::Fault(Fault::Failed {
