@@ -367,9 +367,10 @@ fn every_file_of_the_folder_is_built_in() {
         })
         .collect();
     files.sort();
-    let built_in = BUILTIN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
-    assert_eq!(built_in.collect::<Vec<_>>(), files);
-    for (name, text) in BUILTIN {
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(BUILTIN.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
+    for ((name, text), (_, held)) in BUILTIN.iter().zip(&files) {
+        assert!(text == held, "{name} is not as it lies there");
         let profile = parse(text.as_bytes(), &ProfileSource::Builtin(name)).unwrap();
         assert_eq!(format!("{}.json", profile.name), **name);
     }

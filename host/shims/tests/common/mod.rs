@@ -352,7 +352,7 @@ pub fn seal(bytes: &mut [u8], magic: &[u8; 8], head_length: u64) {
     let sum = sha2::Sha256::digest(&bytes[64..]);
     let length = bytes.len() as u64;
     bytes[..8].copy_from_slice(magic);
-    bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
+    bytes[8..12].copy_from_slice(&2_u32.to_le_bytes());
     bytes[12..16].copy_from_slice(&4096_u32.to_le_bytes());
     bytes[16..24].copy_from_slice(&head_length.to_le_bytes());
     bytes[24..32].copy_from_slice(&length.to_le_bytes());

@@ -35,7 +35,7 @@ fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
         ("vtcm-megabytes", "99", SW_FLAG_REFUSED, "`99` is not within 1 to 64"),
         ("vtcm-megabytes", "many", SW_FLAG_REFUSED, "`many`"),
         ("finalize-mode", "-1", SW_FLAG_REFUSED, "0 to 3"),
-        ("hvx-threads", "0", SW_FLAG_REFUSED, "1 to 64"),
+        ("hvx-threads", "0", SW_FLAG_REFUSED, "1 to 16"),
         ("weights-packing", "yes", SW_FLAG_REFUSED, "true, false"),
         ("heads", "many", SW_FLAG_REFUSED, "grouped"),
         ("turned-keys", "no", SW_FLAG_REFUSED, "true, false, auto"),
