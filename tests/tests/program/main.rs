@@ -8,6 +8,7 @@ mod cli_hostile;
 mod cli_options;
 mod cli_run;
 mod cli_verify;
+mod corpus;
 mod howto_shim;
 mod howto_soc_and_planner;
 mod interrupts;
