@@ -135,7 +135,7 @@ fn every_option_is_refused_of_which_a_bundle_leaves_no_choice() {
 
 #[test]
 fn an_option_is_refused_where_it_says_nothing() {
-    let (generates, embeds) = (TEXT_FIXTURES[0], EMBEDDING_FIXTURE);
+    let generates = TEXT_FIXTURES[0];
     let cases: &[(&[&str], i32, &[&str])] = &[
         // Drawing, where nothing is drawn.
         (&["run", generates, "--prompt", "x", "--greedy", "--seed", "3"], 2, &["--seed"]),
@@ -166,9 +166,6 @@ fn an_option_is_refused_where_it_says_nothing() {
         (&["plan", generates, "--planners", "README.md"], 3, &["--planners", "README.md"]),
         (&["run", generates, "--prompt", "x", "--shims", "no/such/folder"], 3, &["--shims"]),
         (&["plan", generates, "--calibration-text", "no/such/text"], 3, &["no/such/text"]),
-        // How much of a generating model is taken, of one that is none.
-        (&["verify", embeds, "--steps", "1"], 2, &["--steps"]),
-        (&["verify", embeds, "--all"], 2, &["--all"]),
         // What is for something else.
         (&["inspect", generates, "--verify"], 2, &["--verify"]),
         (&["inspect", generates, "--soc", "mt6989"], 2, &["--soc"]),
@@ -225,6 +222,13 @@ fn a_calibration_text_that_nothing_is_calibrated_on_is_told() {
     };
     assert!(plan("stored").contains("is not calibrated on"));
     assert!(!plan("w8-per-channel/a16-symmetric/a16").contains("is not calibrated on"));
+}
+
+#[test]
+fn how_much_of_a_generating_model_is_taken_is_told_to_say_nothing_of_an_embedding_one() {
+    let report = shardwright(["verify", EMBEDDING_FIXTURE, "--steps", "1", "--all"]).json();
+    let notices = report["notices"].to_string();
+    assert!(notices.contains("`--steps` is for") && notices.contains("`--all` is for"), "{report}");
 }
 
 /// The example planner sets no flags whatever is asked.

@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::goldens::{Evaluation, Golden};
-use crate::{Error, ErrorKind, Result};
 
 /// How much a verification runs at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -36,9 +35,8 @@ pub(crate) struct AskedEffort {
 }
 
 impl AskedEffort {
-    /// An encoder takes all of a text or nothing: it has nothing of which less or more could be
-    /// taken.
-    pub(crate) fn check(&self, is_generative: bool) -> Result<()> {
+    /// What was asked that says nothing about an encoder: it takes all of a text or nothing.
+    pub(crate) fn unused(&self, is_generative: bool) -> Vec<String> {
         let AskedEffort { all, rows, steps, greedy, evaluation } = *self;
         let asked = [
             ("--all", all),
@@ -47,13 +45,9 @@ impl AskedEffort {
             ("--greedy", greedy.is_some()),
             ("--evaluation", evaluation.is_some()),
         ];
-        match asked.into_iter().find(|(_, asked)| *asked && !is_generative) {
-            None => Ok(()),
-            Some((name, _)) => {
-                let what = format!("{name} says how much of a generating model is run, and this one embeds");
-                Err(Error::new(ErrorKind::Argument, what).with_help(format!("leave {name} out")))
-            }
-        }
+        let unused = asked.into_iter().filter(|(_, asked)| *asked && !is_generative);
+        let told = |name| format!("`{name}` is for models that generate, and is not used: this one embeds");
+        unused.map(|(name, _)| told(name)).collect()
     }
 
     /// The effort where a simulator runs a shard, or none does.
@@ -199,17 +193,17 @@ mod tests {
     #[test]
     fn an_encoder_takes_all_of_a_text_or_nothing() {
         let nothing = AskedEffort::default();
-        assert!(nothing.check(true).is_ok() && nothing.check(false).is_ok());
-        for asked in [
-            AskedEffort { all: true, ..nothing },
-            AskedEffort { rows: Some(1), ..nothing },
-            AskedEffort { steps: Some(1), ..nothing },
-            AskedEffort { greedy: Some(1), ..nothing },
-            AskedEffort { evaluation: Some(1), ..nothing },
+        assert!(nothing.unused(true).is_empty() && nothing.unused(false).is_empty());
+        for (asked, name) in [
+            (AskedEffort { all: true, ..nothing }, "--all"),
+            (AskedEffort { rows: Some(1), ..nothing }, "--rows"),
+            (AskedEffort { steps: Some(1), ..nothing }, "--steps"),
+            (AskedEffort { greedy: Some(1), ..nothing }, "--greedy"),
+            (AskedEffort { evaluation: Some(1), ..nothing }, "--evaluation"),
         ] {
-            assert!(asked.check(true).is_ok());
-            let error = asked.check(false).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Argument, "{asked:?}: {error}");
+            assert!(asked.unused(true).is_empty());
+            let told = asked.unused(false);
+            assert!(told.len() == 1 && told[0].contains(name), "{told:?}");
         }
     }
 

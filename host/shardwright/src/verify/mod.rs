@@ -194,7 +194,6 @@ impl Verification<'_> {
             }
         }
 
-        self.options.asked.check(graph.is_generative())?;
         let evaluation = goldens::read_evaluation(directory)?;
         let simulated = self.is_simulated();
         let effort = self.options.asked.settled(simulated);
@@ -247,7 +246,10 @@ impl Verification<'_> {
             skipped,
             bundle_chain: None,
             twin: None,
-            notices: plan.notices.iter().map(|notice| notice.text.clone()).collect(),
+            notices: {
+                let planned = plan.notices.iter().map(|notice| notice.text.clone());
+                planned.chain(self.options.asked.unused(graph.is_generative())).collect()
+            },
         })
     }
 
