@@ -2,7 +2,7 @@
 //! unpacked outside the tree.
 //!
 //! Qualcomm's library for x86-64 (compiler, functional simulator, estimates) is part of the wheel `onnxruntime-qnn`; Google's
-//! compiler plugin for MediaTek's chips and the tool that drives it are part of the wheel `ai-edge-litert`. Their wheels for all
+//! compiler plugin for MediaTek's chips, the tool that drives it and the runtime of LiteRT are part of the wheel `ai-edge-litert`. Their wheels for all
 //! versions of Python hold the same files, so one of them is pinned whatever Python is here.
 
 use std::fs::{self, File};
@@ -87,8 +87,9 @@ const LITERT: Wheel = Wheel {
 
 const WHEELS: [&Wheel; 2] = [&QNN, &LITERT];
 
-/// The tool that applies a compiler plugin to a model, and the plugin for MediaTek's chips.
-const LITERT_MEMBERS: [Member; 3] = [
+/// The tool that applies a compiler plugin to a model, the plugin for MediaTek's chips, and the runtime whose arithmetic the simulator is
+/// held to.
+const LITERT_MEMBERS: [Member; 4] = [
     Member {
         path: "ai_edge_litert/tools/apply_plugin_main",
         bytes: 8_334_440,
@@ -98,6 +99,11 @@ const LITERT_MEMBERS: [Member; 3] = [
         path: "ai_edge_litert/vendors/mediatek/compiler/libLiteRtCompilerPlugin_MediaTek.so",
         bytes: 498_880,
         sha256: "97fed9b869b5f26c33aee937d9fc6c2275ddd09476c398db488437c17e5e04b4",
+    },
+    Member {
+        path: "ai_edge_litert/libLiteRt.so",
+        bytes: 8_039_424,
+        sha256: "eec47eb35e2924b3166015887e652a58edc9af823ae38e02bf83bef2548300bb",
     },
     Member {
         path: "ai_edge_litert-2.3.0.dist-info/licenses/LICENSE",

@@ -5,7 +5,7 @@
 //! tables ([`super::table`]) where TensorFlow Lite has such, else decoded and rounded once.
 
 use super::fixed::Multiplier;
-use super::table::{Table16, table8};
+use super::table::{Sigmoid16, Table16, table8};
 use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_reals, from_stored, fused, fused_range};
 
 /// Operations on two tensors.
@@ -185,9 +185,8 @@ pub fn binary(
                 return from_stored(out, stored.into_iter());
             }
             Binary::Multiply => {
-                let multiplier = Multiplier::new(
-                    f64::from(a.layout.scale) * f64::from(b.layout.scale) / f64::from(out.scale),
-                );
+                // In 32 bits, as `mul.cc` has it.
+                let multiplier = Multiplier::new(f64::from(a.layout.scale * b.layout.scale / out.scale));
                 let (a_zero, b_zero) = (a.layout.zero_point, b.layout.zero_point);
                 let stored = pairs(whole, both.0, both.1, |x, y| {
                     let product = i64::from(x - a_zero) * i64::from(y - b_zero);
@@ -357,9 +356,19 @@ pub fn unary(operation: Unary, x: &Tensor<'_>, out: &Layout, relaxed: bool) -> E
         (Elements::I16(elements), Class::Quantised, Class::Quantised)
             if tabled && out.element_bytes() == 2 && out.zero_point == 0 =>
         {
-            let (least, greatest) = (out.decode(-32_768), f64::from(out.scale) * 32_768.0);
-            let table =
-                Table16::new(function, x.layout.decode(-32_768), x.layout.decode(32_768), least, greatest);
+            if let (Unary::Logistic | Unary::Tanh, true) = (operation, out.scale == 1.0 / 32_768.0)
+                && let Some(sigmoid) = Sigmoid16::new(x.layout.scale)
+            {
+                let one = |x: &i16| match operation {
+                    Unary::Logistic => sigmoid.logistic(*x),
+                    _ => sigmoid.tanh(*x),
+                };
+                return from_stored(out, elements.iter().map(one));
+            }
+            // The ends of the range are those of the stored integers on either side, as `LUTPopulate` has it.
+            let [low, high] = [-32_768, 32_767].map(|q| x.layout.decode(q));
+            let [least, greatest] = [-32_768, 32_767].map(|q| out.decode(q));
+            let table = Table16::new(function, low, high, least, greatest);
             from_stored(out, elements.iter().map(|x| i32::from(table.at(*x))))
         }
         (_, Class::Quantised, Class::Quantised) if x.layout.element_bytes() == 1 => {

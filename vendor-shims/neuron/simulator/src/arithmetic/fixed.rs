@@ -31,6 +31,14 @@ impl Multiplier {
         Multiplier { value: value as i32, shift }
     }
 
+    /// The number divided by a count: `value` made longer by the count's bits first, as far as `shift` has room, and
+    /// cut off after the division.
+    pub fn over(self, count: u64) -> Multiplier {
+        let bits = (63 - count.max(1).leading_zeros() as i32).min(32).min(31 + self.shift).max(0);
+        let value = (i128::from(self.value) << bits) / i128::from(count.max(1));
+        Multiplier { value: i32::try_from(value).unwrap_or(i32::MAX), shift: self.shift - bits }
+    }
+
     /// `x` times the number, rounded, from a 32-bit accumulator: shifted left with saturation, multiplied keeping the upper half (rounded), shifted right (rounded
     /// away from zero at a half).
     #[inline]

@@ -144,12 +144,10 @@ impl Product<'_> {
                     if w_zero != 0 {
                         sum -= w_zero * x_sums[row];
                     }
-                    let scaled = if self.wide {
-                        multiplier.apply_wide(sum)
-                    } else {
-                        i64::from(
-                            multiplier.apply(sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32),
-                        )
+                    // A sum that 32 bits cannot hold has no form but the wide one.
+                    let scaled = match i32::try_from(sum) {
+                        Ok(sum) if !self.wide => i64::from(multiplier.apply(sum)),
+                        _ => multiplier.apply_wide(sum),
                     };
                     let shifted = scaled.saturating_add(i64::from(self.zero_point));
                     out.push(shifted.clamp(i64::from(self.range.0), i64::from(self.range.1)) as i32);
@@ -282,7 +280,8 @@ fn weighted(
         },
         bias: &bias,
         multiplier: &|column| multipliers[if channels.is_some() { column } else { 0 }],
-        wide: x.1.element_bytes() == 2,
+        // The bias is one of 32 bits, and so is the sum with it.
+        wide: false,
         zero_point: out.zero_point,
         range: fused_range(out, fuse),
     };

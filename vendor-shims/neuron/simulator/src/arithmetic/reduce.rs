@@ -1,7 +1,9 @@
 //! MEAN, REDUCE_SUM, REDUCE_MAX, REDUCE_MIN over some dimensions.
 //!
-//! Quantised elements: the exact integer sum, scaled and rounded once (`kernels/reduce.cc` does the same with a multiplier). Real ones: summed in 32 bits.
+//! Quantised elements: the exact integer sum; MEAN applies a multiplier divided by the count to it, as `kernels/reduce.cc` does, SUM
+//! scales it and rounds once. Real ones: summed in 32 bits.
 
+use super::fixed::Multiplier;
 use super::movement::row_major;
 use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_reals, from_stored};
 
@@ -83,6 +85,17 @@ pub fn reduce(
         Reduction::Mean | Reduction::Sum => {
             let sums =
                 folded(&stored, dimensions, reduced, 0i64, |sum, x| sum + i64::from(x) - i64::from(zero));
+            let quantised = x.layout.class() == Class::Quantised && out.class() == Class::Quantised;
+            if reduction == Reduction::Mean && quantised {
+                let multiplier = Multiplier::new(f64::from(x.layout.scale) / f64::from(out.scale));
+                let multiplier = multiplier.over(count as u64);
+                let (least, greatest) = out.range();
+                let one = |sum: i64| {
+                    let sum = sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
+                    multiplier.apply(sum).saturating_add(out.zero_point).clamp(least, greatest)
+                };
+                return from_stored(out, sums.into_iter().map(one));
+            }
             let divisor = if reduction == Reduction::Mean { count as f64 } else { 1.0 };
             let scale = if x.layout.class() == Class::Quantised { f64::from(x.layout.scale) } else { 1.0 };
             encoded(out, sums.into_iter().map(|sum| sum as f64 * scale / divisor), relaxed)

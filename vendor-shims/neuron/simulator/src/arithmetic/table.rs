@@ -1,4 +1,5 @@
-//! Functions of 16-bit integers as tables of 513 values between which is interpolated, and of 8-bit integers as tables of 256.
+//! Functions of 16-bit integers as tables of 513 values between which is interpolated (LOGISTIC and TANH: of 256), and of 8-bit
+//! integers as tables of 256.
 //!
 //! After `LUTPopulate` and `LUTLookup` in `tensorflow/lite/kernels/internal/common.h`, restated: each value of a 16-bit table is shifted by half the error that
 //! linear interpolation makes in the middle of its interval.
@@ -39,6 +40,71 @@ impl Table16 {
         let base = i32::from(self.values[index]);
         let slope = i32::from(self.values[index + 1]) - base;
         (base + ((slope * offset + 64) >> 7)) as i16
+    }
+}
+
+/// LOGISTIC and TANH of 16-bit integers, whose results are in steps of 2⁻¹⁵: a table of the sigmoid at 256 places a
+/// twenty-fourth apart.
+///
+/// After `reference/integer_ops/{logistic,tanh}.h` and `kernels/activations.cc` of TensorFlow Lite, restated but for the table, whose values here are
+/// the nearest ones: results are within one of theirs.
+pub struct Sigmoid16 {
+    values: [u16; 256],
+    /// Brings a stored integer to steps of 1/12288.
+    factor: i32,
+    shift: u32,
+}
+
+impl Sigmoid16 {
+    /// For inputs of this scale; `None` beyond what TensorFlow Lite takes.
+    pub fn new(scale: f32) -> Option<Sigmoid16> {
+        let values = std::array::from_fn(|place| {
+            let at = place as f64 / 24.0;
+            (65_536.0 / (1.0 + (-at).exp())).round().min(65_535.0) as u16
+        });
+        if scale == 1.0 / 4_096.0 {
+            return Some(Sigmoid16 { values, factor: 3, shift: 0 });
+        }
+        let (mut factor, mut shift) = (f64::from(scale) * 4_096.0 * 3.0, 0);
+        while factor <= 32_767.0 / 2.0 && shift <= 30 {
+            factor *= 2.0;
+            shift += 1;
+        }
+        (factor <= 32_767.0).then_some(Sigmoid16 { values, factor: factor as i32, shift })
+    }
+
+    /// The argument in steps of 1/12288, rounded.
+    fn argument(&self, x: i16) -> i64 {
+        let half = if self.shift > 0 { 1i64 << (self.shift - 1) } else { 0 };
+        (i64::from(x) * i64::from(self.factor) + half) >> self.shift
+    }
+
+    /// The table at a place with `bits` below the point, in steps of 2^-(16 + bits); the last value is `end`.
+    fn between(&self, place: i64, bits: u32, end: i64) -> i64 {
+        let index = (place >> bits) as usize;
+        if index >= 255 {
+            return end << bits;
+        }
+        let [from, to] = [index, index + 1].map(|index| i64::from(self.values[index]));
+        (from << bits) + (place & ((1 << bits) - 1)) * (to - from)
+    }
+
+    /// 1 / (1 + e^-x).
+    pub fn logistic(&self, x: i16) -> i32 {
+        let argument = self.argument(x);
+        // The end is in steps of 2⁻¹⁵, one bit more than the values.
+        let found = self.between(argument.abs(), 9, 0x7FFF << 1);
+        let found = if argument >= 0 { found + (1 << 9) } else { (1 << 25) - found + (1 << 9) - 1 };
+        (found >> 10) as i32
+    }
+
+    /// tanh(x), which is twice the sigmoid of 2x less one.
+    pub fn tanh(&self, x: i16) -> i32 {
+        let argument = self.argument(x);
+        let found = self.between(argument.abs(), 8, 0xFFFF);
+        let found =
+            if argument >= 0 { found - (1 << 23) + (1 << 7) } else { (1 << 23) - found + (1 << 7) - 1 };
+        (found >> 8) as i32
     }
 }
 

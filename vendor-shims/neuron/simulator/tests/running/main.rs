@@ -3,6 +3,10 @@
 mod blobs;
 mod child;
 mod client;
+#[path = "../client/flat.rs"]
+mod flat;
+mod interpreter;
 mod memories;
 mod operations;
 mod rules;
+mod runtime;

@@ -1,0 +1,239 @@
+//! The runtime of LiteRT, once TensorFlow Lite, through its C interface: models in, numbers out, by the
+//! reference kernels, which nobody here wrote.
+//!
+//! The functions are those of `litert/c` (Apache-2.0) in version 2.3 of the wheel `ai-edge-litert`.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
+use std::path::PathBuf;
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+/// Names the folder `ai_edge_litert` of the unpacked wheel.
+const WHEEL: &str = "SHARDWRIGHT_LITERT";
+/// The processor of this machine.
+const CPU: c_int = 1;
+/// A lock for reading, and one for writing.
+const READ: c_int = 0;
+const WRITE: c_int = 1;
+/// Which kernels: the plain ones, none that were made fast.
+const KERNELS: &CStr = c"kernel_mode = \"reference\"\n";
+/// The name under which the runtime looks for them.
+const CPU_OPTIONS: &CStr = c"xnnpack";
+
+/// An object of the runtime.
+type Handle = *mut c_void;
+
+/// Room for a tensor's type and shape, which is only passed on.
+#[repr(C, align(16))]
+struct TensorType([u8; 256]);
+
+macro_rules! interface {
+    ($($name:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        struct Interface {
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Interface {
+            fn of(library: &Library) -> Interface {
+                Interface {
+                    // SAFETY: functions of the published interface, with its types.
+                    $($name: *unsafe { library.get($symbol) }.expect("a function of LiteRT 2.3"),)*
+                }
+            }
+        }
+    };
+}
+
+interface! {
+    create_environment = b"LiteRtCreateEnvironment\0" (c_int, *const c_void, *mut Handle) -> c_int;
+    create_model = b"LiteRtCreateModelFromBuffer\0" (Handle, *const c_void, usize, *mut Handle) -> c_int;
+    destroy_model = b"LiteRtDestroyModel\0" (Handle);
+    create_options = b"LiteRtCreateOptions\0" (*mut Handle) -> c_int;
+    destroy_options = b"LiteRtDestroyOptions\0" (Handle);
+    set_accelerators = b"LiteRtSetOptionsHardwareAccelerators\0" (Handle, c_int) -> c_int;
+    create_opaque_options = b"LiteRtCreateOpaqueOptions\0" (*const c_char, Handle, extern "C" fn(Handle), *mut Handle) -> c_int;
+    add_opaque_options = b"LiteRtAddOpaqueOptions\0" (Handle, Handle) -> c_int;
+    create_compiled = b"LiteRtCreateCompiledModel\0" (Handle, Handle, Handle, *mut Handle) -> c_int;
+    destroy_compiled = b"LiteRtDestroyCompiledModel\0" (Handle);
+    signature = b"LiteRtGetModelSignature\0" (Handle, usize, *mut Handle) -> c_int;
+    input_tensor = b"LiteRtGetSignatureInputTensorByIndex\0" (Handle, usize, *mut Handle) -> c_int;
+    output_tensor = b"LiteRtGetSignatureOutputTensorByIndex\0" (Handle, usize, *mut Handle) -> c_int;
+    tensor_type = b"LiteRtGetRankedTensorType\0" (Handle, *mut TensorType) -> c_int;
+    input_needs = b"LiteRtGetCompiledModelInputBufferRequirements\0" (Handle, usize, usize, *mut Handle) -> c_int;
+    output_needs = b"LiteRtGetCompiledModelOutputBufferRequirements\0" (Handle, usize, usize, *mut Handle) -> c_int;
+    create_buffer = b"LiteRtCreateManagedTensorBufferFromRequirements\0" (Handle, *const TensorType, Handle, *mut Handle) -> c_int;
+    destroy_buffer = b"LiteRtDestroyTensorBuffer\0" (Handle);
+    lock = b"LiteRtLockTensorBuffer\0" (Handle, *mut *mut u8, c_int) -> c_int;
+    unlock = b"LiteRtUnlockTensorBuffer\0" (Handle) -> c_int;
+    run = b"LiteRtRunCompiledModel\0" (Handle, usize, usize, *mut Handle, usize, *mut Handle) -> c_int;
+}
+
+/// What the options' text needs when it is let go of: nothing, it is the program's.
+extern "C" fn keep(_: Handle) {}
+
+/// The runtime, opened once.
+pub struct Runtime {
+    interface: Interface,
+    environment: Handle,
+}
+
+// SAFETY: tests use it one at a time, see `open`.
+unsafe impl Send for Runtime {}
+// SAFETY: as above.
+unsafe impl Sync for Runtime {}
+
+/// The runtime, by the variable or where `cargo xtask vendor litert` unpacks it; nothing after saying so.
+pub fn open(test: &str) -> Option<&'static Runtime> {
+    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| {
+        let unpacked = || {
+            let cache = std::env::var_os("XDG_CACHE_HOME")
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+                .or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
+            Some(cache.join("shardwright/vendor/ai-edge-litert-2.3.0/ai_edge_litert"))
+        };
+        let said = std::env::var_os(WHEEL).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let file = said.or_else(unpacked)?.join("libLiteRt.so");
+        file.is_file().then(|| Runtime::new(&file))
+    });
+    if runtime.is_none() {
+        let why = format!("no LiteRT runtime; run `cargo xtask vendor litert` or set {WHEEL}");
+        let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {test}: {why}");
+    }
+    runtime.as_ref()
+}
+
+fn fine(code: c_int, what: &str) -> Result<(), String> {
+    match code {
+        0 => Ok(()),
+        code => Err(format!("{what} answers {code}")),
+    }
+}
+
+impl Runtime {
+    fn new(file: &std::path::Path) -> Runtime {
+        // SAFETY: its constructors are those of a published library.
+        let library = unsafe { Library::new(file) }.unwrap_or_else(|error| panic!("{error}"));
+        let interface = Interface::of(&library);
+        // Threads of it may outlive every test.
+        std::mem::forget(library);
+        let mut environment = null_mut();
+        // SAFETY: no options, and a place that outlives the call.
+        let code = unsafe { (interface.create_environment)(0, null(), &mut environment) };
+        fine(code, "LiteRtCreateEnvironment").expect("an environment");
+        Runtime { interface, environment }
+    }
+
+    /// Runs a model once.
+    ///
+    /// # Errors
+    ///
+    /// The function that failed, with its code: an operation or a type that LiteRT does not have.
+    pub fn run(&self, model: &[u8], inputs: &[Vec<u8>], outputs: &[usize]) -> Result<Vec<Vec<u8>>, String> {
+        let all = &self.interface;
+        let mut made =
+            Made { all, model: null_mut(), options: null_mut(), compiled: null_mut(), buffers: Vec::new() };
+        let mut signature = null_mut();
+        // SAFETY: objects are made in the order in which they need each other and freed by `Made`, after use;
+        // places and bytes outlive the calls, the model's bytes the model.
+        unsafe {
+            let bytes = model.as_ptr().cast();
+            let code = (all.create_model)(self.environment, bytes, model.len(), &mut made.model);
+            fine(code, "LiteRtCreateModelFromBuffer")?;
+            fine((all.create_options)(&mut made.options), "LiteRtCreateOptions")?;
+            let code = (all.set_accelerators)(made.options, CPU);
+            fine(code, "LiteRtSetOptionsHardwareAccelerators")?;
+            let mut kernels = null_mut();
+            let text = KERNELS.as_ptr().cast_mut().cast();
+            let code = (all.create_opaque_options)(CPU_OPTIONS.as_ptr(), text, keep, &mut kernels);
+            fine(code, "LiteRtCreateOpaqueOptions")?;
+            fine((all.add_opaque_options)(made.options, kernels), "LiteRtAddOpaqueOptions")?;
+            let code = (all.create_compiled)(self.environment, made.model, made.options, &mut made.compiled);
+            fine(code, "LiteRtCreateCompiledModel")?;
+            fine((all.signature)(made.model, 0, &mut signature), "LiteRtGetModelSignature")?;
+        }
+        for (is_output, count) in [(false, inputs.len()), (true, outputs.len())] {
+            for index in 0..count {
+                let (tensor, needs) = match is_output {
+                    false => (all.input_tensor, all.input_needs),
+                    true => (all.output_tensor, all.output_needs),
+                };
+                let (mut held, mut needed, mut buffer) = (null_mut(), null_mut(), null_mut());
+                let mut shape = TensorType([0; 256]);
+                // SAFETY: as above; there is room for any type.
+                unsafe {
+                    fine(tensor(signature, index, &mut held), "LiteRtGetSignatureTensor")?;
+                    fine((all.tensor_type)(held, &mut shape), "LiteRtGetRankedTensorType")?;
+                    fine(needs(made.compiled, 0, index, &mut needed), "LiteRtGetBufferRequirements")?;
+                    let code = (all.create_buffer)(self.environment, &shape, needed, &mut buffer);
+                    fine(code, "LiteRtCreateManagedTensorBufferFromRequirements")?;
+                }
+                made.buffers.push(buffer);
+            }
+        }
+        let (ins, outs) = made.buffers.split_at(inputs.len());
+        let (mut ins, mut outs) = (ins.to_vec(), outs.to_vec());
+        for (buffer, bytes) in ins.iter().zip(inputs) {
+            self.locked(*buffer, WRITE, |start| {
+                // SAFETY: the buffer was made for this tensor, which has that many bytes.
+                unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+            })?;
+        }
+        let (count, results) = (ins.len(), outs.len());
+        // SAFETY: as many buffers as the model has inputs and outputs, all unlocked.
+        let code =
+            unsafe { (all.run)(made.compiled, 0, count, ins.as_mut_ptr(), results, outs.as_mut_ptr()) };
+        fine(code, "LiteRtRunCompiledModel")?;
+        let read = |(buffer, length): (&Handle, &usize)| {
+            let mut found = vec![0; *length];
+            self.locked(*buffer, READ, |start| {
+                // SAFETY: as above.
+                unsafe { start.copy_to_nonoverlapping(found.as_mut_ptr(), *length) }
+            })?;
+            Ok(found)
+        };
+        outs.iter().zip(outputs).map(read).collect()
+    }
+
+    fn locked(&self, buffer: Handle, how: c_int, use_it: impl FnOnce(*mut u8)) -> Result<(), String> {
+        let mut start = null_mut();
+        // SAFETY: a live buffer, a place that outlives the call.
+        fine(unsafe { (self.interface.lock)(buffer, &mut start, how) }, "LiteRtLockTensorBuffer")?;
+        use_it(start);
+        // SAFETY: locked above.
+        fine(unsafe { (self.interface.unlock)(buffer) }, "LiteRtUnlockTensorBuffer")
+    }
+}
+
+/// What is to be freed.
+struct Made<'r> {
+    all: &'r Interface,
+    model: Handle,
+    options: Handle,
+    compiled: Handle,
+    buffers: Vec<Handle>,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made once each, in the other order; null ones were not.
+        unsafe {
+            for buffer in self.buffers.drain(..) {
+                (self.all.destroy_buffer)(buffer);
+            }
+            for (handle, destroy) in [
+                (self.compiled, self.all.destroy_compiled),
+                (self.options, self.all.destroy_options),
+                (self.model, self.all.destroy_model),
+            ] {
+                if !handle.is_null() {
+                    destroy(handle);
+                }
+            }
+        }
+    }
+}
