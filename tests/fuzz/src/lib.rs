@@ -1,0 +1,159 @@
+//! Bytes of anyone's for the readers of what the host is given: checkpoints, bundles, plans, work orders,
+//! templates.
+//!
+//! **Job.** One function per kind, which must return whatever the bytes are, and says whether they were
+//! taken. Hashes and lengths are made to fit, since they protect against accidents only and would stop every
+//! other damage at the door. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `tests`, and
+//! the ordinary tests run them over the corpus and over damaged copies of it.
+//!
+//! **Not its job.** It does **not** check that what is sound is read right: the tests of each room do.
+
+use std::path::Path;
+
+use shardwright_models::Checkpoint;
+use shardwright_planning::check::check;
+use shardwright_planning::plan::Plan;
+use shardwright_planning::request::Request;
+use shardwright_runtime::bundle::{Bundle, Digest};
+use shardwright_shims::WorkOrder;
+use shardwright_text::{ChatTemplate, Message, RenderOptions, TemplateValue};
+
+/// A target: its name and its function, which says whether the bytes were taken.
+pub type Target = (&'static str, fn(&[u8]) -> bool);
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("checkpoint", checkpoint),
+    ("manifest", manifest),
+    ("plan", plan),
+    ("work_order", work_order),
+    ("template", template),
+];
+
+/// Most bytes of weights that a weight file is made to have; they are no bytes on the disk.
+const MOST_WEIGHTS: u64 = 1 << 24;
+
+/// Two parts of a text: the length of the first comes before it.
+fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_at_checked(4)?;
+    let length = u32::from_le_bytes(length.try_into().ok()?);
+    rest.split_at_checked(usize::try_from(length).ok()?)
+}
+
+/// Two parts as one text, for the corpus.
+pub fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
+    [&(first.len() as u32).to_le_bytes(), first, second].concat()
+}
+
+/// Settings, then the head of a weight file behind the number of its weights' bytes, which are zero.
+pub fn checkpoint(bytes: &[u8]) -> bool {
+    let Some((settings, weights)) = parts(bytes) else { return false };
+    let Some((length, head)) = weights.split_at_checked(8) else { return false };
+    let Ok(folder) = tempfile::tempdir() else { return false };
+    let file = folder.path().join("model.safetensors");
+    let length = length.try_into().map_or(0, u64::from_le_bytes).min(MOST_WEIGHTS);
+    let made = std::fs::write(folder.path().join("config.json"), settings)
+        .and_then(|()| std::fs::write(&file, head))
+        .and_then(|()| std::fs::OpenOptions::new().write(true).open(&file))
+        .and_then(|file| file.set_len(head.len() as u64 + length));
+    if made.is_err() {
+        return false;
+    }
+    let Ok(checkpoint) = Checkpoint::open(folder.path()) else { return false };
+    let _ = (checkpoint.facts(), checkpoint.content_hash(), checkpoint.graph().layers());
+    true
+}
+
+/// How a manifest is wrapped: what stands before the hash's digits, and how many those are.
+const SEAL: &[u8] = b"{\"shardwright-bundle\":1,\"sha256\":\"";
+const DIGITS: usize = 64;
+
+/// A manifest, in a bundle of no other files. One that names a file is taken where only the file is missing.
+pub fn manifest(bytes: &[u8]) -> bool {
+    let mut bytes = bytes.to_vec();
+    if let Some(after) = bytes.strip_prefix(SEAL).and_then(|rest| rest.get(DIGITS..)) {
+        let sum = Digest::of(&[SEAL, after].concat()).to_string();
+        bytes[SEAL.len()..SEAL.len() + DIGITS].copy_from_slice(sum.as_bytes());
+    }
+    let Ok(folder) = tempfile::tempdir() else { return false };
+    if std::fs::write(folder.path().join("bundle.json"), &bytes).is_err() {
+        return false;
+    }
+    match Bundle::open(folder.path()) {
+        Ok(bundle) => bundle.verify_all(|_| ()).is_ok(),
+        Err(error) => is_elsewhere(&error, folder.path()),
+    }
+}
+
+/// Whether an error is about another file than the manifest.
+fn is_elsewhere(error: &dyn std::error::Error, folder: &Path) -> bool {
+    let text = error.to_string();
+    text.contains(&folder.display().to_string()) && !text.contains("bundle.json")
+}
+
+/// A plan, then the request it answers.
+pub fn plan(bytes: &[u8]) -> bool {
+    let Some((plan, request)) = parts(bytes) else { return false };
+    let Ok(request) = serde_json::from_slice::<Request>(request) else { return false };
+    if request.validate().is_err() {
+        return false;
+    }
+    let Ok(plan) = serde_json::from_slice::<Plan>(plan) else { return false };
+    let _ = (plan.canonical_bytes(), request.canonical_bytes());
+    match check(plan, &request) {
+        Ok(checked) => {
+            let _ = checked.loss_per_mille();
+            checked.shards().count() > 0
+        }
+        Err(fault) => {
+            let _ = fault.to_string();
+            false
+        }
+    }
+}
+
+/// Where the length of a work order's head stands, its own length, and the hash of what follows the prefix.
+const LENGTH_AT: usize = 24;
+const HASH_AT: usize = 32;
+const PREFIX: usize = 64;
+
+/// A work order.
+pub fn work_order(bytes: &[u8]) -> bool {
+    let mut bytes = bytes.to_vec();
+    if bytes.len() >= PREFIX {
+        let length = bytes.len() as u64;
+        bytes[LENGTH_AT..HASH_AT].copy_from_slice(&length.to_le_bytes());
+        let sum = Digest::of(&bytes[PREFIX..]).to_string();
+        let digit = |at: usize| u8::from_str_radix(&sum[2 * at..2 * at + 2], 16).unwrap_or(0);
+        (0..PREFIX - HASH_AT).for_each(|at| bytes[HASH_AT + at] = digit(at));
+    }
+    let Ok(file) = tempfile::NamedTempFile::new() else { return false };
+    if std::fs::write(file.path(), &bytes).is_err() {
+        return false;
+    }
+    let Ok(order) = WorkOrder::open(file.path()) else { return false };
+    let sizes = |index| (order.weight_bytes(index).len(), order.scale_bytes(index).len());
+    let _ = (0..order.head().weights.len()).map(sizes).collect::<Vec<_>>();
+    order.interfaces().is_ok()
+}
+
+/// A chat template, on a conversation with everything that templates look at.
+pub fn template(bytes: &[u8]) -> bool {
+    let Ok(source) = std::str::from_utf8(bytes) else { return false };
+    let tokens = [("bos_token", "<bos>"), ("eos_token", "<eos>")];
+    let Ok(template) = ChatTemplate::from_source(source, "chat_template.jinja", &tokens) else {
+        return false;
+    };
+    let messages = [
+        Message::system("Answer shortly."),
+        Message::user("How many legs has a spider?"),
+        Message::assistant("Eight."),
+        Message::user("{{ bos_token }} <|im_end|>"),
+    ];
+    let tools = r#"[{"type":"function","function":{"name":"count","parameters":{"type":"object"}}}]"#;
+    let mut options = RenderOptions { now_unix_seconds: Some(0), ..RenderOptions::default() };
+    let plain = template.render(&messages, &options).is_ok();
+    options.tools = TemplateValue::from_json(tools, "tools").ok();
+    let _ = template.render(&messages[1..2], &options.with_variable("enable_thinking", true));
+    plain
+}

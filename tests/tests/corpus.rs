@@ -1,0 +1,167 @@
+//! The fuzz targets over their committed corpus: every file of it is taken, which is what it is there for;
+//! and whole, cut off and damaged it ends in an answer. `SHARDWRIGHT_WRITE_CORPUS=1` writes it anew, which is
+//! due when a format has changed.
+
+#[path = "../fuzz/src/lib.rs"]
+mod targets;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright_graph::{ComponentKind, EntryKind, EntryOptions, EntryPoint};
+use shardwright_shims::WorkOrderBuilder;
+use shardwright_test_checkpoints::{Fill, Spec};
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::chain::made;
+use shardwright_tests::tree::root;
+use targets::{TARGETS, joined};
+
+/// Largest file of the corpus: a fuzzer that starts from large ones is slow.
+const LARGEST: usize = 60_000;
+/// Damaged copies of each file.
+const DAMAGED: u64 = 60;
+
+fn corpus(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
+}
+
+/// Files of a target, sorted.
+fn files(target: &str) -> Vec<PathBuf> {
+    let mut files: Vec<_> =
+        fs::read_dir(corpus(target)).expect("a folder").flatten().map(|file| file.path()).collect();
+    files.sort();
+    files
+}
+
+/// Checkpoints of every family that is read, no larger than they must be: settings, and the head of a weight file.
+fn checkpoints() -> Vec<(&'static str, Vec<u8>)> {
+    let families = [("gemma3", Spec::gemma3()), ("gemma4", Spec::gemma4()), ("qwen3", Spec::qwen3())];
+    let one = |(name, spec): (&'static str, Spec)| {
+        let layers = spec.layers[..2].to_owned();
+        let spec = Spec { layers, kv_shared: 0, fill: Fill::Sparse, ..spec };
+        let folder = tempfile::tempdir().expect("a folder");
+        spec.write(folder.path()).expect("written");
+        let settings = fs::read(folder.path().join("config.json")).expect("settings");
+        let weights = fs::read(folder.path().join("model.safetensors")).expect("weights");
+        let head = 8 + u64::from_le_bytes(weights[..8].try_into().expect("eight")) as usize;
+        let length = (weights.len() - head) as u64;
+        (name, joined(&settings, &[&length.to_le_bytes(), &weights[..head]].concat()))
+    };
+    families.into_iter().map(one).collect()
+}
+
+/// A layer and the end of a decoder, each with its weights.
+fn work_orders() -> Vec<(&'static str, Vec<u8>)> {
+    let graph = made(&Spec { layers: "FF".to_owned(), ..Spec::qwen3() });
+    let one = |(name, component, layers, kind): (&'static str, _, _, _)| {
+        let point = EntryPoint { kind, rows: 4, context: 16, largest_rows: 4 };
+        let entry = graph.entry(component, layers, point, EntryOptions { taps: false });
+        let entry = entry.expect("a graph").expect("a part in it");
+        let order = WorkOrderBuilder::new(&graph.weights).entry(&entry).expect("an order");
+        let folder = tempfile::tempdir().expect("a folder");
+        let order = order.write(folder.path()).expect("written");
+        (name, fs::read(order.path()).expect("a file"))
+    };
+    [
+        ("prefill", ComponentKind::Decoder, 0..1, EntryKind::Prefill),
+        ("decode", ComponentKind::Decoder, 1..2, EntryKind::Decode),
+        ("head", ComponentKind::Head, 0..0, EntryKind::Decode),
+    ]
+    .map(one)
+    .into()
+}
+
+/// Templates in which the language's parts occur.
+fn templates() -> Vec<(&'static str, Vec<u8>)> {
+    let demo = fs::read(root().join("demo-model/chat_template.jinja")).expect("a template");
+    let tools = "{% set ns = namespace(found=false) %}{% for message in messages %}\
+                 {% if message.role == 'system' and not loop.first %}{{ raise_exception('order') }}{% endif %}\
+                 {{- bos_token if loop.first else '' }}{{ message['content'] | trim }}\
+                 {% if tools is defined and tools %}{{ tools | tojson(indent=2) }}{% endif %}\
+                 {% set ns.found = ns.found or message.role == 'user' %}{% endfor %}\
+                 {% if ns.found and add_generation_prompt %}{{ '<model>\\n' }}{% endif %}";
+    let python = "{% macro turn(role, text) %}<{{ role }}>{{ text.strip().split('?')[0][:9] }}{% endmacro %}\
+                  {% for i in range(messages | length) %}{% if i > 3 %}{% break %}{% endif %}\
+                  {{ turn(messages[i].role.upper(), messages[i].content.replace('e', 'é')) }}{% endfor %}\
+                  {{ strftime_now('%d %b %Y') }}{{ {'a': [1, 2.5, none]} | tojson }}";
+    vec![("demo", demo), ("tools", tools.into()), ("python", python.into())]
+}
+
+fn write(target: &str, name: &str, bytes: &[u8]) {
+    fs::create_dir_all(corpus(target)).expect("a folder");
+    fs::write(corpus(target).join(format!("{name}.bin")), bytes).expect("written");
+}
+
+/// What the program writes when it compiles a fixture: the manifest, the plan and its request.
+fn write_bundle() {
+    let bundle = Compiled::from("tests/fixtures/qwen3", ["--context", "64"]);
+    write("manifest", "cpu", &fs::read(bundle.manifest()).expect("a manifest"));
+    let manifest = bundle.manifest_json();
+    let part = |name: &str| fs::read(bundle.file(&manifest["chains"][0][name])).expect("a file");
+    write("plan", "cpu", &joined(&part("plan"), &part("request")));
+}
+
+#[test]
+fn every_file_of_the_corpus_is_taken() {
+    if std::env::var_os("SHARDWRIGHT_WRITE_CORPUS").is_some() {
+        for (target, samples) in
+            [("checkpoint", checkpoints()), ("work_order", work_orders()), ("template", templates())]
+        {
+            for (name, bytes) in samples {
+                write(target, name, &bytes);
+            }
+        }
+        write_bundle();
+    }
+    for (name, target) in TARGETS {
+        let files = files(name);
+        assert!(!files.is_empty(), "{name}");
+        for path in files {
+            let bytes = fs::read(&path).expect("a file");
+            assert!(bytes.len() <= LARGEST, "{}: {} bytes", path.display(), bytes.len());
+            let found = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("found-"));
+            let help = "`SHARDWRIGHT_WRITE_CORPUS=1` writes the corpus anew";
+            assert!(target(&bytes) || found, "{} is not taken any more; {help}", path.display());
+        }
+    }
+}
+
+/// The next of a sequence of numbers, the same in every run.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn no_target_minds_damage() {
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    for (name, target) in TARGETS {
+        for file in files(name).iter().map(|path| fs::read(path).expect("a file")) {
+            let step = (file.len() / 64).max(1);
+            for length in (0..file.len().min(64)).chain((64..file.len()).step_by(step)) {
+                target(&file[..length]);
+            }
+            for _ in 0..DAMAGED {
+                let mut damaged = file.clone();
+                for _ in 0..=next(&mut state) % 3 {
+                    let at = (next(&mut state) % damaged.len() as u64) as usize;
+                    match next(&mut state) % 5 {
+                        0 => damaged[at] ^= 1 << (next(&mut state) % 8),
+                        1 => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][(next(&mut state) % 5) as usize],
+                        // Another digit, where text is numbers.
+                        2 => damaged[at] = b"0189-.e[{\"n"[(next(&mut state) % 11) as usize],
+                        3 => damaged[at] = damaged[at].wrapping_add(1),
+                        _ => {
+                            let from = (next(&mut state) % damaged.len() as u64) as usize;
+                            let length = (damaged.len() - at.max(from)).min(8);
+                            damaged.copy_within(from..from + length, at);
+                        }
+                    }
+                }
+                target(&damaged);
+            }
+        }
+    }
+}
