@@ -45,18 +45,6 @@ pub enum NeuronError {
         /// The symbol.
         function: &'static str,
     },
-    /// A function that came with a later version: a library that has the symbol all the same is not trusted to mean the same.
-    #[error("`{function}` came with version {since}, {} is {version}", path.display())]
-    FunctionTooNew {
-        /// Which file.
-        path: PathBuf,
-        /// Its version.
-        version: RuntimeVersion,
-        /// The symbol.
-        function: &'static str,
-        /// The first version that has it.
-        since: RuntimeVersion,
-    },
     /// A function failed.
     #[error(transparent)]
     Call(Box<CallFailure>),
@@ -198,7 +186,6 @@ impl NeuronError {
             | NeuronError::NotLoadable { .. }
             | NeuronError::NotAnAdapter { .. }
             | NeuronError::FunctionMissing { .. }
-            | NeuronError::FunctionTooNew { .. }
             | NeuronError::Misaligned { .. }
             | NeuronError::Impossible { .. } => FailureKind::InvalidArgument,
         }
@@ -212,7 +199,7 @@ impl NeuronError {
             | NeuronError::NotAnAdapter { .. } => {
                 "`cargo xtask build` builds a simulator of the library; a phone has the vendor's own"
             }
-            NeuronError::FunctionMissing { .. } | NeuronError::FunctionTooNew { .. } => {
+            NeuronError::FunctionMissing { .. } => {
                 "another version of the adapter has it: the option `library` names one"
             }
             NeuronError::EmptyNetwork { .. } => {
@@ -251,8 +238,7 @@ impl From<NeuronError> for abi::Error {
                 };
                 if log.is_empty() { answer } else { answer.log_tail(log) }
             }
-            NeuronError::FunctionMissing { function, version, .. }
-            | NeuronError::FunctionTooNew { function, version, .. } => {
+            NeuronError::FunctionMissing { function, version, .. } => {
                 answer.detail("function", function).detail("adapter-version", version)
             }
             NeuronError::EmptyNetwork { version, .. } => answer.detail("adapter-version", version),
@@ -323,16 +309,6 @@ mod tests {
                 NeuronError::FunctionMissing { path: path(), version, function: "NeuronModel_finish" },
                 invalid,
                 &["NeuronModel_finish", "8.2.28"],
-            ),
-            (
-                NeuronError::FunctionTooNew {
-                    path: path(),
-                    version,
-                    function: "f",
-                    since: RuntimeVersion::new(9, 0, 0),
-                },
-                invalid,
-                &["9.0.0", "8.2.28"],
             ),
             (
                 failure(FailureKind::Unmappable, 6),

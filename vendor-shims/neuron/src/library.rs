@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libloading::os::unix::Library as Dynamic;
 use serde::{Deserialize, Serialize};
-use shardwright_neuron_adapter::{FUNCTIONS, Functions, RuntimeVersion, result, setting};
+use shardwright_neuron_adapter::{Functions, RuntimeVersion, result, setting};
 use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder, variable};
 
 use crate::failure::{CallFailure, FailureKind, NeuronError, Result};
@@ -276,21 +276,13 @@ impl Library {
         &self.functions
     }
 
-    /// A function is needed: it is there and this version is known to have it.
+    /// A function is needed.
     pub(crate) fn need<F>(&self, bound: Option<F>, function: &'static str) -> Result<F> {
-        let since = FUNCTIONS.iter().find(|known| known.name == function).and_then(|known| known.since);
-        match (bound, since) {
-            (None, _) => {
-                Err(NeuronError::FunctionMissing { path: self.path.clone(), version: self.version, function })
-            }
-            (Some(_), Some(since)) if self.version < since => Err(NeuronError::FunctionTooNew {
-                path: self.path.clone(),
-                version: self.version,
-                function,
-                since,
-            }),
-            (Some(bound), _) => Ok(bound),
-        }
+        bound.ok_or_else(|| NeuronError::FunctionMissing {
+            path: self.path.clone(),
+            version: self.version,
+            function,
+        })
     }
 
     /// Whether a function may be called that is done without where it is missing.
@@ -412,12 +404,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_new_is_named_when_it_is_needed() {
+    fn what_is_missing_is_named_when_it_is_needed() {
         let library = made(RuntimeVersion::new(5, 0, 0), Functions::default());
         let missing = library.need(library.functions().model_finish, "NeuronModel_finish");
         assert!(matches!(missing, Err(NeuronError::FunctionMissing { function: "NeuronModel_finish", .. })));
         let name = "NeuronModel_setOperandPerChannelQuantParams";
-        assert!(matches!(library.need(Some(()), name), Err(NeuronError::FunctionTooNew { .. })));
         let newer = made(RuntimeVersion::new(6, 0, 0), Functions::default());
         assert_eq!(newer.need(Some(7), name), Ok(7));
         assert_eq!(newer.offers(None::<()>, name), None);

@@ -1,4 +1,5 @@
-//! The functions: names, signatures, who uses them, from which version on.
+//! The functions: names, signatures, who uses them. Those that no openly licensed client names are left out, and so is from which version on
+//! there is one: no open source says.
 //!
 //! All return a result code unless nothing. Pointers are read or written inside the call alone where nothing else is said.
 
@@ -18,10 +19,8 @@ pub type Bool = u8;
 pub struct Function {
     /// The symbol.
     pub name: &'static str,
-    /// The first version known to have it; `None` where that is not known, which is not "always".
-    pub since: Option<RuntimeVersion>,
     /// Who is known to use it, a letter each: P bound by Google's compiler plugin, X called by it, E called by ExecuTorch's runtime, D by Google's dispatcher on
-    /// phones, M described by the MIT delegate. Empty for those that none of these uses.
+    /// phones, M described by the MIT delegate. Empty for one that E names and nobody uses.
     pub known: &'static str,
 }
 
@@ -33,7 +32,7 @@ impl Function {
 }
 
 macro_rules! functions {
-    ($($(#[$doc:meta])* $field:ident $kind:ident = $symbol:literal $known:literal $(since [$major:literal $minor:literal $patch:literal])?
+    ($($(#[$doc:meta])* $field:ident $kind:ident = $symbol:literal $known:literal
         ($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         $(
             $(#[$doc])*
@@ -44,7 +43,6 @@ macro_rules! functions {
         /// Every function, in the order of [`Functions`]' fields.
         pub const FUNCTIONS: &[Function] = &[$(Function {
             name: $symbol,
-            since: functions!(@since $($major $minor $patch)?),
             known: $known,
         }),*];
 
@@ -78,8 +76,6 @@ macro_rules! functions {
             }
         }
     };
-    (@since) => { None };
-    (@since $major:literal $minor:literal $patch:literal) => { Some(RuntimeVersion::new($major, $minor, $patch)) };
 }
 
 functions! {
@@ -87,9 +83,7 @@ functions! {
     get_version GetVersion = "Neuron_getVersion" "PXDM" (version: *mut RuntimeVersion) -> c_int;
     /// Kilobytes of the memory nearest to the multipliers.
     get_l1_memory_size_kb GetL1MemorySizeKb = "Neuron_getL1MemorySizeKb" "PXM" (kilobytes: *mut u32) -> c_int;
-    /// Whether a feature is there; feature 1 is a throughput mode.
-    get_feature_supported_status GetFeatureSupportedStatus = "Neuron_getFeatureSupportedStatus" "" (feature: c_int, supported: *mut Bool) -> c_int;
-    /// The magic number of the firmware.
+    /// The magic number of the firmware. (named in E)
     get_magic_number GetMagicNumber = "Neuron_getNeuroPilotMagicNumber" "" (number: *mut i32) -> c_int;
     /// How many devices there are. No known client enumerates them.
     get_device_count GetDeviceCount = "Neuron_getDeviceCount" "M" (count: *mut u32) -> c_int;
@@ -116,24 +110,16 @@ functions! {
     model_set_operand_value ModelSetOperandValue = "NeuronModel_setOperandValue" "PXEDM" (model: *mut Model, index: i32, value: *const c_void, length: usize) -> c_int;
     /// Scales per channel.
     model_set_operand_symm_per_channel ModelSetOperandSymmPerChannel = "NeuronModel_setOperandSymmPerChannelQuantParams" "PXM" (model: *mut Model, index: i32, parameters: *const SymmPerChannelQuantParams) -> c_int;
-    /// Scales and zero points per channel. (since H)
-    model_set_operand_per_channel ModelSetOperandPerChannel = "NeuronModel_setOperandPerChannelQuantParams" "PX" since [6 0 0] (model: *mut Model, index: i32, parameters: *const PerChannelQuantParams) -> c_int;
-    /// A model as the value of an operand, for control flow.
-    model_set_operand_value_from_model ModelSetOperandValueFromModel = "NeuronModel_setOperandValueFromModel" "" (model: *mut Model, index: i32, value: *const Model) -> c_int;
+    /// Scales and zero points per channel.
+    model_set_operand_per_channel ModelSetOperandPerChannel = "NeuronModel_setOperandPerChannelQuantParams" "PX" (model: *mut Model, index: i32, parameters: *const PerChannelQuantParams) -> c_int;
     /// Bytes beside an extension's operand.
     model_set_operand_extension_data ModelSetOperandExtensionData = "NeuronModel_setOperandExtensionData" "M" (model: *mut Model, index: i32, data: *const c_void, length: usize) -> c_int;
     /// Adds an operation.
     model_add_operation ModelAddOperation = "NeuronModel_addOperation" "PXEDM" (model: *mut Model, operation: c_int, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) -> c_int;
-    /// Adds a vendor's operation.
-    model_add_operation_extension ModelAddOperationExtension = "NeuronModel_addOperationExtension" "" (model: *mut Model, name: *const c_char, vendor: *const c_char, device: *const Device, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) -> c_int;
     /// Says which operands come from outside and leave. Google's client calls it before it adds operations.
     model_identify ModelIdentify = "NeuronModel_identifyInputsAndOutputs" "PXEDM" (model: *mut Model, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) -> c_int;
     /// Lets f32 be computed in f16. Google's client calls it on a finished model.
     model_relax ModelRelax = "NeuronModel_relaxComputationFloat32toFloat16" "PXM" (model: *mut Model, allowed: Bool) -> c_int;
-    /// Inputs come in the layout of the hardware.
-    model_suppress_input_conversion ModelSuppressInputConversion = "NeuronModel_suppressInputConversion" "" (model: *mut Model, suppressed: Bool) -> c_int;
-    /// Outputs stay in the layout of the hardware.
-    model_suppress_output_conversion ModelSuppressOutputConversion = "NeuronModel_suppressOutputConversion" "" (model: *mut Model, suppressed: Bool) -> c_int;
     /// A boolean an operation of a finished model: the older form.
     model_get_supported_operations ModelGetSupportedOperations = "NeuronModel_getSupportedOperations" "M" (model: *mut Model, supported: *mut Bool, count: u32) -> c_int;
     /// The operand type an extension's code has in this model.
@@ -142,23 +128,13 @@ functions! {
     model_get_extension_operation_type ModelGetExtensionOperationType = "NeuronModel_getExtensionOperationType" "PXEDM" (model: *mut Model, extension: *const c_char, code: u16, kind: *mut i32) -> c_int;
     /// A model and a finished compilation from what was stored.
     model_restore ModelRestore = "NeuronModel_restoreFromCompiledNetwork" "PD" (model: *mut *mut Model, compilation: *mut *mut Compilation, blob: *const c_void, length: usize) -> c_int;
-    /// The same with a kind of compilation; a C++ reference, which is a pointer here.
-    model_restore_v2 ModelRestoreV2 = "NeuronModel_restoreFromCompiledNetworkV2" "" (model: *mut *mut Model, compilation: *mut *mut Compilation, blob: *const c_void, length: usize, kind: *const c_int) -> c_int;
 
     /// A compilation of a finished model.
     compilation_create CompilationCreate = "NeuronCompilation_create" "PDM" (model: *mut Model, compilation: *mut *mut Compilation) -> c_int;
     /// The same with options as text.
     compilation_create_with_options CompilationCreateWithOptions = "NeuronCompilation_createWithOptions" "PXE" (model: *mut Model, compilation: *mut *mut Compilation, options: *const c_char) -> c_int;
-    /// The same with a kind of compilation.
-    compilation_create_v2 CompilationCreateV2 = "NeuronCompilation_createV2" "" (model: *mut Model, kind: c_int, options: *const c_char, compilation: *mut *mut Compilation) -> c_int;
     /// For some of the devices.
     compilation_create_for_devices CompilationCreateForDevices = "NeuronCompilation_createForDevices" "M" (model: *mut Model, devices: *const *const Device, count: u32, compilation: *mut *mut Compilation) -> c_int;
-    /// For batches.
-    compilation_create_for_batch CompilationCreateForBatch = "NeuronCompilation_createForBatch" "" (model: *mut Model, compilation: *mut *mut Compilation) -> c_int;
-    /// For several executions at a time.
-    compilation_create_for_multi_executions CompilationCreateForMultiExecutions = "NeuronCompilation_createForMultiExecutions" "" (model: *mut Model, compilation: *mut *mut Compilation) -> c_int;
-    /// With debug information.
-    compilation_create_for_debug CompilationCreateForDebug = "NeuronCompilation_createForDebug" "" (model: *mut Model, compilation: *mut *mut Compilation) -> c_int;
     /// Frees a compilation, once its executions are freed.
     compilation_free CompilationFree = "NeuronCompilation_free" "PXEDM" (compilation: *mut Compilation);
     /// Compiles, once.
@@ -177,18 +153,6 @@ functions! {
     compilation_set_optimization_hint CompilationSetOptimizationHint = "NeuronCompilation_setOptimizationHint" "PXM" (compilation: *mut Compilation, bits: u32) -> c_int;
     /// Options as text; whether they add to those of `createWithOptions` or replace them is not known.
     compilation_set_optimization_string CompilationSetOptimizationString = "NeuronCompilation_setOptimizationString" "PXDM" (compilation: *mut Compilation, options: *const c_char) -> c_int;
-    /// Nothing but the options given as text. (since H)
-    compilation_set_only_allow_optimization_string CompilationSetOnlyAllowOptimizationString = "NeuronCompilation_setOnlyAllowOptimizationString" "" since [6 0 5] (compilation: *mut Compilation, only: Bool) -> c_int;
-    /// The options in force; the library's own text. (since H)
-    compilation_get_optimization_string CompilationGetOptimizationString = "NeuronCompilation_getOptimizationString" "" since [6 0 5] (compilation: *mut Compilation, options: *mut *const c_char) -> c_int;
-    /// Inputs and outputs without padding.
-    compilation_set_trim_io_alignment CompilationSetTrimIoAlignment = "NeuronCompilation_setTrimIOAlignment" "" (compilation: *mut Compilation, enabled: Bool) -> c_int;
-    /// Dilated convolutions as several plain ones.
-    compilation_set_sw_dilated_conv CompilationSetSwDilatedConv = "NeuronCompilation_setSWDilatedConv" "" (compilation: *mut Compilation, enabled: Bool) -> c_int;
-    /// The preference in force.
-    compilation_get_preference CompilationGetPreference = "NeuronCompilation_getPreference" "" (compilation: *mut Compilation, preference: *mut c_int) -> c_int;
-    /// The priority in force.
-    compilation_get_priority CompilationGetPriority = "NeuronCompilation_getPriority" "" (compilation: *mut Compilation, priority: *mut c_int) -> c_int;
     /// The dimensions of an input in the hardware's layout: 4 entries are written whatever the rank.
     compilation_get_input_padded_dimensions CompilationGetInputPaddedDimensions = "NeuronCompilation_getInputPaddedDimensions" "PD" (compilation: *mut Compilation, index: i32, dimensions: *mut u32) -> c_int;
     /// The dimensions of an output in the hardware's layout: 4 entries are written whatever the rank.
@@ -218,16 +182,8 @@ functions! {
     execution_set_output_from_memory ExecutionSetOutputFromMemory = "NeuronExecution_setOutputFromMemory" "PEDM" (execution: *mut Execution, index: u32, kind: *const OperandType, memory: *const Memory, offset: usize, length: usize) -> c_int;
     /// How hard to drive the hardware, 0 to 100.
     execution_set_boost_hint ExecutionSetBoostHint = "NeuronExecution_setBoostHint" "PDM" (execution: *mut Execution, boost: u8) -> c_int;
-    /// Bits of [`flush`](crate::setting::flush).
-    execution_set_cache_flush_hint ExecutionSetCacheFlushHint = "NeuronExecution_setCacheFlushHint" "" (execution: *mut Execution, bits: u8) -> c_int;
     /// The longest a loop may run, in nanoseconds.
     execution_set_loop_timeout ExecutionSetLoopTimeout = "NeuronExecution_setLoopTimeout" "M" (execution: *mut Execution, nanoseconds: u64) -> c_int;
-    /// Runners of a batched execution.
-    execution_set_runner_pool_size ExecutionSetRunnerPoolSize = "NeuronExecution_setRunnerPoolSize" "" (execution: *mut Execution, runners: u8) -> c_int;
-    /// All inputs of a batch are set.
-    execution_set_batch_done ExecutionSetBatchDone = "NeuronExecution_setBatchDone" "" (execution: *mut Execution) -> c_int;
-    /// All buffers of one run of several are set.
-    execution_set_io_done ExecutionSetIoDone = "NeuronExecution_setIODone" "" (execution: *mut Execution, index: c_int) -> c_int;
     /// Starts a run after events; the duration is not used.
     execution_start_compute ExecutionStartCompute = "NeuronExecution_startComputeWithDependencies" "M" (execution: *mut Execution, events: *const *const Event, count: u32, duration: u64, event: *mut *mut Event) -> c_int;
     /// The rank of an output.
@@ -239,14 +195,14 @@ functions! {
     event_wait EventWait = "NeuronEvent_wait" "M" (event: *mut Event) -> c_int;
     /// Frees an event.
     event_free EventFree = "NeuronEvent_free" "M" (event: *mut Event);
-    /// An event from a fence, whose descriptor is duplicated. (H)
+    /// An event from a fence, whose descriptor is duplicated. (A)
     event_create_from_fence EventCreateFromFence = "NeuronEvent_createFromSyncFenceFd" "M" (fence: c_int, event: *mut *mut Event) -> c_int;
-    /// The fence of an event, for the caller to close; -1 and `BAD_DATA` if it has none. (H)
+    /// The fence of an event, for the caller to close; -1 and `BAD_DATA` if it has none. (A)
     event_get_fence EventGetFence = "NeuronEvent_getSyncFenceFd" "M" (event: *const Event, fence: *mut c_int) -> c_int;
 
     /// Memory from a descriptor; Google's dispatcher asks to read and to write. Whether the descriptor is duplicated is not known: it stays the caller's and is to be kept.
     memory_create_from_fd MemoryCreateFromFd = "NeuronMemory_createFromFd" "PDM" (length: usize, protection: c_int, descriptor: c_int, offset: usize, memory: *mut *mut Memory) -> c_int;
-    /// Memory from Android's buffers of the format BLOB; elsewhere `BAD_STATE`. (H)
+    /// Memory from one of Android's buffers.
     memory_create_from_a_hardware_buffer MemoryCreateFromAHardwareBuffer = "NeuronMemory_createFromAHardwareBuffer" "PEDM" (buffer: *const AHardwareBuffer, memory: *mut *mut Memory) -> c_int;
     /// Frees memory, once no execution uses it.
     memory_free MemoryFree = "NeuronMemory_free" "PEDM" (memory: *mut Memory);

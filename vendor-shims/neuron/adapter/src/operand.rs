@@ -122,23 +122,15 @@ kinds! {
     /// i8 with a zero point.
     TENSOR_QUANT8_ASYMM_SIGNED = 14, 1, "M, R";
     /// A model as a value, for control flow.
-    MODEL = 15, 0, "H";
-    /// Elements of 4 bytes.
-    EXT_TENSOR_UINT32 = 9001, 4, "H";
-    /// u8 with scales and zero points per channel.
-    EXT_TENSOR_QUANT8_ASYMM_PER_CHANNEL = 9002, 1, "H";
-    /// Unsigned 4 bits with a zero point, one element a byte.
-    EXT_TENSOR_QUANT4_ASYMM = 9003, 1, "H";
+    MODEL = 15, 0, "A";
     /// Signed 4 bits with a zero point, one element a byte.
-    EXT_TENSOR_QUANT4_ASYMM_SIGNED = 9004, 1, "H, R";
+    EXT_TENSOR_QUANT4_ASYMM_SIGNED = 9004, 1, "R";
     /// Signed 4 bits, zero point 0, one element a byte.
-    EXT_TENSOR_QUANT4_SYMM = 9005, 1, "H, R";
+    EXT_TENSOR_QUANT4_SYMM = 9005, 1, "R";
     /// i16 with a zero point.
-    EXT_TENSOR_QUANT16_ASYMM_SIGNED = 9006, 2, "H, R";
-    /// Bytes.
-    EXT_TENSOR_RAW = 9007, 1, "H";
+    EXT_TENSOR_QUANT16_ASYMM_SIGNED = 9006, 2, "R";
     /// i8 with scales and zero points per channel.
-    EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL = 9008, 1, "H, R";
+    EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL = 9008, 1, "R";
     /// Signed 4 bits with scales per channel, zero points 0, one element a byte.
     EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL = 9011, 1, "R; name I";
     /// Signed 4 bits with scales and zero points per channel, one element a byte.
@@ -179,7 +171,6 @@ pub fn is_per_tensor(kind: i32) -> bool {
             | TENSOR_QUANT16_ASYMM
             | TENSOR_QUANT8_SYMM
             | TENSOR_QUANT8_ASYMM_SIGNED
-            | EXT_TENSOR_QUANT4_ASYMM
             | EXT_TENSOR_QUANT4_ASYMM_SIGNED
             | EXT_TENSOR_QUANT4_SYMM
             | EXT_TENSOR_QUANT16_ASYMM_SIGNED
@@ -193,7 +184,6 @@ pub fn is_per_channel(kind: i32) -> bool {
     matches!(
         kind,
         TENSOR_QUANT8_SYMM_PER_CHANNEL
-            | EXT_TENSOR_QUANT8_ASYMM_PER_CHANNEL
             | EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL
             | EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL
             | TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL

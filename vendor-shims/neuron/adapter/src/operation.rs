@@ -111,31 +111,27 @@ operations! {
     TOPK_V2 = 90;
     TRANSPOSE_CONV_2D = 91;
     RESIZE_NEAREST_NEIGHBOR = 94;
-    /// (H)
+    /// (A)
     QUANTIZED_LSTM = 95;
-    /// (H)
+    /// (A)
     IF = 96;
-    /// (H)
+    /// (A)
     WHILE = 97;
-    /// (H)
+    /// (A)
     ELU = 98;
     HARD_SWISH = 99;
-    /// (H)
+    /// (A)
     FILL = 100;
-    /// (H)
+    /// (A)
     RANK = 101;
-    /// a, b, transpose a: bool, transpose b: bool. Since 5.1.2. (H, R)
+    /// a, b, transpose a: bool, transpose b: bool. (A, R)
     BATCH_MATMUL = 102;
-    /// (H)
+    /// (A)
     PACK = 103;
-    /// (H)
+    /// (A)
     MIRROR_PAD = 104;
-    /// (H)
+    /// (A)
     REVERSE = 105;
-    /// (H)
-    HYFBCTOYUV420 = 106;
-    /// (H)
-    YUV420TOAFBC = 107;
     /// x, approximate: u32, which Google's client sends as 1 always. (R; name L)
     GELU_V2 = 109;
     /// Vendors' own.

@@ -1,4 +1,7 @@
 //! Result codes: what every function that is not `void` returns.
+//!
+//! Those from 11 on are Android's (A), each one more than there (I): `BAD_VERSION` is not one of Android's, which also has 6 and 7 the other way
+//! round.
 
 /// The call did what was asked. (M, R)
 pub const NO_ERROR: i32 = 0;
@@ -23,15 +26,15 @@ pub const BAD_VERSION: i32 = 8;
 pub const OUTPUT_INSUFFICIENT_SIZE: i32 = 9;
 /// (M)
 pub const UNAVAILABLE_DEVICE: i32 = 10;
-/// (H)
+/// (I)
 pub const MISSED_DEADLINE_TRANSIENT: i32 = 11;
-/// (H)
+/// (I)
 pub const MISSED_DEADLINE_PERSISTENT: i32 = 12;
-/// (H)
+/// (I)
 pub const RESOURCE_EXHAUSTED_TRANSIENT: i32 = 13;
-/// (H)
+/// (I)
 pub const RESOURCE_EXHAUSTED_PERSISTENT: i32 = 14;
-/// The driver's process behind the library died. (H)
+/// The driver's process behind the library died. (I)
 pub const DEAD_OBJECT: i32 = 15;
 
 /// Codes and names as logs show them, in order of the code.

@@ -12,7 +12,7 @@ pub mod fuse {
     pub const RELU6: i32 = 3;
 }
 
-/// Implicit padding of convolutions and pools. [H; `SAME` also R]
+/// Implicit padding of convolutions and pools. (A; `SAME` also R)
 pub mod padding {
     /// The output is as large as the input over the stride, rounded up.
     pub const SAME: i32 = 1;
@@ -52,30 +52,6 @@ pub mod hint {
     pub const DEEP_FUSION: u32 = 2;
     /// Several inputs, one on each core.
     pub const BATCH_PROCESSING: u32 = 4;
-}
-
-/// Bits of `NeuronExecution_setCacheFlushHint`. (H)
-pub mod flush {
-    /// Caches are kept right on both sides.
-    pub const ENABLE_ALL: u8 = 0;
-    /// The caller has written inputs through.
-    pub const DISABLE_SYNC_INPUT: u8 = 1;
-    /// The caller invalidates outputs itself.
-    pub const DISABLE_INVALIDATE_OUTPUT: u8 = 2;
-}
-
-/// Kinds of compilation for `createV2` and `restoreFromCompiledNetworkV2`. (H)
-pub mod compilation {
-    /// Ordinary.
-    pub const NORMAL: i32 = 0;
-    /// With debug information.
-    pub const DEBUG_PLUS: i32 = 1;
-    /// Batched executions.
-    pub const BATCHED: i32 = 2;
-    /// Several executions at a time.
-    pub const MULTI_EXECUTIONS: i32 = 3;
-    /// Driven by an execution controller.
-    pub const EXECUTION_CONTROLLER: i32 = 4;
 }
 
 /// The largest boost of `NeuronExecution_setBoostHint`. (M)

@@ -9,11 +9,14 @@ use shardwright_neuron_adapter::functions::Bool;
 use shardwright_neuron_adapter::operand::{Compilation, Execution, Memory, Model};
 use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_neuron_adapter::{
-    OperandType, PerChannelQuantParams, RuntimeVersion, SymmPerChannelQuantParams, operand, result,
+    OperandType, PerChannelQuantParams, RuntimeVersion, SymmPerChannelQuantParams, result,
 };
 
 use crate::books::{Books, Operand, Place, Violation};
 use crate::{Rule, blob, record};
+
+/// The first of the numbers that extensions' operand types have here.
+const EXTENSION_OPERANDS: i32 = 30_000;
 
 /// What the functions share: the books, and what stands behind memory.
 struct State {
@@ -260,7 +263,7 @@ exports! {
         not_null(kind, "type")?;
         state.books.touch_open_model(handle(model))?;
         // SAFETY: not null, and the client's variable.
-        unsafe { kind.write(operand::EXT_TENSOR_RAW) };
+        unsafe { kind.write(EXTENSION_OPERANDS + i32::from(code)) };
         Ok(result::NO_ERROR)
     }
 

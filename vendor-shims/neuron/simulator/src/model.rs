@@ -144,8 +144,7 @@ impl Model {
         }
         let asymmetric = matches!(
             of,
-            kind::EXT_TENSOR_QUANT8_ASYMM_PER_CHANNEL
-                | kind::EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL
+            kind::EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL
                 | kind::TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL
                 | kind::EXT_TENSOR_QUANT2_ASYMM_SIGNED_PER_CHANNEL
         );

@@ -67,11 +67,9 @@ impl Layout {
         match self.kind {
             kind::FLOAT32 | kind::TENSOR_FLOAT32 | kind::FLOAT16 | kind::TENSOR_FLOAT16 => Class::Real,
             // A bias has a scale of its own or none; its integers are added to accumulators as they are.
-            kind::INT32
-            | kind::UINT32
-            | kind::TENSOR_INT32
-            | kind::EXT_TENSOR_UINT32
-            | kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL => Class::Integer,
+            kind::INT32 | kind::UINT32 | kind::TENSOR_INT32 | kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL => {
+                Class::Integer
+            }
             kind::BOOL | kind::TENSOR_BOOL8 => Class::Boolean,
             other if kind::is_per_tensor(other) || kind::is_per_channel(other) => Class::Quantised,
             _ => Class::Opaque,
@@ -81,10 +79,9 @@ impl Layout {
     /// The least and the greatest stored integer of a quantised type.
     pub fn range(&self) -> (i32, i32) {
         match self.kind {
-            kind::TENSOR_QUANT8_ASYMM | kind::EXT_TENSOR_QUANT8_ASYMM_PER_CHANNEL => (0, 255),
+            kind::TENSOR_QUANT8_ASYMM => (0, 255),
             kind::TENSOR_QUANT16_SYMM | kind::EXT_TENSOR_QUANT16_ASYMM_SIGNED => (-32_768, 32_767),
             kind::TENSOR_QUANT16_ASYMM => (0, 65_535),
-            kind::EXT_TENSOR_QUANT4_ASYMM => (0, 15),
             kind::EXT_TENSOR_QUANT4_ASYMM_SIGNED
             | kind::EXT_TENSOR_QUANT4_SYMM
             | kind::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL
@@ -175,18 +172,12 @@ impl<'a> Elements<'a> {
         match kind {
             kind::FLOAT32 | kind::TENSOR_FLOAT32 => Elements::F32(cast(bytes)),
             kind::FLOAT16 | kind::TENSOR_FLOAT16 => Elements::F16(cast(bytes)),
-            kind::INT32
-            | kind::UINT32
-            | kind::TENSOR_INT32
-            | kind::EXT_TENSOR_UINT32
-            | kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL => Elements::I32(cast(bytes)),
+            kind::INT32 | kind::UINT32 | kind::TENSOR_INT32 | kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL => {
+                Elements::I32(cast(bytes))
+            }
             kind::TENSOR_QUANT16_SYMM | kind::EXT_TENSOR_QUANT16_ASYMM_SIGNED => Elements::I16(cast(bytes)),
             kind::TENSOR_QUANT16_ASYMM => Elements::U16(cast(bytes)),
-            kind::TENSOR_QUANT8_ASYMM
-            | kind::EXT_TENSOR_QUANT8_ASYMM_PER_CHANNEL
-            | kind::EXT_TENSOR_QUANT4_ASYMM
-            | kind::BOOL
-            | kind::TENSOR_BOOL8 => Elements::U8(Cow::Borrowed(bytes)),
+            kind::TENSOR_QUANT8_ASYMM | kind::BOOL | kind::TENSOR_BOOL8 => Elements::U8(Cow::Borrowed(bytes)),
             other if kind::is_per_tensor(other) || kind::is_per_channel(other) => Elements::I8(cast(bytes)),
             _ => Elements::U8(Cow::Borrowed(bytes)),
         }
