@@ -281,6 +281,38 @@ fn code_of_another_major_is_refused_before_it_runs() {
 }
 
 #[test]
+fn power_is_a_matter_of_a_session_and_no_other_flag_is() {
+    let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
+    bench.compile("mt6989", &[]);
+    let trace = bench.file("trace");
+    bench.configure(&json!({"version": [8, 2, 28], "soc": "mt6989", "trace": trace}));
+    let run = |flag: &str| {
+        let run = bench.runs("run").argument(bench.file("bundle")).arguments(["--flag", flag]);
+        run.arguments(["--prompt", "hello", "--max-tokens", "1", "--greedy"]).outcome()
+    };
+    let saving = run("power=saver");
+    assert_eq!(saving.code, Some(0), "{}", saving.stderr);
+    assert!(saving.stderr.contains("flag power=saver is inert"), "{}", saving.stderr);
+    let calls = fs::read_to_string(&trace).expect("a trace");
+    let boosts: Vec<_> = calls.lines().filter(|line| line.contains("NeuronExecution_setBoostHint")).collect();
+    assert!(!boosts.is_empty() && boosts.iter().all(|line| line.contains("20")), "{boosts:?}");
+    for (flag, words) in [
+        ("power=mad", "it takes one of burst, sustained, balanced, saver"),
+        ("nonsense=1", "no shim that runs this knows it"),
+        ("opt=2", "the bundle has decided it"),
+    ] {
+        let refused = run(flag);
+        assert_ne!(refused.code, Some(0), "{flag}: {}", refused.stdout);
+        assert!(refused.stderr.contains(words), "{flag}: {}", refused.stderr);
+    }
+    let compiled = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file("other"));
+    let compiled = compiled.arguments(["--soc", "mt6989", "--on", "simulator", "--flag", "power=saver"]);
+    let refused = compiled.argument("--calibration-text").argument(bench.file("text")).outcome();
+    assert_ne!(refused.code, Some(0), "{}", refused.stdout);
+    assert!(refused.stderr.contains("is set when a session is opened"), "{}", refused.stderr);
+}
+
+#[test]
 fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
     let plan = |further: &[&str]| {
