@@ -5,14 +5,19 @@
 //! and it takes a chip's number over its architecture, all without a word. So a profile is held to
 //! what the binary says, before anything is planned for it.
 
+use std::convert::Infallible;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use crate::driver::Driver;
 use crate::failure::{QnnError, Result};
 use crate::graph::{
     DataType, QnnEncoding, QnnGraph, QnnNode, QnnTensor, ScaleOffset, TensorIndex, TensorKind,
 };
-use crate::session::{Context, ContextOptions, GraphOptions};
+use crate::log;
+use crate::session::child::{Bounds, Ended, in_child};
+use crate::session::guarded::alone;
+use crate::session::{Context, ContextOptions, Device, GraphOptions, Preparation};
 use crate::soc::{CodeFor, Soc, SocId, facts};
 
 /// What a binary says it was made for.
@@ -63,26 +68,85 @@ fn smallest() -> QnnGraph<'static> {
     }
 }
 
-/// What code comes out when it is asked for `code`; asked once for each.
-fn made(driver: &Driver, code: CodeFor) -> Result<Made> {
-    if let Some(made) = driver.made.lock().unwrap_or_else(PoisonError::into_inner).get(&code) {
-        return Ok(*made);
+/// What a child says of its compilation.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+enum Answer {
+    Made {
+        soc: SocId,
+        arch: u32,
+    },
+    /// The library says at once that it does not know the number.
+    Unknown,
+    Failed(String),
+}
+
+/// Milliseconds are enough, on an idle machine.
+const BOUNDS: Bounds = Bounds { patience: Duration::from_secs(60), memory: None };
+
+/// Why nothing came out.
+enum Unmade {
+    Unknown,
+    Failed(String),
+}
+
+impl Unmade {
+    fn reason(self) -> String {
+        match self {
+            Unmade::Unknown => "it does not know it".to_owned(),
+            Unmade::Failed(reason) => reason,
+        }
     }
-    let mut context = Context::new(driver.device(code)?, ContextOptions::default())?;
+}
+
+fn compiled(driver: &Driver, code: CodeFor) -> Result<Made> {
+    let device = Device::new(driver.backend().clone(), code)?;
+    let mut context = Context::new(device, ContextOptions::default())?;
     context.compose(&smallest(), &GraphOptions::default())?.finalize(false)?;
     let unread = || QnnError::NotOffered {
         what: "the architecture a binary was made for",
         reason: "its description does not say it".to_owned(),
     };
     let description = context.binary()?.description.ok_or_else(unread)?;
-    let made = Made { soc: SocId(description.soc_model), arch: description.arch.ok_or_else(unread)? };
-    driver.made.lock().unwrap_or_else(PoisonError::into_inner).insert(code, made);
-    Ok(made)
+    Ok(Made { soc: SocId(description.soc_model), arch: description.arch.ok_or_else(unread)? })
 }
 
-/// Whether the library said at once that it does not know a number.
-fn is_unknown(error: &QnnError) -> bool {
-    matches!(error, QnnError::Call(failure) if failure.function == "deviceCreate")
+/// What code comes out when it is asked for `code`; asked once for each. A child of this process asks: a
+/// device of v89 disturbs what other devices of its process compile, and numbers that a compilation uses
+/// up would change the bytes of the next.
+fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unmade>> {
+    if let Some(made) = driver.made.lock().unwrap_or_else(PoisonError::into_inner).get(&code) {
+        return Ok(Ok(*made));
+    }
+    let work = || {
+        log::forward(None);
+        let answer = match compiled(driver, code) {
+            Ok(made) => Answer::Made { soc: made.soc, arch: made.arch },
+            Err(QnnError::Call(failure)) if failure.function == "deviceCreate" => Answer::Unknown,
+            Err(error) => Answer::Failed(error.to_string()),
+        };
+        serde_json::to_vec(&answer).unwrap_or_default()
+    };
+    // No other thread is inside the libraries while the child is born.
+    let held = (Preparation::begin(), alone());
+    let ended = in_child(BOUNDS, held, work, || Ok::<(), Infallible>(()));
+    let ended = ended
+        .map_err(|error| QnnError::NotOffered { what: "a child to compile in", reason: error.to_string() })?;
+    let answer = match ended {
+        Ok(Ended::Answer(text)) => serde_json::from_slice(&text)
+            .unwrap_or_else(|_| Answer::Failed("it gives no sensible answer".to_owned())),
+        Ok(Ended::Died(signal)) => Answer::Failed(format!("it dies of it (signal {signal:?})")),
+        Ok(Ended::Late) => Answer::Failed("it does not come to an end".to_owned()),
+        Err(never) => match never {},
+    };
+    Ok(match answer {
+        Answer::Made { soc, arch } => {
+            let made = Made { soc, arch };
+            driver.made.lock().unwrap_or_else(PoisonError::into_inner).insert(code, made);
+            Ok(made)
+        }
+        Answer::Unknown => Err(Unmade::Unknown),
+        Answer::Failed(reason) => Err(Unmade::Failed(reason)),
+    })
 }
 
 /// Holds a profile to what the library makes of it. A number the library does not know is compiled
@@ -99,15 +163,15 @@ pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
     let asked = soc.arch;
     let by_number = match soc.id {
         None => None,
-        Some(id) => match made(driver, CodeFor::Chip(id)) {
+        Some(id) => match made(driver, CodeFor::Chip(id))? {
             Ok(made) if made.arch == asked => Some((CodeFor::Chip(id), made)),
             Ok(made) => {
                 let reason =
                     format!("it says v{asked}, and the library makes v{} code for soc-id {id}", made.arch);
                 return Err(wrong(facts::ARCHITECTURE, reason));
             }
-            Err(error) if is_unknown(&error) => None,
-            Err(error) => {
+            Err(Unmade::Unknown) => None,
+            Err(Unmade::Failed(error)) => {
                 let reason = format!("the library prepares nothing for soc-id {id}: {error}");
                 return Err(unprepared(facts::SOC_ID, reason));
             }
@@ -115,24 +179,24 @@ pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
     };
     let (code, made_for) = match by_number {
         Some(known) => known,
-        None => match made(driver, CodeFor::Architecture(asked)) {
+        None => match made(driver, CodeFor::Architecture(asked))? {
             Ok(made) if made.arch == asked => (CodeFor::Architecture(asked), made),
             Ok(made) => {
                 let reason = format!("asked for v{asked}, the library makes v{} code", made.arch);
                 return Err(unprepared(facts::ARCHITECTURE, reason));
             }
-            Err(error) => {
-                let reason = format!("the library prepares nothing for v{asked}: {error}");
+            Err(unmade) => {
+                let reason = format!("the library prepares nothing for v{asked}: {}", unmade.reason());
                 return Err(unprepared(facts::ARCHITECTURE, reason));
             }
         },
     };
     let stand_in_is_alike = match soc.stand_in {
         None => None,
-        Some(id) => match made(driver, CodeFor::Chip(id)) {
+        Some(id) => match made(driver, CodeFor::Chip(id))? {
             Ok(made) => Some(made.arch == asked),
-            Err(error) => {
-                let reason = format!("the library makes no code for soc-id {id}: {error}");
+            Err(unmade) => {
+                let reason = format!("the library makes no code for soc-id {id}: {}", unmade.reason());
                 return Err(wrong(facts::STAND_IN, reason));
             }
         },

@@ -20,7 +20,7 @@ const BOUNDS: Bounds = Bounds { patience: Duration::from_secs(20), memory: Some(
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Holds other descriptions off.
-pub(super) fn alone() -> std::sync::MutexGuard<'static, ()> {
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

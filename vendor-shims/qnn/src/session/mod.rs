@@ -23,7 +23,7 @@ mod context;
 mod data;
 mod describe;
 mod execute;
-mod guarded;
+pub(crate) mod guarded;
 mod memory;
 mod node;
 mod options;
