@@ -35,7 +35,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "is for the build of the next line",
     ),
     (
-        "cargo test --target x86_64-unknown-linux-gnu --target-dir target/sanitized -p shardwright-shim-cpu --lib --test hostile --test corpus",
+        "cargo test --target x86_64-unknown-linux-gnu --target-dir target/sanitized -p shardwright-shim-cpu --lib --test engine",
         "builds everything again under a sanitizer",
     ),
     (

@@ -2,7 +2,7 @@
 //! and whole, cut off and damaged it ends in an answer. `SHARDWRIGHT_WRITE_CORPUS=1` writes it anew, which is
 //! due when a format has changed.
 
-#[path = "../fuzz/src/lib.rs"]
+#[path = "../../fuzz/src/lib.rs"]
 mod targets;
 
 use std::fs;
