@@ -102,7 +102,7 @@ pub fn plan(bytes: &[u8]) -> bool {
     let _ = (plan.canonical_bytes(), request.canonical_bytes());
     match check(plan, &request) {
         Ok(checked) => {
-            let _ = checked.loss_per_mille();
+            let _ = checked.loss();
             checked.shards().count() > 0
         }
         Err(fault) => {
