@@ -366,7 +366,8 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
     let TargetArguments {
         soc,
         limits,
-        flags,
+        // Some take effect when shards are loaded; the bundle knows which it has decided.
+        flags: _,
         flags_left_out,
         formats,
         tables,
@@ -386,7 +387,6 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
     let decided = [
         ("--soc", soc.is_some()),
         ("--limit", !limits.is_empty()),
-        ("--flag", !flags.is_empty()),
         ("--without-flag", !flags_left_out.is_empty()),
         ("--formats", !formats.is_empty()),
         ("--table", !tables.is_empty()),

@@ -6,11 +6,6 @@ use crate::sandbox::{CompiledCache, Planner, Sandbox};
 /// Name of the built-in planner.
 pub const NAME: &str = "generic";
 
-/// Its option that says how much is searched, and the value for a plan without a search.
-pub(crate) const EFFORT: &str = "effort";
-/// See [`EFFORT`].
-pub(crate) const SIMPLE: &str = "simple";
-
 /// The component, as built from `plugins/generic`.
 pub const WASM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/generic.wasm"));
 

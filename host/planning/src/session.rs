@@ -4,12 +4,16 @@
 //!
 //! Mechanism only. Whether a plan works out is found by the caller, who tries it in a callback.
 
-use crate::builtin;
 use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
 use crate::request::{PlannerOption, Request};
 use crate::sandbox::{Answer, LogLine, Planner};
+
+/// Its option that says how much is searched, and the value for a plan without a search.
+const EFFORT: &str = "effort";
+/// See [`EFFORT`].
+const SIMPLE: &str = "simple";
 
 /// Who made a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,10 +155,8 @@ fn is_answer(kind: &PlannerErrorKind) -> bool {
 /// The same request, of which the built-in planner makes a plan without a search.
 fn simplified(request: &Request) -> Request {
     let mut request = request.clone();
-    request.options.retain(|option| option.name != builtin::EFFORT);
-    request
-        .options
-        .push(PlannerOption { name: builtin::EFFORT.to_owned(), value: builtin::SIMPLE.to_owned() });
+    request.options.retain(|option| option.name != EFFORT);
+    request.options.push(PlannerOption { name: EFFORT.to_owned(), value: SIMPLE.to_owned() });
     request
 }
 

@@ -233,17 +233,19 @@ impl LoadError {
             LoadError::Manifest { .. } => Some("vendor-shims/README.md lists the members of a manifest"),
             LoadError::TooNew { .. } => Some("update Shardwright, or use an older release of the shim"),
             LoadError::TooOld { .. } => Some("use a newer release of the shim"),
-            LoadError::HashMismatch { .. } => {
+            LoadError::HashMismatch { .. } | LoadError::InWorker { reason: "hash-mismatch", .. } => {
                 Some("fetch the shim again, or correct `sha256` in its manifest")
             }
-            LoadError::Open { .. } => {
+            LoadError::Open { .. } | LoadError::InWorker { reason: "not-a-library", .. } => {
                 Some("check that it was built for this machine and finds its own libraries")
             }
-            LoadError::NotAShim { .. } => Some("a shim exports the entry symbol; `static` builds do not"),
+            LoadError::NotAShim { .. } | LoadError::InWorker { reason: "not-a-shim", .. } => {
+                Some("a shim exports the entry symbol; `static` builds do not")
+            }
             LoadError::OtherDraft { .. } => {
                 Some("build host and shim from the same `shim.h`; the table's `draft` is SW_DRAFT")
             }
-            LoadError::Layout { .. } => {
+            LoadError::Layout { .. } | LoadError::InWorker { reason: "layout-differs", .. } => {
                 Some("rebuild the shim against the same release of shardwright-shim-abi")
             }
             LoadError::DuplicateName { .. } => Some("rename one of them in its manifest"),

@@ -44,6 +44,7 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
         &[
             "--prompt",
             "--chat",
+            "--control-tokens-in-text",
             "--system",
             "--thinking",
             "--max-tokens",
@@ -81,7 +82,8 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
 ];
 
 /// And of the machine that runs it, whatever the command.
-const OF_THIS_MACHINE: [&str; 12] = [
+const OF_THIS_MACHINE: [&str; 13] = [
+    "--flag",
     "--checkpoint",
     "--strict",
     "--shims",

@@ -216,7 +216,8 @@ fn a_compilation_that_was_killed_is_taken_up() {
 }
 
 /// A chip without a profile here. Its processor, v69, multiplies no two activations of 16 bits; nothing but the compiler says so.
-const OLDER_CHIP: &str = r#"{"schema": 1, "name": "sm8450", "title": "Snapdragon 8 Gen 1", "vendor": "Qualcomm", "shim": "qnn", "kind": "npu"}"#;
+const OLDER_CHIP: &str = r#"{"schema": 1, "name": "sm8450", "title": "Snapdragon 8 Gen 1", "vendor": "Qualcomm", "shim": "qnn", "kind": "npu",
+    "facts": [{"name": "hexagon-arch", "value": "v69", "provenance": "declared"}, {"name": "soc-id", "value": "36", "provenance": "declared"}]}"#;
 
 #[test]
 fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {

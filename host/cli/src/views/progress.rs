@@ -3,7 +3,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use shardwright::Watch;
 
-use super::printable;
+use super::{printable, say};
 use crate::interrupt;
 
 /// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop. Gone when dropped.
@@ -29,7 +29,7 @@ impl Watch for Progress {
     }
 
     fn note(&mut self, text: &str) {
-        self.0.suspend(|| eprintln!("note: {text}"));
+        self.0.suspend(|| say(&format!("note: {text}")));
     }
 
     fn cancelled(&self) -> bool {

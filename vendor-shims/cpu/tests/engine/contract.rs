@@ -570,7 +570,7 @@ fn quantisation_tables_that_contradict_themselves_are_errors() {
         (true, "quantisation kind 9", |held| held.kind = 9),
         (true, "rank 2", |held| held.axis = 2),
         (true, "8 bits of element type 10", |held| held.bits = 8),
-        (true, "a quantisation of 8 bytes", |held| held.size = 8),
+        (true, "a struct of 8 bytes, `sw_quantisation` has at least 64", |held| held.size = 8),
         (true, "zero point 8", |held| {
             held.zero_points = tables::list(vec![8]);
             held.zero_point_count = 1;
