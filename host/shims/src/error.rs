@@ -207,8 +207,9 @@ impl LoadError {
 
     /// The word of that spelling, if a shim's own library can be refused for it.
     pub(crate) fn known_reason(word: &str) -> Option<&'static str> {
-        const WORDS: [&str; 9] = [
+        const WORDS: [&str; 10] = [
             "not-found",
+            "hash-mismatch",
             "not-a-library",
             "not-a-shim",
             "layout-differs",

@@ -127,7 +127,7 @@ fn every_option_is_refused_of_which_a_bundle_leaves_no_choice() {
         }
         let decided: Vec<_> =
             options.iter().filter(|(name, _)| !stays().any(|stays| stays == name)).collect();
-        assert!(decided.len() >= 12, "{decided:?}");
+        assert!(decided.len() >= 11, "{decided:?}");
         for (name, value) in decided {
             let run = with_option(&[command, &path], name, value.is_some());
             refused(run.argument("--strict"), ARGUMENT, &[name, "was decided when"]);
