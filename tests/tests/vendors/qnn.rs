@@ -69,15 +69,16 @@ fn two_shards_of_the_demo_model_give_the_reference_s_numbers_and_keep_its_likeli
     let case =
         Case { checkpoint: DEMO_MODEL, formats: FORMATS, pieces: 2, soc: "sm8850", context: context() };
     // One prompt, and the beginnings of some held-out rows.
-    let part = Recorded::some(1, 24, 48);
+    let part = Recorded::some(1, cases(32, 24), cases(32, 48));
     assert!(part.rows().len() >= 4, "{}", part.rows().len());
-    let report = case.verify(Some(&part), Effort { greedy: 32, ..EFFORT }, cache.path());
+    let greedy = cases(8, 32);
+    let report = case.verify(Some(&part), Effort { greedy, ..EFFORT }, cache.path());
     let finding = Finding::of(&report).against(float_nll(DEMO_MODEL, &part, cache.path()));
     println!("{finding:#?}");
     assert_close(&finding, &case);
     assert!(finding.float_cosine_mean >= 0.99, "{finding:?}");
     assert!(finding.nll.1.abs() <= LOSS, "{finding:?}");
-    assert_eq!(finding.greedy.1, 32, "{finding:?}");
+    assert_eq!(finding.greedy.1, greedy as u64, "{finding:?}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! On x86-64 the library runs a graph on threads of its own that wait for each other by spinning. Where there are fewer free processors than such
 //! threads they spin through each other's time: minutes for what takes seconds. On one processor they hand it on at once, so loading and
-//! running are [`Confined`] to the processor their thread is on; threads that the library starts meanwhile inherit that.
+//! running are [`Confined`] to one processor, the same for all of this process: threads that the library starts meanwhile inherit it, and would
+//! be spun at from another.
 //!
 //! It also prints a remark to standard output when it is opened, which belongs to the program: [`Quiet`].
 
@@ -41,6 +42,10 @@ mod elsewhere {
 mod simulated {
     use super::{Confined, Quiet};
     use std::os::fd::{AsFd, AsRawFd};
+    use std::sync::OnceLock;
+
+    /// The processor that was free enough for the first thread that came.
+    static HERE: OnceLock<usize> = OnceLock::new();
 
     impl Confined {
         /// Until it is dropped; where the system does not let it be, not at all.
@@ -49,7 +54,7 @@ mod simulated {
             let before = unsafe {
                 let mut before: libc::cpu_set_t = std::mem::zeroed();
                 let mut one: libc::cpu_set_t = std::mem::zeroed();
-                let here = usize::try_from(libc::sched_getcpu()).unwrap_or(usize::MAX);
+                let here = *HERE.get_or_init(|| usize::try_from(libc::sched_getcpu()).unwrap_or(usize::MAX));
                 let known = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before) == 0;
                 if known && here < libc::CPU_SETSIZE as usize {
                     libc::CPU_SET(here, &mut one);

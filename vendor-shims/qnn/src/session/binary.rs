@@ -6,7 +6,6 @@ use super::{
 use crate::failure::{QnnError, Result};
 use crate::ffi::number;
 use crate::graph::DataType;
-use crate::simulation::Confined;
 use crate::soc::CodeFor;
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
@@ -79,7 +78,6 @@ impl LoadedContext {
             Err(_) => None,
         };
         let preparation = Preparation::begin();
-        let _confined = Confined::new();
         let mut handle = null_mut();
         // SAFETY: backend and device are live; the bytes have that length and are only read; no config, no profile.
         let code = unsafe {

@@ -38,7 +38,7 @@ impl ComposedGraph {
     /// # Errors
     /// Why it cannot be compiled, with the node at fault where the log names it.
     pub fn finalize(&mut self, profile: bool) -> Result<Option<Profile>> {
-        let preparation = Preparation::begin();
+        let preparation = Preparation::on_all_processors();
         let library = self.graph.context.library().clone();
         let handle = match profile {
             true => {

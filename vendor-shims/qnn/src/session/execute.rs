@@ -3,7 +3,6 @@ use super::{ContextHandle, Memory, Preparation, TensorDescription, checked};
 use crate::failure::{QnnError, Result};
 use crate::ffi::{self, Handle, number};
 use crate::log;
-use crate::simulation::Confined;
 use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -108,7 +107,6 @@ impl RunnableGraph {
         // The simulation has one fast memory for all: a graph that must yield it to another that runs or is compiled meanwhile does not survive.
         let _alone = cfg!(target_arch = "x86_64").then(Preparation::begin);
         let mark = log::mark();
-        let _confined = Confined::new();
         // SAFETY: the graph is live; tensors and all they point to outlive the call; memory as the caller promises; no profile, no signal.
         let code = unsafe {
             (library.functions().graph_execute)(

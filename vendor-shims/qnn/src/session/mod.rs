@@ -51,6 +51,7 @@ pub use profile::Profile;
 
 use crate::ffi::Code;
 use crate::log::{self, Mark};
+use crate::simulation::Confined;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static PREPARING: Mutex<()> = Mutex::new(());
@@ -58,13 +59,19 @@ static PREPARING: Mutex<()> = Mutex::new(());
 /// One preparing call, and where the log stood when it began.
 pub(crate) struct Preparation {
     _alone: MutexGuard<'static, ()>,
+    _confined: Option<Confined>,
     mark: Mark,
 }
 
 impl Preparation {
     pub(crate) fn begin() -> Preparation {
+        Preparation { _confined: Some(Confined::new()), ..Preparation::on_all_processors() }
+    }
+
+    /// Of a call that has work for several processors.
+    pub(crate) fn on_all_processors() -> Preparation {
         let alone = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
-        Preparation { _alone: alone, mark: log::mark() }
+        Preparation { _alone: alone, _confined: None, mark: log::mark() }
     }
 
     pub(crate) fn mark(&self) -> Mark {

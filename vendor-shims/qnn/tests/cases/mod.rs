@@ -9,16 +9,32 @@ use shardwright_shim_qnn::session::{
     Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, QnnError, SocId,
 };
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::io::Write;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Says what was not tested, on one line that cannot be overlooked.
 pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
 }
 
-/// The library, by the variable or where `cargo xtask vendor qnn` unpacks it; nothing after saying so.
+thread_local! {
+    /// Held by a test from the library's opening to its end. The simulation has one fast memory for all contexts of a
+    /// process: a graph that waits while another is compiled or run does not survive it.
+    static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+fn wait_for_the_turn() {
+    static ONE: Mutex<()> = Mutex::new(());
+    TURN.with_borrow_mut(|turn| {
+        turn.get_or_insert_with(|| ONE.lock().unwrap_or_else(PoisonError::into_inner));
+    });
+}
+
+/// The library, by the variable or where `cargo xtask vendor qnn` unpacks it; nothing after saying so. A test that has it is the
+/// only one.
 pub fn library(test: &str) -> Option<Arc<Library>> {
+    wait_for_the_turn();
     static LIBRARY: OnceLock<Option<Arc<Library>>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let mut choice = LibraryChoice::new(None);
