@@ -10,6 +10,12 @@ use crate::error::Error;
 /// about the package `xtask`: build scripts that watch such variables would otherwise run again in every mode.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    without_this_package(&mut command);
+    command
+}
+
+/// Frees a command of what `cargo run` put into the environment about the package `xtask`.
+pub fn without_this_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let of_the_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
@@ -17,7 +23,6 @@ pub fn cargo() -> Command {
             command.env_remove(&name);
         }
     }
-    command
 }
 
 /// The command line as a person would type it.
@@ -95,11 +100,16 @@ pub fn not_started(command: &Command, source: io::Error) -> Error {
 
 /// Turns an exit status into a result that carries the code on.
 pub fn check(command: &Command, status: ExitStatus) -> Result<(), Error> {
+    ended(shown(command), status)
+}
+
+/// The same for a command line that was shown.
+pub fn ended(command: String, status: ExitStatus) -> Result<(), Error> {
     if status.success() {
         return Ok(());
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code != 0).unwrap_or(1);
-    Err(Error::Failed { command: shown(command), code, status: status.to_string() })
+    Err(Error::Failed { command, code, status: status.to_string() })
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! program ran, slowest first, and one line of sums.
 
 mod durations;
+mod programs;
 
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
-use std::process::{Command, Stdio};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::Command;
 use std::time::Instant;
 
-use durations::Durations;
+use programs::Ended;
 
 use crate::build::Scope;
 use crate::error::Error;
@@ -64,51 +66,42 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         eprintln!("{line}");
         skipped.push(line);
     }
-    let started = Instant::now();
+    let begun = Instant::now();
     build::build(workspace, Profile::Dev, Scope::Tests)?;
-    let compiling = started.elapsed();
+    let programs = programs::find(workspace)?;
+    let compiling = begun.elapsed();
 
-    let mut command = workspace.cargo();
-    command.args(["test", "--no-fail-fast"]).args(build::WORKSPACE);
-    command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
-    let colour = io::stdout().is_terminal();
-    if !filters.is_empty() || colour {
-        command.arg("--");
-        command.args(filters);
-        if colour {
-            command.arg("--color=always");
-        }
+    let mut arguments: Vec<OsString> = filters.iter().map(OsString::from).collect();
+    if io::stdout().is_terminal() {
+        arguments.push("--color=always".into());
     }
-    process::announce(&command);
-    // stdout carries the harness's result lines, stderr cargo's word of which program it starts.
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|source| process::not_started(&command, source))?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let mut sums = Sums::default();
-    let mut durations = Durations::default();
-    std::thread::scope(|scope| {
-        if let Some(stderr) = stderr {
-            scope.spawn(|| {
-                each_line(stderr, &mut io::stderr(), |text| durations.line(text, Instant::now()));
-            });
-        }
-        if let Some(stdout) = stdout {
-            relay(stdout, &mut io::stdout(), &mut sums, &mut skipped);
-        }
-    });
-    let status = child.wait().map_err(|source| process::not_started(&command, source))?;
+    let begun = Instant::now();
+    let (mut sums, mut durations, mut without_a_failed_test) = (Sums::default(), Vec::new(), None);
+    programs::run(
+        workspace,
+        &programs,
+        &arguments,
+        |name| eprintln!("{:>12} {name}", "Running"),
+        |ended| {
+            let failed_before = sums.failed;
+            relay(&ended, &mut io::stdout(), &mut sums, &mut skipped);
+            // A documentation test that does not compile, a harness that crashed.
+            if !ended.status.success() && sums.failed == failed_before {
+                without_a_failed_test.get_or_insert((ended.command, ended.status));
+            }
+            durations.push((ended.name, ended.took));
+        },
+    )?;
 
-    eprintln!("\n{}", durations.report(compiling, Instant::now()));
+    eprintln!("\n{}", durations::report(durations, compiling, begun.elapsed()));
     for line in &skipped {
         eprintln!("{line}");
     }
     eprintln!("{} passed, {} failed, {} ignored", sums.passed, sums.failed, sums.ignored);
     sums.verdict()?;
-    // Whatever fails without a failed test: a test that does not compile, a harness that crashed.
-    process::check(&command, status)?;
+    if let Some((command, status)) = without_a_failed_test {
+        process::ended(command, status)?;
+    }
     nothing_skipped(strict, &skipped)
 }
 
@@ -116,25 +109,17 @@ fn nothing_skipped(strict: bool, skipped: &[String]) -> Result<(), Error> {
     if strict && !skipped.is_empty() { Err(Error::Skipped(skipped.len())) } else { Ok(()) }
 }
 
-/// Passes the harness's output on and reads the sums from it. A reader of this program's output that went away does
-/// not stop the tests.
-fn relay(stdout: impl io::Read, onto: &mut impl Write, sums: &mut Sums, skipped: &mut Vec<String>) {
-    each_line(stdout, onto, |text| {
-        sums.add(text);
-        if text.starts_with(SKIPPED) {
-            skipped.push(text.trim_end().to_owned());
+/// Passes on what a program wrote, under its name, and reads the sums from it. A reader of this program's output that
+/// went away does not stop the tests.
+fn relay(ended: &Ended, onto: &mut impl Write, sums: &mut Sums, skipped: &mut Vec<String>) {
+    let _ = writeln!(onto, "\n{:>12} {} in {:.1} s", "Ran", ended.name, ended.took.as_secs_f64());
+    let _ = onto.write_all(&ended.output).and_then(|()| onto.flush());
+    for line in programs::lines(&ended.output) {
+        let line = without_colours(&line);
+        sums.add(&line);
+        if line.starts_with(SKIPPED) {
+            skipped.push(line.trim_end().to_owned());
         }
-    });
-}
-
-/// Passes every line on as it came and shows it without its colours.
-fn each_line(from: impl io::Read, onto: &mut impl Write, mut see: impl FnMut(&str)) {
-    let mut reader = BufReader::new(from);
-    let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        let _ = onto.write_all(&line);
-        see(&without_colours(&String::from_utf8_lossy(&line)));
-        line.clear();
     }
 }
 
@@ -154,12 +139,11 @@ impl Sums {
         }
     }
 
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`, which a
+    /// library may have begun with words of its own.
     fn add(&mut self, line: &str) {
-        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
-        else {
-            return;
-        };
+        let Some((_, result)) = line.split_once("test result: ") else { return };
+        let Some((_, counts)) = result.split_once(". ") else { return };
         for count in counts.split(';') {
             let Some((number, word)) = count.trim().split_once(' ') else { continue };
             let Ok(number) = number.parse::<u64>() else { continue };
@@ -190,15 +174,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_and_skips_are_read_from_the_output_of_many_test_programs() {
+    fn sums_and_skips_are_read_from_the_output_of_test_programs() {
         let output = "\nrunning 2 tests\ntest a ... ok\n\
-            test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.00s\n\
             SKIPPED: no phone\n  SKIPPED: quoted, not said\n\
+            a library's wordstest result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; finished in 0.00s\n\
             test result: \u{1b}[31mFAILED\u{1b}(B\u{1b}[m. 5 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        let (mut sums, mut skipped) = (Sums::default(), Vec::new());
-        let mut relayed = Vec::new();
-        relay(output.as_bytes(), &mut relayed, &mut sums, &mut skipped);
-        assert_eq!(relayed, output.as_bytes());
+        let ended = Ended {
+            name: "some".to_owned(),
+            command: String::new(),
+            took: std::time::Duration::from_millis(1250),
+            output: output.as_bytes().to_vec(),
+            status: std::process::ExitStatus::default(),
+        };
+        let (mut sums, mut skipped, mut relayed) = (Sums::default(), Vec::new(), Vec::new());
+        relay(&ended, &mut relayed, &mut sums, &mut skipped);
+        assert_eq!(String::from_utf8_lossy(&relayed), format!("\n         Ran some in 1.2 s\n{output}"));
         assert_eq!(sums, Sums { passed: 7, failed: 3, ignored: 1 });
         assert_eq!(skipped, ["SKIPPED: no phone"]);
         assert!(matches!(sums.verdict(), Err(Error::TestsFailed { failed: 3, all: 10 })));
