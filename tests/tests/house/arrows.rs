@@ -73,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-shim-picky", &["shardwright-shim-abi"]),
     (TESTS, &[]),
     ("shardwright-test-checkpoints", &[]),
+    ("shardwright-test-features", &[]),
     // Programs that the tests of planning build or start.
     ("shardwright-planner-hostile", &["shardwright-planner"]),
     ("shardwright-planning-runtime-only", &["shardwright-planning"]),

@@ -79,7 +79,7 @@ fn planning_without_its_compiler_has_no_compiler() {
 fn example(folder: &Path) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.current_dir(tree::root()).args(["build", "--message-format", "json-render-diagnostics"]);
-    build.args(["--package", "shardwright", "--example", "run_bundle", "--target-dir"]).arg(target_folder());
+    build.arg("--target-dir").arg(target_folder()).args(RUNTIME_ONLY);
     let output = build.output().expect("cargo starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "the example does not build:\n{said}");
@@ -89,12 +89,30 @@ fn example(folder: &Path) -> PathBuf {
     let built = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["kind"][0] == "example")
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .expect("an example is a program");
     let copy = folder.join("run_bundle");
     std::fs::copy(built, &copy).expect("copied");
     copy
 }
+
+/// The programs with fewer features than the workspace has together, in one build; the test of planning asks for the same.
+const RUNTIME_ONLY: [&str; 13] = [
+    "--package",
+    "shardwright-planning-runtime-only",
+    "--package",
+    "shardwright",
+    "--package",
+    "shardwright-test-features",
+    "--bins",
+    "--example",
+    "run_bundle",
+    "--config",
+    "profile.dev.package.wasmtime.opt-level=0",
+    "--config",
+    "profile.dev.package.wasmtime-environ.opt-level=0",
+];
 
 /// `<target>/<profile>/deps/<this>`
 fn target_folder() -> PathBuf {

@@ -43,7 +43,7 @@ fn program() -> PathBuf {
     // <target>/<profile>/deps/<this>
     let profile = this.ancestors().nth(2).unwrap();
     let target = profile.parent().unwrap().to_str().unwrap();
-    let output = cargo(&["build", "--package", PACKAGE, "--target-dir", target, "--config", UNOPTIMISED]);
+    let output = cargo(&[&["build", "--target-dir", target], &RUNTIME_ONLY[..]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     // With these features alone something may be left that nothing uses.
@@ -51,8 +51,23 @@ fn program() -> PathBuf {
     profile.join(format!("{PACKAGE}{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// It runs for milliseconds, and would be optimised for longer.
-const UNOPTIMISED: &str = "profile.dev.package.wasmtime.opt-level=0";
+/// The programs with fewer features than the workspace has together, in one build; the test of the public crate asks for the
+/// same. They run for milliseconds, and would be optimised for longer.
+const RUNTIME_ONLY: [&str; 13] = [
+    "--package",
+    PACKAGE,
+    "--package",
+    "shardwright",
+    "--package",
+    "shardwright-test-features",
+    "--bins",
+    "--example",
+    "run_bundle",
+    "--config",
+    "profile.dev.package.wasmtime.opt-level=0",
+    "--config",
+    "profile.dev.package.wasmtime-environ.opt-level=0",
+];
 
 #[test]
 fn a_runtime_only_host_runs_packs_and_nothing_else() {

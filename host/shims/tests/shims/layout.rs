@@ -10,22 +10,24 @@ use shardwright_shims::{
     WorkOrderBuilder,
 };
 
-/// Builds the example's crate, whose library is called `library`, and gives its path.
-fn build(manifest: &Path, library: &str, target: &Path, profile: &str) -> PathBuf {
+/// Builds the example's crate, whose library is called `library`, and gives its path. It has the crates of others with the
+/// features of the whole workspace, which are built already.
+fn build(manifest: &Path, library: &str) -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args([
             "build",
             "--offline",
             "--quiet",
             "--message-format=json",
-            "--profile",
-            profile,
+            "--lib",
             "--package",
             "shardwright-shim-template",
+            "--package",
+            "shardwright-test-features",
             "--manifest-path",
         ])
         .arg(manifest)
-        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_TARGET_DIR", target())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -60,18 +62,21 @@ fn place(shims: &Shims, library: &Path) -> PathBuf {
 
 /// A copy of the contract crate and of the example in a workspace of its own, with texts replaced in files: (file, text, by what).
 ///
-/// The target directory is not the tests' own, the library is called after the variant, and variants differ in their version:
-/// two workspaces with a path package of one name and version mix their artefacts in a shared directory.
+/// The copies lie in a folder of the variant's name within that workspace, and the library is called after it: two workspaces
+/// with a package of one name, version and relative path mix their artefacts in a shared target directory.
 fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
+    let inner = root.join(name);
     let copy = |folder: &str| {
         let list = Command::new("find").arg(repository().join(folder)).args(["-type", "f"]).output().unwrap();
         for path in String::from_utf8(list.stdout).unwrap().lines() {
             let relative = Path::new(path).strip_prefix(repository().join(folder)).unwrap();
-            let place = root.join(folder).join(relative);
+            let place = inner.join(folder).join(relative);
             std::fs::create_dir_all(place.parent().unwrap()).unwrap();
             let mut text = std::fs::read_to_string(path).unwrap();
-            text = text.replace("[lib]\n", &format!("[lib]\nname = \"template_{name}\"\n"));
+            if folder == "vendor-shims/template/rust" {
+                text = text.replace("[lib]\n", &format!("[lib]\nname = \"template_{name}\"\n"));
+            }
             for (file, from, to) in changes {
                 if Path::new(folder).join(relative) == Path::new(file) {
                     assert!(text.contains(from), "`{from}` is not in {file}");
@@ -84,13 +89,15 @@ fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
             }
         }
     };
-    copy("vendor-shims/abi");
-    copy("vendor-shims/template/rust");
+    let copied = ["vendor-shims/abi", "vendor-shims/template/rust", "tests/features"];
+    copied.into_iter().for_each(copy);
     let workspace = std::fs::read_to_string(repository().join("Cargo.toml")).unwrap();
     let start = workspace.find("members = [").unwrap();
     let end = start + workspace[start..].find(']').unwrap() + 1;
-    let members = "members = [\"vendor-shims/abi\", \"vendor-shims/template/rust\"]";
-    let mut workspace = format!("{}{members}{}", &workspace[..start], &workspace[end..]);
+    let members = copied.map(|folder| format!("\"{name}/{folder}\"")).join(", ");
+    let mut workspace = format!("{}members = [{members}]{}", &workspace[..start], &workspace[end..]);
+    workspace =
+        workspace.replace("path = \"vendor-shims/abi\"", &format!("path = \"{name}/vendor-shims/abi\""));
     for (file, from, to) in changes.iter().filter(|(file, ..)| *file == "Cargo.toml") {
         assert!(workspace.contains(from), "`{from}` is not in {file}");
         workspace = workspace.replacen(from, to, 1);
@@ -100,13 +107,12 @@ fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
         std::fs::write(&manifest, workspace).unwrap();
     }
     std::fs::copy(repository().join("Cargo.lock"), root.join("Cargo.lock")).unwrap();
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout/target");
-    build(&manifest, &format!("template_{name}"), &target, "plain")
+    build(&manifest, &format!("template_{name}"))
 }
 
 #[test]
 fn the_rust_example_has_the_hosts_layouts_and_runs() {
-    let library = build(&repository().join("Cargo.toml"), "shardwright_shim_template", &target(), "dev");
+    let library = build(&repository().join("Cargo.toml"), "shardwright_shim_template");
     let shims = Shims::new();
     place(&shims, &library);
     let registry = shims.registry();
