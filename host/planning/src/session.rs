@@ -118,6 +118,10 @@ impl PlanningSession {
                             log,
                         });
                     }
+                    // Nobody else answers a question that it has answered with no.
+                    Err(error) if matches!(error.kind, PlannerErrorKind::Refused { .. }) => {
+                        return Err(error);
+                    }
                     Err(error) => fallback = Some(error),
                 },
                 Err(error) => fallback = Some(error.clone()),
@@ -178,7 +182,7 @@ fn ask(
 }
 
 /// Ask `planner` for a plan; if it fails, or failed to load, use `builtin` and say so in [`Planned::fallback`], or fail
-/// if `strict`.
+/// if `strict`. A planner that refuses has not failed: its refusal is the answer.
 pub fn plan_with_fallback(
     planner: Result<Planner, PlannerError>,
     builtin: Planner,

@@ -132,7 +132,7 @@ pub(crate) unsafe fn take_error(
                     }
                 }
             }
-            ShimError::Failed(Box::new(Failure {
+            ShimError::failed(Failure {
                 shim: shim.to_owned(),
                 function,
                 class: convert::error_class(object.error_class),
@@ -142,7 +142,7 @@ pub(crate) unsafe fn take_error(
                 vendor_code: object.vendor_code,
                 // SAFETY: the contract makes it a string or null.
                 log_tail: unsafe { optional_text(object.log_tail) },
-            }))
+            })
         }
     };
     if let Some(free) = table.0.error_free {

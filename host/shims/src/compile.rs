@@ -80,14 +80,14 @@ impl<'a> Compilation<'a> {
         (instance, device, description): (&str, &str, &Description),
         (chip, facts): (Option<Chip>, &[FactSchema]),
     ) -> Result<Artefact, ShimError> {
-        let Compilation {
-            writer, failed, mut flags, placements, made_for, written, contract: broken, ..
-        } = self;
+        let Compilation { writer, watch, failed, mut flags, placements, made_for, written, contract: broken } =
+            self;
         // The host's own failure is the cause; what the shim says then only follows from it.
         if let Some(failed) = failed {
             return Err(failed.into());
         }
-        result?;
+        // A shim whose bytes are no longer taken cannot know why, and answers with a fault.
+        result.map_err(|error| if watch.cancelled() { error.cancelled() } else { error })?;
         if let Some(reason) = broken {
             return Err(contract(instance, "compile", reason));
         }

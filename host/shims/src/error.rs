@@ -319,12 +319,14 @@ pub enum ShimError {
         held: &'static str,
     },
     /// No shim of that name was found.
-    #[error("no shim is named `{name}`; found: {known}")]
+    #[error("no shim is named `{name}`; found: {known}{skipped}")]
     NoShim {
         /// The name asked for.
         name: String,
         /// Names there are.
         known: String,
+        /// What was found and is not used, each with its reason: it may be the one.
+        skipped: String,
     },
     /// Something of which there is only one is held by another instance.
     #[error("{what} is held by {holder}")]
@@ -396,6 +398,23 @@ impl ShimError {
         }
     }
 
+    /// A failure in the shim's words, whose details are logged: they say more than its sentence, and
+    /// programs may act on them.
+    pub(crate) fn failed(failure: Failure) -> ShimError {
+        for (key, value) in failure.details.iter().filter(|(key, _)| key != "help") {
+            tracing::info!(shim = failure.shim, function = failure.function, "{key}: {value}");
+        }
+        ShimError::Failed(Box::new(failure))
+    }
+
+    /// The same failure of a call that its caller had given up.
+    pub(crate) fn cancelled(mut self) -> ShimError {
+        if let ShimError::Failed(failure) = &mut self {
+            failure.class = None;
+        }
+        self
+    }
+
     /// How the worker ended, when that is what went wrong.
     pub fn worker(&self) -> Option<&WorkerFailure> {
         match self {
@@ -428,7 +447,9 @@ impl ShimError {
             ShimError::Argument(_) => None,
             ShimError::Chip(error) => Some(error.help()),
             ShimError::NoShim { .. } => Some(
-                "`shardwright shim list` shows which shims were found and why others were skipped".to_owned(),
+                "name its directory (`--shims DIR`, SHARDWRIGHT_SHIM_PATH) or lay it beside the program, in `shims/`; \
+                 `shardwright shim list` shows what is found"
+                    .to_owned(),
             ),
             ShimError::Taken { .. } => Some("close the other instance first".to_owned()),
             ShimError::Worker(failure) => failure.help().map(str::to_owned),

@@ -80,7 +80,7 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     };
     let refused = |error: libloading::Error| LoadError::Open {
         path: path.to_owned(),
-        reason: error.to_string().chars().take(400).collect(),
+        reason: loaders_words(&error).chars().take(400).collect(),
     };
     #[cfg(unix)]
     // SAFETY: a shim is trusted code; its manifest was read and its hash checked.
@@ -98,6 +98,12 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     let entry = *entry.map_err(|_| LoadError::NotAShim { path: path.to_owned() })?;
     let layout = layout::compare(path, &place)?;
     Ok((enter(path, entry)?, layout))
+}
+
+/// What the loader says, such as a symbol that nothing defines or a library that a library needs. Of
+/// the error itself that is only the source.
+fn loaders_words(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// Holds the file at `path` against its hash, and gives the path to open it by: that of the

@@ -151,13 +151,18 @@ impl ShimRegistry {
     }
 
     fn known(&self, name: &str) -> Result<&Shim, ShimError> {
-        self.get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
-            ShimError::NoShim {
-                name: name.to_owned(),
-                known: if known.is_empty() { "none".to_owned() } else { known.join(", ") },
-            }
-        })
+        self.get(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// The error that there is no shim of that name: with the names there are, and with what was skipped, which may be it.
+    pub fn missing(&self, name: &str) -> ShimError {
+        let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
+        let skipped = self.skipped.iter().map(|skipped| format!("; skipped: {}", skipped.error));
+        ShimError::NoShim {
+            name: name.to_owned(),
+            known: if known.is_empty() { "none".to_owned() } else { known.join(", ") },
+            skipped: skipped.collect(),
+        }
     }
 
     fn add(&mut self, path: PathBuf, found: Result<Shim, LoadError>) {

@@ -694,7 +694,8 @@ typedef struct sw_work_order {
 typedef struct sw_compile_output {
     uint64_t size;
     void *context; /* [host, call, may be null] */
-    /* Appends to the artefact. 0: written; else stop and return an error, the host knows why. `bytes`: [shim, call, null iff length is 0]. */
+    /* Appends to the artefact. 0: written; else stop and return SW_ERROR_CANCELLED where `cancelled` says so, any other error
+       where not: the host knows why. `bytes`: [shim, call, null iff length is 0]. */
     uint32_t (*write)(void *context, const void *bytes, uint64_t length);
     /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. What compatibility needs to answer. 0: taken. */
     uint32_t (*head)(void *context, const void *bytes, uint64_t length);

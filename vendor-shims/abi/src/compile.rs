@@ -35,6 +35,7 @@ impl CompileOutput<'_> {
         // SAFETY: `new`'s caller vouched for the function; `bytes` outlives the call.
         match unsafe { write(self.raw.context, bytes.as_ptr().cast(), bytes.len() as u64) } {
             0 => Ok(()),
+            _ if self.cancelled() => Err(Error::new(ErrorClass::Cancelled, "the compilation was cancelled")),
             _ => Err(Error::internal("the host takes no more of the artefact")),
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use shardwright_neuron_adapter::{RuntimeVersion, result};
 use shardwright_shim_abi as abi;
-use shardwright_shim_npu::library::LibraryError;
+use shardwright_shim_npu::library::{LibraryError, remedy};
 
 /// What functions of this crate that call the library return.
 pub type Result<T> = std::result::Result<T, NeuronError>;
@@ -13,8 +13,10 @@ pub type Result<T> = std::result::Result<T, NeuronError>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeuronError {
     /// No library where the rule looks.
-    #[error("no Neuron adapter was found; looked at {}; set the option `library` or the variable SHARDWRIGHT_NEURON_LIB to one",
-        tried.join(", "))]
+    #[error(
+        "no MediaTek library was found: {}",
+        remedy(tried, "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter")
+    )]
     LibraryNotFound {
         /// Every place, with what was said there.
         tried: Vec<String>,
@@ -242,6 +244,7 @@ impl From<NeuronError> for abi::Error {
                 answer.detail("function", function).detail("adapter-version", version)
             }
             NeuronError::EmptyNetwork { version, .. } => answer.detail("adapter-version", version),
+            NeuronError::LibraryNotFound { tried } => answer.detail("looked at", tried.join(", ")),
             _ => answer,
         }
     }
@@ -291,9 +294,9 @@ mod tests {
         let invalid = abi::ErrorClass::InvalidArgument;
         let cases = [
             (
-                NeuronError::LibraryNotFound { tried: vec!["a".to_owned()] },
+                NeuronError::LibraryNotFound { tried: vec!["x: not given".to_owned(); 3] },
                 invalid,
-                &["SHARDWRIGHT_NEURON_LIB"][..],
+                &["set SHARDWRIGHT_NEURON_LIB"][..],
             ),
             (
                 NeuronError::NotLoadable { path: path(), reason: "bad".to_owned() },

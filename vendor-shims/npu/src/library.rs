@@ -29,6 +29,16 @@ pub enum LibraryError {
     },
 }
 
+/// What a user should hear where nothing was found: what is wrong with what they named, after which nothing else is tried,
+/// else how to name one.
+pub fn remedy<'t>(tried: &'t [String], how: &'t str) -> &'t str {
+    let by_name = tried.len() <= Search::GIVEN;
+    tried.last().filter(|last| by_name && !last.ends_with(NOT_GIVEN)).map_or(how, String::as_str)
+}
+
+/// How a step ends in which nothing was named.
+const NOT_GIVEN: &str = ": not given";
+
 /// Collects what is said while looking.
 pub struct Steps {
     said: Vec<String>,
@@ -57,7 +67,7 @@ impl Steps {
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
     /// What users name a library by, in the order in which it counts, and what they gave.
-    pub given: [(&'a str, Option<&'a Path>); 2],
+    pub given: [(&'a str, Option<&'a Path>); Search::GIVEN],
     /// The vendor's file, looked for in folders.
     pub file: &'a str,
     /// The folder of the shim.
@@ -67,6 +77,9 @@ pub struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// In how many ways a user names one.
+    pub const GIVEN: usize = 2;
+
     /// Carries out the rule. `passes` says why a library that a name led to is not taken.
     ///
     /// # Errors

@@ -9,6 +9,8 @@ use shardwright_shim_abi as abi;
 use shardwright_shim_npu::library::LibraryError;
 use std::path::PathBuf;
 
+use shardwright_shim_npu::library::remedy;
+
 /// What functions of this crate that call the library return.
 pub type Result<T> = std::result::Result<T, QnnError>;
 
@@ -17,8 +19,10 @@ pub type Result<T> = std::result::Result<T, QnnError>;
 #[non_exhaustive]
 pub enum QnnError {
     /// No library where the rule looks.
-    #[error("the QNN library was not found; looked at {}; set the option `library` or the variable SHARDWRIGHT_QNN_LIB to libQnnHtp.so or its folder",
-        tried.join(", "))]
+    #[error(
+        "no Qualcomm library was found: {}",
+        remedy(tried, "set SHARDWRIGHT_QNN_LIB to libQnnHtp.so or its folder")
+    )]
     LibraryNotFound {
         /// Every place, with what was said there.
         tried: Vec<String>,
@@ -353,6 +357,9 @@ impl From<QnnError> for abi::Error {
         }
         if let QnnError::Unprepared { chip, fact, .. } = &error {
             answer = answer.detail("chip", chip).detail("fact", fact).detail("unsupported", true);
+        }
+        if let QnnError::LibraryNotFound { tried } = &error {
+            answer = answer.detail("looked at", tried.join(", "));
         }
         if let QnnError::Call(failure) = error {
             answer = answer.vendor_code(failure.code as i64).detail("function", failure.function);

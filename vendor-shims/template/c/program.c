@@ -319,6 +319,7 @@ sw_error *program_compile(const sw_work_order *order, const sw_compile_output *o
     /* The head says all that compatibility needs: which format, and that it was whole. */
     const uint64_t head[2] = {MAGIC, header[2] + weight_bytes};
     stop = stop ? stop : output->head(output->context, head, sizeof head);
+    if (stop && output->cancelled(output->context)) return fail(SW_ERROR_CANCELLED, "the compilation was cancelled");
     if (stop) return fail(SW_ERROR_INTERNAL, "the host takes no more of the artefact");
     for (uint64_t i = 0; i < order->flag_count; i++) {
         const sw_flag_verdict verdict = {

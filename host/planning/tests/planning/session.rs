@@ -35,7 +35,7 @@ fn mean() -> Planner {
 
 #[test]
 fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
-    for behave in ["panic", "refuse", "skip-layer", "bad-scale", "flood-lines"] {
+    for behave in ["panic", "skip-layer", "bad-scale", "flood-lines"] {
         let request = with_option(request(6), "behave", behave);
         let planned = plan_with_fallback(Ok(mean()), generic(), &request, false).unwrap();
         assert_eq!(planned.by.name, "generic", "{behave}");
@@ -46,6 +46,11 @@ fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
         let error = plan_with_fallback(Ok(mean()), generic(), &request, true).unwrap_err();
         assert_eq!(error.planner, "hostile");
     }
+    // What it refuses nobody else plans.
+    let refusing = with_option(request(6), "behave", "refuse");
+    let error = plan_with_fallback(Ok(mean()), generic(), &refusing, false).unwrap_err();
+    assert!(error.planner == "hostile" && matches!(error.kind, Kind::Refused { .. }), "{error}");
+
     let broken = || sandbox().load("broken.wasm", b"not a planner", None);
     let planned = plan_with_fallback(broken(), generic(), &request(6), false).unwrap();
     assert!(matches!(planned.fallback.unwrap().kind, Kind::Garbage { .. }));

@@ -396,15 +396,7 @@ impl Fault {
             Fault::Failed { function, class, message, details, vendor_code, log_tail } => {
                 let function = known(&function);
                 let log_tail = log_tail.or_else(printed);
-                ShimError::Failed(Box::new(Failure {
-                    shim,
-                    function,
-                    class,
-                    message,
-                    details,
-                    vendor_code,
-                    log_tail,
-                }))
+                ShimError::failed(Failure { shim, function, class, message, details, vendor_code, log_tail })
             }
             Fault::Missing { function } => ShimError::Missing { shim, function: known(&function) },
             Fault::Contract { function, reason } => {

@@ -15,12 +15,17 @@
 #define DESCRIBES_TWICE 12
 #define OTHER_NAME 13
 #define OTHER_DRAFT 14
+#define LACKS_LIBRARY 15
+
+/* Of a vendor's library that is not linked. */
+sw_error *vendor_start(void);
 
 static sw_error failure = {.size = sizeof(sw_error), .error_class = SW_ERROR_INTERNAL, .message = "out of order"};
 
 static sw_error *describe(const sw_description_sink *sink) {
     const sw_description description = {
         .size = sizeof description, .name = WAY == OTHER_NAME ? "someone" : "door", .vendor = "test", .version = "1"};
+    if (WAY == LACKS_LIBRARY) return vendor_start();
     if (WAY == DESCRIBE_FAILS) return &failure;
     if (WAY == DESCRIBES_TWICE) sink->item(sink->context, &description);
     sink->item(sink->context, &description);

@@ -318,6 +318,10 @@ fn a_compilation_is_watched_and_cancelled() {
     let error = instance.compile("npu", &order(), Place::Temporary, &mut watch).unwrap_err();
     assert!(error.is_cancelled() && error.class().is_none(), "{error}");
     assert_eq!(watch.seen.load(Ordering::Relaxed), 300);
+    // Whatever a shim makes of bytes that are not taken, who gave up is not told that it failed.
+    let failing = fixture.open("compile-fails");
+    let error = failing.compile("npu", &order(), Place::Temporary, &mut at(0, false)).unwrap_err();
+    assert!(error.is_cancelled() && error.class().is_none(), "{error}");
     // A panic of the watcher does not unwind through the shim, and still arrives.
     let mut watch = at(200, true);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -29,7 +29,7 @@ fn skipped(registry: ShimRegistry) -> LoadError {
 #[test]
 fn what_goes_wrong_at_the_door_is_told_apart() {
     let shims = Shims::new();
-    let cases: [(u32, &str, &str); 14] = [
+    let cases: [(u32, &str, &str); 15] = [
         (1, "too-new", "speaks contract 2.0 to 2.3, newer than the host's 0.1"),
         (2, "too-old", "speaks contract 0.0, older than the host's 0.1"),
         (3, "table-too-small", "version 0.1 with a table of"),
@@ -44,6 +44,7 @@ fn what_goes_wrong_at_the_door_is_told_apart() {
         (12, "describe-failed", "not exactly one description"),
         (14, "other-draft", "compiled from draft 0badc0de of version 0.1, the host from draft"),
         (13, "answer-invalid", "it is `someone`, its manifest says `door`"),
+        (15, "not-a-library", "vendor_start"),
     ];
     for (way, reason, text) in cases {
         let library = door(&shims, way);
@@ -71,7 +72,11 @@ fn files_that_are_no_shims_are_told_apart() {
     assert!(matches!(file.reason(), "unreadable" | "not-found"), "{file}");
 
     std::fs::write(at("bare.so"), b"text").unwrap();
-    let bare = skipped(ShimRegistry::builder().directory(shims.path()).build());
+    let registry = ShimRegistry::builder().directory(shims.path()).build();
+    // Who misses it is told that it was skipped, and why.
+    let missed = registry.open("bare", "here", &[]).unwrap_err().to_string();
+    assert!(missed.contains("found: none; skipped: ") && missed.contains("bare.shim.json"), "{missed}");
+    let bare = skipped(registry);
     assert_eq!(bare.reason(), "no-manifest");
     assert!(bare.to_string().contains("bare.shim.json"), "{bare}");
 
