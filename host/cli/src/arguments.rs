@@ -27,13 +27,28 @@ pub enum Format {
     Json,
 }
 
+const RUN_EXAMPLES: &str = "Examples:
+  shardwright run demo-model --prompt 'In the beginning' -n 32
+  shardwright run demo-model --chat
+  shardwright run demo-model --soc mt6989 --on simulator --prompt 'And'
+  shardwright run path/to/bundle --prompt 'And' --format json";
+
+const COMPILE_EXAMPLES: &str = "Example:
+  shardwright compile demo-model --soc sm8850 -o bundle";
+
+const PLAN_EXAMPLES: &str = "Examples:
+  shardwright plan demo-model --soc sm8850
+  shardwright plan demo-model --soc mt6989 --limit ops=400 -v";
+
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Generate text from a checkpoint or a bundle.
+    #[command(after_help = RUN_EXAMPLES)]
     Run(RunArguments),
     /// Measure how fast a checkpoint or a bundle runs, alone or in turns with llama.cpp's `llama-bench`.
     Bench(BenchArguments),
     /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run goes on where it stopped.
+    #[command(after_help = COMPILE_EXAMPLES)]
     Compile(CompileArguments),
     /// Show what a bundle, an artefact, a work order or a checkpoint says of itself, or what a shim says of a file of its
     /// vendor's tools.
@@ -52,6 +67,7 @@ pub enum Command {
         profiles: ProfilePlaces,
     },
     /// Show how a checkpoint would be cut, placed and built, and why.
+    #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanArguments),
     /// Show what a checkpoint consists of.
     Show(ShowArguments),
@@ -76,6 +92,7 @@ pub enum Command {
 
 /// Where shims are looked for besides the usual places.
 #[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Places and trust")]
 pub struct ShimPlaces {
     /// A further directory of shims with their manifests (may be repeated).
     #[arg(long, value_name = "DIR")]
@@ -84,6 +101,7 @@ pub struct ShimPlaces {
 
 /// Where planners are looked for besides the usual places.
 #[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Places and trust")]
 pub struct PlannerPlaces {
     /// A further directory of planners (may be repeated).
     #[arg(long, value_name = "DIR")]
@@ -92,6 +110,7 @@ pub struct PlannerPlaces {
 
 /// Where profiles are looked for besides the usual places.
 #[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Places and trust")]
 pub struct ProfilePlaces {
     /// A further directory of SoC profiles (may be repeated).
     #[arg(long, value_name = "DIR")]
@@ -100,6 +119,7 @@ pub struct ProfilePlaces {
 
 /// Whose planner packs are run.
 #[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Places and trust")]
 pub struct TrustArguments {
     /// A public key whose planner packs are accepted (may be repeated).
     #[arg(long = "trust", value_name = "KEY")]
@@ -108,6 +128,7 @@ pub struct TrustArguments {
 
 /// What is planned for.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Chip and plan")]
 pub struct TargetArguments {
     /// The chip to plan for (a profile's name or alias). Default: the generic profile on the CPU.
     #[arg(long)]
@@ -160,12 +181,13 @@ pub struct TargetArguments {
 
 /// What runs it.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Running")]
 pub struct ExecutionArguments {
     /// What runs the plan. Default: the device, where its shim finds it.
     #[arg(long, value_enum)]
     pub on: Option<Executor>,
     /// Threads of the CPU engine. Default: the cores there are.
-    #[arg(short = 't', long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 't', long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
     /// Which work of shims happens in a process of its own. Files are mapped: an artefact that
     /// another program cuts short while it runs ends the process it runs in (SIGBUS), which is this
@@ -230,31 +252,31 @@ pub struct RunArguments {
     #[arg(long, requires = "chat")]
     pub control_tokens_in_text: bool,
     /// Most tokens to generate.
-    #[arg(short = 'n', long, default_value_t = 512)]
+    #[arg(help_heading = "Sampling", short = 'n', long, default_value_t = 512, allow_negative_numbers = true, value_parser = tokens)]
     pub max_tokens: u32,
     /// Always the most likely token.
-    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
+    #[arg(help_heading = "Sampling", long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     pub greedy: bool,
     /// Sampling temperature. Default: the checkpoint's.
-    #[arg(long)]
+    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens. Default: the checkpoint's.
-    #[arg(long)]
+    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true)]
     pub top_k: Option<u32>,
     /// Keep the most likely tokens that together reach this probability. Default: the checkpoint's.
-    #[arg(long)]
+    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = top_p)]
     pub top_p: Option<f32>,
     /// Keep tokens at least this fraction as likely as the most likely one.
-    #[arg(long)]
+    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = min_p)]
     pub min_p: Option<f32>,
     /// Divide the logits of tokens seen before by this.
-    #[arg(long)]
+    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = repetition_penalty)]
     pub repetition_penalty: Option<f32>,
     /// Seed of the random numbers. Default: 0.
-    #[arg(long)]
+    #[arg(help_heading = "Sampling", long)]
     pub seed: Option<u64>,
     /// End the reply before this text (may be repeated).
-    #[arg(long)]
+    #[arg(help_heading = "Sampling", long)]
     pub stop: Vec<String>,
     /// Do not print statistics to standard error.
     #[arg(long)]
@@ -454,6 +476,38 @@ pub enum PlannerCommand {
     },
 }
 
+/// A count of tokens. llama.cpp's -1 for no limit is no count.
+fn tokens(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(tokens) => Ok(tokens),
+        Err(_) if text.starts_with('-') => {
+            Err("there is no count for no limit: give more than the context holds, which ends a reply in any case".to_owned())
+        }
+        Err(_) => Err(format!("expected a whole number of at most {}", u32::MAX)),
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, |value| value >= 0.0, "a number from 0 up; 0 always takes the most likely token")
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, |value| value > 0.0 && value <= 1.0, "a number above 0 and at most 1; 1 keeps all tokens")
+}
+
+fn min_p(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1; 0 keeps all tokens")
+}
+
+fn repetition_penalty(text: &str) -> Result<f32, String> {
+    number(text, |value| value > 0.0, "a number above 0; 1 changes nothing")
+}
+
+fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|value: &f32| value.is_finite() && fits(*value));
+    value.ok_or_else(|| format!("expected {expected}"))
+}
+
 fn name_and_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -518,6 +572,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_told_what_is_in_it() {
+        assert_eq!((tokens("7"), temperature("0"), top_p("1")), (Ok(7), Ok(0.0), Ok(1.0)));
+        assert_eq!((min_p("0.5"), repetition_penalty("1.1")), (Ok(0.5), Ok(1.1)));
+        assert!(tokens("-1").is_err_and(|said| said.contains("no limit")));
+        assert!(tokens("many").is_err_and(|said| said.contains("whole number")));
+        for (parse, text) in [
+            (temperature as fn(&str) -> Result<f32, String>, "-1"),
+            (temperature, "inf"),
+            (top_p, "0"),
+            (top_p, "2"),
+            (min_p, "NaN"),
+            (min_p, "-0.1"),
+            (repetition_penalty, "0"),
+        ] {
+            assert!(parse(text).is_err_and(|said| said.contains("expected a number")), "{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bundle;
+mod chat;
 mod doctor;
 mod embed;
 mod run;
@@ -31,23 +32,23 @@ pub use bench::{BenchReport, Logits, Pairs, Share};
 
 /// Carries out the command of a program that was started at that time.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
-    let format = arguments.format;
+    let (format, detail) = (arguments.format, views::Detail::of(arguments.verbose));
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
-        Command::Compile(arguments) => bundle::compile(arguments, format),
+        Command::Compile(arguments) => bundle::compile(arguments, format, detail),
         Command::Inspect { path, verify, soc, shims, profiles } => {
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
             bundle::inspect(path, *verify, soc.as_deref(), &search, format)
         }
-        Command::Plan(arguments) => plan(arguments, format),
+        Command::Plan(arguments) => plan(arguments, format, detail),
         Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
         Command::Embed(arguments) => embed::embed(arguments, format),
         Command::Verify(arguments) => verify::verify(arguments, format),
-        Command::Doctor(arguments) => doctor::doctor(arguments, format),
+        Command::Doctor(arguments) => doctor::doctor(arguments, format, detail),
         Command::Shim(ShimCommand::List(shims)) => {
             let search = search_path(shims, &PlannerPlaces::default(), &ProfilePlaces::default());
-            print(format, &shardwright::list_shims(&search)?, views::shims)
+            print(format, &shardwright::list_shims(&search)?, |report| views::shims(report, detail))
         }
         Command::Planner(PlannerCommand::Check { planner, request, planners, trust }) => {
             let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
@@ -71,7 +72,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
     }
 }
 
-fn plan(arguments: &PlanArguments, format: Format) -> Result<Outcome, Failure> {
+fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
     let mut watch = views::Progress::new();
     let planned = options.plan_watched(&arguments.checkpoint, &mut watch)?;
@@ -79,7 +80,7 @@ fn plan(arguments: &PlanArguments, format: Format) -> Result<Outcome, Failure> {
     if let Some(path) = &arguments.write_request {
         std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
     }
-    print(format, &planned.report, views::plan)
+    print(format, &planned.report, |report| views::plan(report, detail))
 }
 
 fn planner_view(report: &PlannerReport) -> String {

@@ -30,10 +30,14 @@ pub fn listen() {
     }
 }
 
-/// The first interrupt of each work calls `asked`, which is set once.
+/// The first interrupt of each work calls `asked`, which is set once; one that came since the work
+/// began calls it now.
 pub fn call(asked: impl Fn() + Send + Sync + 'static) {
     if ASKED.set(Box::new(asked)).is_ok() {
         listen();
+        if let (true, Some(asked)) = (happened(), ASKED.get()) {
+            asked();
+        }
     }
 }
 

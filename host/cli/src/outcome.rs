@@ -15,6 +15,8 @@ pub enum Outcome {
     Done,
     /// A comparison failed.
     Different,
+    /// It was interrupted, and had given what there was.
+    Interrupted,
 }
 
 /// Why a command failed.
@@ -82,16 +84,33 @@ const fn general_help(kind: ErrorKind) -> &'static str {
     }
 }
 
+impl Failure {
+    /// Whether something else can be asked next: it is about one text, not about the program or the model.
+    pub fn is_of_what_was_asked(&self) -> bool {
+        let kinds = [ErrorKind::Argument, ErrorKind::Context, ErrorKind::Unsupported];
+        matches!(self, Failure::Library(error) if kinds.contains(&error.kind()))
+    }
+}
+
 /// Prints what has to be said and gives the exit code.
 pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
-    let (kind, message, help) = match result {
-        Ok(Outcome::Done) => return ExitCode::SUCCESS,
-        Ok(Outcome::Different) => return ExitCode::from(1),
-        Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
-        Err(Failure::Library(error)) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
-        Err(Failure::Arguments(message)) => (ErrorKind::Argument, message, None),
-        Err(Failure::Refused { kind, message, help }) => (kind, message, Some(help)),
-        Err(Failure::Io { what, source }) => (ErrorKind::Missing, format!("{what}: {source}"), None),
+    match result {
+        Ok(Outcome::Done) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Ok(Outcome::Different) => ExitCode::from(1),
+        Ok(Outcome::Interrupted) => ExitCode::from(code(ErrorKind::Cancelled)),
+        Err(failure) => ExitCode::from(code(tell(failure, format))),
+    }
+}
+
+/// Prints a failure and what would help; gives its kind.
+pub fn tell(failure: Failure, format: Format) -> ErrorKind {
+    let (kind, message, help) = match failure {
+        // Nobody is there to be told.
+        Failure::ReaderGone => return ErrorKind::Missing,
+        Failure::Library(error) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
+        Failure::Arguments(message) => (ErrorKind::Argument, message, None),
+        Failure::Refused { kind, message, help } => (kind, message, Some(help)),
+        Failure::Io { what, source } => (ErrorKind::Missing, format!("{what}: {source}"), None),
     };
     let help = help.unwrap_or_else(|| general_help(kind).to_owned());
     let mut stderr = std::io::stderr().lock();
@@ -106,7 +125,7 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
             writeln!(stderr, "{report}")
         }
     };
-    ExitCode::from(code(kind))
+    kind
 }
 
 /// Help and version go to standard output with 0, wrong arguments to standard error with 2: as JSON

@@ -4,6 +4,7 @@ mod bench;
 mod bundle;
 mod doctor;
 mod document;
+mod layout;
 mod plan;
 mod progress;
 mod shims;
@@ -14,19 +15,38 @@ pub use bench::bench;
 pub use bundle::{compiled, inspected};
 pub use doctor::doctor;
 pub use document::document;
-pub use plan::plan;
+pub use plan::{plan, plan_without_notices};
 pub use progress::Progress;
 pub use shims::shims;
 pub use show::show;
 pub use verify::{self_test, verify};
 
-use comfy_table::{Table, presets};
+use layout::{Table, wrapped};
 
-/// An empty table in the house style: a line under the header, nothing else.
+/// How much of a report is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// What fits on a screen: what there is, and what to do.
+    Screen,
+    /// All of it, with `-v`.
+    Full,
+}
+
+impl Detail {
+    /// As so many `-v` ask for.
+    pub fn of(verbose: u8) -> Self {
+        if verbose == 0 { Detail::Screen } else { Detail::Full }
+    }
+
+    /// Whether all of it is wanted.
+    pub fn is_full(self) -> bool {
+        self == Detail::Full
+    }
+}
+
+/// An empty table.
 fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header.iter().copied());
-    table
+    Table::new(header)
 }
 
 /// Bytes in the largest unit that leaves at least one digit before the point: `14.1 MiB`.

@@ -8,7 +8,6 @@ use shardwright_build::bundle::{
     BundleNotice, BundleNoticeKind, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity,
     PlannerIdentity, Structure,
 };
-use shardwright_build::models::Checkpoint;
 use shardwright_build::shims::Watch;
 use shardwright_build::{BundleShelf, NoticeKind, PlanReport};
 
@@ -39,7 +38,7 @@ pub(crate) fn compile(
     options: &OpenOptions,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
-    let checkpoint = Checkpoint::open(directory)?;
+    let checkpoint = crate::given::checkpoint(directory)?;
     let mut writer = BundleWriter::create(into)?;
     let identity = Digest::from(checkpoint.content_hash());
     let mut shelf = BundleShelf::new(&mut writer)?;

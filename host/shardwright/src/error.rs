@@ -105,8 +105,13 @@ impl fmt::Display for Error {
     }
 }
 
+/// For people, as `fn main() -> Result<(), Error>` prints it; `{:#?}` shows the parts.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            write!(f, "{} ({})", self.0.message, self.0.kind.name())?;
+            return self.0.help.iter().try_for_each(|help| write!(f, "\nhelp: {help}"));
+        }
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("message", &self.0.message)
@@ -120,5 +125,20 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         // The message is the source's own; what lies below it is the next cause.
         self.0.source.as_ref().and_then(|source| source.source())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_main_returns_is_readable() {
+        let error = Error::new(ErrorKind::Missing, "no such bundle").with_help("name a directory");
+        assert_eq!(format!("{error:?}"), "no such bundle (missing)\nhelp: name a directory");
+        let parts = format!("{error:#?}");
+        assert!(parts.contains("kind: Missing") && parts.contains("message: \"no such bundle\""), "{parts}");
+        let bare = Error::new(ErrorKind::Internal, "odd");
+        assert_eq!(format!("{bare:?}"), "odd (internal)");
     }
 }

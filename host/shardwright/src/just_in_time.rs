@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use shardwright_build::bundle::{Bundle, ChainEntry, Digest, FileReference};
-use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::plan::{BuildTime, Plan};
 use shardwright_build::planning::request::Request;
 use shardwright_build::{Notice, PlanReport, Unkept};
@@ -64,7 +63,7 @@ impl Site {
         let started = Instant::now();
         let because = error.to_string();
         let compiled = || {
-            let checkpoint = Checkpoint::open(directory)?;
+            let checkpoint = crate::given::checkpoint(directory)?;
             let manifest = bundle.manifest();
             if Digest::from(checkpoint.content_hash()) != manifest.model.checkpoint {
                 let what = format!("{} is not the checkpoint the bundle was made of", directory.display());

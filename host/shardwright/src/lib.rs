@@ -6,17 +6,29 @@
 //! **Not its job.** It holds no mechanism of its own: reading is `models`, deciding is a planner, building is `build`, running is
 //! `runtime`. What those rooms export beside this crate may change without notice.
 //!
-#![cfg_attr(feature = "build", doc = "```no_run")]
-#![cfg_attr(not(feature = "build"), doc = "```ignore")]
-//! use shardwright::{GenerationEvent, OpenOptions};
+//! An app runs what was compiled into a bundle (`shardwright compile`), beside which it ships the shims:
 //!
-//! let model = OpenOptions::new().soc("generic").open("demo-model")?;
+//! ```no_run
+//! use shardwright::{GenerationEvent, open_bundle};
+//!
+//! let model = open_bundle("bundle")?;
 //! let mut session = model.session()?;
 //! for event in session.chat("What does bug mean?")? {
 //!     if let GenerationEvent::TextDelta { text } = event? {
 //!         print!("{text}");
 //!     }
 //! }
+//! # Ok::<(), shardwright::Error>(())
+//! ```
+//!
+//! A tool that reads checkpoints has the feature `build`, and plans and compiles as it opens them:
+//!
+#![cfg_attr(feature = "build", doc = "```no_run")]
+#![cfg_attr(not(feature = "build"), doc = "```ignore")]
+//! use shardwright::OpenOptions;
+//!
+//! let model = OpenOptions::new().soc("generic").open("demo-model")?;
+//! print!("{}", model.session()?.chat("What does bug mean?")?.text()?);
 //! # Ok::<(), shardwright::Error>(())
 //! ```
 //!
@@ -47,6 +59,8 @@ mod chips;
 mod compiling;
 #[cfg(feature = "build")]
 mod doctor;
+#[cfg(feature = "build")]
+mod given;
 #[cfg(feature = "build")]
 mod inspect;
 #[cfg(feature = "build")]

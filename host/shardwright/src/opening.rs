@@ -18,6 +18,7 @@ use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::error::{PlannerError, PlannerErrorKind};
 use shardwright_build::planning::feedback::Attempt;
 use shardwright_build::planning::pack::PublicKey;
+use shardwright_build::planning::plan::Cause;
 use shardwright_build::planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry, ProfileSource};
 use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
@@ -67,7 +68,7 @@ pub struct Planned {
 
 /// Plans without compiling.
 pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Planned> {
-    let checkpoint = Checkpoint::open(checkpoint)?;
+    let checkpoint = crate::given::checkpoint(checkpoint)?;
     let preparation = Preparation::new(&checkpoint, checkpoint.graph(), options, Purpose::Plan, watch)?;
     let planned = preparation.session.plan(&preparation.request)?;
     let mut report = preparation.report(&planned, 0, Vec::new())?;
@@ -78,6 +79,8 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions, watch: &mut dyn Wat
 /// Plans, compiles, revises what is refused, and loads.
 pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Model> {
     let started = Instant::now();
+    crate::given::none_but_checkpoints(directory)?;
+    // Its thread begins before the checkpoint is read.
     let text = TextSide::load(directory, TokenizerStart::of(options.tokenizer_when_asked))?;
     let checkpoint = Checkpoint::open(directory)?;
     let reading = started.elapsed();
@@ -360,7 +363,10 @@ impl Preparation {
         for mut summary in targets {
             let own = OwnShim::of(&shims, &summary.target, (&profile, &source), options)?;
             if let OwnShim::Unusable(error) = &own {
-                passing.push(Notice::note(unusable(&summary.target, error)));
+                // On the CPU its shim is not needed, and what the plan rests on instead is said below.
+                if options.on != Some(Executor::Cpu) {
+                    passing.push(Notice::note(unusable(&summary.target, error)));
+                }
             }
             let judged = own.judge();
             // The CPU beside a chip that is elsewhere is not the one here: its times say nothing about where work belongs.
@@ -490,8 +496,14 @@ impl Preparation {
                 "{error}; a simple plan took its place: the first target and formats that are legal, in the fewest shards"
             )));
         }
-        for line in planned.log.iter().filter(|line| matches!(line.level, LogLevel::Warn | LogLevel::Error)) {
-            notices.push(Notice::note(format!("planner: {}", line.message)));
+        for line in &planned.log {
+            match line.level {
+                LogLevel::Warn | LogLevel::Error => {
+                    notices.push(Notice::note(format!("planner: {}", line.message)));
+                }
+                LogLevel::Info => tracing::info!(planner = planned.by.name, "{}", line.message),
+                LogLevel::Debug => tracing::debug!(planner = planned.by.name, "{}", line.message),
+            }
         }
         let flags: usize = planned.plan.plan().shards.iter().map(|shard| shard.flags.len()).sum();
         if self.emulated_on.is_some() && flags > 0 {
@@ -589,11 +601,18 @@ impl Preparation {
             }
             let mut reasons = plan.reasons.iter().filter(|reason| reason.shard == Some(index as u32));
             let why = reasons.find(|reason| reason.choice.starts_with("target"));
-            let why = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
-            notices.push(Notice::fallback(format!(
-                "{name} runs on the CPU, not on {}: {why}",
-                self.profile.name
-            )));
+            let said = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
+            let chip = &self.profile.name;
+            // By the order of targets it is the last: it has a shard that no other could have.
+            let preferred = why.is_some_and(
+                |reason| matches!(&reason.cause, Cause::Preference(name) if name != "target-order"),
+            );
+            notices.push(match preferred {
+                true => Notice::note(format!(
+                    "{name} runs on the CPU, not on {chip}, as the planner prefers: {said}"
+                )),
+                false => Notice::fallback(format!("{name} runs on the CPU, not on {chip}: {said}")),
+            });
         }
         notices
     }
@@ -1043,7 +1062,7 @@ impl OwnShim {
                 Ok(OwnShim::Open { instance, devices })
             }
             Err(error @ ShimError::Chip(_)) => Err(about_profile(error, source)),
-            Err(error) if is_chip => Ok(OwnShim::Unusable(error.into())),
+            Err(error) if is_chip => Ok(OwnShim::Unusable(crate::shims::in_its_words(error))),
             Err(error) => Err(error.into()),
         }
     }
@@ -1073,7 +1092,7 @@ impl OwnShim {
 }
 
 fn unusable(target: &Target, error: &Error) -> String {
-    format!("target {}: shim `{}` is here but cannot be used: {error}", target.name, target.shim)
+    format!("target {}: shim `{}` cannot be used: {error}", target.name, target.shim)
 }
 
 /// Who asks for the device or its simulator and has a shim that cannot be used wants to know, also where nothing is to run.
@@ -1129,6 +1148,11 @@ fn executor(
                     stands_in.then_some("`--on simulator` runs it in the one that comes with the shim");
                 let help: Vec<&str> = error.help().into_iter().chain(simulator).collect();
                 (unusable(target, error), (!help.is_empty()).then(|| help.join("; ")))
+            }
+            (OwnShim::Absent, _) => {
+                let missing = shims.registry.missing(&target.shim);
+                let help = missing.help();
+                (format!("target {}: {missing}", target.name), help)
             }
             (_, Some(Executor::Simulator)) => (
                 format!("{named}: no simulator of it was found"),
@@ -1207,8 +1231,18 @@ fn planning_session(options: &OpenOptions) -> Result<PlanningSession> {
                 false => find_planner(named, &directories),
             };
             let asked = match found {
-                Ok(entry) => tools.load(&entry),
-                Err(error) if options.strict => return Err(error),
+                Ok(entry) => match tools.load(&entry) {
+                    // Whoever names a file wants that one.
+                    Err(error)
+                        if !options.planner_by_name
+                            && matches!(error.kind, PlannerErrorKind::MissingFile { .. }) =>
+                    {
+                        return Err(error.into());
+                    }
+                    loaded => loaded,
+                },
+                // A bundle names the planner of whoever compiled it; a person one that should be here.
+                Err(error) if options.strict || !options.planner_by_name => return Err(error),
                 Err(error) => Err(PlannerError {
                     planner: named.clone(),
                     version: None,
@@ -1331,7 +1365,7 @@ mod tests {
         for named in [shown.as_str(), "odd.wasm", "./odd", "../odd", "Cargo.toml"] {
             assert!(find_planner(named, &directories).is_ok());
             let error = planner_named(named, &directories).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
         }
     }
 }

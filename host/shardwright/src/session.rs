@@ -126,6 +126,17 @@ impl Session {
         self.inner.tokens()
     }
 
+    /// Forgets the oldest user turn with its reply, and with turns in between if there are any; system turns stay. `false` where
+    /// no user turn is left. What a conversation that outgrew the context does before the next turn.
+    pub fn forget_oldest_turn(&mut self) -> bool {
+        let is_user = |message: &Message| message.role == "user";
+        let Some(first) = self.messages.iter().position(is_user) else { return false };
+        let end = self.messages[first + 1..].iter().position(is_user);
+        let end = end.map_or(self.messages.len(), |next| first + 1 + next);
+        self.messages.drain(first..end);
+        true
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.messages.clear();

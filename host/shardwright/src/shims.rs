@@ -107,14 +107,14 @@ fn shim_report(found: &Shims, shim: &Shim, chips: &[(&str, Chip)]) -> ShimReport
     let described = shim.description();
     let (devices, asked, error) = match found.open_to_compile(shim.name(), "listing", &[], false) {
         Ok(instance) => {
-            let devices = devices(&instance, &own).map_err(Error::from);
+            let devices = devices(&instance, &own);
             let asked = match instance.running() {
                 Running::InProcess => "in this process",
                 Running::Worker(_) => "in a worker",
             };
             match devices {
                 Ok(devices) => (devices, asked, None),
-                Err(error) => (Vec::new(), asked, Some(error)),
+                Err(error) => (Vec::new(), asked, Some(in_its_words(error))),
             }
         }
         Err(error) => (Vec::new(), "not at all", Some(error)),
@@ -140,6 +140,20 @@ fn shim_report(found: &Shims, shim: &Shim, chips: &[(&str, Chip)]) -> ShimReport
         devices,
         help: error.as_ref().and_then(Error::help).map(str::to_owned),
         error: error.map(|error| error.to_string()),
+    }
+}
+
+/// A shim's own failure in its words alone, where its name is said already.
+pub(crate) fn in_its_words(error: ShimError) -> Error {
+    let said = match &error {
+        ShimError::Failed(failure) => failure.message.clone(),
+        error => error.to_string(),
+    };
+    let told = Error::from(error);
+    let shortened = Error::new(told.kind(), said);
+    match told.help() {
+        Some(help) => shortened.with_help(help),
+        None => shortened,
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use shardwright_build::graph::{
     ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, decompose_all, layer_kinds,
 };
-use shardwright_build::models::{Checkpoint, Facts};
+use shardwright_build::models::Facts;
 
 use crate::Result;
 
@@ -74,7 +74,7 @@ pub struct AssetReport {
 
 /// Reads a checkpoint and says what it consists of; computes nothing.
 pub fn show(checkpoint: &Path) -> Result<ShowReport> {
-    let checkpoint = Checkpoint::open(checkpoint)?;
+    let checkpoint = crate::given::checkpoint(checkpoint)?;
     let graph = checkpoint.graph();
     let point = |kind| EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
     let (step, prefill) = match graph.is_generative() {

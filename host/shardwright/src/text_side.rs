@@ -49,13 +49,6 @@ impl TextSide {
     /// Of a checkpoint directory.
     #[cfg(feature = "build")]
     pub(crate) fn load(directory: &Path, start: TokenizerStart) -> Result<Self> {
-        if !directory.is_dir() {
-            return Err(Error::new(
-                ErrorKind::Missing,
-                format!("{}: not a checkpoint directory", directory.display()),
-            )
-            .with_help("name a directory that holds config.json, *.safetensors and tokenizer.json"));
-        }
         let path = directory.join(TextFile::Tokenizer.name());
         let loading = (start == TokenizerStart::Beside).then(|| Tokenizer::load_in_background(path));
         Ok(TextSide {

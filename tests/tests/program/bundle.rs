@@ -365,30 +365,32 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
 
 #[test]
 fn strict_refuses_every_fallback_that_was_noted_at_compiling() {
-    // A planner that is not there: the built-in one takes over, which the bundle remembers.
+    // A file that is no planner: the built-in one takes over, which the bundle remembers.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
+    let broken = folder.path().join("broken.wasm");
+    fs::write(&broken, "no planner").expect("written");
     let checkpoint = tree::root().join(TEXT_FIXTURES[3]);
-    let asked = here().planner("nowhere.wasm");
+    let asked = here().planner(broken.display().to_string());
     asked.compile(&checkpoint, &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
     let model = opened(&bundle);
     let said = fallbacks(&model);
-    assert!(said.len() == 1 && said[0].contains("nowhere.wasm"), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("broken.wasm"), "{said:?}");
     let error = refusal(&bundle_here().strict(true), &bundle);
     assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
-    assert!(error.to_string().contains("nowhere.wasm"), "{error}");
+    assert!(error.to_string().contains("broken.wasm"), "{error}");
 
     let again = folder.path().join("strict");
     let error = match asked.clone().strict(true).compile(&checkpoint, &again, &mut ()) {
         Ok(_) => panic!("it was compiled"),
         Err(error) => error,
     };
-    assert!(error.to_string().contains("nowhere.wasm"), "{error}");
+    assert!(error.to_string().contains("broken.wasm"), "{error}");
     let error = match asked.strict(true).open(&checkpoint) {
         Ok(_) => panic!("it was opened"),
         Err(error) => error,
     };
-    assert!(error.to_string().contains("nowhere.wasm"), "{error}");
+    assert!(error.to_string().contains("broken.wasm"), "{error}");
 }
 
 #[test]

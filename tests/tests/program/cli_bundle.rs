@@ -513,27 +513,21 @@ fn remembered_proofs_do_not_outlive_a_change() {
 
 #[test]
 fn strict_refuses_what_a_bundle_says_was_done_otherwise() {
-    let bundle = Compiled::from(TEXT_FIXTURES[3], ["--planner", "nowhere.wasm"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let broken = folder.path().join("broken.wasm");
+    fs::write(&broken, "no planner").expect("written");
+    let broken = shown(&broken);
+    let bundle = Compiled::from(TEXT_FIXTURES[3], ["--planner", &broken]);
     let path = shown(&bundle.path());
     let outcome = generate(&path).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(
-        outcome.stderr.lines().any(|line| line.starts_with("fallback:") && line.contains("nowhere.wasm"))
-    );
-    refused(generate(&path).argument("--strict"), 9, &["nowhere.wasm"]);
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    assert!(outcome.stderr.lines().any(|line| line.starts_with("fallback:") && line.contains("broken.wasm")));
+    refused(generate(&path).argument("--strict"), 9, &["broken.wasm"]);
     let into = folder.path().join("bundle");
-    let (code, stderr) = shardwright([
-        "compile",
-        TEXT_FIXTURES[3],
-        "--planner",
-        "nowhere.wasm",
-        "--strict",
-        "-o",
-        &shown(&into),
-    ])
-    .refuses();
-    assert!(stderr.contains("nowhere.wasm"), "{code} {stderr}");
+    let (code, stderr) =
+        shardwright(["compile", TEXT_FIXTURES[3], "--planner", &broken, "--strict", "-o", &shown(&into)])
+            .refuses();
+    assert!(stderr.contains("broken.wasm"), "{code} {stderr}");
     assert!(!into.join("bundle.json").exists());
 }
 

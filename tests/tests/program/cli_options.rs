@@ -291,7 +291,7 @@ fn the_simulator_beside_the_program_is_found_where_one_is_asked_for_and_nowhere_
     let generate = |what: &str| shardwright(["run", what, "--prompt", "hello", "-n", "2", "--greedy"]);
     for on in [&["--on", "device"][..], &[]] {
         let run = generate(TEXT_FIXTURES[1]).arguments(target).arguments(on);
-        refused(run, 3, &["no Neuron adapter was found", "`--on simulator`"]);
+        refused(run, 3, &["no MediaTek library was found", "`--on simulator`"]);
     }
     let bundle = Compiled::from(TEXT_FIXTURES[1], target.into_iter().chain(["--on", "simulator"]));
     let chip = bundle.manifest_json()["chains"][0]["shards"].as_array().expect("shards").clone();

@@ -76,10 +76,8 @@ fn the_plan_says_where_its_limits_come_from() {
 fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     let target = ["--soc", "mt6989", "--limit", "ops=400"];
     let text = shardwright(["plan", DEMO_MODEL]).arguments(target).succeeds();
-    let lines =
-        ["  weights: ", "  artefacts: ", "  states: ", "  peak memory: ", "  time of decode_1@", "  loss: "];
-    for line in lines {
-        assert!(text.contains(line), "{line} is not in\n{text}");
+    for words in ["of weights", "of artefacts", "of states", "\nmemory ", "decode_1@", "\nloss "] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
     }
     assert!(text.contains("not measured, in") && text.contains("`--quality` measures it"), "{text}");
     let plan = shardwright(["plan", DEMO_MODEL]).arguments(target).json();

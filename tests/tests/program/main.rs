@@ -17,3 +17,4 @@ mod isolation;
 mod just_in_time;
 mod pages;
 mod runtime_only;
+mod screens;

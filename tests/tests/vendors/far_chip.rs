@@ -39,7 +39,7 @@ const ISOLATIONS: [&str; 2] = ["automatic", "off"];
 fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
     let chip = Chip::new();
     chip.is_to_answer("broken");
-    const REASON: [&str; 2] = ["is here but cannot be used", "libchip.so is not where it should be"];
+    const REASON: [&str; 2] = ["cannot be used", "libchip.so is not where it should be"];
     for isolation in ISOLATIONS {
         let on = |command: &str| {
             chip.planned_by(shardwright([command, CHECKPOINT])).arguments(["--isolation", isolation])
@@ -59,7 +59,8 @@ fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
     refused(chip.planned_by(shardwright(["compile", CHECKPOINT, "-o", &bundle])), 3, &REASON);
     let emulated = chip.planned_by(generate(CHECKPOINT)).arguments(["--on", "cpu"]).outcome();
     assert_eq!(emulated.code, Some(0), "{}", emulated.stderr);
-    assert!(emulated.stderr.contains(REASON[1]), "{}", emulated.stderr);
+    // What is not needed is not missed.
+    assert!(!emulated.stderr.contains(REASON[1]), "{}", emulated.stderr);
     assert_eq!(emulated.stdout, generate(CHECKPOINT).succeeds());
 
     let list = shardwright(["shim", "list"]).argument("--shims").argument(chip.shims()).json();
@@ -194,7 +195,7 @@ fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why()
     assert_eq!(place, "runtime");
     assert!(because.contains("the chip has no hyperbolic tangent"), "{because}");
     let text = chip.planned_by(shardwright(["plan", CHECKPOINT])).succeeds();
-    assert!(text.contains("soft-cap of what the head gives: by the runtime"), "{text}");
+    assert!(text.contains("soft-cap  by the runtime, in f32, of what the head gives"), "{text}");
     assert_eq!(chip.planned_by(generate(CHECKPOINT)).succeeds(), generate(CHECKPOINT).succeeds());
 }
 

@@ -320,7 +320,7 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
         let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--strict"]);
         run.argument("--calibration-text").argument(bench.file("text")).arguments(further)
     };
-    let text = plan(&["--flag", "opt=2", "--flag", "opt-bw=true", "--without-flag", "gno"]).outcome();
+    let text = plan(&["--flag", "opt=2", "--flag", "opt-bw=true", "--without-flag", "gno", "-v"]).outcome();
     assert_eq!(text.code, Some(0), "{}", text.stderr);
     let said = format!("{}{}", text.stdout, text.stderr);
     for words in [

@@ -8,7 +8,11 @@ use crate::outcome::{Failure, Outcome};
 use crate::views;
 
 /// Compiles a checkpoint into a bundle.
-pub fn compile(arguments: &CompileArguments, format: Format) -> Result<Outcome, Failure> {
+pub fn compile(
+    arguments: &CompileArguments,
+    format: Format,
+    detail: views::Detail,
+) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
     let mut watch = views::Progress::new();
     let report = options.compile(&arguments.checkpoint, &arguments.output, &mut watch)?;
@@ -16,7 +20,7 @@ pub fn compile(arguments: &CompileArguments, format: Format) -> Result<Outcome, 
     for notice in &report.plan.notices {
         views::say(&format!("{}: {}", super::loudness(notice.kind), notice.text));
     }
-    print(format, &report, views::compiled)
+    print(format, &report, |report| views::compiled(report, detail))
 }
 
 /// Shows what a file or directory says of itself; a damaged bundle is an outcome of its own.

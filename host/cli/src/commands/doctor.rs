@@ -4,13 +4,17 @@ use crate::outcome::{Failure, Outcome};
 use crate::views;
 
 /// Prints the report whatever it says; the exit code is that of the verdict.
-pub fn doctor(arguments: &DoctorArguments, format: Format) -> Result<Outcome, Failure> {
+pub fn doctor(
+    arguments: &DoctorArguments,
+    format: Format,
+    detail: views::Detail,
+) -> Result<Outcome, Failure> {
     let report = {
         let _busy = views::Busy::new("asking shims");
         let search = search_path(&arguments.shims, &arguments.planners, &arguments.profiles);
         shardwright::doctor(&search, arguments.bundle.as_deref())?
     };
-    print(format, &report, views::doctor)?;
+    print(format, &report, |report| views::doctor(report, detail))?;
     report.verdict()?;
     Ok(Outcome::Done)
 }

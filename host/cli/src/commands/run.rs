@@ -4,9 +4,7 @@ use serde_json::json;
 use shardwright::runtime::Move;
 use shardwright::{DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
 
-use super::{
-    PROMPT_BYTES_MAX, json as json_line, open, say_notices, standard_input, standard_input_line, write,
-};
+use super::{PROMPT_BYTES_MAX, json as json_line, open, say_notices, standard_input, write};
 use crate::arguments::{Format, RunArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
@@ -28,40 +26,50 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     if !arguments.chat {
         let prompt = match &arguments.prompt {
             Some(prompt) => prompt.clone(),
-            None => standard_input(PROMPT_BYTES_MAX)?,
+            None => given_prompt()?,
         };
-        return reply(&mut session, Turn::Text(&prompt), arguments, format);
+        return reply(&mut session, Turn::Text(&prompt), arguments, format).map(outcome_of);
     }
     if let Some(system) = &arguments.system {
         session.system(system);
     }
-    if let Some(prompt) = &arguments.prompt {
-        return reply(&mut session, Turn::Chat(prompt), arguments, format);
+    match &arguments.prompt {
+        Some(prompt) => reply(&mut session, Turn::Chat(prompt), arguments, format).map(outcome_of),
+        None => super::chat::talk(&mut session, &model, arguments, format),
     }
-    let stdin = std::io::stdin();
-    let asks = stdin.is_terminal();
-    let mut line = String::new();
-    loop {
-        if asks {
-            eprint!("> ");
+}
+
+/// The prompt that standard input gives. The end of its last line is that of a file or of `echo`, not of the prompt.
+fn given_prompt() -> Result<String, Failure> {
+    if std::io::stdin().is_terminal() {
+        views::say("the prompt is read from the terminal: end it with Ctrl-D, or give --prompt or --chat");
+    }
+    let mut prompt = standard_input(PROMPT_BYTES_MAX)?;
+    if prompt.ends_with('\n') {
+        prompt.pop();
+        if prompt.ends_with('\r') {
+            prompt.pop();
         }
-        if !standard_input_line(&mut line)? {
-            return Ok(Outcome::Done);
-        }
-        let turn = line.trim();
-        if !turn.is_empty() {
-            session.cancel_handle().reset();
-            interrupt::begin();
-            reply(&mut session, Turn::Chat(turn), arguments, format)?;
-        }
+    }
+    Ok(prompt)
+}
+
+/// A reply that was stopped is not what was asked for.
+fn outcome_of(reason: DoneReason) -> Outcome {
+    match reason {
+        DoneReason::Cancelled => Outcome::Interrupted,
+        _ => Outcome::Done,
     }
 }
 
 /// The variable by which chat templates let a model think first.
 const THINKING: &str = "enable_thinking";
 
-enum Turn<'t> {
+/// What is replied to.
+pub enum Turn<'t> {
+    /// A user's turn in a conversation.
     Chat(&'t str),
+    /// A text to go on with.
     Text(&'t str),
 }
 
@@ -115,60 +123,85 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
     Ok(())
 }
 
-/// Streams one reply; the text goes to standard output as it comes, statistics to standard error.
-fn reply(
+/// Streams one reply; the text goes to standard output as it comes, statistics to standard error. Gives why it ended.
+pub fn reply(
     session: &mut Session,
     turn: Turn<'_>,
     arguments: &RunArguments,
     format: Format,
-) -> Result<Outcome, Failure> {
+) -> Result<DoneReason, Failure> {
     let moved_before = session.placement().moves.len();
     let ended = stream(session, turn, format);
     let moves = session.placement().moves.split_off(moved_before);
-    if format == Format::Text && matches!(ended, Ok(Some(_))) {
+    if format == Format::Text && ended.is_ok() {
         write(b"\n")?;
     }
     for moved in &moves {
         views::say(&told_move(moved));
     }
-    let Some((reason, statistics)) = ended? else { return Ok(Outcome::Done) };
+    let Replied { text, reason, statistics } = ended?;
     if format == Format::Json {
-        let done = json!({ "done": reason, "statistics": statistics, "moves": moves });
+        let done = json!({
+            "done": reason,
+            "reply": text,
+            "statistics": in_seconds(&statistics),
+            "moves": moves,
+        });
         write(json_line(&done)?.as_bytes())?;
     }
     if !arguments.quiet && format == Format::Text {
         views::say(&summary(&reason, &statistics));
     }
-    Ok(Outcome::Done)
+    Ok(reason)
+}
+
+/// A whole reply.
+struct Replied {
+    text: String,
+    reason: DoneReason,
+    statistics: GenerationStatistics,
+}
+
+/// Counts, and times as plain numbers.
+fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
+    json!({
+        "prompt_tokens": statistics.prompt_tokens,
+        "reused_tokens": statistics.reused_tokens,
+        "run_tokens": statistics.run_tokens,
+        "generated_tokens": statistics.generated_tokens,
+        "prompt_seconds": statistics.prompt_time.as_secs_f64(),
+        "decode_seconds": statistics.decode_time.as_secs_f64(),
+        "first_token_seconds": statistics.time_to_first_token.as_secs_f64(),
+    })
 }
 
 /// Writes a reply as it comes; gives how it ended.
-fn stream(
-    session: &mut Session,
-    turn: Turn<'_>,
-    format: Format,
-) -> Result<Option<(DoneReason, GenerationStatistics)>, Failure> {
+fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Replied, Failure> {
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
         Turn::Text(text) => session.complete(text)?,
     };
-    let mut ended = None;
+    let mut said = String::new();
+    // Where nothing else is said, nobody wanted to hear more.
+    let mut ended = (DoneReason::Cancelled, GenerationStatistics::default());
     for event in reply.by_ref() {
         match (event?, format) {
-            (GenerationEvent::TextDelta { text }, Format::Text) => {
-                write(text.as_bytes())?;
-            }
-            (GenerationEvent::TextDelta { text }, Format::Json) => {
-                write(json_line(&json!({ "text": text }))?.as_bytes())?;
+            (GenerationEvent::TextDelta { text }, format) => {
+                match format {
+                    Format::Text => write(text.as_bytes())?,
+                    Format::Json => write(json_line(&json!({ "text": text }))?.as_bytes())?,
+                };
+                said += &text;
             }
             (GenerationEvent::Token { id }, Format::Json) => {
                 write(json_line(&json!({ "token": id }))?.as_bytes())?;
             }
-            (GenerationEvent::Done { reason, statistics }, _) => ended = Some((reason, statistics)),
+            (GenerationEvent::Done { reason, statistics }, _) => ended = (reason, statistics),
             (GenerationEvent::Token { .. }, Format::Text) => {}
         }
     }
-    Ok(ended)
+    let (reason, statistics) = ended;
+    Ok(Replied { text: said, reason, statistics })
 }
 
 /// What a user must hear even where statistics are not wanted: part of the reply was made elsewhere than planned.
@@ -191,23 +224,27 @@ fn told_move(moved: &Move) -> String {
     text
 }
 
-/// `14 prompt tokens (0 reused) at 1234.5 tok/s, first token after 12.3 ms, 64 tokens at 345.6 tok/s, ended by a stop token`
+/// `14 prompt tokens at 1234.5 tok/s, first token after 12.3 ms, 64 tokens at 345.6 tok/s, ended by a stop token`
 fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
-        DoneReason::StopToken { id } => format!("ended by stop token {id}"),
+        DoneReason::StopToken { .. } => "ended by a stop token".to_owned(),
         DoneReason::StopText { text } => format!("ended by stop text {text:?}"),
         DoneReason::MaxTokens => "ended by --max-tokens".to_owned(),
         DoneReason::ContextFull => "ended because the context is full".to_owned(),
         DoneReason::Cancelled => "cancelled".to_owned(),
         DoneReason::Deadline => "ended by the deadline".to_owned(),
     };
+    let tokens = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let reused = match statistics.reused_tokens {
+        0 => String::new(),
+        reused => format!(" ({reused} reused)"),
+    };
     format!(
-        "[{} prompt tokens ({} reused) at {:.1} tok/s, first token after {:.1} ms, {} tokens at {:.1} tok/s, {reason}]",
-        statistics.prompt_tokens,
-        statistics.reused_tokens,
+        "[{}{reused} at {:.1} tok/s, first token after {:.1} ms, {} at {:.1} tok/s, {reason}]",
+        tokens(statistics.prompt_tokens, "prompt token"),
         statistics.prefill_tokens_per_second(),
         statistics.time_to_first_token.as_secs_f64() * 1e3,
-        statistics.generated_tokens,
+        tokens(statistics.generated_tokens, "token"),
         statistics.decode_tokens_per_second(),
     )
 }

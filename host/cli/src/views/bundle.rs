@@ -2,11 +2,12 @@ use std::fmt::Write;
 
 use shardwright::{CompileReport, FlagAdvice, Inspected, Told, runtime::bundle};
 
-use super::{bytes, table};
+use super::{Detail, bytes, table};
 
 /// What compiling gave.
-pub fn compiled(report: &CompileReport) -> String {
-    let mut text = super::plan(&report.plan);
+pub fn compiled(report: &CompileReport, detail: Detail) -> String {
+    // What must not be kept silent was said on standard error.
+    let mut text = super::plan_without_notices(&report.plan, detail);
     let _ = writeln!(
         text,
         "\n{} in {}: chains {}",

@@ -2,17 +2,20 @@ use std::fmt::Write;
 
 use shardwright::{BundlePrognosis, DoctorReport, LearnedFile, MachineReport};
 
-use super::{bytes, table};
+use super::{Detail, bytes, table, wrapped};
 
-/// The machine, what was found, what was passed over, and what is wrong.
-pub fn doctor(report: &DoctorReport) -> String {
+/// The machine, what was found, what was passed over, and what is wrong. Where all of it lies only with all detail.
+pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
     let mut text = format!("shardwright {}\n", report.version);
     text.push_str(&machine(&report.machine));
     let worker = report.worker.path.as_deref().unwrap_or("not found");
-    let _ = writeln!(text, "worker: {worker}; {}", report.worker.meaning);
+    let _ = writeln!(text, "{}", wrapped(&format!("worker: {worker}; {}", report.worker.meaning), 2));
 
-    text.push_str("\nlooked into\n");
-    for place in &report.places {
+    let places: Vec<_> = report.places.iter().filter(|place| detail.is_full() || !place.exists).collect();
+    if !places.is_empty() || report.places.is_empty() {
+        text.push_str("\nlooked into\n");
+    }
+    for place in places {
         let there = if place.exists { "" } else { " (not there)" };
         let _ = writeln!(text, "  {}: {}{there}", place.what, place.path);
     }
@@ -21,37 +24,26 @@ pub fn doctor(report: &DoctorReport) -> String {
     }
 
     text.push('\n');
-    text.push_str(&super::shims(&report.shims));
-    for shim in &report.shims.shims {
-        let library = shim.vendor_library.as_deref().unwrap_or("none of a vendor");
-        let _ =
-            writeln!(text, "{}: library {library}; found {}, asked {}", shim.name, shim.search, shim.asked);
-    }
+    text.push_str(&super::shims(&report.shims, detail));
+    text.push('\n');
+    text.push_str(&profiles(report, detail));
+    text.push('\n');
+    text.push_str(&planners(report, detail));
 
-    let mut rows = table(&["profile", "", "shim", "from"]);
-    for profile in &report.profiles {
-        let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not here)" });
-        rows.add_row([&profile.name, &profile.title, &shim, &profile.source]);
+    let header: &[&str] =
+        if detail.is_full() { &["cache", "files", "bytes", "path"] } else { &["cache", "files", "bytes"] };
+    let mut rows = table(header);
+    for cache in report.caches.iter().filter(|cache| detail.is_full() || cache.files > 0) {
+        let size = format!("{}{}", bytes(cache.bytes), if cache.partial { " or more" } else { "" });
+        let mut row = vec![cache.what.clone(), cache.files.to_string(), size];
+        if detail.is_full() {
+            row.push(format!("{}{}", cache.path, if cache.exists { "" } else { " (not there)" }));
+        }
+        rows.add_row(row);
     }
-    let _ = writeln!(text, "\n{rows}");
-
-    let mut rows = table(&["planner", "", "path"]);
-    for planner in &report.planners {
-        rows.add_row([&planner.name, &planner.kind, planner.path.as_deref().unwrap_or("")]);
+    if !rows.is_empty() {
+        let _ = writeln!(text, "\n{rows}");
     }
-    let _ = writeln!(text, "\n{rows}");
-
-    let mut rows = table(&["cache", "files", "bytes", "path"]);
-    for cache in &report.caches {
-        let (files, size) = match cache.files {
-            0 => (String::new(), String::new()),
-            files => (files.to_string(), bytes(cache.bytes)),
-        };
-        let size = format!("{size}{}", if cache.partial { " or more" } else { "" });
-        let path = format!("{}{}", cache.path, if cache.exists { "" } else { " (not there)" });
-        rows.add_row([cache.what.clone(), files, size, path]);
-    }
-    let _ = writeln!(text, "\n{rows}");
 
     text.push_str(&learned(&report.learned));
 
@@ -61,7 +53,8 @@ pub fn doctor(report: &DoctorReport) -> String {
     }
     for variable in set {
         let value = variable.value.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "  {}={value}  {}", variable.name, variable.meaning);
+        let line = format!("  {}={value}  {}", variable.name, variable.meaning);
+        let _ = writeln!(text, "{}", wrapped(&line, 4));
     }
 
     if let Some(bundle) = &report.bundle {
@@ -71,14 +64,52 @@ pub fn doctor(report: &DoctorReport) -> String {
         text.push_str("\nproblems\n");
     }
     for problem in &report.problems {
-        let _ = writeln!(text, "  {}", problem.what);
+        let _ = writeln!(text, "{}", wrapped(&format!("  {}", problem.what), 4));
         if let Some(help) = &problem.help {
-            let _ = writeln!(text, "    help: {help}");
+            let _ = writeln!(text, "{}", wrapped(&format!("    help: {help}"), 6));
         }
     }
     let verdict = if report.can_run { "models can run here" } else { "no model can run here" };
     let _ = writeln!(text, "\n{verdict}");
     text
+}
+
+/// The chips there are profiles of, by the shim that serves them; with all detail a line each.
+fn profiles(report: &DoctorReport, detail: Detail) -> String {
+    if detail.is_full() {
+        let mut rows = table(&["profile", "chip", "shim", "from"]);
+        for profile in &report.profiles {
+            let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not here)" });
+            rows.add_row([&profile.name, &profile.title, &shim, &profile.source]);
+        }
+        return format!("{rows}\n");
+    }
+    let mut by_shim: Vec<(String, Vec<&str>)> = Vec::new();
+    for profile in &report.profiles {
+        let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not here)" });
+        match by_shim.iter_mut().find(|(held, _)| *held == shim) {
+            Some((_, names)) => names.push(&profile.name),
+            None => by_shim.push((shim, vec![&profile.name])),
+        }
+    }
+    let mut text = String::from("profiles of chips\n");
+    for (shim, names) in by_shim {
+        let _ = writeln!(text, "{}", wrapped(&format!("  {shim}: {}", names.join(", ")), 4));
+    }
+    text
+}
+
+fn planners(report: &DoctorReport, detail: Detail) -> String {
+    if detail.is_full() {
+        let mut rows = table(&["planner", "kind", "path"]);
+        for planner in &report.planners {
+            rows.add_row([&planner.name, &planner.kind, planner.path.as_deref().unwrap_or("")]);
+        }
+        return format!("{rows}\n");
+    }
+    let names = report.planners.iter().map(|planner| format!("{} ({})", planner.name, planner.kind));
+    let line = format!("planners: {}", names.collect::<Vec<_>>().join(", "));
+    format!("{}\n", wrapped(&line, 2))
 }
 
 /// Limits that refusals taught, by chip, with the file to remove to forget them.
@@ -123,13 +154,13 @@ fn machine(machine: &MachineReport) -> String {
         [] => "no vector instructions that are known here".to_owned(),
         features => features.join(" "),
     };
-    let _ = writeln!(
-        text,
+    let memory = format!(
         "memory {}, {} of it free; pages of {}; {features}",
         size(machine.memory_bytes),
         size(machine.memory_available_bytes),
         size(machine.page_bytes),
     );
+    let _ = writeln!(text, "{}", wrapped(&memory, 2));
     for identity in &machine.identities {
         let _ = writeln!(text, "{}: {}", identity.source, identity.value);
     }

@@ -1,11 +1,31 @@
 use std::fmt::Write;
 
-use shardwright::{LossReport, NoticeKind, PlanReport, PlanTotals, ReasonReport};
+use shardwright::{LossReport, NoticeKind, PlanReport, PlanTotals, ReasonReport, ShardReport};
 
-use super::{bytes, ranges, table};
+use super::{Detail, bytes, ranges, table, wrapped};
 
-/// The plan as a table with its limits and reasons.
-pub fn plan(report: &PlanReport) -> String {
+/// What the names of a plan's members take of a line, and what a broken line is set in by.
+const MEMBER: usize = 10;
+
+/// The plan with what must not be kept silent of it.
+pub fn plan(report: &PlanReport, detail: Detail) -> String {
+    let mut text = head(report);
+    for notice in &report.notices {
+        let kind = match notice.kind {
+            NoticeKind::Fallback => "fallback",
+            _ => "note",
+        };
+        let _ = writeln!(text, "{}", wrapped(&format!("{kind}: {}", super::printable(&notice.text)), 2));
+    }
+    text + &body(report, detail)
+}
+
+/// The plan for who has read its notices.
+pub fn plan_without_notices(report: &PlanReport, detail: Detail) -> String {
+    head(report) + &body(report, detail)
+}
+
+fn head(report: &PlanReport) -> String {
     let mut text = String::new();
     if let Some(executor) = &report.emulated_on {
         let _ = writeln!(text, "*emulated on {executor}*\n");
@@ -17,182 +37,255 @@ pub fn plan(report: &PlanReport) -> String {
         "{} ({}) for {}, planned by {} {}{built_in}",
         report.model, report.family, report.soc, planner.name, planner.version
     );
-    if report.refused_plans > 0 {
-        let _ = writeln!(text, "{} earlier plans were refused and revised", report.refused_plans);
+    match report.refused_plans {
+        0 => {}
+        1 => text.push_str("1 earlier plan was refused and revised\n"),
+        plans => {
+            let _ = writeln!(text, "{plans} earlier plans were refused and revised");
+        }
     }
-    for notice in &report.notices {
-        let kind = match notice.kind {
-            NoticeKind::Fallback => "fallback",
-            _ => "note",
-        };
-        let _ = writeln!(text, "{kind}: {}", super::printable(&notice.text));
-    }
+    text
+}
 
-    let mut shards = table(&[
-        "shard",
-        "component",
-        "layers",
-        "target",
-        "ops",
-        "weights",
-        "artefact",
-        "states",
-        "formats",
-        "entries",
-        "build",
-    ]);
+/// The shards as a table, what they share and come to a line each, and reasons, those that bind first.
+fn body(report: &PlanReport, detail: Detail) -> String {
+    let mut shards =
+        table(&["shard", "component", "layers", "target", "ops", "weights", "artefact", "states"]);
     for shard in &report.shards {
-        let entries: Vec<String> =
-            shard.entries.iter().filter(|entry| entry.ops > 0).map(|entry| entry.entry.to_string()).collect();
         shards.add_row([
             shard.index.to_string(),
             shard.component.clone(),
-            shard.layers.map_or_else(|| "-".to_owned(), |(first, end)| format!("[{first}, {end})")),
+            shard.layers.map_or_else(|| "-".to_owned(), |(first, end)| layers(first, end)),
             shard.target.clone(),
             shard.ops.to_string(),
             bytes(shard.weight_bytes),
             bytes(shard.artefact_bytes),
             bytes(shard.state_bytes),
-            shard.formats.clone(),
-            entries.join(" "),
-            shard.build.clone(),
         ]);
     }
-    let _ = writeln!(text, "\n{shards}");
-    let _ = write!(text, "\n{}", totals(&report.totals));
+    let mut text = format!("\n{shards}\n\n");
 
-    if !report.limits.is_empty() {
-        let mut limits = table(&["target", "limit", "value", "provenance", "note"]);
-        for entry in &report.limits {
-            limits.add_row([
-                entry.target.clone(),
-                entry.limit.name.clone(),
-                entry.limit.value.to_string(),
-                entry.limit.provenance.to_string(),
-                entry.limit.note.clone(),
-            ]);
-        }
-        let _ = writeln!(text, "\n{limits}");
-    }
-
-    for shard in report.shards.iter() {
+    member(&mut text, "formats", &shared(report, |shard| shard.formats.clone()));
+    member(
+        &mut text,
+        "entries",
+        &shared(report, |shard| {
+            let held = shard.entries.iter().filter(|entry| entry.ops > 0);
+            held.map(|entry| entry.entry.to_string()).collect::<Vec<_>>().join(" ")
+        }),
+    );
+    member(&mut text, "build", &shared(report, |shard| shard.build.clone()));
+    member(
+        &mut text,
+        "flags",
+        &shared(report, |shard| shard.flags.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    );
+    for shard in &report.shards {
         if let Some(place) = shard.softcap {
             let by = match place.name() {
                 "runtime" => "by the runtime, in f32",
                 _ => "in the graph",
             };
-            let _ = writeln!(text, "\nsoft-cap of what the {} gives: {by}", shard.component);
+            member(&mut text, "soft-cap", &format!("{by}, of what the {} gives", shard.component));
         }
     }
 
-    let flags = grouped(
-        report
-            .shards
-            .iter()
-            .enumerate()
-            .flat_map(|(index, shard)| shard.flags.iter().map(move |flag| (index, flag.to_string()))),
-    );
-    if !flags.is_empty() {
-        let _ = writeln!(text, "\nflags");
-        for (shards, flag) in &flags {
-            let _ = writeln!(text, "  {shards}: {flag}");
-        }
+    text.push('\n');
+    totals(&mut text, &report.totals);
+    if !report.limits.is_empty() {
+        let limits = report.limits.iter().map(|entry| {
+            let limit = &entry.limit;
+            format!("{} {} ≤ {} ({})", entry.target, limit.name, limit.value, limit.provenance)
+        });
+        member(&mut text, "limits", &limits.collect::<Vec<_>>().join("; "));
     }
-
-    let sentence =
-        |reason: &ReasonReport| format!("{}: {} ({})", reason.choice, reason.because, reason.cause);
-    let reasons = grouped(
-        report
-            .shards
-            .iter()
-            .enumerate()
-            .flat_map(|(index, shard)| shard.reasons.iter().map(move |reason| (index, sentence(reason)))),
-    );
-    if !report.reasons.is_empty() || !reasons.is_empty() {
-        let _ = writeln!(text, "\nreasons");
-        for reason in &report.reasons {
-            let _ = writeln!(text, "  {}", sentence(reason));
-        }
-        for (shards, reason) in &reasons {
-            let _ = writeln!(text, "  {shards}: {reason}");
-        }
+    for entry in report.limits.iter().filter(|entry| detail.is_full() && !entry.limit.note.is_empty()) {
+        let line = format!("  {} {}: {}", entry.target, entry.limit.name, entry.limit.note);
+        let _ = writeln!(text, "{}", wrapped(&line, 4));
     }
     if !report.fallback.is_empty() {
-        let _ = writeln!(text, "\nif a target is lost: {}", report.fallback.join(", then "));
+        member(&mut text, "if lost", &format!("{} goes on", report.fallback.join(", then ")));
+    }
+
+    let reasons = reasons(report, detail);
+    match detail {
+        Detail::Full => text.push_str("\nreasons\n"),
+        Detail::Screen => text.push_str("\nreasons (preferences, notes of limits: -v)\n"),
+    }
+    for reason in reasons {
+        let _ = writeln!(text, "{}", wrapped(&format!("  {reason}"), 4));
     }
     text
 }
 
-/// What the shards come to together, a line each, with what it rests on.
-fn totals(totals: &PlanTotals) -> String {
-    let mut text = String::from("in all\n");
-    let mut line = |what: &str, how_much: String| {
-        let _ = writeln!(text, "  {what}: {how_much}");
-    };
-    line("weights", format!("{} (counted)", bytes(totals.weight_bytes)));
-    line("artefacts", format!("{} ({})", bytes(totals.artefacts.bytes), totals.artefacts.provenance));
-    line("states", format!("{} (counted)", bytes(totals.state_bytes)));
-    line(
-        "peak memory",
-        format!(
-            "{} ({}): artefacts and states, without tables and what a driver takes",
+/// A half-open range of layers, as a plan's own words have it too.
+fn layers(first: u32, end: u32) -> String {
+    format!("{first}..{end}")
+}
+
+/// A line of the plan; nothing where there is nothing to say.
+fn member(text: &mut String, name: &str, what: &str) {
+    if !what.is_empty() {
+        let _ = writeln!(text, "{}", wrapped(&format!("{name:<MEMBER$}{what}"), MEMBER));
+    }
+}
+
+/// What all shards have, once; else each with the shards that have it.
+fn shared(report: &PlanReport, of: impl Fn(&ShardReport) -> String) -> String {
+    let values = report.shards.iter().enumerate().map(|(index, shard)| (index, of(shard)));
+    let groups = grouped(values.filter(|(_, value)| !value.is_empty()));
+    match groups.as_slice() {
+        [(shards, value)] if shards.len() == report.shards.len() => value.clone(),
+        groups => {
+            let each = groups.iter().map(|(shards, value)| format!("{}: {value}", named(shards)));
+            each.collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+/// Why, a sentence each: choices with one ground in one sentence, those that a limit or a refusal forced first. What was merely
+/// preferred, and what a limit rests on, is behind `-v`.
+fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
+    let of_all = report.reasons.iter().map(|reason| (None, reason));
+    let of_shards = report.shards.iter().enumerate();
+    let of_shards =
+        of_shards.flat_map(|(index, shard)| shard.reasons.iter().map(move |reason| (Some(index), reason)));
+    let mut grounds: Vec<(u8, Vec<u32>, Vec<&str>, String)> = Vec::new();
+    for (shard, reason) in of_all.chain(of_shards) {
+        let cause = reason.cause.to_string();
+        if !detail.is_full() && rank(&cause) == PREFERRED {
+            continue;
+        }
+        let ground = format!("{} ({cause})", because(report, reason, detail));
+        let shard: Vec<u32> = shard.map(|shard| shard as u32).into_iter().collect();
+        match grounds
+            .iter_mut()
+            .find(|(_, shards, _, held)| *held == ground && shards.is_empty() == shard.is_empty())
+        {
+            Some((_, shards, choices, _)) => {
+                shards.extend(
+                    shard.iter().filter(|shard| !shards.contains(shard)).copied().collect::<Vec<_>>(),
+                );
+                if !choices.contains(&reason.choice.as_str()) {
+                    choices.push(&reason.choice);
+                }
+            }
+            None => grounds.push((rank(&cause), shard, vec![&reason.choice], ground)),
+        }
+    }
+    grounds.sort_by_key(|(rank, ..)| *rank);
+    grounds
+        .into_iter()
+        .map(|(_, shards, choices, ground)| {
+            let shards = if shards.is_empty() { String::new() } else { format!("{}: ", named(&shards)) };
+            format!("{shards}{}: {ground}", choices.join(", "))
+        })
+        .collect()
+}
+
+/// What forced a choice comes before what it was measured by, and that before what was merely preferred.
+fn rank(cause: &str) -> u8 {
+    match cause.split(' ').next() {
+        Some("limit" | "feedback") => 0,
+        Some("cost" | "goal") => 1,
+        _ => PREFERRED,
+    }
+}
+
+/// The rank of a choice that nothing forced: it could have been another.
+const PREFERRED: u8 = 2;
+
+/// The ground, without the note of the limit it ends in, unless all is wanted.
+fn because<'r>(report: &PlanReport, reason: &'r ReasonReport, detail: Detail) -> &'r str {
+    let noted = |note: &str| reason.because.strip_suffix(note)?.strip_suffix(": ");
+    let notes = report.limits.iter().map(|entry| entry.limit.note.as_str()).filter(|note| !note.is_empty());
+    match detail {
+        Detail::Full => &reason.because,
+        Detail::Screen => notes.into_iter().find_map(noted).unwrap_or(&reason.because),
+    }
+}
+
+/// What the shards come to together, with what it rests on.
+fn totals(text: &mut String, totals: &PlanTotals) {
+    member(
+        text,
+        "in all",
+        &format!(
+            "{} of weights (counted), {} of artefacts ({}), {} of states (counted)",
+            bytes(totals.weight_bytes),
+            bytes(totals.artefacts.bytes),
+            totals.artefacts.provenance,
+            bytes(totals.state_bytes)
+        ),
+    );
+    member(
+        text,
+        "memory",
+        &format!(
+            "{} at its peak ({}): artefacts and states, without tables and what a driver takes",
             bytes(totals.peak.bytes),
             totals.peak.provenance
         ),
     );
-    for entry in &totals.times {
-        let time = match (&entry.time, entry.uncosted_ops) {
-            (None, _) => "not known".to_owned(),
-            (Some(time), 0) => format!("{} µs ({})", time.microseconds, time.provenance),
-            (Some(time), uncosted) => {
-                format!("{} µs ({}), without {uncosted} operations", time.microseconds, time.provenance)
-            }
-        };
-        line(&format!("time of {}", entry.entry), time);
-    }
-    line(
-        "handing over",
-        format!("{:.1} µs a step (modelled), not in the times", totals.boundary_nanoseconds as f64 / 1000.0),
-    );
-    line(
-        "loss",
-        match totals.loss {
-            LossReport::None => "none: every weight is a float".to_owned(),
-            LossReport::Measured { per_million } => {
-                format!("{:.2} ‰ of the likelihood (measured, of weights alone)", per_million as f64 / 1000.0)
-            }
-            LossReport::NotMeasured { places } => {
-                format!("not measured, in {places} places with integer weights; `--quality` measures it")
-            }
-        },
-    );
-    text
+    let times = totals.times.iter().map(|entry| match (&entry.time, entry.uncosted_ops) {
+        (None, _) => format!("{}: not known", entry.entry),
+        (Some(time), 0) => format!("{}: {} µs ({})", entry.entry, time.microseconds, time.provenance),
+        (Some(time), uncosted) => format!(
+            "{}: {} µs ({}), without {uncosted} operations",
+            entry.entry, time.microseconds, time.provenance
+        ),
+    });
+    let handing_over =
+        format!("handing over {:.1} µs a step (modelled)", totals.boundary_nanoseconds as f64 / 1000.0);
+    member(text, "time", &times.chain([handing_over]).collect::<Vec<_>>().join("; "));
+    let loss = match totals.loss {
+        LossReport::None => "none: every weight is a float".to_owned(),
+        LossReport::Measured { per_million } => {
+            format!("{:.2} ‰ of the likelihood (measured, of weights alone)", per_million as f64 / 1000.0)
+        }
+        LossReport::NotMeasured { places } => {
+            format!("not measured, in {places} places with integer weights; `--quality` measures it")
+        }
+    };
+    member(text, "loss", &loss);
 }
 
-/// Equal sentences of several shards once, with the shards they hold for, in the order of the first of them.
-fn grouped(sentences: impl Iterator<Item = (usize, String)>) -> Vec<(String, String)> {
+/// Equal texts of several shards once, with the shards they hold for, in the order of the first of them.
+fn grouped(texts: impl Iterator<Item = (usize, String)>) -> Vec<(Vec<u32>, String)> {
     let mut groups: Vec<(Vec<u32>, String)> = Vec::new();
-    for (shard, sentence) in sentences {
-        match groups.iter_mut().find(|(_, held)| *held == sentence) {
+    for (shard, text) in texts {
+        match groups.iter_mut().find(|(_, held)| *held == text) {
             Some((shards, _)) => shards.push(shard as u32),
-            None => groups.push((vec![shard as u32], sentence)),
+            None => groups.push((vec![shard as u32], text)),
         }
     }
-    let named = |(shards, sentence): (Vec<u32>, String)| {
-        let what = if shards.len() == 1 { "shard" } else { "shards" };
-        (format!("{what} {}", ranges(&shards)), sentence)
-    };
-    groups.into_iter().map(named).collect()
+    groups
+}
+
+/// `shard 3`, `shards 0-1, 3`
+fn named(shards: &[u32]) -> String {
+    let what = if shards.len() == 1 { "shard" } else { "shards" };
+    format!("{what} {}", ranges(shards))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn what_holds_for_several_shards_is_said_once() {
-        let sentences =
+        let texts =
             [(0, "a"), (0, "b"), (1, "a"), (3, "a"), (3, "c")].map(|(shard, text)| (shard, text.to_owned()));
         let wanted = [("shards 0-1, 3", "a"), ("shard 0", "b"), ("shard 3", "c")];
-        let grouped = super::grouped(sentences.into_iter());
-        assert!(grouped.iter().map(|(shards, text)| (shards.as_str(), text.as_str())).eq(wanted));
+        let grouped = grouped(texts.into_iter());
+        let named: Vec<_> = grouped.iter().map(|(shards, text)| (named(shards), text.as_str())).collect();
+        assert!(named.iter().map(|(shards, text)| (shards.as_str(), *text)).eq(wanted));
+    }
+
+    #[test]
+    fn what_forces_comes_before_what_is_preferred() {
+        let mut causes = ["preference flags", "goal context", "limit ops", "cost time", "feedback drift"];
+        causes.sort_by_key(|cause| rank(cause));
+        assert_eq!(causes, ["limit ops", "feedback drift", "goal context", "cost time", "preference flags"]);
     }
 }

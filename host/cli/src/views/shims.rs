@@ -1,54 +1,70 @@
 use std::fmt::Write;
 
-use shardwright::ShimsReport;
+use shardwright::{ShimReport, ShimsReport};
 
-use super::table;
+use super::{Detail, table, wrapped};
 
-/// Usable shims with their devices, then what was skipped and why.
-pub fn shims(report: &ShimsReport) -> String {
+/// A line a shim: whether it can be used, else what to do. Then what was skipped and why. With all detail, where each
+/// lies and what it declares.
+pub fn shims(report: &ShimsReport, detail: Detail) -> String {
     let mut text = String::new();
-    let mut rows = table(&["shim", "version", "vendor", "contract", "layout", "devices", "library"]);
+    let mut rows = table(&["shim", "version", "state"]);
     for shim in &report.shims {
-        let devices: Vec<String> =
-            shim.devices.iter().map(|device| format!("{} ({})", device.name, device.kind)).collect();
-        rows.add_row([
-            shim.name.clone(),
-            shim.version.clone(),
-            shim.vendor.clone(),
-            shim.abi.clone(),
-            shim.layout.clone(),
-            shim.error.clone().unwrap_or_else(|| devices.join(", ")),
-            shim.path.clone(),
-        ]);
+        rows.add_row([shim.name.clone(), shim.version.clone(), state(shim)]);
     }
     if rows.is_empty() {
         text.push_str("no usable shim was found\n");
     } else {
         let _ = writeln!(text, "{rows}");
     }
-    for shim in report.shims.iter().filter(|shim| !shim.facts.is_empty()) {
-        let facts = shim.facts.iter().map(|schema| match schema.required {
-            true => format!("{} (required)", schema.fact.name),
-            false => schema.fact.name.clone(),
-        });
-        let facts: Vec<String> = facts.collect();
-        let _ = writeln!(text, "{} reads of a chip's profile: {}", shim.name, facts.join(", "));
-    }
-    for shim in &report.shims {
-        for device in &shim.devices {
-            for limit in &device.limits {
-                let _ = writeln!(text, "{} {}: {limit}", shim.name, device.name);
-            }
-        }
+    if detail.is_full() {
+        report.shims.iter().for_each(|shim| declared(&mut text, shim));
     }
     if !report.skipped.is_empty() {
         text.push_str("\nskipped\n");
         for skipped in &report.skipped {
-            let _ = writeln!(text, "  {}: {}", skipped.path, skipped.reason);
+            let _ = writeln!(text, "{}", wrapped(&format!("  {}: {}", skipped.path, skipped.reason), 4));
             if let Some(help) = &skipped.help {
-                let _ = writeln!(text, "    help: {help}");
+                let _ = writeln!(text, "{}", wrapped(&format!("    help: {help}"), 6));
             }
         }
     }
     text
+}
+
+/// `ready: cpu (present)`, or what is in the way.
+fn state(shim: &ShimReport) -> String {
+    if let Some(error) = &shim.error {
+        return error.clone();
+    }
+    let devices = shim.devices.iter().map(|device| format!("{} ({})", device.name, device.kind));
+    match devices.collect::<Vec<_>>().join(", ") {
+        devices if devices.is_empty() => "ready, for chips that a profile names".to_owned(),
+        devices => format!("ready: {devices}"),
+    }
+}
+
+fn declared(text: &mut String, shim: &ShimReport) {
+    let mut line = |what: String| {
+        let _ = writeln!(text, "{}", wrapped(&what, 4));
+    };
+    line(format!("\n{} {} of {}", shim.name, shim.version, shim.vendor));
+    line(format!("  library: {}, found {}", shim.path, shim.search));
+    line(format!("  contract {}, layout {}, asked {}", shim.abi, shim.layout, shim.asked));
+    if let Some(library) = &shim.vendor_library {
+        line(format!("  drives {library}"));
+    }
+    let facts = shim.facts.iter().map(|schema| match schema.required {
+        true => format!("{} (required)", schema.fact.name),
+        false => schema.fact.name.clone(),
+    });
+    let facts = facts.collect::<Vec<_>>();
+    if !facts.is_empty() {
+        line(format!("  reads of a chip's profile: {}", facts.join(", ")));
+    }
+    for device in &shim.devices {
+        for limit in &device.limits {
+            line(format!("  {}: {limit}", device.name));
+        }
+    }
 }

@@ -44,7 +44,11 @@ impl From<ProfileError> for Error {
 impl From<RegistryError> for Error {
     fn from(error: RegistryError) -> Self {
         let help = error.help();
-        Error::from_room(ErrorKind::Missing, error, help)
+        let kind = match &error {
+            RegistryError::Unknown { .. } => ErrorKind::Argument,
+            _ => ErrorKind::Missing,
+        };
+        Error::from_room(kind, error, help)
     }
 }
 

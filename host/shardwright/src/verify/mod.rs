@@ -126,7 +126,7 @@ pub fn verify(
     // Before anything takes long.
     options.thresholds(Thresholds::SAME_FLOATS)?;
     let model = open.clone().taps(true).open_watched(checkpoint, watch)?;
-    let intact = Checkpoint::open(checkpoint)?;
+    let intact = crate::given::checkpoint(checkpoint)?;
     Verification { model: &model, compiled: model.compiled(), intact: &intact, options }.run(goldens, watch)
 }
 
@@ -140,7 +140,7 @@ pub fn self_test(
     watch: &mut dyn Watch,
 ) -> Result<SelfTestReport> {
     options.thresholds(Thresholds::SAME_FLOATS)?;
-    let checkpoint_as_is = Checkpoint::open(checkpoint)?;
+    let checkpoint_as_is = crate::given::checkpoint(checkpoint)?;
     let tapped = open.clone().taps(true);
     let sound = tapped.open_watched(checkpoint, watch)?;
     // What the shards of the sound model were compiled from is what those of the broken one are held against.

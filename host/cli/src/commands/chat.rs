@@ -1,0 +1,154 @@
+//! A conversation: a turn for each line of standard input, with an editor of lines where that is a terminal.
+
+use std::io::IsTerminal;
+
+use rustyline::config::Behavior;
+use rustyline::error::ReadlineError;
+use rustyline::{Config, DefaultEditor};
+use shardwright::{DoneReason, ErrorKind, Model, Session};
+
+use super::run::{Turn, reply};
+use super::standard_input_line;
+use crate::arguments::{Format, RunArguments};
+use crate::outcome::{self, Failure, Outcome};
+use crate::{interrupt, views};
+
+/// What a person can say to the program and not to the model.
+const COMMANDS: [(&str, &str); 3] = [
+    ("/clear", "forget the conversation"),
+    ("/help", "list these commands; Ctrl-C stops a reply, arrow keys bring earlier lines back"),
+    ("/bye", "leave, as Ctrl-D does"),
+];
+
+/// Replies to each line until there is none.
+pub fn talk(
+    session: &mut Session,
+    model: &Model,
+    arguments: &RunArguments,
+    format: Format,
+) -> Result<Outcome, Failure> {
+    if std::io::stdin().is_terminal() {
+        return at_a_terminal(session, model, arguments, format);
+    }
+    let mut line = String::new();
+    while standard_input_line(&mut line)? {
+        let turn = line.trim();
+        if !turn.is_empty() {
+            answer(session, turn, arguments, format)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn at_a_terminal(
+    session: &mut Session,
+    model: &Model,
+    arguments: &RunArguments,
+    format: Format,
+) -> Result<Outcome, Failure> {
+    // Standard output is for replies, wherever it goes.
+    let settings = Config::builder().behavior(Behavior::PreferTerm).auto_add_history(true).build();
+    let mut editor = DefaultEditor::with_config(settings).map_err(unreadable)?;
+    if !arguments.quiet {
+        let described = model.chain().description();
+        views::say(&format!(
+            "{}, {} tokens of context. /help lists commands, /bye leaves.",
+            described.model,
+            model.chain().context()
+        ));
+    }
+    let mut leaving = false;
+    loop {
+        let line = editor.readline("> ");
+        let interrupted = std::mem::take(&mut leaving);
+        match line {
+            Ok(line) => match line.trim() {
+                "" => {}
+                "/bye" | "/exit" | "/quit" => return Ok(Outcome::Done),
+                "/clear" => {
+                    session.clear();
+                    if let Some(system) = &arguments.system {
+                        session.system(system);
+                    }
+                    views::say("the conversation is forgotten");
+                }
+                "/help" | "/?" => {
+                    COMMANDS.iter().for_each(|(name, what)| views::say(&format!("{name:<8}{what}")));
+                }
+                command if is_command(command) => {
+                    views::say(&format!("there is no command {command}; /help lists those there are"));
+                }
+                turn => match answer(session, turn, arguments, format) {
+                    // The next turn may be another.
+                    Err(failure) if failure.is_of_what_was_asked() => {
+                        outcome::tell(failure, format);
+                    }
+                    ended => ended?,
+                },
+            },
+            // It cleared the line; whoever wants more than that presses again.
+            Err(ReadlineError::Interrupted) if interrupted => return Ok(Outcome::Interrupted),
+            Err(ReadlineError::Interrupted) => {
+                views::say("press Ctrl-C once more to leave");
+                leaving = true;
+            }
+            Err(ReadlineError::Eof) => return Ok(Outcome::Done),
+            Err(error) => return Err(unreadable(error)),
+        }
+    }
+}
+
+fn unreadable(error: ReadlineError) -> Failure {
+    outcome::io("the terminal")(match error {
+        ReadlineError::Io(error) => error,
+        error => std::io::Error::other(error),
+    })
+}
+
+/// A slash and one word: a path or a sentence is said to the model.
+fn is_command(line: &str) -> bool {
+    line.strip_prefix('/').is_some_and(|name| !name.is_empty() && name.chars().all(char::is_alphabetic))
+}
+
+/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, which is said.
+fn answer(
+    session: &mut Session,
+    turn: &str,
+    arguments: &RunArguments,
+    format: Format,
+) -> Result<(), Failure> {
+    let mut forgotten = 0;
+    let ended = loop {
+        session.cancel_handle().reset();
+        interrupt::begin();
+        match reply(session, Turn::Chat(turn), arguments, format) {
+            Err(Failure::Library(error))
+                if error.kind() == ErrorKind::Context && session.forget_oldest_turn() =>
+            {
+                forgotten += 1;
+            }
+            ended => break ended?,
+        }
+    };
+    if ended == DoneReason::ContextFull && session.forget_oldest_turn() {
+        forgotten += 1;
+    }
+    match forgotten {
+        0 => {}
+        1 => views::say("note: the context was full; the oldest turn is forgotten"),
+        turns => views::say(&format!("note: the context was full; the oldest {turns} turns are forgotten")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn commands_are_told_from_what_is_said_to_the_model() {
+        for (line, command) in
+            [("/save", true), ("/etc/passwd", false), ("/", false), ("/help me", false), ("a /b", false)]
+        {
+            assert_eq!(super::is_command(line), command, "{line}");
+        }
+    }
+}

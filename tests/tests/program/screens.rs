@@ -1,0 +1,82 @@
+//! What a person sees on a terminal of 80 columns, held against files: a screen that grows or says something else is looked at.
+//! `SHARDWRIGHT_WRITE_SCREENS=1` writes them anew.
+
+use std::fs;
+
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::program::{Run, shardwright};
+use shardwright_tests::tree;
+
+const COLUMNS: usize = 80;
+/// Lines of a screen, if a tall one.
+const LINES: usize = 40;
+
+/// The program in a terminal of that width, on a machine without vendors' libraries.
+fn at_a_terminal<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Run {
+    let run = shardwright(arguments).environment("COLUMNS", COLUMNS.to_string());
+    ["SHARDWRIGHT_QNN_LIB", "SHARDWRIGHT_NEURON_LIB"]
+        .into_iter()
+        .fold(run, |run, name| run.environment(name, ""))
+}
+
+fn assert_fits(screen: &str) {
+    for line in screen.lines() {
+        assert!(line.chars().count() <= COLUMNS, "{} columns: {line}", line.chars().count());
+        assert_eq!(line, line.trim_end(), "something stands behind the last column");
+    }
+}
+
+fn is_as_recorded(name: &str, screen: &str) {
+    assert_fits(screen);
+    assert!(screen.lines().count() <= LINES, "{} lines:\n{screen}", screen.lines().count());
+    let path = tree::root().join("tests/screens").join(name);
+    if std::env::var_os("SHARDWRIGHT_WRITE_SCREENS").is_some() {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, screen).expect("written");
+    }
+    let recorded = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(screen, recorded, "not as in {}", path.display());
+}
+
+#[test]
+fn the_list_of_shims_is_a_line_each() {
+    let screen = at_a_terminal(["shim", "list"]).succeeds();
+    is_as_recorded("shim-list.txt", &screen);
+    // Where they lie and what they declare is behind it.
+    let full = at_a_terminal(["shim", "list", "-v"]).succeeds();
+    assert!(full.starts_with(&screen) && full.contains("library:") && full.contains("contract"), "{full}");
+}
+
+#[test]
+fn the_plan_for_a_chip_is_a_screen() {
+    for soc in ["mt6989", "sm8850"] {
+        let plan = || at_a_terminal(["plan", DEMO_MODEL, "--soc", soc]);
+        let screen = plan().succeeds();
+        is_as_recorded(&format!("plan-{soc}.txt"), &screen);
+        let full = plan().argument("-v").succeeds();
+        assert!(full.lines().count() > screen.lines().count(), "{full}");
+    }
+}
+
+#[test]
+fn a_missing_library_is_a_sentence_and_nothing_where_it_is_not_needed() {
+    let run = |further: &[&str]| {
+        let run = at_a_terminal(["run", DEMO_MODEL, "--soc", "sm8850", "--prompt", "a", "-n", "2"]);
+        run.arguments(further)
+    };
+    let (_, stderr) = run(&[]).refuses();
+    assert!(stderr.contains("set SHARDWRIGHT_QNN_LIB") && !stderr.contains("loader's path"), "{stderr}");
+    let (_, searched) = run(&["-v"]).refuses();
+    assert!(searched.contains("looked at") && searched.contains("loader's path"), "{searched}");
+    let outcome = run(&["--on", "cpu"]).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("SHARDWRIGHT_QNN_LIB"), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_doctor_fits_but_for_paths() {
+    let screen = at_a_terminal(["doctor"]).succeeds();
+    let text: Vec<&str> = screen.lines().filter(|line| !line.contains('/')).collect();
+    assert_fits(&text.join("\n"));
+    assert!(screen.contains("profiles of chips") && screen.ends_with("models can run here\n"), "{screen}");
+}
