@@ -262,6 +262,23 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
+    /// Whether it is what somebody should hear who asks for the chip of this name.
+    fn is_about(&self, wanted: &str) -> bool {
+        match self {
+            ProfileError::Duplicate { name, .. } => name == wanted,
+            // Of what cannot be read, the file's name is all there is.
+            ProfileError::File { source_file, .. }
+            | ProfileError::Syntax { source_file, .. }
+            | ProfileError::Invalid { source_file, .. } => match source_file {
+                ProfileSource::File(path) => {
+                    path.file_stem().is_some_and(|stem| normalise(&stem.to_string_lossy()) == wanted)
+                }
+                ProfileSource::Builtin(_) => false,
+            },
+            ProfileError::Directory(_) | ProfileError::Unknown { .. } => false,
+        }
+    }
+
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<String> {
         match self {
@@ -285,6 +302,24 @@ pub struct ProfileRegistry {
     directories: Vec<PathBuf>,
 }
 
+/// What there is of profiles.
+#[derive(Debug, Default)]
+pub struct Profiles {
+    /// Those that can be used.
+    pub found: Vec<FoundProfile>,
+    /// What is wrong with the others.
+    pub skipped: Vec<ProfileError>,
+}
+
+/// All names of a profile, as they are compared.
+fn names(profile: &Profile) -> Vec<String> {
+    let mut names = vec![normalise(&profile.name)];
+    names.extend(profile.aliases.iter().map(|alias| normalise(alias)));
+    names.sort();
+    names.dedup();
+    names
+}
+
 impl ProfileRegistry {
     /// The built-in profiles.
     pub fn new() -> Self {
@@ -298,52 +333,56 @@ impl ProfileRegistry {
         self
     }
 
-    /// Every profile there is now, built-in ones first.
+    /// Every profile there is now, built-in ones first. A file that is none, or that claims a name another has, is
+    /// skipped with its error: it stands in the way of nobody who asks for another chip.
     ///
-    /// Errors: any file that is not a sound profile, and any name or alias claimed twice. A bad file is never skipped:
-    /// whoever put it there would look for it.
-    pub fn list(&self) -> Result<Vec<FoundProfile>, ProfileError> {
-        let mut found = Vec::new();
+    /// Errors: a directory that cannot be read.
+    pub fn list(&self) -> Result<Profiles, ProfileError> {
+        let mut all = Profiles::default();
+        let mut claimed: BTreeMap<String, ProfileSource> = BTreeMap::new();
+        let mut add = |read: Result<FoundProfile, ProfileError>| {
+            let sound = read.and_then(|candidate| {
+                let own = names(&candidate.profile);
+                match own.iter().find_map(|name| claimed.get_key_value(name)) {
+                    Some((name, first)) => Err(ProfileError::Duplicate {
+                        name: name.clone(),
+                        first: first.clone(),
+                        second: candidate.source,
+                    }),
+                    None => {
+                        claimed.extend(own.into_iter().map(|name| (name, candidate.source.clone())));
+                        Ok(candidate)
+                    }
+                }
+            });
+            match sound {
+                Ok(candidate) => all.found.push(candidate),
+                Err(error) => all.skipped.push(error),
+            }
+        };
         for (name, text) in BUILTIN {
             let source = ProfileSource::Builtin(name);
-            found.push(FoundProfile { profile: parse(text.as_bytes(), &source)?, source });
+            add(parse(text.as_bytes(), &source).map(|profile| FoundProfile { profile, source }));
         }
         for directory in &self.directories {
             for path in crate::registry::files(directory)? {
                 if path.extension().is_some_and(|extension| extension == "json") {
-                    found.push(read(&path)?);
+                    add(read(&path));
                 }
             }
         }
-        let mut claimed: BTreeMap<String, &FoundProfile> = BTreeMap::new();
-        for candidate in &found {
-            let mut own: Vec<String> =
-                candidate.profile.aliases.iter().map(|alias| normalise(alias)).collect();
-            own.push(normalise(&candidate.profile.name));
-            own.sort();
-            own.dedup();
-            for name in own {
-                if let Some(first) = claimed.insert(name.clone(), candidate) {
-                    return Err(ProfileError::Duplicate {
-                        name,
-                        first: first.source.clone(),
-                        second: candidate.source.clone(),
-                    });
-                }
-            }
-        }
-        Ok(found)
+        Ok(all)
     }
 
     /// The profile of this name or alias.
+    ///
+    /// Errors: there is none; its file is no sound profile; two claim the name.
     pub fn find(&self, name: &str) -> Result<FoundProfile, ProfileError> {
         let wanted = normalise(name);
-        let mut profiles = self.list()?;
-        let names = |profile: &Profile| {
-            let mut names = vec![normalise(&profile.name)];
-            names.extend(profile.aliases.iter().map(|alias| normalise(alias)));
-            names
-        };
+        let Profiles { found: mut profiles, skipped } = self.list()?;
+        if let Some(error) = skipped.into_iter().find(|error| error.is_about(&wanted)) {
+            return Err(error);
+        }
         if let Some(position) = profiles.iter().position(|found| names(&found.profile).contains(&wanted)) {
             return Ok(profiles.swap_remove(position));
         }

@@ -340,6 +340,8 @@ impl Preparation {
         let shims = Shims::open(&search, options.isolation)?;
 
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
+        let skipped = profiles.list()?.skipped;
+        passing.extend(skipped.iter().map(|error| Notice::note(format!("{error}; the profile is skipped"))));
         let mut notices: Vec<Notice> = Vec::new();
         let asked = options.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
         let tuples = offered_formats(graph, &profile, options, asked);

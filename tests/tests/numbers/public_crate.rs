@@ -104,6 +104,31 @@ fn a_reply_that_failed_or_never_began_leaves_no_turn() {
 }
 
 #[test]
+fn the_oldest_turns_are_forgotten_and_the_system_s_stays() {
+    let model = open(DEMO_MODEL, &options().context(48));
+    let mut session = greedy(&model);
+    session.options.max_tokens = Some(4);
+    session.system("Be brief.");
+    // Until the context is full, as a conversation comes to be.
+    let full = loop {
+        match session.chat("What is politics, and what is it not?") {
+            Ok(reply) => drop(ended(reply)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::Context, "{full}");
+    let turns = session.messages().len();
+    assert!(turns >= 3 && turns % 2 == 1, "{:?}", roles(&session));
+    assert!(session.forget_oldest_turn());
+    assert_eq!(session.messages().len(), turns - 2);
+    assert_eq!(roles(&session)[0], "system");
+    let (said, _) = ended(session.chat("What is politics, and what is it not?").expect("there is room"));
+    assert!(!said.is_empty());
+    while session.forget_oldest_turn() {}
+    assert_eq!(roles(&session), ["system"]);
+}
+
+#[test]
 fn a_reply_ends_where_it_is_told_to() {
     let model = open(DEMO_MODEL, &options());
     let mut session = greedy(&model);

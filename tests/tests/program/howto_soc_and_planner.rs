@@ -135,6 +135,11 @@ fn profiles_that_are_wrong_are_named() {
             .argument(folder.path())
             .refuses();
         assert!(stderr.contains(says), "{text}: {stderr}");
+        // It is in nobody else's way, and is not passed over in silence.
+        let other = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--profiles"]);
+        let plan = other.argument(folder.path()).json();
+        let notices = plan["notices"].to_string();
+        assert!(notices.contains("fictional.json") && notices.contains("the profile is skipped"), "{notices}");
     }
 }
 

@@ -67,7 +67,7 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
         ("sc8380xp", "60", "v73", "modelled"),
         ("soc-72", "72", "v81", "declared"),
     ];
-    let served = registry.list().unwrap().into_iter().filter(|found| found.profile.shim == "qnn").count();
+    let served = registry.list().unwrap().found.into_iter().filter(|found| found.profile.shim == "qnn").count();
     assert_eq!(served, chips.len(), "each profile of this shim is in the table above");
     for (name, id, arch, vtcm) in chips {
         let found = registry.find(name).unwrap();
@@ -163,7 +163,7 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         ("mt6991", four.0, four.1, Some("5.5"), "8", 13, FromAdapter),
         ("mt6993", four.0, four.1, Some("6.0"), "9", 20, FromAdapter),
     ];
-    let served = registry.list().unwrap().into_iter().filter(|found| found.profile.shim == "neuron").count();
+    let served = registry.list().unwrap().found.into_iter().filter(|found| found.profile.shim == "neuron").count();
     assert_eq!(served, chips.len(), "each profile of this shim is in the table above");
     for (name, cores, memory, arch, major, flags, four_bits) in chips {
         let found = registry.find(name).unwrap();
@@ -243,7 +243,7 @@ fn a_profile_is_there_while_its_file_is() {
     let registry = ProfileRegistry::new().with_directory(directory.path());
     let found = registry.find("Fictional").unwrap();
     assert!(matches!(found.source, ProfileSource::File(_)));
-    assert_eq!(registry.list().unwrap().len(), BUILTIN.len() + 1);
+    assert_eq!(registry.list().unwrap().found.len(), BUILTIN.len() + 1);
     std::fs::remove_file(directory.path().join("fictional.json")).unwrap();
     assert!(matches!(registry.find("fictional").unwrap_err(), ProfileError::Unknown { .. }));
 }
@@ -267,7 +267,12 @@ fn an_unknown_name_lists_those_near_it() {
 fn a_name_claimed_twice_is_an_error_that_names_both() {
     for name in ["mt6989", "dimensity9300", "generic"] {
         let directory = directory_with(&[("again.json", &MINIMAL.replace("NAME", name))]);
-        let error = ProfileRegistry::new().with_directory(directory.path()).list().unwrap_err();
+        let registry = ProfileRegistry::new().with_directory(directory.path());
+        let all = registry.list().unwrap();
+        assert_eq!((all.found.len(), all.skipped.len()), (BUILTIN.len(), 1));
+        let error = registry.find(name).unwrap_err();
+        // Who asks for another chip has it.
+        assert!(registry.find("sm8850").is_ok());
         assert!(matches!(&error, ProfileError::Duplicate { .. }), "{error}");
         assert!(
             error.to_string().contains("again.json") && error.to_string().contains("built-in"),
@@ -314,7 +319,12 @@ fn bad_files_are_named_with_line_and_reason() {
     ];
     for (kind, text) in cases {
         let directory = directory_with(&[("chip.json", &text)]);
-        let error = ProfileRegistry::new().with_directory(directory.path()).list().unwrap_err();
+        let registry = ProfileRegistry::new().with_directory(directory.path());
+        let mut all = registry.list().unwrap();
+        assert_eq!((all.found.len(), all.skipped.len()), (BUILTIN.len(), 1));
+        assert!(registry.find("generic").is_ok());
+        let error = registry.find("chip").unwrap_err();
+        assert_eq!(error.to_string(), all.skipped.remove(0).to_string());
         let shown: String = text.chars().take(200).collect();
         match (&error, kind) {
             (ProfileError::Syntax { line, .. }, "syntax") => assert!(*line <= 2, "{shown}"),
@@ -332,7 +342,7 @@ fn bad_files_are_named_with_line_and_reason() {
 
 #[test]
 fn profiles_survive_their_file_form() {
-    for found in ProfileRegistry::new().list().unwrap() {
+    for found in ProfileRegistry::new().list().unwrap().found {
         let text = serde_json::to_string(&found.profile).unwrap();
         assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), found.profile);
     }

@@ -253,7 +253,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        let profiles = ProfileRegistry::new().list().unwrap();
+        let profiles = ProfileRegistry::new().list().unwrap().found;
         let mut machine = MachineReport::read(root.path(), &profiles);
         machine.match_profiles(&profiles);
         machine

@@ -7,7 +7,7 @@ mod places;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_build::planning::profile::ProfileRegistry;
+use shardwright_build::planning::profile::{ProfileError, ProfileRegistry, Profiles};
 use shardwright_build::shims::{Chip, find_worker};
 use shardwright_build::{Learned, LearnedFile};
 
@@ -112,13 +112,14 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
     problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
     let directories = search.profiles.iter();
     let with_all = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
-    let profiles = with_all.list().or_else(|error| {
-        let help = error.help();
-        problems.push(Problem::of(&error, help));
+    let mut problem = |error: &ProfileError| problems.push(Problem::of(error, error.help()));
+    let all = with_all.list().or_else(|error| {
+        problem(&error);
         // Those that are built in are sound.
         ProfileRegistry::new().list()
     });
-    let profiles = profiles.unwrap_or_default();
+    let Profiles { found: profiles, skipped } = all.unwrap_or_default();
+    skipped.iter().for_each(problem);
     let mut machine = MachineReport::read(Path::new("/"), &profiles);
     machine.match_profiles(&profiles);
     // What this machine may be is made known to the shim that serves it: it says whether it is.
