@@ -139,7 +139,10 @@ fn profiles_that_are_wrong_are_named() {
         let other = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--profiles"]);
         let plan = other.argument(folder.path()).json();
         let notices = plan["notices"].to_string();
-        assert!(notices.contains("fictional.json") && notices.contains("the profile is skipped"), "{notices}");
+        assert!(
+            notices.contains("fictional.json") && notices.contains("the profile is skipped"),
+            "{notices}"
+        );
     }
 }
 

@@ -67,7 +67,8 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
         ("sc8380xp", "60", "v73", "modelled"),
         ("soc-72", "72", "v81", "declared"),
     ];
-    let served = registry.list().unwrap().found.into_iter().filter(|found| found.profile.shim == "qnn").count();
+    let served =
+        registry.list().unwrap().found.into_iter().filter(|found| found.profile.shim == "qnn").count();
     assert_eq!(served, chips.len(), "each profile of this shim is in the table above");
     for (name, id, arch, vtcm) in chips {
         let found = registry.find(name).unwrap();
@@ -163,7 +164,8 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         ("mt6991", four.0, four.1, Some("5.5"), "8", 13, FromAdapter),
         ("mt6993", four.0, four.1, Some("6.0"), "9", 20, FromAdapter),
     ];
-    let served = registry.list().unwrap().found.into_iter().filter(|found| found.profile.shim == "neuron").count();
+    let served =
+        registry.list().unwrap().found.into_iter().filter(|found| found.profile.shim == "neuron").count();
     assert_eq!(served, chips.len(), "each profile of this shim is in the table above");
     for (name, cores, memory, arch, major, flags, four_bits) in chips {
         let found = registry.find(name).unwrap();

@@ -202,6 +202,11 @@ fn a_tensor_beyond_the_limit_leaves_nothing_taken() {
     judge_and_lower(9_733_810_235_432_795_380, 0);
 }
 
+#[test]
+fn a_norm_of_one_row_keeps_its_two_axes() {
+    judge_and_lower(7_802_187_356_587_866_530, 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
