@@ -234,6 +234,8 @@ const PHRASES: &[(&str, FailureKind)] = &[
     ("None of the combinations match", FailureKind::UnsupportedOp),
     ("has incorrect", FailureKind::UnsupportedOp),
     ("mismatching datatypes", FailureKind::UnsupportedOp),
+    // Of an operation that an architecture lacks, sometimes in place of `expected >=`.
+    (" for dsp arch v", FailureKind::UnsupportedOp),
     ("tensor datatype", FailureKind::UnsupportedOp),
     ("could not create op: ", FailureKind::UnsupportedOp),
     ("no properties registered for", FailureKind::UnsupportedOp),
