@@ -117,10 +117,11 @@ fn answer(
     arguments: &RunArguments,
     format: Format,
 ) -> Result<(), Failure> {
+    // Once for the turn: an interrupt while turns are forgotten is meant for it.
+    session.cancel_handle().reset();
+    interrupt::begin();
     let mut forgotten = 0;
     let ended = loop {
-        session.cancel_handle().reset();
-        interrupt::begin();
         match reply(session, Turn::Chat(turn), arguments, format) {
             Err(Failure::Library(error))
                 if error.kind() == ErrorKind::Context && session.forget_oldest_turn() =>

@@ -182,8 +182,7 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
         Turn::Text(text) => session.complete(text)?,
     };
     let mut said = String::new();
-    // Where nothing else is said, nobody wanted to hear more.
-    let mut ended = (DoneReason::Cancelled, GenerationStatistics::default());
+    let mut ended = None;
     for event in reply.by_ref() {
         match (event?, format) {
             (GenerationEvent::TextDelta { text }, format) => {
@@ -196,11 +195,17 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
             (GenerationEvent::Token { id }, Format::Json) => {
                 write(json_line(&json!({ "token": id }))?.as_bytes())?;
             }
-            (GenerationEvent::Done { reason, statistics }, _) => ended = (reason, statistics),
+            (GenerationEvent::Done { reason, statistics }, _) => ended = Some((reason, statistics)),
             (GenerationEvent::Token { .. }, Format::Text) => {}
         }
     }
-    let (reason, statistics) = ended;
+    let Some((reason, statistics)) = ended else {
+        return Err(Failure::Refused {
+            kind: ErrorKind::Internal,
+            message: "the reply ended without saying why".to_owned(),
+            help: "run it again with `-vv` and report what it says".to_owned(),
+        });
+    };
     Ok(Replied { text: said, reason, statistics })
 }
 
