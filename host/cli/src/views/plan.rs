@@ -235,8 +235,10 @@ fn totals(text: &mut String, totals: &PlanTotals) {
             entry.entry, time.microseconds, time.provenance
         ),
     });
-    let handing_over =
-        format!("handing over {:.1} µs a step (modelled)", totals.boundary_nanoseconds as f64 / 1000.0);
+    let handing_over = format!(
+        "handing over, not in them: {:.1} µs a step (modelled)",
+        totals.boundary_nanoseconds as f64 / 1000.0
+    );
     member(text, "time", &times.chain([handing_over]).collect::<Vec<_>>().join("; "));
     let loss = match totals.loss {
         LossReport::None => "none: every weight is a float".to_owned(),
