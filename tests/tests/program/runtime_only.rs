@@ -78,8 +78,8 @@ fn planning_without_its_compiler_has_no_compiler() {
 /// other features there is compiled again; the copy stays what it is when the workspace's own example takes its place.
 fn example(folder: &Path) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.current_dir(tree::root()).args(["build", "--message-format", "json-render-diagnostics"]);
-    build.arg("--target-dir").arg(target_folder()).args(RUNTIME_ONLY);
+    build.current_dir(tree::root()).args(["runtime-only", "--message-format", "json-render-diagnostics"]);
+    build.arg("--target-dir").arg(target_folder());
     let output = build.output().expect("cargo starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "the example does not build:\n{said}");
@@ -96,23 +96,6 @@ fn example(folder: &Path) -> PathBuf {
     std::fs::copy(built, &copy).expect("copied");
     copy
 }
-
-/// The programs with fewer features than the workspace has together, in one build; the test of planning asks for the same.
-const RUNTIME_ONLY: [&str; 13] = [
-    "--package",
-    "shardwright-planning-runtime-only",
-    "--package",
-    "shardwright",
-    "--package",
-    "shardwright-test-features",
-    "--bins",
-    "--example",
-    "run_bundle",
-    "--config",
-    "profile.dev.package.wasmtime.opt-level=0",
-    "--config",
-    "profile.dev.package.wasmtime-environ.opt-level=0",
-];
 
 /// `<target>/<profile>/deps/<this>`
 fn target_folder() -> PathBuf {

@@ -43,31 +43,13 @@ fn program() -> PathBuf {
     // <target>/<profile>/deps/<this>
     let profile = this.ancestors().nth(2).unwrap();
     let target = profile.parent().unwrap().to_str().unwrap();
-    let output = cargo(&[&["build", "--target-dir", target], &RUNTIME_ONLY[..]].concat());
+    let output = cargo(&["runtime-only", "--target-dir", target]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     // With these features alone something may be left that nothing uses.
     assert!(!said.contains("warning"), "{said}");
     profile.join(format!("{PACKAGE}{}", std::env::consts::EXE_SUFFIX))
 }
-
-/// The programs with fewer features than the workspace has together, in one build; the test of the public crate asks for the
-/// same. They run for milliseconds, and would be optimised for longer.
-const RUNTIME_ONLY: [&str; 13] = [
-    "--package",
-    PACKAGE,
-    "--package",
-    "shardwright",
-    "--package",
-    "shardwright-test-features",
-    "--bins",
-    "--example",
-    "run_bundle",
-    "--config",
-    "profile.dev.package.wasmtime.opt-level=0",
-    "--config",
-    "profile.dev.package.wasmtime-environ.opt-level=0",
-];
 
 #[test]
 fn a_runtime_only_host_runs_packs_and_nothing_else() {
