@@ -13,7 +13,7 @@ use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
 use shardwright_quantisation::QuantiseError;
 use shardwright_shims::{
-    Artefact, ArtefactError, Place, ShimError, ShimInstance, Watch, WorkOrder, WorkOrderBuilder,
+    Artefact, ArtefactError, Part, Place, ShimError, ShimInstance, Watch, WorkOrder, WorkOrderBuilder,
     WorkOrderError,
 };
 
@@ -234,13 +234,21 @@ pub fn compile_plan(
 ) -> Result<Vec<BuiltShard>, BuildError> {
     let &BuildSite { formats, request, offers, executors, options } = site;
     let mut built = Vec::new();
+    let mut all = Part::new(watch, 0..1000);
+    let bytes = |cost: &ShardCost| cost.weight_bytes.max(1);
+    let all_bytes = plan.shards().map(|(_, cost)| bytes(cost)).fold(0, u64::saturating_add);
+    let mut bytes_done = 0_u64;
     for (index, (shard, cost)) in plan.shards().enumerate() {
-        if watch.cancelled() {
+        if all.cancelled() {
             return Err(BuildError::Cancelled);
         }
         let target = shard.target as usize;
         let executor = &executors[target];
         let name = shard_name(request, shard);
+        bytes_done = bytes_done.saturating_add(bytes(cost));
+        let end = u128::from(bytes_done) * 1000 / u128::from(all_bytes.max(1));
+        let mut watch = all.then(end as u32).named(format!("compiling {name}"));
+        watch.progress(0, "asking what is taken");
         let component = component_kind(request, shard)?;
         let format = shard.formats as usize;
         let graph = formats.graph(format);
@@ -306,7 +314,8 @@ pub fn compile_plan(
         let artefact = match shelf.recall(&order, executor)? {
             Some(artefact) => artefact,
             None => {
-                let compiled = executor.instance.compile(&executor.device, &order, shelf.place()?, watch);
+                let compiled =
+                    executor.instance.compile(&executor.device, &order, shelf.place()?, &mut watch);
                 shelf.keep(&order, executor, compiled.map_err(refused)?)?
             }
         };
@@ -435,7 +444,7 @@ fn refusal(index: usize, name: &str, error: ShimError) -> BuildError {
 
 fn unsupported<E: std::fmt::Display>(index: usize, name: &str, error: &LegaliseError<E>) -> BuildError {
     let mut details = Vec::new();
-    if let LegaliseError::Refused { node, op, layer, reason } = error {
+    if let LegaliseError::Refused { node, op, layer, reason, .. } = error {
         details.extend([Detail::new("node", node), Detail::new("op", op), Detail::new("reason", reason)]);
         details.extend(layer.map(|layer| Detail::new("layer", layer)));
     }

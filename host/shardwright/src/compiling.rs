@@ -8,7 +8,7 @@ use shardwright_build::bundle::{
     BundleNotice, BundleNoticeKind, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity,
     PlannerIdentity, Structure,
 };
-use shardwright_build::shims::Watch;
+use shardwright_build::shims::{Part, Watch};
 use shardwright_build::{BundleShelf, NoticeKind, PlanReport};
 
 use crate::opening::{Purpose, Settled, on_the_cpu, settle};
@@ -31,6 +31,11 @@ pub struct CompileReport {
     pub plan: PlanReport,
 }
 
+/// How far compiling is when the first chain is made, of 1000: one for the CPU may follow, and everything is written.
+const PRIMARY: u32 = 850;
+/// How far it is when every chain is made, of 1000.
+const WRITTEN: u32 = 970;
+
 /// Compiles a checkpoint into a bundle: the chain of the plan, and where the plan names other targets to go on with, one for the CPU.
 pub(crate) fn compile(
     directory: &Path,
@@ -43,16 +48,19 @@ pub(crate) fn compile(
     let identity = Digest::from(checkpoint.content_hash());
     let mut shelf = BundleShelf::new(&mut writer)?;
 
-    let primary = settle(&checkpoint, options, Purpose::Compile, &mut shelf, watch)?;
+    watch.progress(0, "reading");
+    let mut all = Part::new(watch, 0..1000);
+    let primary = settle(&checkpoint, options, Purpose::Compile, &mut shelf, &mut all.then(PRIMARY))?;
     let mut chains = vec![chain(&mut shelf, "primary", &primary)?];
     if let Some(cpu) = on_the_cpu(options, &primary) {
-        let fallback = settle(&checkpoint, &cpu, Purpose::Compile, &mut shelf, watch)?;
+        let fallback = settle(&checkpoint, &cpu, Purpose::Compile, &mut shelf, &mut all.most_of_the_rest())?;
         chains.push(chain(&mut shelf, "cpu", &fallback)?);
     }
     let artefacts_reused = shelf.recalled();
 
     let told = primary.told();
     let Settled { preparation, graph, report, ranges, .. } = primary;
+    all.progress(WRITTEN, "writing tables and texts");
     let assets =
         graph.assets.iter().map(|asset| writer.add_asset(asset)).collect::<std::result::Result<_, _>>()?;
     let calibration = match ranges.map(|ranges| serde_json::to_vec(&ranges)).transpose() {

@@ -11,13 +11,16 @@ use shardwright_build::quantisation::{
     Calibration, IntegerBits, Note, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch,
     quantise,
 };
-use shardwright_build::shims::Watch as BuildWatch;
+use shardwright_build::shims::{Part, Watch as BuildWatch};
 use shardwright_build::{BuildError, ModelFormats, Notice};
 
 use crate::{OpenOptions, Result, measuring};
 
 /// Made weights that are kept in memory at most; more go to a store in the cache directory, from which they are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
+
+/// How far the materials are when ranges are calibrated, of 1000.
+const CALIBRATED: u32 = 600;
 
 /// Makes constants and ranges on demand, and keeps them for the next plan of a revision.
 pub(crate) struct Making<'a> {
@@ -52,10 +55,12 @@ impl<'a> Making<'a> {
         plan: &CheckedPlan,
         watch: &mut dyn BuildWatch,
     ) -> Result<ModelFormats> {
+        let mut watch = Part::new(watch, 0..1000);
         if counted.needs_ranges(plan) {
             if self.calibration.is_none() {
                 let Making { checkpoint, graph, options, .. } = *self;
-                let found = measuring::calibrate(checkpoint, graph, options, &mut self.notices, watch)?;
+                let mut watch = watch.then(CALIBRATED);
+                let found = measuring::calibrate(checkpoint, graph, options, &mut self.notices, &mut watch)?;
                 self.calibration = Some(found);
             }
             let used =
@@ -66,7 +71,7 @@ impl<'a> Making<'a> {
         let (graph, ranges) = (self.graph, self.ranges.clone());
         let make = |from: &Graph, weights| {
             let recipe = Recipe { weights, tables: Tables::default(), ..Recipe::default() };
-            self.make(from, recipe, watch)
+            self.make(from, recipe, &mut watch.most_of_the_rest())
         };
         Ok(counted.made(graph, request, plan, ranges, make)?)
     }

@@ -24,7 +24,7 @@ use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
 use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
-use shardwright_build::shims::{Chip, Device, DeviceKind, ShimError, ShimInstance, Watch};
+use shardwright_build::shims::{Chip, Device, DeviceKind, Part, ShimError, ShimInstance, Watch};
 use shardwright_build::{
     BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor, Judge,
     Learned, ModelFormats, ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName,
@@ -76,6 +76,9 @@ pub(crate) fn plan(checkpoint: &Path, options: &OpenOptions, watch: &mut dyn Wat
     Ok(Planned { report, request: preparation.request.canonical_bytes() })
 }
 
+/// How far opening is when everything is compiled and nothing loaded, of 1000.
+const SETTLED: u32 = 950;
+
 /// Plans, compiles, revises what is refused, and loads.
 pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watch) -> Result<Model> {
     let started = Instant::now();
@@ -84,7 +87,10 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
     let text = TextSide::load(directory, TokenizerStart::of(options.tokenizer_when_asked))?;
     let checkpoint = Checkpoint::open(directory)?;
     let reading = started.elapsed();
-    let settled = settle(&checkpoint, options, Purpose::Run, &mut Unkept, watch)?;
+    watch.progress(0, "reading");
+    let mut all = Part::new(watch, 0..1000);
+    let settled = settle(&checkpoint, options, Purpose::Run, &mut Unkept, &mut all.then(SETTLED))?;
+    all.progress(SETTLED, "loading");
     let loading = Instant::now();
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
     let flags = told_flags(&chain, options.strict)?;
@@ -143,6 +149,11 @@ impl Settled {
     }
 }
 
+/// How far carrying a plan out is when the shims were asked what it would cost, of 1000.
+const ASKED: u32 = 200;
+/// How far an attempt is when its materials are made, of 1000.
+const MADE: u32 = 400;
+
 /// Plans and compiles, and revises what is refused.
 pub(crate) fn settle(
     checkpoint: &Checkpoint,
@@ -155,18 +166,20 @@ pub(crate) fn settle(
     let mut times = OpeningTimes::default();
     let mut graph = checkpoint.graph().clone();
     let broken_layer = if options.break_middle_layer { break_middle_layer(&mut graph) } else { None };
-    let preparation = Preparation::new(checkpoint, &graph, options, purpose, watch)?;
+    let mut all = Part::new(watch, 0..1000);
+    let preparation = Preparation::new(checkpoint, &graph, options, purpose, &mut all.then(ASKED))?;
 
     let entry_options = EntryOptions { taps: options.taps };
     let mut making = Making::new(checkpoint, &graph, options);
     let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
         let Preparation { request, offers, executors, formats, .. } = &preparation;
         let quantising = Instant::now();
-        let made = making.materials(formats, request, &planned.plan, watch)?;
+        let mut attempt = all.most_of_the_rest();
+        let made = making.materials(formats, request, &planned.plan, &mut attempt.then(MADE))?;
         times.quantising += quantising.elapsed();
         let compiling = Instant::now();
         let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
-        let compiled = compile_plan(&site, &planned.plan, shelf, watch);
+        let compiled = compile_plan(&site, &planned.plan, shelf, &mut attempt);
         times.compiling += compiling.elapsed();
         match compiled {
             Ok(shards) => Ok(Trial::Accepted(shards)),
@@ -178,7 +191,7 @@ pub(crate) fn settle(
     times.planning = started.elapsed().saturating_sub(times.quantising + times.compiling);
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
     let quantising = Instant::now();
-    let assets = making.tables(watch)?;
+    let assets = making.tables(&mut all)?;
     times.quantising += quantising.elapsed();
     let measured = making.notices();
     let ranges = making.ranges().cloned();
@@ -451,11 +464,13 @@ impl Preparation {
         let model = ModelName { name: facts.name.clone(), family: facts.family.to_string() };
         let formats = ModelFormats::counted(graph, &tuples)?;
         let question = Question { model: &model, menu: &menu, goals, options: planner_options };
-        let mut request = make_request(graph, &offers, &formats, question, watch)?;
+        let mut watch = Part::new(watch, 0..1000);
+        let asked = if options.quality_per_million.is_some() { 500 } else { 1000 };
+        let mut request = make_request(graph, &offers, &formats, question, &mut watch.then(asked))?;
         passing.extend(costs.notices());
         if options.quality_per_million.is_some() {
             request.sensitivities =
-                measuring::sensitivities(checkpoint, graph, options, &tuples, &mut passing, watch)?;
+                measuring::sensitivities(checkpoint, graph, options, &tuples, &mut passing, &mut watch)?;
         }
         let session = planning_session(options)?;
         passing.extend(session.disbelieved().map(Notice::note));
@@ -1159,6 +1174,13 @@ fn executor(
             (_, Some(Executor::Simulator)) => (
                 format!("{named}: no simulator of it was found"),
                 Some("`--on device` needs the chip".to_owned()),
+            ),
+            (OwnShim::Open { devices, .. }, _) if devices.is_empty() => (
+                format!("{named}: the shim tells no device of that chip"),
+                Some(
+                    "what it tells without a chip (`shardwright shim list`) runs under a profile whose `kind` is `cpu`"
+                        .to_owned(),
+                ),
             ),
             _ => {
                 let mut help = Vec::new();

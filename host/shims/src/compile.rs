@@ -17,7 +17,8 @@ use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
 use crate::interface::EntryInterface;
 use crate::local::contract;
-use crate::shim::{Description, Watch};
+use crate::shim::Description;
+use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
 /// Most verdicts and placements taken in one compilation.

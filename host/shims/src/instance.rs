@@ -17,7 +17,8 @@ use crate::error::ShimError;
 use crate::isolated::{Isolation, Remote, RemoteShard, Running};
 use crate::loaded::{LoadedShard, ShardEngine};
 use crate::local::{Local, LocalShard, contract};
-use crate::shim::{Compatibility, Device, Estimate, Inspection, Shim, Watch, lock};
+use crate::shim::{Compatibility, Device, Estimate, Inspection, Shim, lock};
+use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
 /// What an instance answers, in the shim's words: nothing is judged yet.

@@ -43,6 +43,7 @@ mod os;
 mod registry;
 mod shim;
 mod tables;
+mod watch;
 mod work_order;
 mod worker;
 
@@ -63,10 +64,9 @@ pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, RunOptions
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
-pub use shim::{
-    Compatibility, Description, Device, DeviceKind, Estimate, Inspection, MemoryKinds, Shim, Watch,
-};
+pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, Inspection, MemoryKinds, Shim};
 pub use tables::{EntryTables, WorkOrderTables};
+pub use watch::{Part, Watch};
 pub use work_order::{
     OrderQuantisation, OrderWeight, WORK_ORDER_SUFFIX, WorkOrder, WorkOrderBuilder, WorkOrderError,
     WorkOrderHead,

@@ -146,26 +146,6 @@ pub struct Inspection {
     pub document: serde_json::Value,
 }
 
-/// Follows a compilation.
-pub trait Watch {
-    /// How far it is, 0 to 1000, and what it does.
-    fn progress(&mut self, per_mille: u32, stage: &str) {
-        let _ = (per_mille, stage);
-    }
-
-    /// Something to be said at once, such as what is waited for.
-    fn note(&mut self, text: &str) {
-        let _ = text;
-    }
-
-    /// Whether to stop; asked often.
-    fn cancelled(&self) -> bool {
-        false
-    }
-}
-
-impl Watch for () {}
-
 impl std::fmt::Debug for Shim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shim")

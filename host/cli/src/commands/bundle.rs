@@ -14,7 +14,7 @@ pub fn compile(
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
-    let mut watch = views::Progress::new();
+    let mut watch = views::Progress::new("compiling", &arguments.checkpoint);
     let report = options.compile(&arguments.checkpoint, &arguments.output, &mut watch)?;
     drop(watch);
     for notice in &report.plan.notices {

@@ -10,7 +10,7 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     let open = open_options(&arguments.target, &arguments.execution)?;
     let options = verify_options(arguments)?;
     let goldens = arguments.golden.as_deref().unwrap_or(&arguments.checkpoint);
-    let mut watch = views::Progress::new();
+    let mut watch = views::Progress::new("verifying", &arguments.checkpoint);
     let (passed, whole) = if arguments.self_test {
         let report = shardwright::self_test(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
         drop(watch);

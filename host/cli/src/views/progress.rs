@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -7,29 +8,41 @@ use super::{printable, say};
 use crate::interrupt;
 
 /// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop. Gone when dropped.
-pub struct Progress(ProgressBar);
+pub struct Progress {
+    bar: ProgressBar,
+    /// `preparing demo-model`
+    what: String,
+}
 
 impl Progress {
-    /// At the beginning.
-    pub fn new() -> Self {
+    /// At the beginning of `what`, such as "preparing", of a checkpoint or bundle.
+    pub fn new(what: &str, of: &Path) -> Self {
         let bar = ProgressBar::new(1000);
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:30} {percent:>3}% {msg}") {
+        // The stage is cut to what is left of the line.
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {bar:20} {percent:>3}% {elapsed:>4} {wide_msg}")
+        {
             bar.set_style(style);
         }
+        let name = of.file_name().unwrap_or(of.as_os_str()).to_string_lossy();
+        let what = printable(&format!("{what} {name}"));
+        bar.set_message(what.clone());
+        // Time is seen to pass where a single stage takes minutes.
         bar.enable_steady_tick(Duration::from_millis(100));
         interrupt::listen();
-        Progress(bar)
+        Progress { bar, what }
     }
 }
 
 impl Watch for Progress {
     fn progress(&mut self, per_mille: u32, stage: &str) {
-        self.0.set_position(u64::from(per_mille));
-        self.0.set_message(printable(stage));
+        let reached = self.bar.position().max(u64::from(per_mille));
+        self.bar.set_position(reached);
+        self.bar.set_message(format!("{}: {}", self.what, printable(stage)));
     }
 
     fn note(&mut self, text: &str) {
-        self.0.suspend(|| say(&format!("note: {text}")));
+        self.bar.suspend(|| say(&format!("note: {text}")));
     }
 
     fn cancelled(&self) -> bool {
@@ -39,6 +52,6 @@ impl Watch for Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shardwright_build::bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
 use shardwright_build::models::Checkpoint;
-use shardwright_build::shims::{Artefact, Device, DeviceKind, Place, Watch, WorkOrder};
+use shardwright_build::shims::{Artefact, Device, DeviceKind, Part, Place, Watch, WorkOrder};
 use shardwright_build::{BuildError, CompiledGraphs, Executor as TargetExecutor, Shelf};
 
 use super::report::{TwinArtefact, TwinReport, VerifyReport};
@@ -16,6 +16,9 @@ use crate::model::{BuiltOrigin, Origin};
 use crate::opening::{Purpose, on_the_cpu, settle};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{BundleOptions, Error, ErrorKind, Executor, Model, OpenOptions, Result};
+
+/// How far proving a bundle is when it is proved, of 1000: where it fails, it is compiled once more.
+const PROVED: u32 = 800;
 
 /// Proves the chain of `bundle` that runs here, as [`verify`](super::verify) does: the artefacts of the bundle themselves are run.
 ///
@@ -34,6 +37,8 @@ pub fn verify_bundle(
     watch: &mut dyn Watch,
 ) -> Result<VerifyReport> {
     options.thresholds(super::Thresholds::SAME_FLOATS)?;
+    watch.progress(0, "reading the bundle");
+    let mut all = Part::new(watch, 0..1000);
     let held = Arc::new(Bundle::open(bundle)?);
     held.verify_all(|_| ())?;
     let intact = crate::given::checkpoint(checkpoint)?;
@@ -50,21 +55,21 @@ pub fn verify_bundle(
         None => open.clone(),
     };
     let (model, compiled, chain, twin) = match sibling {
-        Some(device) => twin_of(&held, &intact, device, open, watch)?,
+        Some(device) => twin_of(&held, &intact, device, open, &mut all.then(super::OPENED))?,
         None => {
             let model = loaded(bundle, open)?;
             let chain = model.bundle_chain().unwrap_or_default().to_owned();
-            let compiled = compiled_graphs(&intact, &held, &chain, open, watch)?;
+            let compiled = compiled_graphs(&intact, &held, &chain, open, &mut all.then(super::OPENED))?;
             (model, compiled, chain, None)
         }
     };
     let verification = Verification { model: &model, compiled: &compiled, intact: &intact, options };
-    let mut report = verification.run(goldens, watch)?;
+    let mut report = verification.run(goldens, &mut all.then(PROVED))?;
     let failed = report.boundaries.iter().any(|boundaries| boundaries.judged && !boundaries.passed);
     if failed {
-        let tapped = open.clone().taps(true).open_watched(checkpoint, watch)?;
+        let tapped = open.clone().taps(true).open_watched(checkpoint, &mut all.most_of_the_rest())?;
         let again = Verification { model: &tapped, compiled: tapped.compiled(), intact: &intact, options };
-        let layers = again.run(goldens, watch)?.boundaries;
+        let layers = again.run(goldens, &mut all)?.boundaries;
         let named = layers.iter().find(|boundaries| boundaries.judged);
         let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
         report.notices.push(match named {
@@ -178,13 +183,14 @@ fn compiled_graphs(
     watch: &mut dyn Watch,
 ) -> Result<Vec<CompiledGraphs>> {
     let mut shelf = Recorded { bundle, made_here: true };
-    let primary = settle(checkpoint, open, Purpose::Compile, &mut shelf, watch)?;
+    let mut all = Part::new(watch, 0..1000);
+    let primary = settle(checkpoint, open, Purpose::Compile, &mut shelf, &mut all.most_of_the_rest())?;
     let shards = match bundle.manifest().chains.first() {
         Some(first) if first.name == chain => primary.shards,
         _ => {
             let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
             let cpu = on_the_cpu(open, &primary).ok_or_else(missing)?;
-            settle(checkpoint, &cpu, Purpose::Compile, &mut shelf, watch)?.shards
+            settle(checkpoint, &cpu, Purpose::Compile, &mut shelf, &mut all)?.shards
         }
     };
     Ok(shards.into_iter().map(|shard| shard.compiled).collect())

@@ -19,7 +19,7 @@ use shardwright_build::CompiledGraphs;
 use shardwright_build::graph::{Asset, DType, Graph, Weight, WeightId};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::reference::ReferenceError;
-use shardwright_build::shims::Watch;
+use shardwright_build::shims::{Part, Watch};
 
 pub use bundled::{store_verification, verify_bundle};
 pub use effort::{Effort, EffortReport, LeftOut};
@@ -105,6 +105,11 @@ impl VerifyOptions {
     }
 }
 
+/// How far a verification is when the model is open, of 1000.
+const OPENED: u32 = 300;
+/// How far proving is when the model has run as a whole, of 1000: its shards follow.
+const WHOLE: u32 = 400;
+
 /// Proves what `checkpoint` gives, opened with `open`.
 ///
 /// As a whole, running by itself, against the recorded outputs in `goldens`: hidden states of every layer, logits, greedy tokens,
@@ -125,9 +130,11 @@ pub fn verify(
 ) -> Result<VerifyReport> {
     // Before anything takes long.
     options.thresholds(Thresholds::SAME_FLOATS)?;
-    let model = open.clone().taps(true).open_watched(checkpoint, watch)?;
+    let mut all = Part::new(watch, 0..1000);
+    let model = open.clone().taps(true).open_watched(checkpoint, &mut all.then(OPENED))?;
     let intact = crate::given::checkpoint(checkpoint)?;
-    Verification { model: &model, compiled: model.compiled(), intact: &intact, options }.run(goldens, watch)
+    let verification = Verification { model: &model, compiled: model.compiled(), intact: &intact, options };
+    verification.run(goldens, &mut all)
 }
 
 /// Verifies, then breaks one norm scale in one layer and verifies again: the second must fail, and name that layer in the whole
@@ -142,15 +149,16 @@ pub fn self_test(
     options.thresholds(Thresholds::SAME_FLOATS)?;
     let checkpoint_as_is = crate::given::checkpoint(checkpoint)?;
     let tapped = open.clone().taps(true);
-    let sound = tapped.open_watched(checkpoint, watch)?;
+    let mut all = Part::new(watch, 0..1000);
+    let sound = tapped.open_watched(checkpoint, &mut all.then(OPENED / 2))?;
     // What the shards of the sound model were compiled from is what those of the broken one are held against.
     let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
-    let first = Verification { model: &sound, compiled, intact, options }.run(goldens, watch)?;
-    let model = tapped.break_middle_layer().open_watched(checkpoint, watch)?;
+    let first = Verification { model: &sound, compiled, intact, options }.run(goldens, &mut all.then(500))?;
+    let model = tapped.break_middle_layer().open_watched(checkpoint, &mut all.then(500 + OPENED / 2))?;
     let broken_layer = model.broken_layer().ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale that could be broken")
     })?;
-    let broken = Verification { model: &model, compiled, intact, options }.run(goldens, watch)?;
+    let broken = Verification { model: &model, compiled, intact, options }.run(goldens, &mut all)?;
     let named = |layer: Option<u32>| layer == Some(broken_layer);
     let mut judged = broken.boundaries.iter().filter(|boundaries| boundaries.judged);
     let passed = first.passed
@@ -201,12 +209,13 @@ impl Verification<'_> {
         let taken =
             EffortReport::of(effort, simulated, graph.is_generative(), &recorded, evaluation.as_ref());
 
-        let mut progress = Progress { watch, from: 0.0, to: 0.4 };
+        let mut all = Part::new(watch, 0..1000);
+        let mut progress = Progress(all.then(WHOLE));
         let mut whole = Whole::new(self.model, graph, effort, thresholds)?;
         whole.run(&usable, evaluation.as_ref(), directory, &mut progress)?;
         let found = whole.finish(exact);
 
-        let mut progress = Progress { from: 0.4, to: 1.0, ..progress };
+        let mut progress = Progress(all.then(1000));
         let prompts: Vec<Prompt<'_>> =
             usable.iter().map(|(name, golden)| Prompt { name: name.clone(), ids: &golden.ids }).collect();
         // Where the runtime caps the logits, what leaves the head is not capped; the chain as a whole is held against capped ones.
@@ -296,23 +305,18 @@ fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> boo
 }
 
 /// Passes on how far a part of the verification is, and asks whether to go on.
-struct Progress<'w> {
-    watch: &'w mut dyn Watch,
-    from: f64,
-    to: f64,
-}
+struct Progress<'w>(Part<'w>);
 
 impl Progress<'_> {
     /// `fraction` of this part is done.
     fn step(&mut self, fraction: f64, stage: impl FnOnce() -> String) -> Result<()> {
         self.check()?;
-        let all = self.from + (self.to - self.from) * fraction.clamp(0.0, 1.0);
-        self.watch.progress((all * 1000.0) as u32, &stage());
+        self.0.progress((fraction.clamp(0.0, 1.0) * 1000.0) as u32, &stage());
         Ok(())
     }
 
     fn check(&self) -> Result<()> {
-        match self.watch.cancelled() {
+        match self.0.cancelled() {
             true => Err(Error::new(ErrorKind::Cancelled, "the verification was cancelled")),
             false => Ok(()),
         }

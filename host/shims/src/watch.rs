@@ -1,0 +1,133 @@
+//! Following work that takes long: how far it is, what is to be said at once, and whether to stop.
+
+use std::ops::Range;
+
+/// Follows a compilation, or longer work that it is a part of.
+pub trait Watch {
+    /// How far the whole is, 0 to 1000, and what it does.
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        let _ = (per_mille, stage);
+    }
+
+    /// Something to be said at once, such as what is waited for.
+    fn note(&mut self, text: &str) {
+        let _ = text;
+    }
+
+    /// Whether to stop; asked often.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+impl Watch for () {}
+
+/// A part of longer work: its 0 to 1000 are a range of the whole's, and it never goes back.
+pub struct Part<'w> {
+    whole: &'w mut dyn Watch,
+    range: Range<u32>,
+    /// How far it is, of its own 1000.
+    done: u32,
+    name: Option<String>,
+}
+
+impl<'w> Part<'w> {
+    /// The work from and to these of the whole's 1000.
+    pub fn new(whole: &'w mut dyn Watch, range: Range<u32>) -> Self {
+        Part { whole, range, done: 0, name: None }
+    }
+
+    /// Begins every stage's name with this one, `decoder.0-4`.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The part of this one from where it is to `end`, of its own 1000.
+    pub fn then(&mut self, end: u32) -> Part<'_> {
+        let start = self.done;
+        self.done = end.clamp(start, 1000);
+        let range = self.of_whole(start)..self.of_whole(self.done);
+        Part { whole: &mut *self.whole, range, done: 0, name: self.name.clone() }
+    }
+
+    /// The next part, of three quarters of what is left: for work that may have to be done again.
+    pub fn most_of_the_rest(&mut self) -> Part<'_> {
+        self.then(self.done + (1000 - self.done) * 3 / 4)
+    }
+
+    fn of_whole(&self, per_mille: u32) -> u32 {
+        let length = u64::from(self.range.end.saturating_sub(self.range.start));
+        self.range.start + (length * u64::from(per_mille) / 1000) as u32
+    }
+}
+
+impl Watch for Part<'_> {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        self.done = self.done.max(per_mille.min(1000));
+        let now = self.of_whole(self.done);
+        match &self.name {
+            Some(name) => self.whole.progress(now, &format!("{name}: {stage}")),
+            None => self.whole.progress(now, stage),
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.whole.note(text);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.whole.cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Told(Vec<(u32, String)>);
+
+    impl Watch for Told {
+        fn progress(&mut self, per_mille: u32, stage: &str) {
+            self.0.push((per_mille, stage.to_owned()));
+        }
+    }
+
+    #[test]
+    fn parts_of_a_whole_follow_each_other_and_never_go_back() {
+        let mut told = Told::default();
+        let mut whole = Part::new(&mut told, 0..1000);
+        whole.then(200).progress(500, "costs");
+        for attempt in ["first", "second"] {
+            let mut part = whole.most_of_the_rest();
+            part.progress(0, attempt);
+            {
+                let mut shard = part.then(500).named("decoder.0-4");
+                shard.progress(1000, "serialising");
+                shard.progress(10, "again");
+            }
+            part.progress(2000, "too far");
+        }
+        whole.then(5000).progress(1000, "loading");
+        let places: Vec<u32> = told.0.iter().map(|(place, _)| *place).collect();
+        assert!(places.is_sorted(), "{places:?}");
+        assert_eq!((places[0], *places.last().unwrap()), (100, 1000), "{places:?}");
+        assert!(told.0.iter().any(|(_, stage)| stage == "decoder.0-4: serialising"), "{:?}", told.0);
+    }
+
+    /// Whose answer a part passes on.
+    struct Stopped;
+
+    impl Watch for Stopped {
+        fn cancelled(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_part_is_cancelled_with_its_whole() {
+        assert!(Part::new(&mut Stopped, 0..1).cancelled());
+    }
+}
