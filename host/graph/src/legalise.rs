@@ -40,6 +40,24 @@ pub struct Legalised {
     pub by_runtime: BTreeMap<StateId, String>,
 }
 
+/// A semantic node that a shim refused as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedWhole {
+    /// The node.
+    pub node: String,
+    /// Its operation.
+    pub op: &'static str,
+    /// The shim's reason.
+    pub reason: String,
+}
+
+fn refused_before(within: &[RefusedWhole]) -> String {
+    let told = |RefusedWhole { node, op, reason }: &RefusedWhole| {
+        format!("; it is a step of {op} `{node}`, which was refused: {reason}")
+    };
+    within.iter().rev().map(told).collect()
+}
+
 /// A graph that a shim does not take even in primitives.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -59,7 +77,7 @@ pub enum LegaliseError<E> {
     #[error(transparent)]
     Encode(#[from] EncodeError),
     /// A primitive was refused.
-    #[error("{}{op} `{node}` is refused even as a primitive: {reason}", layer.map(|layer| format!("layer {layer}: ")).unwrap_or_default())]
+    #[error("{}{op} `{node}` is refused even as a primitive: {reason}{}", layer.map(|layer| format!("layer {layer}: ")).unwrap_or_default(), refused_before(within))]
     Refused {
         /// The node.
         node: String,
@@ -69,6 +87,8 @@ pub enum LegaliseError<E> {
         layer: Option<u32>,
         /// The shim's reason.
         reason: String,
+        /// What it is a step of, outermost first: all of these were refused before it.
+        within: Vec<RefusedWhole>,
     },
     /// A state update was refused, and what reads the state cannot read new rows beside it.
     #[error("state update `{node}` is refused ({refusal}), and {obstacle}")]
@@ -132,6 +152,7 @@ fn legalise_shown<E>(
 ) -> Result<Legalised, LegaliseError<E>> {
     let mut legal =
         Legalised { graph: entry.clone(), decomposed: BTreeMap::new(), by_runtime: BTreeMap::new() };
+    let mut ops: HashMap<String, &'static str> = HashMap::new();
     loop {
         let shown = show(&legal.graph)?;
         let verdicts = check(&shown).map_err(LegaliseError::Check)?;
@@ -153,11 +174,17 @@ fn legalise_shown<E>(
                     refused.insert(index, verdict.reason.clone());
                 }
                 _ => {
+                    let whole = |(name, reason): (&String, &String)| {
+                        let step = node.name.strip_prefix(name.as_str())?.starts_with('.');
+                        let op = ops.get(name).copied().unwrap_or("operation");
+                        step.then(|| RefusedWhole { node: name.clone(), op, reason: reason.clone() })
+                    };
                     return Err(LegaliseError::Refused {
                         node: node.name.clone(),
                         op: node.op.name(),
                         layer: node.layer,
                         reason: verdict.reason.clone(),
+                        within: legal.decomposed.iter().filter_map(whole).collect(),
                     });
                 }
             }
@@ -166,6 +193,7 @@ fn legalise_shown<E>(
             legal.graph = shown;
             return Ok(legal);
         }
+        ops.extend(legal.graph.nodes.iter().map(|node| (node.name.clone(), node.op.name())));
         // State updates first, while the attention that reads them is still semantic.
         if updates.is_empty() {
             for (&index, reason) in &refused {

@@ -46,7 +46,7 @@ pub use formats::ConstantFormat;
 pub use infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 pub use instantiate::EntryOptions;
 pub use layer_kind::{LayerKinds, layer_kinds};
-pub use legalise::{LegaliseError, Legalised, Verdict, legalise, legalise_encoded};
+pub use legalise::{LegaliseError, Legalised, RefusedWhole, Verdict, legalise, legalise_encoded};
 pub use op::{Attention, Attribute, AttributeValue, KeySource, Op, Rope};
 pub use quantisation::{Affine, Granularity, WeightQuantisation, scale_count};
 pub use role::{INVISIBLE, Keys, Mask, Role, Rotary};

@@ -159,7 +159,7 @@ fn refusal(
     };
     assert!(error.help().is_some(), "{error}");
     let words = error.to_string();
-    let LegaliseError::Refused { node, op, layer, reason } = error else { panic!("{words}") };
+    let LegaliseError::Refused { node, op, layer, reason, .. } = error else { panic!("{words}") };
     for part in [node.as_str(), op, reason.as_str()] {
         assert!(words.contains(part), "{words}");
     }

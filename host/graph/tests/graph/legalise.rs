@@ -144,14 +144,20 @@ fn a_refused_primitive_is_an_error_that_names_it() {
     };
     let error = legalise(&graph, shim(refuses)).unwrap_err();
     match &error {
-        LegaliseError::Refused { node, op: "exp", layer: Some(0), reason } => {
+        LegaliseError::Refused { node, op: "exp", layer: Some(0), reason, within } => {
             assert_eq!(node, "layer.0.attention.softmax-12.exp-3");
             assert_eq!(reason, "no exponential");
+            let within: Vec<(&str, &str)> =
+                within.iter().map(|whole| (whole.op, whole.reason.as_str())).collect();
+            assert_eq!(within, [("attention", "not mapped"), ("softmax", "not mapped")]);
         }
         _ => panic!("{error}"),
     }
     assert!(error.help().is_some());
     assert!(error.to_string().starts_with("layer 0: exp `layer.0.attention"), "{error}");
+    let ends = "no exponential; it is a step of softmax `layer.0.attention.softmax-12`, which was refused: not mapped; \
+                it is a step of attention `layer.0.attention`, which was refused: not mapped";
+    assert!(error.to_string().ends_with(ends), "{error}");
 }
 
 #[test]
