@@ -1,7 +1,8 @@
 //! Reading the history of a planning loop: what each refusal taught, and a plan that was not tried before.
 //!
 //! * `limit=NAME value=V max=M` becomes the learned limit NAME ≤ M; without a maximum, NAME ≤ V / 2.
-//! * A refusal as a whole (`unmappable`, `deadline`) halves the operations of a shard on that target.
+//! * A refusal as a whole (`unmappable`, `deadline`, a compiler that died: `worker`) halves the operations of a shard on that
+//!   target; of a shard that cannot be cut it makes its kind illegal there.
 //! * `unsupported-op` with `layer=N` makes that layer's kind illegal there; without it, or a shard of one layer.
 //! * Drift makes quantised formats illegal for the layers concerned.
 //! * Measured times correct the cost table.
@@ -157,7 +158,7 @@ impl Lesson {
                 }
                 match class {
                     ErrorClass::ResourceLimit | ErrorClass::Unmappable | ErrorClass::Deadline => {
-                        self.halve_operations(shard, class);
+                        self.refused_as_a_whole(shard, class, feedback);
                     }
                     ErrorClass::UnsupportedOp => self.read_unsupported(shard, feedback),
                     _ => {
@@ -195,7 +196,7 @@ impl Lesson {
         let value = number(feedback, "value").or(planned);
         let Some(planned) = planned else {
             // A limit this planner cannot compute: smaller shards are all it can offer.
-            self.halve_operations(shard, class);
+            self.refused_as_a_whole(shard, class, feedback);
             return;
         };
         // What a compiler counts may differ from the table's count. The learned limit is in the table's counting: scaled
@@ -256,9 +257,18 @@ impl Lesson {
         kinds.zip(range).map_or_else(Vec::new, |(kinds, range)| kinds[range].to_vec())
     }
 
-    fn halve_operations(&mut self, shard: &Shard, class: ErrorClass) {
+    fn refused_as_a_whole(&mut self, shard: &Shard, class: ErrorClass, feedback: &Feedback) {
+        if let &[kind] = &self.kinds(shard)[..] {
+            self.forbid_kinds(shard, &[kind], class, &feedback.message);
+            return;
+        }
         let ops = self.planned(shard, "ops", None).unwrap_or(0);
-        let because = format!("a shard of {ops} operations was refused as a whole: half of it next");
+        let because = match detail(feedback, "worker") {
+            Some(end) => {
+                format!("on a shard of {ops} operations the process that compiled {end}: half of it next")
+            }
+            None => format!("a shard of {ops} operations was refused as a whole: half of it next"),
+        };
         self.learn_limit(shard, class, "ops", ops / 2, because);
     }
 
@@ -272,7 +282,7 @@ impl Lesson {
         let class = ErrorClass::UnsupportedOp;
         match named.or(single) {
             Some(kind) => self.forbid_kinds(shard, &[kind], class, &feedback.message),
-            None => self.halve_operations(shard, class),
+            None => self.refused_as_a_whole(shard, class, feedback),
         }
     }
 
@@ -301,8 +311,12 @@ impl Lesson {
         let target = self.request.targets[shard.target as usize].name.clone();
         let formats =
             self.request.formats.get(shard.formats as usize).map_or_else(String::new, names::formats);
-        let layers = format!("layers {}..{}", shard.first, shard.end);
-        self.note(class, format!("not {formats} on {target} for kinds of {layers}"), why.to_owned());
+        let component = self.request.model.components.get(shard.component as usize);
+        let what = match component {
+            Some(component) if component.layer_count() == 0 => component.name.clone(),
+            _ => format!("kinds of layers {}..{}", shard.first, shard.end),
+        };
+        self.note(class, format!("not {formats} on {target} for {what}"), why.to_owned());
     }
 
     fn give_up_target(&mut self, target: u32, class: ErrorClass) {
