@@ -77,6 +77,8 @@ pub use bindings::exports::shardwright::planner::api::{
     Provenance, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat, Sensitivity, Shard, Softcap,
     SoftcapPlace, StateFormat, Target, TargetKind, TimeCost, WeightFormat, WeightRole,
 };
+#[doc(hidden)]
+pub use log::log_panics;
 pub use log::{Level, log};
 
 /// A planner. The functions are pure: same arguments, same answer.
@@ -168,10 +170,12 @@ macro_rules! export_planner {
 
             impl planner_api::Guest for ExportedPlanner {
                 fn describe() -> $crate::Description {
+                    $crate::log_panics();
                     <$planner as $crate::Planner>::describe()
                 }
 
                 fn make_plan(request: $crate::Request) -> Result<$crate::Plan, $crate::Refusal> {
+                    $crate::log_panics();
                     <$planner as $crate::Planner>::make_plan(&request)
                 }
 
@@ -180,6 +184,7 @@ macro_rules! export_planner {
                     previous: $crate::Plan,
                     history: Vec<$crate::Attempt>,
                 ) -> Result<$crate::Plan, $crate::Refusal> {
+                    $crate::log_panics();
                     <$planner as $crate::Planner>::revise(&request, &previous, &history)
                 }
             }

@@ -39,12 +39,14 @@ use crate::{
 mod bounds;
 mod diagnose;
 mod explain;
+mod preferences;
 mod relief;
 mod search;
 #[cfg(test)]
 mod tests;
 
 use bounds::TargetBounds;
+pub use preferences::{Goal, WantedFormat};
 
 /// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
 /// quality goal have more.
@@ -124,6 +126,12 @@ pub struct Settings {
     pub softcap: Option<SoftcapPlace>,
     /// The format tuple of every shard, by index. None: what the objective makes of those the request offers.
     pub formats: Option<u32>,
+    /// Weight formats that some layers must have.
+    pub wanted: Vec<WantedFormat>,
+    /// Most shards of a component: (component index, shards).
+    pub most_shards: Vec<(u32, u32)>,
+    /// The goals that count first, in this order; the others follow as they are by themselves.
+    pub order: Vec<Goal>,
     /// Percent of the time, below 100, that formats have to save against those named first where no
     /// quality goal bounds what they lose.
     pub gain: u32,
@@ -133,7 +141,8 @@ pub struct Settings {
 
 impl Default for Settings {
     /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps
-    /// wherever is better, any formats, a gain of [`GAIN`] percent, a thorough search.
+    /// wherever is better, any formats in any number of shards, goals in the order of the objective, a gain of [`GAIN`] percent, a thorough
+    /// search.
     fn default() -> Self {
         Self {
             balance: Balance::Automatic,
@@ -142,6 +151,9 @@ impl Default for Settings {
             build: BuildTime::Ahead,
             softcap: None,
             formats: None,
+            wanted: vec![],
+            most_shards: vec![],
+            order: vec![],
             gain: GAIN,
             effort: Effort::Thorough,
         }
@@ -278,6 +290,7 @@ fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
 /// Constraints left out to find out which one makes a request unsolvable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Relaxed {
+    preferences: bool,
     forbidden: bool,
     admission: bool,
     quality: bool,
@@ -296,6 +309,7 @@ struct Part {
     donors: Vec<Option<u32>>,
     /// For each unit that is a donor, one past its last reader.
     last_reader: Vec<u32>,
+    most_shards: Option<u32>,
     choices: Vec<Choice>,
 }
 
@@ -311,11 +325,16 @@ struct Choice {
     /// wanted.
     loss: Vec<u64>,
     unmeasured: Vec<u32>,
+    /// Units up to each that want other formats.
+    unwanted: Vec<u32>,
 }
 
 impl Choice {
     /// What units cost, with what they take the runtime; none if the target does not take one of them.
     fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
+        if self.unwanted[end] > self.unwanted[first] {
+            return None;
+        }
         let cost = self.prefix.range(first, end)?;
         let known_time = cost.known_time.saturating_add(self.runtime);
         Some(RangeCost { time: cost.time.map(|_| known_time), known_time, ..cost })
@@ -355,6 +374,8 @@ impl<'request> Problem<'request> {
             let message = "the runtime was asked to compute a soft-cap, and the model has none";
             return Err(invalid(message.to_owned()));
         }
+        preferences::check(request, &settings.wanted)?;
+        let wanted: &[WantedFormat] = if relaxed.preferences { &[] } else { &settings.wanted };
         let table = CostTable::new(request);
         let mut parts = Vec::new();
         for (component, index) in request.model.components.iter().zip(0_u32..) {
@@ -377,12 +398,15 @@ impl<'request> Problem<'request> {
                     last_reader[from as usize] = position + 1;
                 }
             }
-            let wanted =
+            let placed =
                 settings.place.iter().find(|(placed, _)| *placed == index).map(|(_, target)| *target);
+            let most_shards = settings.most_shards.iter().filter(|_| !relaxed.preferences);
+            let most_shards = most_shards.filter(|(of, _)| *of == index).map(|(_, most)| *most).min();
+            let layered = component.layer_count() > 0;
             let mut choices = Vec::new();
             for target in 0..request.targets.len() {
                 let target = u32::try_from(target).unwrap_or(u32::MAX);
-                if wanted.is_some_and(|wanted| wanted != target) {
+                if placed.is_some_and(|placed| placed != target) {
                     continue;
                 }
                 for formats in 0..request.formats.len() {
@@ -393,6 +417,8 @@ impl<'request> Problem<'request> {
                     if !relaxed.admission && settings.formats.is_none() && !is_admitted(request, formats) {
                         continue;
                     }
+                    let tuple = &request.formats[formats as usize];
+                    let unwanted = preferences::unwanted(wanted, index, (kinds.len(), layered), tuple);
                     // In the graph first: of equals the earlier is taken.
                     for &softcap in &softcap_places(component, settings) {
                         let kinds = unit_kinds_at(component, softcap);
@@ -405,16 +431,27 @@ impl<'request> Problem<'request> {
                         let (loss, unmeasured) = losses(request, index, kinds.len(), formats);
                         let runtime = component.softcap.as_ref().filter(|_| softcap == RUNTIME);
                         let runtime = runtime.map_or(0, |softcap| softcap.runtime.microseconds);
-                        choices.push(Choice { target, formats, softcap, prefix, runtime, loss, unmeasured });
+                        let unwanted = unwanted.clone();
+                        choices.push(Choice {
+                            target,
+                            formats,
+                            softcap,
+                            prefix,
+                            runtime,
+                            loss,
+                            unmeasured,
+                            unwanted,
+                        });
                     }
                 }
             }
             parts.push(Part {
                 component: index,
                 units: kinds.len(),
-                layered: component.layer_count() > 0,
+                layered,
                 donors,
                 last_reader,
+                most_shards,
                 choices,
             });
         }
@@ -455,6 +492,11 @@ impl<'request> Problem<'request> {
 
     /// What a shard adds to the objective.
     fn objective(&self, choice: &Choice, cost: &RangeCost, units: u64) -> search::Sums {
+        preferences::in_order(self.sums(choice, cost, units), &self.settings.order)
+    }
+
+    /// The same in the order of [`Goal::ALL`].
+    fn sums(&self, choice: &Choice, cost: &RangeCost, units: u64) -> search::Sums {
         let place = choice.target as usize;
         let later = u64::from(choice.formats).saturating_mul(units);
         if self.settings.effort == Effort::Simple {

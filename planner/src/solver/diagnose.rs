@@ -25,7 +25,12 @@ pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
     }
     let mut relaxed = Relaxed::default();
     type Relax = fn(&mut Relaxed);
-    let steps: [(Relax, RefusalKind, &str); 5] = [
+    let steps: [(Relax, RefusalKind, &str); 6] = [
+        (
+            |relaxed| relaxed.preferences = true,
+            RefusalKind::Unsupported,
+            "no plan within the limits has the formats and as few shards as the planner wants",
+        ),
         (
             |relaxed| relaxed.forbidden = true,
             RefusalKind::Exhausted,

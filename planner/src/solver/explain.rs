@@ -136,6 +136,15 @@ impl Solution {
                 cause: Cause::Cost("time".to_owned()),
             });
         }
+        if !self.settings.order.is_empty() {
+            let first: Vec<String> = self.settings.order.iter().map(|goal| format!("{goal:?}")).collect();
+            reasons.push(Reason {
+                shard: None,
+                choice: format!("goals {} first", first.join(", ")),
+                because: "the planner puts them before the others".to_owned(),
+                cause: Cause::Preference("order".to_owned()),
+            });
+        }
         if !self.exact {
             reasons.push(Reason {
                 shard: None,

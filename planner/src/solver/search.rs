@@ -21,6 +21,8 @@ pub(super) const NOISE: u64 = 100;
 struct Used {
     memory: u64,
     loss: u64,
+    /// Shards of the component that is being cut, where they are bounded.
+    shards: u32,
     /// (shards, bytes) per target; empty where no target bounds them.
     targets: Vec<(u64, u64)>,
 }
@@ -29,6 +31,7 @@ impl Used {
     fn at_most(&self, other: &Used) -> bool {
         self.memory <= other.memory
             && self.loss <= other.loss
+            && self.shards <= other.shards
             && self
                 .targets
                 .iter()
@@ -184,6 +187,7 @@ impl Search<'_, '_> {
             self.prune(&mut frontier);
             for label in &mut frontier {
                 label.homes.clear();
+                label.used.shards = 0;
             }
         }
         // Of equals the first.
@@ -230,7 +234,8 @@ impl Search<'_, '_> {
             keep[best - 1 + position * (count - best) / spread] = true;
         }
         let least = |used: fn(&Used) -> u64| (0..count).min_by_key(|&index| used(&frontier[index].used));
-        for index in [least(|used| used.loss), least(|used| used.memory)].into_iter().flatten() {
+        let extremes = [least(|used| used.loss), least(|used| used.memory), least(|used| used.shards.into())];
+        for index in extremes.into_iter().flatten() {
             keep[index] = true;
         }
         let mut keep = keep.into_iter();
@@ -238,8 +243,8 @@ impl Search<'_, '_> {
     }
 }
 
-/// Labels kept beside the beam: that of least loss and that of least memory.
-const EXTREMES: usize = 2;
+/// Labels kept beside the beam: those of least loss, of least memory and of the fewest shards.
+const EXTREMES: usize = 3;
 
 impl Range {
     fn new(part: &Part, step: Step, cost: RangeCost) -> Self {
@@ -282,6 +287,12 @@ fn extend(
 
     let goals = &problem.request.goals;
     let mut used = label.used.clone();
+    if let Some(most) = part.most_shards {
+        used.shards += 1;
+        if used.shards > most {
+            return None;
+        }
+    }
     if let (Some(max), false) = (goals.memory_bytes, problem.relaxed.memory) {
         used.memory = used.memory.saturating_add(cost.context_bytes());
         if used.memory > max {

@@ -7,7 +7,8 @@ use shardwright_tests::tree;
 
 /// A room and the rooms its library or program may use.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("shardwright-cli", &["shardwright"]),
+    // Authors of planners have no other program.
+    ("shardwright-cli", &["shardwright", "shardwright-planner-build"]),
     (
         "shardwright",
         &[
@@ -48,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-planner-build", &[]),
     ("shardwright-planner-generic", &["shardwright-planner"]),
     ("shardwright-planner-even", &["shardwright-planner"]),
+    ("shardwright-planner-policy", &["shardwright-planner"]),
     ("shardwright-shim-abi", &[]),
     ("shardwright-neuron-adapter", &[]),
     ("shardwright-neuron-simulator", &["shardwright-neuron-adapter"]),

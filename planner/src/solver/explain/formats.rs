@@ -13,6 +13,9 @@ impl Solution {
         if self.settings.formats == Some(placement.formats) {
             return ("asked for".to_owned(), Cause::Preference("format".to_owned()));
         }
+        if self.settings.wanted.iter().any(|wanted| wanted.touches(placement)) {
+            return ("some of its layers want them".to_owned(), Cause::Preference("wanted".to_owned()));
+        }
         if request.formats.len() == 1 {
             return ("the only formats offered".to_owned(), order());
         }

@@ -1,0 +1,125 @@
+//! Preferences that a policy states in a line: formats of some layers, most shards of a component, the order of goals.
+
+use super::{Placement, search::Sums};
+use crate::{FormatTuple, Refusal, RefusalKind, Request, WeightFormat, WeightRole, names, names::Named};
+
+/// The weight format that some layers must have. Formats are a shard's, so layers that want others are cut from these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedFormat {
+    /// Component index.
+    pub component: u32,
+    /// First layer; without meaning for a component without layers.
+    pub first: u32,
+    /// One past the last layer.
+    pub end: u32,
+    /// The weights that must have it; none: all of the tuple that has no exceptions in other formats.
+    pub role: Option<WeightRole>,
+    /// The format, which a tuple of the request must have.
+    pub format: WeightFormat,
+}
+
+impl WantedFormat {
+    fn is_of(&self, component: u32, unit: usize, layered: bool) -> bool {
+        let unit = u32::try_from(unit).unwrap_or(u32::MAX);
+        self.component == component && (!layered || (self.first..self.end).contains(&unit))
+    }
+
+    /// Whether it is of a layer of that shard.
+    pub(super) fn touches(&self, shard: &Placement) -> bool {
+        let overlap = self.first < shard.end && shard.first < self.end;
+        self.component == shard.component && (shard.end == 0 || overlap)
+    }
+
+    fn is_met_by(&self, tuple: &FormatTuple) -> bool {
+        match self.role {
+            Some(role) => {
+                let exception = tuple.roles.iter().find(|entry| entry.role == role);
+                exception.map_or(tuple.weights, |entry| entry.format) == self.format
+            }
+            None => {
+                tuple.weights == self.format && tuple.roles.iter().all(|entry| entry.format == self.format)
+            }
+        }
+    }
+}
+
+/// Running counts of the units of a component that want other formats than this tuple.
+pub(super) fn unwanted(
+    wanted: &[WantedFormat],
+    component: u32,
+    (units, layered): (usize, bool),
+    tuple: &FormatTuple,
+) -> Vec<u32> {
+    let mut counts = vec![0_u32];
+    for unit in 0..units {
+        let other =
+            wanted.iter().any(|wanted| wanted.is_of(component, unit, layered) && !wanted.is_met_by(tuple));
+        counts.push(counts[unit] + u32::from(other));
+    }
+    counts
+}
+
+/// Refuses formats that no tuple of the request has.
+pub(super) fn check(request: &Request, wanted: &[WantedFormat]) -> Result<(), Refusal> {
+    let offered = |wanted: &WantedFormat| request.formats.iter().any(|tuple| wanted.is_met_by(tuple));
+    let Some(missing) = wanted.iter().find(|wanted| !offered(wanted)) else { return Ok(()) };
+    let offered: Vec<String> = request.formats.iter().map(names::formats).collect();
+    let of = missing.role.map_or_else(String::new, |role| format!(" of {}", role.name()));
+    let message = format!(
+        "no formats that are offered have {} weights{of}, which the planner wants; there are {}",
+        missing.format.name(),
+        offered.join(", ")
+    );
+    Err(Refusal::new(RefusalKind::Unsupported, message).with("format", missing.format.name()))
+}
+
+/// A part of the objective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Goal {
+    /// Layers on the targets the request names first.
+    Targets,
+    /// Few layers without a known time.
+    KnownTimes,
+    /// The first formats on targets whose times are modelled.
+    ModelledFormats,
+    /// Least time per generated token.
+    Time,
+    /// Fewest shards.
+    Shards,
+    /// The formats the request names first.
+    Formats,
+}
+
+impl Goal {
+    /// All, the most important first, as the solver has them by itself.
+    pub const ALL: [Goal; 6] =
+        [Goal::Targets, Goal::KnownTimes, Goal::ModelledFormats, Goal::Time, Goal::Shards, Goal::Formats];
+}
+
+/// Sums in the order of importance: the goals that are named first, the others after them as they are by themselves.
+pub(super) fn in_order(sums: Sums, order: &[Goal]) -> Sums {
+    if order.is_empty() {
+        return sums;
+    }
+    let mut places = order.iter().copied().chain(Goal::ALL).collect::<Vec<_>>();
+    let mut seen = [false; 6];
+    places.retain(|goal| !std::mem::replace(&mut seen[*goal as usize], true));
+    let mut ordered = sums;
+    for (to, goal) in ordered.iter_mut().zip(places) {
+        *to = sums[goal as usize];
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_that_are_named_come_first() {
+        let sums = [0, 1, 2, 3, 4, 5];
+        assert_eq!(in_order(sums, &[]), sums);
+        assert_eq!(in_order(sums, &[Goal::Formats, Goal::Time]), [5, 3, 0, 1, 2, 4]);
+        assert_eq!(in_order(sums, &[Goal::Shards, Goal::Shards]), [4, 0, 1, 2, 3, 5]);
+    }
+}
