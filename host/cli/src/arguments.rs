@@ -447,15 +447,70 @@ pub struct DoctorArguments {
 pub enum ShimCommand {
     /// List shims, their devices and limits, and every library that was skipped with the reason.
     List(ShimPlaces),
+    /// Begin a shim: a folder of that name, outside this tree, that builds, is listed and runs as it is.
+    #[command(after_help = SHIM_NEW_EXAMPLE)]
+    New {
+        /// What users will ask for: a letter of a-z, then letters, digits and hyphens.
+        name: String,
+        /// In which language.
+        #[arg(long, value_enum, default_value_t = Language::C)]
+        language: Language,
+        /// Where the folder is made.
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        within: PathBuf,
+    },
+}
+
+const SHIM_NEW_EXAMPLE: &str = "Example:
+  shardwright shim new acme-npu
+  sh acme-npu/build.sh
+  shardwright shim list --shims acme-npu/shims";
+
+const PLANNER_NEW_EXAMPLE: &str = "Example:
+  shardwright planner new thrifty
+  shardwright planner build thrifty -o thrifty.wasm
+  shardwright plan demo-model --planner thrifty.wasm";
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// Whole models on the CPU, against the plain header.
+    C,
+    /// The embed and head components, on the safe layer.
+    Rust,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum PlannerCommand {
-    /// Load a planner, run it on a request, and show what it says of itself.
+    /// Begin a planner: a folder of that name, outside this tree, that builds and plans as it is.
+    #[command(after_help = PLANNER_NEW_EXAMPLE)]
+    New {
+        /// Name of the package: a letter of a-z, then letters, digits and hyphens.
+        name: String,
+        /// Where the folder is made.
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        within: PathBuf,
+    },
+    /// Compile a planner that is a Rust package into a component. Needs cargo and `wasm32-unknown-unknown`.
+    Build {
+        /// The folder of the package, or its manifest.
+        package: PathBuf,
+        /// The component to write.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// Where cargo keeps what it builds. Default: `target` in the package's folder.
+        #[arg(long, value_name = "DIR")]
+        target_dir: Option<PathBuf>,
+    },
+    /// Make a signing key of chance, in a file that only you can read, and show its public half.
+    Key {
+        /// The file, which must not be there yet.
+        file: PathBuf,
+    },
+    /// Load a planner, let it plan twice under the sandbox's rules, and show the plan, its fuel and its time.
     Check {
         /// A `.wasm` file, a pack, or a name from a planner directory.
         planner: String,
-        /// A request to replay, as `plan --write-request` writes it.
+        /// A request to replay, as `plan --write-request` writes it. Default: one that is built in.
         #[arg(long, value_name = "FILE")]
         request: Option<PathBuf>,
         #[command(flatten)]

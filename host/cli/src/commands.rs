@@ -1,10 +1,12 @@
 //! One function per command: ask the public crate, print the answer.
 
+mod begin;
 mod bench;
 mod bundle;
 mod chat;
 mod doctor;
 mod embed;
+mod planner;
 mod run;
 mod verify;
 
@@ -16,8 +18,7 @@ use clap::CommandFactory;
 use serde::Serialize;
 use shardwright::runtime::bundle::BundleNoticeKind;
 use shardwright::{
-    BundleOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, PlannerReport, SearchPath,
-    TableFormats,
+    BundleOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, SearchPath, TableFormats,
 };
 
 use crate::arguments::{
@@ -50,15 +51,23 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             let search = search_path(shims, &PlannerPlaces::default(), &ProfilePlaces::default());
             print(format, &shardwright::list_shims(&search)?, |report| views::shims(report, detail))
         }
+        Command::Shim(ShimCommand::New { name, language, within }) => {
+            begin::shim(name, *language, within, format)
+        }
+        Command::Planner(PlannerCommand::New { name, within }) => begin::planner(name, within, format),
+        Command::Planner(PlannerCommand::Build { package, output, target_dir }) => {
+            planner::build(package, output, target_dir.as_deref(), format)
+        }
+        Command::Planner(PlannerCommand::Key { file }) => planner::key(file, format),
         Command::Planner(PlannerCommand::Check { planner, request, planners, trust }) => {
             let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
             let keys = &trust.trusted_keys;
             let report = shardwright::check_planner(planner, request.as_deref(), &search, keys)?;
-            print(format, &report, planner_view)
+            print(format, &report, planner::view)
         }
         Command::Planner(PlannerCommand::Pack { planner, key, output }) => {
             let report = shardwright::pack_planner(planner, key, output)?;
-            print(format, &report, planner_view)
+            print(format, &report, planner::view)
         }
         Command::Completions { .. } if format == Format::Json => {
             Err(Failure::Arguments("a completion script is no report: it has no JSON".to_owned()))
@@ -74,31 +83,13 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
 
 fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
-    let mut watch = views::Progress::new();
+    let mut watch = views::Progress::new("planning", &arguments.checkpoint);
     let planned = options.plan_watched(&arguments.checkpoint, &mut watch)?;
     drop(watch);
     if let Some(path) = &arguments.write_request {
         std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
     }
     print(format, &planned.report, |report| views::plan(report, detail))
-}
-
-fn planner_view(report: &PlannerReport) -> String {
-    use std::fmt::Write;
-    let mut text = format!("{} {}: {}\n", report.name, report.version, report.summary);
-    for option in &report.options {
-        let _ = writeln!(text, "  --planner-option {}={}  {}", option.name, option.values, option.summary);
-    }
-    for notice in &report.notices {
-        let _ = writeln!(text, "note: {notice}");
-    }
-    for line in &report.log {
-        let _ = writeln!(text, "log: {line}");
-    }
-    if let Some(outcome) = &report.outcome {
-        let _ = writeln!(text, "{outcome}");
-    }
-    text
 }
 
 /// Options for opening or planning, from the command line.
@@ -327,7 +318,7 @@ fn open_for(
             let what = format!("--checkpoint is for bundles, and {} is none", checkpoint.display());
             return Err(Failure::Arguments(what));
         }
-        let mut watch = views::Progress::new();
+        let mut watch = views::Progress::new("preparing", checkpoint);
         let options = open_options(target, execution)?.tokenizer_when_asked(input == Input::Ids);
         let model = options.open_watched(checkpoint, &mut watch)?;
         interrupted("opening the model")?;

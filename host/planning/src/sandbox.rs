@@ -322,6 +322,8 @@ pub struct Answer {
     pub plan: Result<Plan, PlannerError>,
     /// What the planner logged.
     pub log: Vec<LogLine>,
+    /// Fuel it used, of [`Bounds::fuel`].
+    pub fuel: u64,
 }
 
 impl Planner {
@@ -368,18 +370,18 @@ impl Planner {
         function: &'static str,
         call: impl FnOnce(&wit::Guest, &mut Store<Guest>) -> wasmtime::Result<Result<wit::Plan, wit::Refusal>>,
     ) -> Answer {
-        let (result, log) = self.call(function, call);
+        let (result, log, fuel) = self.call(function, call);
         let plan = result.map_err(|kind| self.error(kind)).and_then(|plan| match plan {
             Ok(plan) => {
                 Plan::try_from(plan).map_err(|fault| self.error(PlannerErrorKind::Plan(Box::new(fault))))
             }
             Err(refusal) => Err(self.error(refused(refusal))),
         });
-        Answer { plan, log }
+        Answer { plan, log, fuel }
     }
 
     fn describe(&self, origin: &str) -> Result<Description, PlannerError> {
-        let (result, _log) = self.call("describe", |api, store| api.call_describe(store));
+        let (result, _log, _fuel) = self.call("describe", |api, store| api.call_describe(store));
         let description = result.map_err(|kind| named(origin, kind))?;
         // Names end up in messages and file heads.
         let short = |text: String, bytes: usize| {
@@ -400,12 +402,12 @@ impl Planner {
         })
     }
 
-    /// One call in a fresh store, and the log whatever came of it.
+    /// One call in a fresh store, and the log and the fuel used whatever came of it.
     fn call<T>(
         &self,
         function: &'static str,
         call: impl FnOnce(&wit::Guest, &mut Store<Guest>) -> wasmtime::Result<T>,
-    ) -> (Result<T, PlannerErrorKind>, Vec<LogLine>) {
+    ) -> (Result<T, PlannerErrorKind>, Vec<LogLine>, u64) {
         let bounds = &self.sandbox.bounds;
         let guest = Guest { bounds: Arc::clone(bounds), log: vec![], log_bytes: 0, memory: 0, tables: 0 };
         let mut store = Store::new(&self.sandbox.engine, guest);
@@ -416,7 +418,9 @@ impl Planner {
             .and_then(|()| self.instance.instantiate(&mut store))
             .and_then(|planner| call(planner.shardwright_planner_api(), &mut store))
             .map_err(|error| classify(&error, function, bounds));
-        (result, store.into_data().log)
+        // Without fuel set, which is then the error, none was used.
+        let fuel = bounds.fuel.saturating_sub(store.get_fuel().unwrap_or(bounds.fuel));
+        (result, store.into_data().log, fuel)
     }
 }
 

@@ -171,7 +171,7 @@ fn ask(
     history: &[Attempt],
     log: &mut Vec<LogLine>,
 ) -> Result<CheckedPlan, PlannerError> {
-    let Answer { plan, log: lines } =
+    let Answer { plan, log: lines, .. } =
         if history.is_empty() { planner.make_plan(request) } else { planner.revise(request, history) };
     log.extend(lines);
     let plan = plan?;

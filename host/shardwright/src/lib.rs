@@ -111,7 +111,7 @@ pub use {
     },
     opening::Planned,
     options::{Executor, FormatChoice, OpenOptions, TableFormats},
-    planners::{PlannerReport, check_planner, pack_planner},
+    planners::{AskedReport, AskedShardReport, PlannerReport, check_planner, make_planner_key, pack_planner},
     shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat},
     shardwright_build::shims::Watch,
     shardwright_build::{

@@ -1,10 +1,13 @@
 use std::path::Path;
+use std::time::Instant;
 
 use serde::Serialize;
 use shardwright_build::planning::check::check;
 use shardwright_build::planning::pack::{self, KeyError, SecretKey};
+use shardwright_build::planning::plan::Shard;
 use shardwright_build::planning::request::Request;
 use shardwright_build::planning::sandbox::{LogLine, Planner};
+use shardwright_build::shard_name;
 use shardwright_files::{own, read_from};
 use zeroize::Zeroizing;
 
@@ -33,8 +36,40 @@ pub struct PlannerReport {
     pub notices: Vec<String>,
     /// What it logged while it was asked.
     pub log: Vec<String>,
+    /// What it was asked and answered; none when it was only loaded.
+    pub asked: Option<AskedReport>,
     /// What came of it, in one line; none when it was only loaded.
     pub outcome: Option<String>,
+}
+
+/// A planner's answer to a request.
+#[derive(Clone, Debug, Serialize)]
+pub struct AskedReport {
+    /// Where the request is from: a file, or `built in`.
+    pub request: String,
+    /// The model it is about.
+    pub model: String,
+    /// The targets it offers.
+    pub targets: Vec<String>,
+    /// Units of work the sandbox counted while it planned.
+    pub fuel: u64,
+    /// Those it may use.
+    pub fuel_limit: u64,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// The plan, in order of execution.
+    pub shards: Vec<AskedShardReport>,
+}
+
+/// A shard of such a plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct AskedShardReport {
+    /// `decoder.0-4`
+    pub shard: String,
+    /// The target it is for.
+    pub target: String,
+    /// Its formats.
+    pub formats: String,
 }
 
 /// One option of a planner.
@@ -48,7 +83,11 @@ pub struct PlannerOptionReport {
     pub summary: String,
 }
 
-/// Loads a planner under all the sandbox's rules and, given a recorded request, asks it twice and checks its plan.
+/// A request that planners are tried on: the demo model on a chip with two formats and a limit on operations, and the CPU.
+const SAMPLE_REQUEST: &str = include_str!("planners/sample_request.json");
+
+/// Loads a planner under all the sandbox's rules, asks it twice and checks its plan; without a recorded request it is asked
+/// one that is built in.
 ///
 /// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: whatever the sandbox refuses, a plan that does not hold, or two answers that differ.
 pub fn check_planner(
@@ -59,9 +98,13 @@ pub fn check_planner(
 ) -> Result<PlannerReport> {
     let tools = PlannerTools::new(None, trusted_keys)?;
     let planner = tools.load(&find_planner(planner, &search.planners)?)?;
-    let Some(path) = request else { return Ok(report(&planner, &[], None)) };
-    let request = read_request(path)?;
+    let (request, source) = match request {
+        Some(path) => (read_request(path)?, path.display().to_string()),
+        None => (sample_request()?, "built in".to_owned()),
+    };
+    let started = Instant::now();
     let answer = planner.make_plan(&request);
+    let seconds = started.elapsed().as_secs_f64();
     let plan = answer.plan?;
     let again = planner.make_plan(&request).plan?;
     if plan.canonical_bytes() != again.canonical_bytes() {
@@ -69,8 +112,54 @@ pub fn check_planner(
             .with_help("a planner is a pure function: use nothing that differs between calls"));
     }
     let shards = plan.shards.len();
-    check(plan, &request).map_err(|fault| Error::from_room(ErrorKind::Planning, fault, None))?;
-    Ok(report(&planner, &answer.log, Some(format!("a plan of {shards} shards that holds"))))
+    let checked =
+        check(plan, &request).map_err(|fault| Error::from_room(ErrorKind::Planning, fault, None))?;
+    let shard = |shard: &Shard| AskedShardReport {
+        shard: shard_name(&request, shard),
+        target: request.targets[shard.target as usize].target.name.clone(),
+        formats: request.formats[shard.formats as usize].to_string(),
+    };
+    let asked = AskedReport {
+        request: source,
+        model: request.model.name.clone(),
+        targets: request.targets.iter().map(|target| target.target.name.clone()).collect(),
+        fuel: answer.fuel,
+        fuel_limit: tools.sandbox.bounds().fuel,
+        seconds,
+        shards: checked.plan().shards.iter().map(shard).collect(),
+    };
+    let outcome = format!("a plan of {shards} shards that holds");
+    Ok(PlannerReport { asked: Some(asked), ..report(&planner, &answer.log, Some(outcome)) })
+}
+
+fn sample_request() -> Result<Request> {
+    serde_json::from_str(SAMPLE_REQUEST)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the built-in request: {error}")))
+}
+
+/// Makes a signing key of chance in a new file that only this user may read, and gives the public half, which hosts are told to
+/// trust.
+///
+/// Errors: the file is there already, or cannot be written.
+pub fn make_planner_key(file: &Path) -> Result<String> {
+    let failed = |error: std::io::Error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::AlreadyExists => ErrorKind::Argument,
+            _ => ErrorKind::Missing,
+        };
+        Error::new(kind, format!("{}: {error}", file.display()))
+            .with_help("name a file that is not there yet, in a folder that is")
+    };
+    let key = SecretKey::generate().map_err(failed)?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let text = Zeroizing::new(key.to_hex());
+    let mut written = options.open(file).map_err(failed)?;
+    std::io::Write::write_all(&mut written, text.as_bytes()).map_err(failed)?;
+    written.sync_all().map_err(failed)?;
+    Ok(key.public().to_string())
 }
 
 /// Compiles a planner for the portable interpreter and writes it as a signed pack.
@@ -97,7 +186,8 @@ fn read_key(path: &Path) -> Result<SecretKey> {
     let key = std::str::from_utf8(&text).unwrap_or_default().parse();
     key.map_err(|error: KeyError| {
         let what = format!("{}: {error}", path.display());
-        Error::new(ErrorKind::Argument, what).with_help("64 hexadecimal digits are a key")
+        Error::new(ErrorKind::Argument, what)
+            .with_help("64 hexadecimal digits are a key; `shardwright planner key FILE` makes one")
     })
 }
 
@@ -118,6 +208,7 @@ fn report(planner: &Planner, log: &[LogLine], outcome: Option<String>) -> Planne
             .collect(),
         notices: planner.disbelieved().into_iter().map(str::to_owned).collect(),
         log: log.iter().map(|line| line.message.clone()).collect(),
+        asked: None,
         outcome,
     }
 }
@@ -128,4 +219,28 @@ fn read_request(path: &Path) -> Result<Request> {
     serde_json::from_slice(&bytes).map_err(|error| {
         fault(ErrorKind::Invalid, &error).with_help("write one with `shardwright plan --write-request FILE`")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_request_offers_a_chip_two_formats_and_the_cpu() {
+        let request = sample_request().expect("a request");
+        assert_eq!((request.targets.len(), request.formats.len()), (2, 2));
+        assert!(request.targets[0].limits.iter().any(|limit| limit.name == "ops"));
+    }
+
+    #[test]
+    fn a_key_is_made_once_and_is_secret() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("key");
+        let public = make_planner_key(&file).expect("a key");
+        assert_eq!(read_key(&file).expect("it is read").public().to_string(), public);
+        let error = make_planner_key(&file).expect_err("it is there");
+        assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+        let error = make_planner_key(&folder.path().join("none/key")).expect_err("no folder");
+        assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+    }
 }

@@ -1,5 +1,5 @@
-//! Follows the page for vendors with the C template: copy, compile with the system's C compiler, drop beside its
-//! manifest, be listed, run a model.
+//! Follows the page for vendors: begin a shim in either language outside this tree, build it, see it listed, run a model on
+//! it. Then the C template by hand: copy, compile with the system's C compiler, drop beside its manifest.
 
 use std::fs;
 use std::path::Path;
@@ -100,4 +100,56 @@ fn a_profile_that_names_the_copied_shim_runs_a_model_on_it() {
     fs::remove_file(shims.path().join("acme.so")).expect("removed");
     let (_, stderr) = command("verify").refuses();
     assert!(stderr.contains("acme"), "{stderr}");
+}
+
+/// What a folder that was begun says about itself, done outside this tree.
+fn follow(name: &str, language: &str) -> tempfile::TempDir {
+    let outside = tempfile::tempdir().expect("a temporary folder");
+    let begun = shardwright(["shim", "new", name, "--language", language, "--within"]);
+    let report = begun.argument(outside.path()).json();
+    let folder = outside.path().join(name);
+    assert_eq!(report["folder"], folder.display().to_string(), "{report}");
+    // The versions of this tree's lock, so that nothing is looked up.
+    fs::copy(tree::root().join("Cargo.lock"), folder.join("Cargo.lock")).expect("copied");
+    let built = Command::new("sh").arg(folder.join("build.sh")).output().expect("a shell");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let (names, report) = listed(&folder.join("shims"));
+    assert!(names.iter().any(|listed| listed == name), "{report}");
+    outside
+}
+
+#[test]
+fn a_shim_begun_in_c_runs_a_model() {
+    let outside = follow("acme-npu", "c");
+    let folder = outside.path().join("acme-npu");
+    let report = shardwright(["verify", TEXT_FIXTURES[3], "--soc", "acme-npu-1", "--strict", "--shims"])
+        .argument(folder.join("shims"))
+        .argument("--profiles")
+        .argument(folder.join("profiles"))
+        .json();
+    assert_eq!(report["passed"], true, "{report}");
+
+    let again = shardwright(["shim", "new", "acme-npu", "--within"]).argument(outside.path());
+    let (code, stderr) = again.refuses();
+    assert!(code == 2 && stderr.contains("is there already"), "{code}: {stderr}");
+    let (code, stderr) = shardwright(["shim", "new", "Acme NPU"]).refuses();
+    assert!(code == 2 && stderr.contains("`Acme NPU` is no name"), "{code}: {stderr}");
+}
+
+#[test]
+fn a_shim_begun_in_rust_runs_what_it_takes() {
+    let outside = follow("acme-rust", "rust");
+    let folder = outside.path().join("acme-rust");
+    let plan = shardwright(["plan", TEXT_FIXTURES[3], "--soc", "acme-rust-1", "--shims"])
+        .argument(folder.join("shims"))
+        .argument("--profiles")
+        .argument(folder.join("profiles"))
+        .json();
+    let shards = plan["shards"].as_array().expect("shards");
+    let target = |component: &str| {
+        let shard = shards.iter().find(|shard| shard["component"] == component).expect("the component");
+        shard["target"].as_str().map(str::to_owned)
+    };
+    assert_eq!(target("embed").as_deref(), Some("acme-rust-1"), "{plan}");
+    assert_eq!(target("decoder").as_deref(), Some("cpu"), "{plan}");
 }

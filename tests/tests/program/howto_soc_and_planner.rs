@@ -122,6 +122,50 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     assert_eq!(report["name"], "even", "{report}");
 }
 
+/// As the page says, outside this tree: begun, built, checked, used, packed, trusted.
+#[test]
+fn a_planner_that_was_begun_outside_plans_and_is_packed() {
+    let outside = folder();
+    let path = |name: &str| outside.path().join(name);
+    shardwright(["planner", "new", "thrifty", "--within"]).argument(outside.path()).succeeds();
+    // The versions of this tree's lock, so that nothing is looked up; and what is built already.
+    fs::copy(tree::root().join("Cargo.lock"), path("thrifty/Cargo.lock")).expect("copied");
+    let target = program::folder().parent().expect("the target folder").join("planners");
+    let built = shardwright(["planner", "build"]).argument(path("thrifty")).argument("-o");
+    let built = built.argument(path("thrifty.wasm")).argument("--target-dir").argument(target).json();
+    assert!(built["bytes"].as_u64() > Some(10_000), "{built}");
+
+    let checked = shardwright(["planner", "check"]).argument(path("thrifty.wasm")).json();
+    let asked = &checked["asked"];
+    assert_eq!((&checked["name"], &asked["request"]), (&"thrifty".into(), &"built in".into()), "{checked}");
+    assert!(asked["fuel"].as_u64() > Some(1000) && asked["fuel"].as_u64() < asked["fuel_limit"].as_u64());
+    let shards = asked["shards"].as_array().expect("a plan");
+    let head = shards.last().expect("shards");
+    assert_eq!((&head["shard"], &head["target"]), (&"head".into(), &"cpu".into()), "{checked}");
+
+    // What it prefers is no fallback, also where none is accepted.
+    let plan = |options: &[&str]| {
+        let plan = shardwright(["plan", DEMO_MODEL, "--planner"]).argument(path("thrifty.wasm"));
+        plan.arguments(options.iter().copied())
+    };
+    let strict = plan(&["--soc", "sm8850", "--strict"]).json();
+    let head = strict["shards"].as_array().and_then(|shards| shards.last()).expect("shards");
+    assert_eq!(head["target"], "cpu", "{strict}");
+    let cut = plan(&["--soc", "sm8850", "--planner-option", "most-shards=3"]).json();
+    assert_eq!(layered_shards(&cut), 3, "{cut}");
+    let (code, stderr) = plan(&["--soc", "sm8850", "--planner-option", "most-shards=none"]).refuses();
+    assert!(code == 7 && stderr.contains("expected a number above zero"), "{code}: {stderr}");
+
+    let made = shardwright(["planner", "key"]).argument(path("key")).json();
+    let public = made["public"].as_str().expect("a key").to_owned();
+    let packed = shardwright(["planner", "pack"]).argument(path("thrifty.wasm")).argument("--key");
+    let packed = packed.argument(path("key")).argument("-o").argument(path("thrifty.pack")).json();
+    assert!(packed["outcome"].as_str().is_some_and(|text| text.contains(&public)), "{packed}");
+    let from_pack = shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--trust", &public, "--planner"]);
+    let from_pack = from_pack.argument(path("thrifty.pack")).json();
+    assert_eq!(from_pack["planner"]["name"], "thrifty", "{from_pack}");
+}
+
 #[test]
 fn profiles_that_are_wrong_are_named() {
     for (text, says) in [

@@ -42,10 +42,20 @@ const NOT_RUN: &[(&str, &str)] = &[
         "MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --target-dir target/miri -p shardwright-shim-cpu --lib -- artefact integer::pack integer::split::tests::a_",
         "needs a nightly toolchain and takes hours",
     ),
-    ("cargo build -p shardwright-shim-template", "builds what `cargo xtask build` has built"),
     (
-        "cargo run -p shardwright-planner-build -- plugins/example-even/Cargo.toml my-planner.wasm",
-        "builds what `cargo xtask build` has built; what it gives is used below it",
+        "cargo test --manifest-path my-planner/Cargo.toml",
+        "the tests of `plugins/example-policy` are those of the workspace",
+    ),
+    ("npm install --prefix plugins/javascript --no-package-lock", "`cargo xtask test` has what it installs"),
+    (
+        "npm run --prefix plugins/javascript build",
+        "would write into the tree; `howto_javascript` does it, and what follows",
+    ),
+    ("shardwright planner check plugins/javascript/even-js.wasm", "see `howto_javascript`"),
+    ("shardwright plan CHECKPOINT --planner plugins/javascript/even-js.wasm", "see `howto_javascript`"),
+    (
+        "shardwright planner build my-planner -o my-planner.wasm",
+        "needs cargo: `howto_soc_and_planner` does it, and what it gives is used below",
     ),
 ];
 
@@ -61,7 +71,7 @@ const BY_HAND: &[(&str, Deed)] = &[
         fs::write(folder.join("profiles-here/my-chip.json"), named).expect("written");
     }),
     ("shardwright planner check my-planner.wasm", |folder| {
-        let built = program::folder().join("planners/even.wasm");
+        let built = program::folder().join("planners/policy.wasm");
         fs::copy(built, folder.join("my-planner.wasm")).expect("the example planner was built");
     }),
 ];

@@ -28,6 +28,9 @@ const HEAD: &[u8] = b"template-rust 1";
 /// The one device.
 const DEVICE: &str = "cpu";
 
+/// The chip it is, by the name of a profile.
+const SOC: Option<&str> = None;
+
 /// An instance. A vendor's would hold device and context handles.
 pub struct Template;
 
@@ -85,13 +88,13 @@ impl Shim for Template {
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        // Nothing is compiled offline.
-        if soc.is_some() {
+        // Nothing is compiled for a chip that is not here.
+        if soc.is_some() && soc != SOC {
             return Ok(Vec::new());
         }
         Ok(vec![Device {
             name: DEVICE.to_owned(),
-            soc: None,
+            soc: SOC.map(str::to_owned),
             detail: Some("one thread, plain loops".to_owned()),
             kind: DeviceKind::Present,
             memory_kinds: MemoryKinds::HOST.and(MemoryKinds::SHIM),
