@@ -14,6 +14,7 @@ mod build;
 mod cli;
 mod demo;
 mod error;
+mod javascript;
 mod process;
 mod setup;
 mod shims;

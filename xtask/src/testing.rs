@@ -14,7 +14,7 @@ use programs::Ended;
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
-use crate::{build, process, setup, vendor};
+use crate::{build, javascript, process, setup, vendor};
 
 /// A line that starts like this says that something was not checked. Tests write it past the test harness's capture
 /// (`shardwright_tests::skipped`), so that it is seen although they pass.
@@ -62,6 +62,13 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
     if let Err(error) = vendor::litert_for_tests() {
         let line = format!(
             "{SKIPPED}no client of others' compiles through the Neuron simulator, for it could not be fetched: {error}"
+        );
+        eprintln!("{line}");
+        skipped.push(line);
+    }
+    if let Err(error) = javascript::fetch_for_tests(workspace) {
+        let line = format!(
+            "{SKIPPED}no planner in JavaScript is built, for npm gave nothing to build it with: {error} (Debian: apt-get install nodejs npm)"
         );
         eprintln!("{line}");
         skipped.push(line);

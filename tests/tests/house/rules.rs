@@ -54,6 +54,7 @@ fn every_room_begins_by_saying_its_job_and_what_is_not_its_job() {
 /// The pages a person who extends the house follows, and what each adds.
 const HOW_TO_PAGES: &[(&str, &str)] = &[
     ("plugins/README.md", "a SoC or a planner"),
+    ("plugins/javascript/README.md", "a planner in JavaScript"),
     ("vendor-shims/README.md", "a shim"),
     ("host/models/README.md", "a model family"),
     ("host/graph/README.md", "an operation"),

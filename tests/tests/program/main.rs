@@ -9,6 +9,7 @@ mod cli_options;
 mod cli_run;
 mod cli_verify;
 mod corpus;
+mod howto_javascript;
 mod howto_shim;
 mod howto_soc_and_planner;
 mod interrupts;

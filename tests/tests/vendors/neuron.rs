@@ -68,7 +68,7 @@ fn the_demo_model_keeps_its_likelihood() {
     let case =
         Case { checkpoint: DEMO_MODEL, pieces: 2, lowering: "lean", soc: "mt6991", context: context() };
     // One prompt, and the beginnings of some held-out rows.
-    let part = Recorded::some(1, 24, 48);
+    let part = Recorded::some(1, cases(32, 24), cases(32, 48));
     assert!(part.rows().len() >= 4, "{}", part.rows().len());
     let report = case.verify(Some(&part), Effort { greedy: 32, ..EFFORT }, cache.path());
     let finding = Finding::of(&report).against(float_nll(DEMO_MODEL, &part, cache.path()));

@@ -101,6 +101,7 @@ impl Program {
                 let mut command = Command::new(file);
                 process::without_this_package(&mut command);
                 crate::vendor::offer(&mut command);
+                crate::javascript::offer(workspace, &mut command);
                 command.env("CARGO_MANIFEST_DIR", &self.folder);
                 command
             }
