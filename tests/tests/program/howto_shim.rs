@@ -153,3 +153,27 @@ fn a_shim_begun_in_rust_runs_what_it_takes() {
     assert_eq!(target("embed").as_deref(), Some("acme-rust-1"), "{plan}");
     assert_eq!(target("decoder").as_deref(), Some("cpu"), "{plan}");
 }
+
+/// A compiler that dies is told as that, and not as a limit that nobody has.
+#[test]
+fn a_compiler_that_crashes_is_told_as_a_crash() {
+    let outside = tempfile::tempdir().expect("a temporary folder");
+    shardwright(["shim", "new", "acme", "--within"]).argument(outside.path()).succeeds();
+    let folder = outside.path().join("acme");
+    let source = folder.join("program.c");
+    let text = fs::read_to_string(&source).expect("read");
+    let begins = "sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {\n";
+    let crashes = text.replace(begins, &format!("#include <stdlib.h>\n{begins}    abort();\n"));
+    assert_ne!(text, crashes, "the template begins otherwise");
+    fs::write(&source, crashes).expect("written");
+    let built = Command::new("sh").arg(folder.join("build.sh")).status().expect("a shell");
+    assert!(built.success());
+    let run =
+        shardwright(["run", TEXT_FIXTURES[3], "--soc", "acme-1", "--prompt", "a", "-n", "2", "--shims"]);
+    let run = run.argument(folder.join("shims")).argument("--profiles").argument(folder.join("profiles"));
+    let outcome = run.outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let told = &outcome.stderr;
+    assert!(told.contains("killed by signal 6 (SIGABRT)"), "{told}");
+    assert!(!told.contains("ops ≤ 0") && !told.contains("is above 0"), "{told}");
+}

@@ -19,3 +19,4 @@ mod just_in_time;
 mod pages;
 mod runtime_only;
 mod screens;
+mod terminal;

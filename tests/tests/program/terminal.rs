@@ -1,0 +1,242 @@
+//! What a person at a terminal meets: the program runs in one that `script` (of util-linux) makes, 80 columns wide, and is
+//! sent keys.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shardwright_test_checkpoints::cases;
+use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::{program, tree};
+
+/// The longest that anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const INTERRUPT: &str = "\u{3}";
+const END_OF_INPUT: &str = "\u{4}";
+/// Exit code of what was interrupted.
+const INTERRUPTED: i32 = 130;
+
+/// The program in a terminal.
+struct Terminal {
+    child: Child,
+    keys: ChildStdin,
+    /// All that was shown.
+    shown: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    fn begin(arguments: &[&str]) -> Terminal {
+        let program = program::executable();
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+        let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
+        let command =
+            format!("stty cols 80 rows 24; exec {} {}", quoted(&program.to_string_lossy()), words.join(" "));
+        let mut child = Command::new("script")
+            .current_dir(tree::root())
+            .args(["-qefc", &command, "/dev/null"])
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("`script`, of util-linux");
+        let keys = child.stdin.take().expect("piped");
+        let mut screen = child.stdout.take().expect("piped");
+        let shown = Arc::new(Mutex::new(String::new()));
+        let written = Arc::clone(&shown);
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let mut piece = [0; 4096];
+            while let Ok(read @ 1..) = screen.read(&mut piece) {
+                bytes.extend_from_slice(&piece[..read]);
+                *written.lock().unwrap_or_else(PoisonError::into_inner) =
+                    String::from_utf8_lossy(&bytes).into_owned();
+            }
+        });
+        Terminal { child, keys, shown }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).and_then(|()| self.keys.flush()).expect("it listens");
+    }
+
+    fn shown(&self) -> String {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until this was shown after the first so many bytes; gives how much was shown then.
+    fn until(&mut self, text: &str, after: usize) -> usize {
+        let begun = Instant::now();
+        loop {
+            let shown = self.shown();
+            if let Some(place) = shown.get(after..).and_then(|rest| rest.find(text)) {
+                return after + place + text.len();
+            }
+            assert!(begun.elapsed() < PATIENCE, "no `{text}` in {:?}", shown.get(after..));
+            let ended = self.child.try_wait().expect("waited for");
+            assert!(ended.is_none(), "ended before `{text}`: {ended:?} {shown:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The exit code, and all that was shown.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("waited for") {
+                // The reader may have a piece before it yet.
+                thread::sleep(Duration::from_millis(50));
+                return (status.code(), self.shown());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        panic!("it goes on: {:?}", self.shown());
+    }
+}
+
+#[test]
+fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
+    let mut terminal = Terminal::begin(&[
+        "run",
+        TEXT_FIXTURES[0],
+        "--chat",
+        "--temperature",
+        "2",
+        "-n",
+        "1900",
+        "--context",
+        "2048",
+        "--threads",
+        "1",
+    ]);
+    let mut seen = terminal.until("/bye leaves", 0);
+    seen = terminal.until("> ", seen);
+    for turn in ["one", "two"] {
+        // A random model may be done before it is interrupted.
+        let mut cancelled = false;
+        for _ in 0..10 {
+            terminal.press(&format!("{turn}\r"));
+            seen = terminal.until(turn, seen);
+            // The reply begins with whatever a random model says.
+            thread::sleep(Duration::from_millis(300));
+            terminal.press(INTERRUPT);
+            seen = terminal.until("tok/s", seen);
+            seen = terminal.until("]", seen);
+            cancelled = terminal.shown()[..seen].ends_with("cancelled]");
+            seen = terminal.until("> ", seen);
+            if cancelled {
+                break;
+            }
+        }
+        assert!(cancelled, "{turn}: {:?}", terminal.shown());
+    }
+    terminal.press("/clear\r");
+    seen = terminal.until("the conversation is forgotten", seen);
+    terminal.press("/nothing\r");
+    seen = terminal.until("there is no command /nothing", seen);
+    seen = terminal.until("> ", seen);
+    // At the prompt the first clears the line, and the second leaves.
+    terminal.press("half a sen");
+    seen = terminal.until("half a sen", seen);
+    terminal.press(INTERRUPT);
+    seen = terminal.until("press Ctrl-C once more to leave", seen);
+    terminal.until("> ", seen);
+    terminal.press(INTERRUPT);
+    let (code, shown) = terminal.ended();
+    assert_eq!(code, Some(INTERRUPTED), "{shown:?}");
+}
+
+#[test]
+fn a_chat_ends_with_the_input_and_a_prompt_is_announced() {
+    for leave in [END_OF_INPUT, "/bye\r"] {
+        let mut terminal = Terminal::begin(&["run", TEXT_FIXTURES[0], "--chat"]);
+        let seen = terminal.until("/bye leaves", 0);
+        terminal.until("> ", seen);
+        terminal.press(leave);
+        let (code, shown) = terminal.ended();
+        assert_eq!(code, Some(0), "{leave:?}: {shown:?}");
+    }
+}
+
+/// The percentages that a bar showed, in their order.
+fn percentages(shown: &str) -> Vec<u32> {
+    let number = |before: &str| {
+        let digits: String = before.chars().rev().take_while(char::is_ascii_digit).collect();
+        digits.chars().rev().collect::<String>().parse().ok()
+    };
+    let pieces: Vec<&str> = shown.split('%').collect();
+    pieces[..pieces.len() - 1].iter().filter_map(|before| number(before)).collect()
+}
+
+#[test]
+fn a_bar_says_what_it_is_about_and_only_grows() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle").display().to_string();
+    let mut terminal = Terminal::begin(&[
+        "compile",
+        DEMO_MODEL,
+        "--soc",
+        "mt6989",
+        "--on",
+        "cpu",
+        "--limit",
+        "ops=400",
+        "--formats",
+        "w4-block32",
+        "-o",
+        &bundle,
+    ]);
+    terminal.until("compiling demo-model", 0);
+    let (code, shown) = terminal.ended();
+    assert_eq!(code, Some(0), "{shown:?}");
+    let found = percentages(&shown);
+    assert!(found.len() > 3 && found.is_sorted(), "{found:?}");
+    // Nothing that is shown for a moment is wider than the terminal: it would leave a line behind.
+    let bar = shown.split(['\r', '\n']).filter(|line| line.contains('%'));
+    for line in bar {
+        let plain = console(line);
+        assert!(plain.chars().count() <= 80, "{plain:?}");
+    }
+}
+
+/// What of a line is seen.
+fn console(line: &str) -> String {
+    let mut seen = String::new();
+    let mut pieces = line.split('\u{1b}');
+    seen.extend(pieces.next());
+    for piece in pieces {
+        // A sequence goes to its first letter.
+        seen.extend(piece.find(|c: char| c.is_ascii_alphabetic()).map(|end| &piece[end + 1..]));
+    }
+    seen
+}
+
+/// Whatever it is at when Ctrl-C is pressed, it ends as interrupted and blames nobody.
+#[test]
+fn ctrl_c_ends_every_command_at_every_moment() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle").display().to_string();
+    let commands: [&[&str]; 4] = [
+        &["run", DEMO_MODEL, "--prompt", "What is faith?", "-n", "900", "--threads", "1"],
+        &["compile", DEMO_MODEL, "--soc", "mt6989", "--on", "cpu", "-o", &bundle],
+        &["bench", DEMO_MODEL, "-r", "500"],
+        &["verify", DEMO_MODEL],
+    ];
+    let moments = cases(3, 15);
+    for moment in 0..moments {
+        for arguments in commands {
+            let mut terminal = Terminal::begin(arguments);
+            // The shell of the terminal must have given way to the program.
+            thread::sleep(Duration::from_millis(100 + 600 * moment as u64 / moments as u64));
+            // What has ended does not listen.
+            let _ = terminal.keys.write_all(INTERRUPT.as_bytes()).and_then(|()| terminal.keys.flush());
+            let (code, shown) = terminal.ended();
+            let done = code == Some(0) && ["run", "compile"].contains(&arguments[0]);
+            assert!(code == Some(INTERRUPTED) || done, "{arguments:?}: {code:?} {shown:?}");
+            assert!(!shown.contains("report this to"), "{arguments:?}: {shown:?}");
+        }
+    }
+}
