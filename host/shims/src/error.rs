@@ -4,7 +4,7 @@ use shardwright_graph::target::ErrorClass;
 
 use crate::artefact::ArtefactError;
 use crate::chip::ChipError;
-use crate::isolated::{WorkerEnd, WorkerFailure};
+use crate::isolated::WorkerFailure;
 use crate::work_order::WorkOrderError;
 
 /// Why a shim was not loaded.
@@ -393,7 +393,7 @@ impl ShimError {
     pub fn is_cancelled(&self) -> bool {
         match self {
             ShimError::Failed(failure) => failure.class.is_none(),
-            ShimError::Worker(failure) => failure.end == WorkerEnd::Cancelled,
+            ShimError::Worker(failure) => failure.end.is_cancelled(),
             _ => false,
         }
     }

@@ -81,6 +81,19 @@ impl Terminal {
         }
     }
 
+    /// Waits until nothing more is shown for a while; gives how much was shown then.
+    fn rests(&self) -> usize {
+        let mut before = self.shown().len();
+        loop {
+            thread::sleep(Duration::from_millis(300));
+            let now = self.shown().len();
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+    }
+
     /// The exit code, and all that was shown.
     fn ended(mut self) -> (Option<i32>, String) {
         let begun = Instant::now();
@@ -126,7 +139,8 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
             seen = terminal.until("tok/s", seen);
             seen = terminal.until("]", seen);
             cancelled = terminal.shown()[..seen].ends_with("cancelled]");
-            seen = terminal.until("> ", seen);
+            terminal.until("> ", seen);
+            seen = terminal.rests();
             if cancelled {
                 break;
             }

@@ -48,6 +48,15 @@ pub enum WorkerEnd {
     },
     /// It was killed: it was asked to stop and did not.
     Cancelled,
+    /// A terminal's interrupt, which is the host's to act on, met it before it had a process group of its own.
+    Interrupted,
+}
+
+impl WorkerEnd {
+    /// Whether it ended because somebody asked for that.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, WorkerEnd::Cancelled | WorkerEnd::Interrupted)
+    }
 }
 
 /// Memory that was touched where it must not be.
@@ -93,6 +102,7 @@ impl std::fmt::Display for WorkerEnd {
             WorkerEnd::Overrun(touched) => write!(f, "was killed: it wrote {touched}"),
             WorkerEnd::Protocol { reason } => write!(f, "was killed: it broke the protocol: {reason}"),
             WorkerEnd::Cancelled => write!(f, "was killed: it did not stop when asked"),
+            WorkerEnd::Interrupted => write!(f, "was interrupted"),
         }
     }
 }
@@ -168,7 +178,7 @@ impl WorkerFailure {
     pub fn class(&self) -> Option<ErrorClass> {
         let of_graph = matches!(self.function, "check" | "estimate" | "compile");
         Some(match &self.end {
-            WorkerEnd::Cancelled => return None,
+            end if end.is_cancelled() => return None,
             _ if matches!(self.function, "load" | "unload" | "run" | "buffer") => ErrorClass::DeviceLost,
             WorkerEnd::OverTime { .. } | WorkerEnd::OverMemory { .. } if of_graph => {
                 ErrorClass::ResourceLimit
@@ -183,7 +193,7 @@ impl WorkerFailure {
     /// What would help.
     pub fn help(&self) -> Option<&'static str> {
         Some(match &self.end {
-            WorkerEnd::Cancelled => return None,
+            end if end.is_cancelled() => return None,
             WorkerEnd::Start { .. } => "check the worker program and the free memory and processes",
             WorkerEnd::OverTime { .. } if matches!(self.function, "load" | "run") => {
                 "let SHARDWRIGHT_WORKER_RUN_SECONDS say how long a run may take, which for a simulator may be minutes, or plan smaller shards"

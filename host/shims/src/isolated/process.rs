@@ -627,6 +627,7 @@ impl Worker {
             (_, Some(0)) => WorkerEnd::NoAnswer,
             _ if exhausted => WorkerEnd::OverMemory { limit_bytes },
             (_, Some(code)) => WorkerEnd::Exited { code },
+            (Some(libc::SIGINT), None) => WorkerEnd::Interrupted,
             (signal, None) => {
                 let signal = signal.unwrap_or(0);
                 let written = board.signal.load(Ordering::Relaxed) == signal.unsigned_abs();

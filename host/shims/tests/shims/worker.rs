@@ -451,6 +451,21 @@ fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
     }
 }
 
+/// A terminal's interrupt goes to every process of the host's group, one that has just been forked too.
+#[test]
+fn a_worker_that_is_interrupted_was_cancelled() {
+    for place in ["devices", "check"] {
+        let instance = open_with(&format!("{place}:interrupt"), Caps::default()).unwrap();
+        let error = match place {
+            "devices" => instance.devices(None).unwrap_err(),
+            _ => instance.check("npu", &doubling(), &[]).unwrap_err(),
+        };
+        assert_eq!(error.worker().map(|failure| &failure.end), Some(&WorkerEnd::Interrupted), "{error}");
+        assert!(error.is_cancelled() && error.class().is_none() && error.help().is_none(), "{error}");
+        assert!(error.to_string().ends_with("its worker was interrupted"), "{error}");
+    }
+}
+
 #[test]
 fn every_death_is_told_wherever_it_happens() {
     for death in DEATHS {
