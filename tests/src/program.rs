@@ -42,6 +42,7 @@ pub fn executable() -> PathBuf {
 pub fn search_path() -> shardwright::SearchPath {
     shardwright::SearchPath {
         shims: vec![folder().join("shims")],
+        libraries: Vec::new(),
         planners: vec![folder().join("planners")],
         profiles: vec![folder().join("profiles")],
     }

@@ -22,6 +22,7 @@ Commands:
                       names; --ci fails when anything had to be skipped
   bench [NAME…]       Measure (release) all benches, or those whose name contains one of the names;
                       `peers` and after it models: the CPU engine beside others, in pairs; `growth`: how its work grows
+  sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
   aarch64             Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
@@ -59,6 +60,8 @@ pub enum Command {
         /// Only benches whose name contains one of these.
         filters: Vec<String>,
     },
+    /// What an application ships.
+    Sizes,
     /// The kernels' tests for 64-bit ARM.
     Aarch64,
     /// Fetch what a vendor publishes, and print where it is.
@@ -112,6 +115,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         "demo" => Command::Demo,
         "test" => Command::Test { ci: flag, filters: words },
         "bench" => Command::Bench { filters: words },
+        "sizes" => Command::Sizes,
         "aarch64" => Command::Aarch64,
         "vendor" => match words.as_slice() {
             [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },

@@ -18,6 +18,7 @@ mod javascript;
 mod process;
 mod setup;
 mod shims;
+mod sizes;
 mod testing;
 mod vendor;
 mod workspace;
@@ -61,6 +62,7 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Demo => demo::demo(&workspace),
         Command::Test { ci, filters } => testing::run(&workspace, ci, &filters),
         Command::Bench { filters } => bench::run(&workspace, &filters),
+        Command::Sizes => sizes::run(&workspace),
         Command::Aarch64 => aarch64::test(&workspace),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
         Command::Vendor { what: Vendor::Litert } => vendor::litert(),

@@ -1,13 +1,13 @@
 //! Shims: a dylib and a manifest beside it, the same for one built by cargo and one built by the C compiler.
 //!
 //! A shim's folder under `vendor-shims/` holds its manifest as `<name>.shim.json`. The one laid out beside the dylib
-//! is named after it, as the host looks for it, and adds the hash of the library that was built.
+//! is named after it, as the host looks for it. It states no hash: whoever strips a library, as packagers do, would have one
+//! that nobody loads. `shardwright shim hash` adds it, after that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 use crate::process;
@@ -57,7 +57,6 @@ fn install(folder: &Path, library: &[u8], name: &str, shims: &Path) -> Result<Ve
         return Err(Error::Unexpected { path: source, problem });
     }
     manifest["library"] = name.into();
-    manifest["sha256"] = hexadecimal(library).into();
     let mut text = serde_json::to_string_pretty(&manifest)
         .map_err(|error| Error::Unexpected { path: source.clone(), problem: error.to_string() })?;
     text.push('\n');
@@ -98,10 +97,6 @@ fn file_named(manifest: &Value) -> Option<String> {
     Some(if said.contains('.') { said.to_owned() } else { workspace::library_file(said) })
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -117,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shim_is_laid_out_with_the_hash_of_what_was_built() {
+    fn a_shim_is_laid_out_without_a_hash() {
         let folder = shim_folder(&[("a.shim.json", r#"{"name": "a", "library": "a"}"#)]);
         let shims = folder.path().join("shims");
         let library = workspace::library_file("a");
@@ -126,7 +121,7 @@ mod tests {
         let manifest: Value =
             serde_json::from_slice(&fs::read(&laid_out[1]).expect("laid out")).expect("JSON");
         assert_eq!(manifest["library"], library.as_str());
-        assert_eq!(manifest["sha256"], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert!(manifest.get("sha256").is_none(), "{manifest}");
     }
 
     #[test]

@@ -447,6 +447,11 @@ pub struct DoctorArguments {
 pub enum ShimCommand {
     /// List shims, their devices and limits, and every library that was skipped with the reason.
     List(ShimPlaces),
+    /// Write the hash of its library into a shim's manifest: whoever changes the library then, or strips it, has one that is refused.
+    Hash {
+        /// The manifest, `NAME.shim.json`, beside the library.
+        manifest: PathBuf,
+    },
     /// Begin a shim: a folder of that name, outside this tree, that builds, is listed and runs as it is.
     #[command(after_help = SHIM_NEW_EXAMPLE)]
     New {

@@ -51,6 +51,11 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             let search = search_path(shims, &PlannerPlaces::default(), &ProfilePlaces::default());
             print(format, &shardwright::list_shims(&search)?, |report| views::shims(report, detail))
         }
+        Command::Shim(ShimCommand::Hash { manifest }) => {
+            print(format, &shardwright::hash_shim(manifest)?, |hashed| {
+                format!("{}: {} is {}\n", hashed.manifest, hashed.library, hashed.sha256)
+            })
+        }
         Command::Shim(ShimCommand::New { name, language, within }) => {
             begin::shim(name, *language, within, format)
         }

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 
 fn run(directory: &str, prompt: &str) -> shardwright::Result<()> {
     let model = open_bundle(directory)?;
-    for notice in model.bundle_notices() {
+    for notice in model.notices_of_opening() {
         eprintln!("{}", notice.text);
     }
     let mut session = model.session()?;

@@ -169,8 +169,15 @@ impl BundleOptions {
         let Found { chain, index, passed, compiled } = loader.first_that_loads(self.strict)?;
         let times = OpeningTimes { reading, loading: loading.elapsed(), ..OpeningTimes::default() };
         let mut notices = bundle.manifest().notices.clone();
+        let made = notices.len();
         let say = |kind, text| BundleNotice { kind, text };
-        notices.extend(loader.shims.notice.clone().map(|text| say(BundleNoticeKind::Note, text)));
+        // A bundle runs in this process in any case; what is compiled for it here could have been elsewhere.
+        #[cfg(feature = "build")]
+        let compiled_here = compiled.plan.is_some();
+        #[cfg(not(feature = "build"))]
+        let compiled_here = false;
+        let no_worker = loader.shims.notice.clone().filter(|_| compiled_here);
+        notices.extend(no_worker.map(|text| say(BundleNoticeKind::Note, text)));
         notices.extend(disbelieved.map(|error| {
             let help = error.help().unwrap_or_default();
             let text =
@@ -197,6 +204,7 @@ impl BundleOptions {
             bundle,
             chain: index,
             notices,
+            made,
         }));
         let next: Option<Arc<NextOf>> = match self.strict {
             // A fallback is an error then: there is nothing to go on with.

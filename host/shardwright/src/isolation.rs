@@ -139,5 +139,9 @@ fn found() -> Result<WorkerIsolation> {
 pub(crate) fn with_directories(builder: RegistryBuilder, search: &SearchPath) -> RegistryBuilder {
     #[cfg(feature = "static-cpu")]
     let builder = builder.linked("cpu", shardwright_shim_cpu::shim_entry());
+    let named = |builder: RegistryBuilder, (library, manifest): &(std::path::PathBuf, String)| {
+        builder.described(library, manifest)
+    };
+    let builder = search.libraries.iter().fold(builder, named);
     search.shims.iter().fold(builder, RegistryBuilder::directory)
 }

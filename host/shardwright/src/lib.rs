@@ -37,9 +37,14 @@
 //! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
 //! | `planning` | planner packs under an interpreter | about a megabyte |
 //! | `build` | checkpoints, `.wasm` planners, compiling, verification | a WebAssembly compiler |
-//! | `static-cpu` | the CPU shim linked in | `build` |
+//! | `static-cpu` | the CPU shim linked in | the engine, half a megabyte |
 
 #![forbid(unsafe_code)]
+
+/// Its examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod bundled;
 mod convert;
@@ -118,7 +123,7 @@ pub use {
         BytesReport, Compiler, EntryTime, LearnedFile, LearnedLimit, LossReport, Notice, NoticeKind,
         PlanReport, PlanTotals, PlannerName, ReasonReport, ShardReport,
     },
-    shims::{DeviceReport, ShimReport, ShimsReport, SkippedReport, list_shims},
+    shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims},
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
     verify::{
         BoundaryVerification, Comparison, Effort, EffortReport, EntryVerification, LeftOut, NotRun,

@@ -68,6 +68,8 @@ pub(crate) struct BundleOrigin {
     pub(crate) chain: usize,
     /// What must be said: the bundle's own notices, then what was done in another way here.
     pub(crate) notices: Vec<BundleNotice>,
+    /// How many of them are the bundle's own.
+    pub(crate) made: usize,
     #[cfg(feature = "build")]
     pub(crate) plan: Option<shardwright_build::PlanReport>,
 }
@@ -191,6 +193,25 @@ impl Model {
             #[cfg(feature = "build")]
             Origin::Built(_) => &[],
             Origin::Bundle(bundled) => &bundled.notices,
+        }
+    }
+
+    /// Those of [`Model::bundle_notices`] that were noted when the bundle was made: they are the same at every opening, and for whoever
+    /// makes bundles.
+    pub fn notices_of_making(&self) -> &[BundleNotice] {
+        self.split_notices().0
+    }
+
+    /// Those of [`Model::bundle_notices`] that are of this opening on this machine: what a user may be told.
+    pub fn notices_of_opening(&self) -> &[BundleNotice] {
+        self.split_notices().1
+    }
+
+    fn split_notices(&self) -> (&[BundleNotice], &[BundleNotice]) {
+        match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(_) => (&[], &[]),
+            Origin::Bundle(bundled) => bundled.notices.split_at(bundled.made),
         }
     }
 

@@ -1,12 +1,14 @@
 use std::path::PathBuf;
 
-/// Directories in which shims, planners and profiles are looked for, in this order.
+/// Directories in which shims, planners and profiles are looked for, in this order; shims that are named by themselves come first.
 ///
 /// Profiles and the planner that the library carries are always there, whatever the directories hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchPath {
     /// Shims: dylibs with their manifests. Loading one runs its code: name only directories whose owner you trust.
     pub shims: Vec<PathBuf>,
+    /// Single shims, each a library with the text of its manifest: where nothing but libraries can lie, as in an Android package.
+    pub libraries: Vec<(PathBuf, String)>,
     /// Planners: `.wasm` components and packs. They run in a sandbox.
     pub planners: Vec<PathBuf>,
     /// SoC profiles.
@@ -27,6 +29,7 @@ impl SearchPath {
         };
         SearchPath {
             shims: list("SHARDWRIGHT_SHIM_PATH", "shims"),
+            libraries: Vec::new(),
             planners: list("SHARDWRIGHT_PLANNER_PATH", "planners"),
             profiles: list("SHARDWRIGHT_PROFILE_PATH", "profiles"),
         }

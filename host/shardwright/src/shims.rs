@@ -1,11 +1,15 @@
+use std::path::Path;
+
 use serde::Serialize;
+use shardwright_build::bundle::Digest;
 use shardwright_build::graph::target::{FlagSchema, Limit};
 use shardwright_build::shims::{
-    Chip, DeviceKind, FactSchema, LayoutCheck, Running, Search, Shim, ShimError, ShimInstance,
+    Chip, DeviceKind, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance,
 };
 
+use crate::convert::read_file;
 use crate::isolation::Shims;
-use crate::{Error, Isolation, Result, SearchPath};
+use crate::{Error, ErrorKind, Isolation, Result, SearchPath};
 
 /// The shims there are, and what was passed over.
 #[derive(Clone, Debug, Serialize)]
@@ -83,6 +87,49 @@ pub struct SkippedReport {
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
     Ok(report(&Shims::open(search, Isolation::Automatic)?, &[]))
 }
+
+/// A manifest that states the hash of its library.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShimHash {
+    /// The manifest.
+    pub manifest: String,
+    /// The library, which lies beside it.
+    pub library: String,
+    /// SHA-256 in lower-case hexadecimal.
+    pub sha256: String,
+}
+
+/// Writes the hash of the library into a shim's manifest; from then on the library is loaded only as it is now.
+///
+/// Errors: a manifest or library that cannot be read or is none, and a library that is not beside its manifest.
+pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
+    let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{}: {what}", manifest.display()));
+    let read = Manifest::read(manifest).map_err(|error| {
+        let help = error.help().map(str::to_owned);
+        Error::from_room(ErrorKind::Invalid, error, help)
+    })?;
+    if read.search == Search::System {
+        return Err(invalid("`search` is `system`: which library is found is not known".to_owned())
+            .with_help("a hash is of a library beside its manifest"));
+    }
+    let library = manifest.with_file_name(read.library_name());
+    let sha256 = Digest::of(&read_file(&library, LIBRARY_BYTES_MAX)?).to_string();
+    let read = Manifest { sha256: Some(sha256.clone()), ..read };
+    let text = serde_json::to_string_pretty(&read).map_err(|error| invalid(error.to_string()))?;
+    // Whoever reads it meanwhile has the old one or the new one.
+    let begun = manifest.with_extension("json.begun");
+    std::fs::write(&begun, text + "\n").and_then(|()| std::fs::rename(&begun, manifest)).map_err(
+        |error| {
+            let what = format!("{}: {error}", manifest.display());
+            Error::new(ErrorKind::Missing, what).with_help("the folder must be one that you can write")
+        },
+    )?;
+    let (manifest, library) = (manifest.display().to_string(), library.display().to_string());
+    Ok(ShimHash { manifest, library, sha256 })
+}
+
+/// Largest library hashed: vendors' own have some hundred megabytes.
+const LIBRARY_BYTES_MAX: u64 = 2 << 30;
 
 /// Asks every shim about itself and its devices. `chips` are those this machine may be, each with
 /// the shim that serves it.

@@ -111,7 +111,13 @@ impl Manifest {
             FileError::TooLong { .. } => invalid(error.to_string()),
             error => LoadError::Read { path: path.to_owned(), source: error.into() },
         })?;
-        let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
+        Manifest::parse(path, &text)
+    }
+
+    /// Checks the text of a manifest; `path` is for messages.
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Manifest, LoadError> {
+        let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
+        let manifest: Manifest = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
         manifest.check().map_err(invalid)?;
         check_range(path, manifest.versions().ok_or_else(|| invalid("bad versions".to_owned()))?)?;
         Ok(manifest)

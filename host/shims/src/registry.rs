@@ -45,6 +45,7 @@ pub struct ShimRegistry {
 enum Source {
     Directory(PathBuf),
     File(PathBuf),
+    Described(PathBuf, String),
     Linked(&'static str, SwEntryFunction),
 }
 
@@ -65,6 +66,13 @@ impl RegistryBuilder {
     /// Takes one library, whose manifest lies beside it, or one manifest.
     pub fn library(mut self, path: impl Into<PathBuf>) -> Self {
         self.sources.push(Source::File(path.into()));
+        self
+    }
+
+    /// Takes one library with the text of its manifest, for places in which nothing but libraries can lie. The file counts, and the
+    /// manifest's `library` and `search` do not.
+    pub fn described(mut self, library: impl Into<PathBuf>, manifest: impl Into<String>) -> Self {
+        self.sources.push(Source::Described(library.into(), manifest.into()));
         self
     }
 
@@ -90,6 +98,15 @@ impl RegistryBuilder {
             match source {
                 Source::Directory(path) => registry.search(&path, &mut seen, isolation),
                 Source::File(path) => registry.add_file(&path, &mut seen, isolation),
+                Source::Described(path, manifest) => {
+                    let found = match path.exists() {
+                        true => Manifest::parse(&path, manifest.as_bytes()),
+                        false => Err(LoadError::NotFound { path: path.clone() }),
+                    };
+                    let found = found.and_then(|manifest| opened(path.clone(), manifest, isolation));
+                    seen.insert(canonical(&path));
+                    registry.add(path, found);
+                }
                 Source::Linked(name, entry) => {
                     let path = PathBuf::from(format!("<linked {name}>"));
                     let found = library::enter(&path, entry).and_then(|table| {
@@ -214,18 +231,23 @@ impl ShimRegistry {
         }
         let found = read(path, &manifest).and_then(|(read, library)| {
             seen.insert(canonical(&library));
-            match isolation {
-                Some(isolation) => {
-                    let facts = isolated::ask_facts(&library, read.sha256.as_deref(), isolation)?;
-                    Shim::told(library, Some(read), facts, Origin::Library, None)
-                }
-                None => {
-                    let (table, layout) = library::open(&library, read.sha256.as_deref())?;
-                    Shim::new(library, Some(read), table, layout, Origin::Library)
-                }
-            }
+            opened(library, read, isolation)
         });
         self.add(path.to_owned(), found);
+    }
+}
+
+/// The shim of a library, asked who it is: in a worker, or here.
+fn opened(library: PathBuf, manifest: Manifest, isolation: Option<&Isolation>) -> Result<Shim, LoadError> {
+    match isolation {
+        Some(isolation) => {
+            let facts = isolated::ask_facts(&library, manifest.sha256.as_deref(), isolation)?;
+            Shim::told(library, Some(manifest), facts, Origin::Library, None)
+        }
+        None => {
+            let (table, layout) = library::open(&library, manifest.sha256.as_deref())?;
+            Shim::new(library, Some(manifest), table, layout, Origin::Library)
+        }
     }
 }
 

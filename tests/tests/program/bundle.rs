@@ -7,7 +7,8 @@ use std::path::Path;
 use serde_json::Value;
 use shardwright::runtime::bundle::{Bundle, BundleNoticeKind};
 use shardwright::{
-    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, TableFormats,
+    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, SearchPath,
+    TableFormats,
 };
 use shardwright_build::bundle::BundleWriter;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
@@ -426,5 +427,38 @@ fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
         let error = refused.expect_err("strict");
         assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
         assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+/// Where nothing but libraries can lie, as in an Android package, the manifest is part of the program.
+#[test]
+fn a_library_alone_runs_a_bundle_by_a_manifest_given_in_code() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let shims = program::folder().join("shims");
+    let file =
+        format!("{}shardwright_shim_cpu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    let alone = folder.path().join("libanything.so");
+    fs::copy(shims.join(&file), &alone).expect("copied");
+    let manifest = r#"{"manifest": 1, "name": "cpu", "vendor": "Shardwright",
+        "abi": {"min": "0.1", "max": "0.1"}, "library": "not_looked_at"}"#;
+    let path = |manifest: &str, library: &Path| SearchPath {
+        libraries: vec![(library.to_owned(), manifest.to_owned())],
+        ..SearchPath::default()
+    };
+    let bundle = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
+    let options = |path| BundleOptions::new().search_path(path).isolation(Isolation::Off);
+    let model = options(path(manifest, &alone)).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(answers(&model), answers(&opened(&bundle.path())));
+    assert!(model.notices_of_opening().is_empty(), "{:?}", model.notices_of_opening());
+
+    let changed = manifest.replace("\"library\"", "\"sha256\": \"00\", \"library\"");
+    for (text, library, says) in [
+        ("{", alone.as_path(), "EOF"),
+        (changed.as_str(), alone.as_path(), "64 lower-case hexadecimal digits"),
+        (manifest, Path::new("/nowhere/libcpu.so"), "/nowhere/libcpu.so"),
+    ] {
+        let error = refusal(&options(path(text, library)), &bundle.path());
+        assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
     }
 }

@@ -344,6 +344,9 @@ fn inspect_knows_everything_that_is_ours() {
     }
     let report = shardwright(["inspect", &path, "--verify"]).json();
     assert_eq!(report["intact"], true, "{report}");
+    let proved = shardwright(["inspect", &path, "--verify"]).succeeds();
+    let files = report["files"].as_array().expect("files").len();
+    assert!(proved.contains(&format!("proved byte by byte: all {files} files")), "{proved}");
 
     let unknown = folder.path().join("unknown");
     fs::write(&unknown, "nothing in particular").expect("written");

@@ -69,6 +69,20 @@ fn a_hash_that_does_not_fit_is_a_reason_not_to_load() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     copied_shim("acme", folder.path());
     let path = folder.path().join("acme.shim.json");
+    let hashed = shardwright(["shim", "hash"]).argument(&path).json();
+    assert!(hashed["library"].as_str().is_some_and(|library| library.ends_with("acme.so")), "{hashed}");
+    let (names, report) = listed(folder.path());
+    assert!(names.iter().any(|name| name == "acme"), "it is the library that was hashed: {report}");
+    let library = folder.path().join("acme.so");
+    let bytes = fs::read(&library).expect("read");
+    fs::write(&library, [bytes.as_slice(), b"changed"].concat()).expect("written");
+    let (names, report) = listed(folder.path());
+    assert!(!names.iter().any(|name| name == "acme") && report.contains("hash"), "{report}");
+    fs::remove_file(&library).expect("removed");
+    let (code, stderr) = shardwright(["shim", "hash"]).argument(&path).refuses();
+    assert!(code == 3 && stderr.contains("acme.so"), "{code}: {stderr}");
+    fs::write(&library, bytes).expect("written");
+
     let mut manifest: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
     manifest["sha256"] = "0".repeat(64).into();
     fs::write(&path, manifest.to_string()).expect("written");

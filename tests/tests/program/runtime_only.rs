@@ -64,6 +64,9 @@ fn the_default_build_of_the_public_crate_is_the_runtime_alone() {
         assert!(!packages.contains(more), "{more}");
     }
     assert_eq!(packages, packages_below("shardwright", &["--no-default-features", "--features", "runtime"]));
+    let with_shim = packages_below("shardwright", &["--features", "static-cpu"]);
+    assert!(with_shim.contains("shardwright-shim-cpu"), "{with_shim:?}");
+    assert_small(&with_shim);
 }
 
 /// The interpreter shares some containers with the compiler (`cranelift-entity` and the like), not its code.
@@ -74,7 +77,7 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
-/// The example that only runs bundles, with the features it has by default. Built where this test was, so that only what has
+/// The example that only runs bundles, with the features it has by default and the CPU shim linked in. Built where this test was, so that only what has
 /// other features there is compiled again; the copy stays what it is when the workspace's own example takes its place.
 fn example(folder: &Path) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -123,21 +126,20 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
     let directory = bundle.path().display().to_string();
     let expected =
         shardwright(["run", &directory, "--prompt", prompt, "--greedy", "--max-tokens", "64"]).succeeds();
-    let run = |directory: &Path| {
-        Command::new(&example)
-            .arg(directory)
-            .arg(prompt)
-            .env("SHARDWRIGHT_SHIM_PATH", program::folder().join("shims"))
-            .output()
-            .expect("the example runs")
+    let run = |directory: &Path, shims: &Path| {
+        let mut command = Command::new(&example);
+        command.arg(directory).arg(prompt).env("SHARDWRIGHT_SHIM_PATH", shims).output().expect("it runs")
     };
-    let output = run(&bundle.path());
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    // The shim that is part of the program, and beside the others that lie in a folder: nothing is to be said of either.
+    for shims in [PathBuf::new(), program::folder().join("shims")] {
+        let output = run(&bundle.path(), &shims);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.is_empty(), "{stderr}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    }
 
     // A checkpoint is nothing to it.
-    let output = run(&tree::root().join(DEMO_MODEL));
+    let output = run(&tree::root().join(DEMO_MODEL), Path::new(""));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{stderr}");
     assert!(stderr.contains("error:") && stderr.contains("help:"), "{stderr}");

@@ -198,6 +198,20 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
             let _ = writeln!(text, "damaged: {} ({}): {reason}", file.used_as.join(", "), file.file.sha256);
         }
     }
+    if inspection.intact {
+        let proved = |file: &&bundle::InspectedFile| matches!(file.state, bundle::FileState::Verified);
+        let count = inspection.files.iter().filter(proved).count();
+        let proved_bytes = inspection.files.iter().filter(proved).map(|file| file.file.bytes).sum();
+        let all = inspection.files.len();
+        let _ = match count == all {
+            true => writeln!(text, "proved byte by byte: all {all} files, {}", bytes(proved_bytes)),
+            false => writeln!(
+                text,
+                "proved byte by byte: {count} of {all} files, {}; the others are there, and `--verify` proves them",
+                bytes(proved_bytes)
+            ),
+        };
+    }
     for stray in &inspection.unreferenced {
         let _ = writeln!(text, "not part of it: {}", stray.name);
     }
