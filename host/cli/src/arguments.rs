@@ -506,6 +506,17 @@ pub enum PlannerCommand {
         #[arg(long, value_name = "DIR")]
         target_dir: Option<PathBuf>,
     },
+    /// Join a policy, a component that imports what planners export, with the planner that it asks.
+    Compose {
+        /// The policy.
+        policy: PathBuf,
+        /// The planner to ask. Default: the built-in one, whose options a policy can give.
+        #[arg(long, value_name = "FILE")]
+        solver: Option<PathBuf>,
+        /// The component to write.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
     /// Make a signing key of chance, in a file that only you can read, and show its public half.
     Key {
         /// The file, which must not be there yet.

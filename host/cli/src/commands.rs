@@ -63,6 +63,9 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Planner(PlannerCommand::Build { package, output, target_dir }) => {
             planner::build(package, output, target_dir.as_deref(), format)
         }
+        Command::Planner(PlannerCommand::Compose { policy, solver, output }) => {
+            planner::compose(policy, solver.as_deref(), output, format)
+        }
         Command::Planner(PlannerCommand::Key { file }) => planner::key(file, format),
         Command::Planner(PlannerCommand::Check { planner, request, planners, trust }) => {
             let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());

@@ -1,14 +1,19 @@
 //! Builds a planner crate into a WebAssembly component.
 //!
 //! **Job.** [`build`] runs `cargo build` for `wasm32-unknown-unknown` with its own target directory and a fixed profile,
-//! whatever flags the surrounding build has, and [`componentise`] wraps the module. Used by the host's build script for
+//! whatever flags the surrounding build has, and [`componentise`] wraps the module; [`compose`] joins a policy with the planner
+//! that it asks. Used by the host's build script for
 //! the built-in planner, by tests, and by anyone who writes a planner in Rust.
 //!
 //! **Not its job.** It installs nothing, and it does not judge whether the component is a sound planner.
 
+mod compose;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+pub use compose::compose;
 
 /// The target planners are compiled for: no system interface, hence no imports but the interface's own.
 pub const TARGET: &str = "wasm32-unknown-unknown";
@@ -56,6 +61,12 @@ pub enum BuildError {
         /// Why.
         source: std::io::Error,
     },
+    /// Two components cannot be joined.
+    #[error("the planners cannot be joined: {reason}")]
+    Compose {
+        /// Which of them, and why.
+        reason: String,
+    },
     /// The module is no planner: it is damaged, or lacks what the bindings add.
     #[error("the module cannot be made a component: {reason}")]
     Componentise {
@@ -70,6 +81,9 @@ impl BuildError {
         match self {
             BuildError::MissingTarget => Some("rustup target add wasm32-unknown-unknown"),
             BuildError::NoModule { .. } => Some("add `crate-type = [\"cdylib\"]` under `[lib]`"),
+            BuildError::Compose { .. } => Some(
+                "a policy is built for the world `policy` of `wit/v0.1/planner.wit`, and calls what it imports",
+            ),
             BuildError::Componentise { .. } => Some("the crate must call `export_planner!`"),
             _ => None,
         }

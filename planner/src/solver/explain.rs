@@ -137,7 +137,7 @@ impl Solution {
             });
         }
         if !self.settings.order.is_empty() {
-            let first: Vec<String> = self.settings.order.iter().map(|goal| format!("{goal:?}")).collect();
+            let first: Vec<&str> = self.settings.order.iter().map(|goal| goal.name()).collect();
             reasons.push(Reason {
                 shard: None,
                 choice: format!("goals {} first", first.join(", ")),

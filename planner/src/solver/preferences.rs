@@ -94,6 +94,18 @@ impl Goal {
     /// All, the most important first, as the solver has them by itself.
     pub const ALL: [Goal; 6] =
         [Goal::Targets, Goal::KnownTimes, Goal::ModelledFormats, Goal::Time, Goal::Shards, Goal::Formats];
+
+    /// The name in options and reasons.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Goal::Targets => "targets",
+            Goal::KnownTimes => "known-times",
+            Goal::ModelledFormats => "modelled-formats",
+            Goal::Time => "time",
+            Goal::Shards => "shards",
+            Goal::Formats => "formats",
+        }
+    }
 }
 
 /// Sums in the order of importance: the goals that are named first, the others after them as they are by themselves.

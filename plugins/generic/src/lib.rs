@@ -9,9 +9,11 @@
 //! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`), `softcap` (`automatic`, `graph`,
 //! `runtime`), `format` with the beginning of a tuple's name (`w8-per-channel/a8-dynamic`),
 //! `format-gain` with the percent that formats have to save against those named first, `effort`
-//! (`thorough`, `simple`), and `place.COMPONENT` with the name of a target.
+//! (`thorough`, `simple`), `place.COMPONENT` with the name of a target, `most-shards.COMPONENT` with a number,
+//! `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before end), and `order` with goals that count first.
 
-use shardwright_planner::solver::{Balance, Effort, Settings, solve};
+use shardwright_planner::names::Named;
+use shardwright_planner::solver::{Balance, Effort, Goal, Settings, WantedFormat, solve};
 use shardwright_planner::{
     Attempt, BuildTime, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request,
     SoftcapPlace, learn, log, names,
@@ -66,6 +68,17 @@ impl Planner for Generic {
                     "the best plan, or the first legal one in the fewest shards, which takes next to no fuel",
                 ),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
+                option("most-shards.COMPONENT", "1..", "cut a component into no more shards"),
+                option(
+                    "weights.COMPONENT[.FIRST-END]",
+                    "FORMAT",
+                    "weights of a component, or of its layers from FIRST to before END, in a format that is offered",
+                ),
+                option(
+                    "order",
+                    "targets|known-times|modelled-formats|time|shards|formats, …",
+                    "the goals that count first, separated by commas",
+                ),
             ],
         }
     }
@@ -130,21 +143,51 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                 })?;
                 settings.formats = Some(u32::try_from(index).unwrap_or(u32::MAX));
             }
-            _ => match name.strip_prefix("place.") {
-                Some(component) => {
-                    let component = request
-                        .component_named(component)
-                        .ok_or_else(|| invalid("the name of a component"))?;
+            "order" => {
+                let goal = |word: &str| Goal::ALL.into_iter().find(|goal| goal.name() == word.trim());
+                let order: Option<Vec<Goal>> = value.split(',').map(goal).collect();
+                settings.order = order.ok_or_else(|| invalid("names of goals, separated by commas"))?;
+            }
+            _ => match name.split_once('.') {
+                Some(("place", component)) => {
+                    let component = request.component_named(component).ok_or_else(|| invalid(COMPONENT))?;
                     let target =
                         request.target_named(value).ok_or_else(|| invalid("the name of a target"))?;
                     settings.place.push((component, target));
                 }
+                Some(("most-shards", component)) => {
+                    let component = request.component_named(component).ok_or_else(|| invalid(COMPONENT))?;
+                    let most = value.parse().ok().filter(|most| *most > 0);
+                    let most = most.ok_or_else(|| invalid("a whole number above zero"))?;
+                    settings.most_shards.push((component, most));
+                }
+                Some(("weights", place)) => {
+                    let (component, first, end) = layers_of(request, place).ok_or_else(|| invalid(LAYERS))?;
+                    let mut offered = request.formats.iter().map(|tuple| tuple.weights);
+                    let format = offered.find(|format| format.name() == value);
+                    let format = format.ok_or_else(|| invalid("a weight format that is offered"))?;
+                    settings.wanted.push(WantedFormat { component, first, end, role: None, format });
+                }
                 // Another planner's option, or one of a newer version: said, not obeyed.
-                None => log(Level::Warn, format!("option `{name}` is unknown and has no effect")),
+                _ => log(Level::Warn, format!("option `{name}` is unknown and has no effect")),
             },
         }
     }
     Ok(settings)
+}
+
+const COMPONENT: &str = "the name of a component after the dot";
+const LAYERS: &str = "the name of a component after the dot, and layers of it such as `decoder.0-4`";
+
+/// `decoder`, `decoder.0-4`: component, first layer, one past the last.
+fn layers_of(request: &Request, place: &str) -> Option<(u32, u32, u32)> {
+    let (name, range) = place.split_once('.').map_or((place, None), |(name, range)| (name, Some(range)));
+    let component = request.component_named(name)?;
+    let layers = request.model.components[component as usize].layer_count();
+    let Some(range) = range else { return Some((component, 0, layers)) };
+    let (first, end) = range.split_once('-')?;
+    let (first, end) = (first.parse().ok()?, end.parse().ok()?);
+    (first < end && end <= layers).then_some((component, first, end))
 }
 
 /// Whether the name of a tuple is `beginning`, or goes on after it with another part.
@@ -176,6 +219,35 @@ mod tests {
             details: details.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
             times: vec![],
             drift_per_mille: None,
+        }
+    }
+
+    #[test]
+    fn layers_have_the_weights_and_components_the_shards_that_options_ask_for() {
+        let plan = |options: &[(&str, &str)]| {
+            let options: Vec<(String, String)> =
+                options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let request = RequestBuilder::decoder(6).formats(WeightFormat::W8PerChannel, 1, 4);
+            Generic::make_plan(&request.change(|request| request.options = options).build())
+        };
+        let ends = [("weights.decoder.0-2", "w8-per-channel"), ("order", "targets, formats")];
+        assert_eq!(decoder_shards(&plan(&ends).unwrap()), [(0, 2), (2, 6)]);
+        let whole = plan(&[("weights.decoder", "w8-per-channel")]).unwrap();
+        assert!(whole.shards.iter().all(|shard| shard.component != 1 || shard.formats == 1));
+        let one = plan(&[ends[0], ends[1], ("most-shards.decoder", "1")]).unwrap();
+        assert_eq!(decoder_shards(&one), [(0, 6)]);
+        for wrong in [
+            ("weights.decoder.2-1", "w8-per-channel"),
+            ("weights.decoder.0-7", "w8-per-channel"),
+            ("weights.decoder", "w3"),
+            ("weights.nobody", "w8-per-channel"),
+            ("most-shards.decoder", "0"),
+            ("most-shards.nobody", "1"),
+            ("order", "beauty"),
+        ] {
+            let refusal = plan(&[wrong]).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::InvalidRequest, "{wrong:?}: {}", refusal.message);
+            assert!(refusal.message.contains(wrong.0), "{}", refusal.message);
         }
     }
 

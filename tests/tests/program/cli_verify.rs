@@ -1,6 +1,7 @@
 //! `shardwright verify` on everything recorded, whole and cut: the numbers, the tokens, the texts, and every shard alone.
 
 use serde_json::Value;
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{Run, shardwright};
 
@@ -160,7 +161,9 @@ fn self_tested(run: Run) -> (u64, Value) {
 #[test]
 fn verify_finds_the_layer_it_broke_itself() {
     for checkpoint in [TEXT_FIXTURES[1], DEMO_MODEL] {
-        let (layer, shard) = self_tested(shardwright(["verify", checkpoint]));
+        // All 111 held-out rows are run twice only where everything is.
+        let rows = cases("4", "111");
+        let (layer, shard) = self_tested(shardwright(["verify", checkpoint, "--evaluation", rows]));
         assert_eq!(shard["first_divergent_layer"], layer, "{shard}");
     }
 }

@@ -1,6 +1,7 @@
 //! Follows the page for planners in JavaScript: a component is made of the example, checked and used. It cuts where the
 //! example in Rust does, which was written apart.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -17,31 +18,36 @@ fn cuts(plan: &Value) -> Vec<[Value; 3]> {
     shards.map(|shard| ["component", "layers", "target"].map(|member| shard[member].clone())).collect()
 }
 
-#[test]
-fn the_example_in_javascript_cuts_as_the_one_in_rust() {
+/// Builds as `package.json` says, into that folder; nothing where there is nothing to build with.
+fn built(script: &str, folder: &Path) -> Option<PathBuf> {
     let Some(tool) = std::env::var_os(VARIABLE) else {
         skipped("a planner in JavaScript: nothing to make a component with");
-        return;
+        return None;
     };
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let component = folder.path().join("even-js.wasm");
     let package: Value =
         serde_json::from_str(&tree::read("plugins/javascript/package.json".as_ref())).expect("JSON");
-    let build = package["scripts"]["build"].as_str().expect("how it is built");
-    let mut words = build.split_whitespace();
-    assert_eq!(words.next(), Some("componentize-qjs"), "{build}");
-    let arguments = words
-        .map(|word| if word == "even-js.wasm" { component.clone().into_os_string() } else { word.into() });
+    let build = package["scripts"][script].as_str().expect("how it is built");
+    let mut words: Vec<&str> = build.split_whitespace().collect();
+    assert_eq!(words.remove(0), "componentize-qjs", "{build}");
+    let component = folder.join(words.pop().expect("the component"));
     let mut command = Command::new(tool);
-    let output = command.current_dir(tree::root().join("plugins/javascript")).args(arguments).output();
+    let output =
+        command.current_dir(tree::root().join("plugins/javascript")).args(words).arg(&component).output();
     let output = output.expect("node is there");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(component)
+}
+
+#[test]
+fn the_example_in_javascript_cuts_as_the_one_in_rust() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(component) = built("build", folder.path()) else { return };
 
     let checked = shardwright(["planner", "check"]).argument(&component).json();
     assert_eq!(checked["name"], "even-js", "{checked}");
     assert!(checked["log"].to_string().contains("shards on sm8850"), "{checked}");
     for limit in ["ops=300", "ops=100000"] {
-        let plan = |planner: &std::path::Path| {
+        let plan = |planner: &Path| {
             let plan = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", limit, "--planner"]);
             plan.argument(planner).json()
         };
@@ -53,4 +59,35 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
     let refused = shardwright(["plan", EMBEDDING_FIXTURE, "--planner"]).argument(&component);
     let (code, stderr) = refused.refuses();
     assert!(code == 7 && stderr.contains("this planner is for models that decode"), "{code}: {stderr}");
+}
+
+#[test]
+fn a_policy_in_javascript_asks_the_built_in_solver() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(policy) = built("build-policy", folder.path()) else { return };
+    let joined = folder.path().join("policy.wasm");
+    let compose =
+        |policy: &Path| shardwright(["planner", "compose", "-o"]).argument(&joined).argument(policy);
+    let (_, stderr) = shardwright(["planner", "check"]).argument(&policy).refuses();
+    assert!(stderr.contains("shardwright:planner/api"), "by itself it asks for what nobody gives: {stderr}");
+    compose(&policy).succeeds();
+    let checked = shardwright(["planner", "check"]).argument(&joined).json();
+    assert_eq!(checked["name"], "policy-js", "{checked}");
+    let options = checked["options"].as_array().expect("the solver's options");
+    assert!(options.iter().any(|option| option["name"] == "order"), "{checked}");
+
+    // The policy of the example in Rust, which was written with the SDK.
+    let plan = |planner: &Path| {
+        shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--planner"]).argument(planner).json()
+    };
+    let (own, rust) = (plan(&joined), plan(&program::folder().join("planners/policy.wasm")));
+    assert_eq!(cuts(&own), cuts(&rust));
+    let formats = |plan: &Value| -> Vec<Value> {
+        plan["shards"].as_array().expect("shards").iter().map(|shard| shard["formats"].clone()).collect()
+    };
+    assert_eq!(formats(&own), formats(&rust));
+
+    let even = program::folder().join("planners/even.wasm");
+    let (code, stderr) = compose(&even).refuses();
+    assert!(code == 4 && stderr.contains("there is nothing to join it with"), "{code}: {stderr}");
 }

@@ -53,6 +53,12 @@ const NOT_RUN: &[(&str, &str)] = &[
         "would write into the tree; `howto_javascript` does it, and what follows",
     ),
     ("shardwright planner check plugins/javascript/even-js.wasm", "see `howto_javascript`"),
+    ("npm run --prefix plugins/javascript build-policy", "see `howto_javascript`"),
+    (
+        "shardwright planner compose plugins/javascript/policy-js.wasm -o policy.wasm",
+        "see `howto_javascript`",
+    ),
+    ("shardwright planner check policy.wasm", "see `howto_javascript`"),
     ("shardwright plan CHECKPOINT --planner plugins/javascript/even-js.wasm", "see `howto_javascript`"),
     (
         "shardwright planner build my-planner -o my-planner.wasm",

@@ -58,7 +58,27 @@ pub fn build(
     let busy = views::Busy::new("building");
     let component = shardwright_planner_build::build(&manifest, &target_dir).map_err(failed)?;
     drop(busy);
-    std::fs::write(output, &component).map_err(io(output.display().to_string()))?;
+    written(output, &component, format)
+}
+
+/// Joins a policy with the planner in `solver`, or the built-in one, and writes the component.
+pub fn compose(
+    policy: &Path,
+    solver: Option<&Path>,
+    output: &Path,
+    format: Format,
+) -> Result<Outcome, Failure> {
+    let read = |path: &Path| std::fs::read(path).map_err(io(path.display().to_string()));
+    let solver = match solver {
+        Some(path) => read(path)?,
+        None => shardwright::planning::builtin::WASM.to_vec(),
+    };
+    let component = shardwright_planner_build::compose(&read(policy)?, &solver).map_err(failed)?;
+    written(output, &component, format)
+}
+
+fn written(output: &Path, component: &[u8], format: Format) -> Result<Outcome, Failure> {
+    std::fs::write(output, component).map_err(io(output.display().to_string()))?;
     let built = Built { component: output.to_owned(), bytes: component.len() as u64 };
     print(format, &built, |built| format!("{} bytes in {}\n", built.bytes, built.component.display()))
 }

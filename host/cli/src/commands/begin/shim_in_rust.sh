@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the shim and lays it out, with its manifest, in shims/.
+# Builds the shim and lays it out, with its manifest, in shims/. PROFILE says how, release by default.
 set -eu
 cd "$(dirname "$0")"
 case "$(uname -s)" in
@@ -7,5 +7,10 @@ case "$(uname -s)" in
     *) suffix=so ;;
 esac
 mkdir -p shims
-cargo build --release --target-dir target
-cp "target/release/libSTEM.$suffix" STEM.shim.json shims/
+profile=${PROFILE:-release}
+cargo build --profile "$profile" --target-dir target
+case "$profile" in
+    dev) folder=debug ;;
+    *) folder=$profile ;;
+esac
+cp "target/$folder/libSTEM.$suffix" STEM.shim.json shims/

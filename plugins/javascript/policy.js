@@ -1,0 +1,36 @@
+// A policy in JavaScript: what somebody wants of a plan, as options of the built-in planner, which does the rest.
+//
+// It imports what it exports: the interface of planners, of the one that `shardwright planner compose` joins it with.
+import * as solver from 'shardwright:planner/api@0.1.0';
+import { log } from 'shardwright:planner/host@0.1.0';
+
+// The head on the CPU, 8 bits in the first and the last layer, and nowhere else more than fewer shards are worth.
+function wanted({ model, targets, formats }) {
+  const options = [['order', 'targets,formats']];
+  const cpu = targets.find(({ kind }) => kind === 'cpu');
+  if (cpu) options.push(['place.head', cpu.name]);
+  const decoder = model.components.find(({ name }) => name === 'decoder');
+  if (decoder && formats.some(({ weights, roles }) => weights === 'w8-per-channel' && roles.length === 0)) {
+    const layers = decoder.body.val.length;
+    options.push(['weights.decoder.0-1', 'w8-per-channel'], [`weights.decoder.${layers - 1}-${layers}`, 'w8-per-channel']);
+  }
+  return options;
+}
+
+// Options of the caller come last, and win.
+const asked = (request) => ({ ...request, options: [...wanted(request), ...request.options] });
+
+export const api = {
+  describe: () => ({
+    name: 'policy-js',
+    version: '0.1.0',
+    summary: 'the head on the CPU, 8 bits at both ends of the decoder',
+    options: solver.describe().options,
+  }),
+  makePlan: (request) => {
+    const options = asked(request);
+    log('info', options.options.map((option) => option.join('=')).join(' '));
+    return solver.makePlan(options);
+  },
+  revise: (request, previous, history) => solver.revise(asked(request), previous, history),
+};
