@@ -378,7 +378,7 @@ fn executor(instance: ShimInstance) -> Executor {
     let devices = instance.devices(None).unwrap_or_else(|error| panic!("{}: {error}", instance.name()));
     let device = devices.into_iter().next().expect("a shim that runs here has a device");
     let (device, detail) = (device.name, device.detail);
-    Executor { instance, device, detail, simulated: false, is_target: true }
+    Executor { instance, device, detail, simulated: false, loads: false, is_target: true }
 }
 
 fn offer(executor: &Executor) -> TargetOffer {

@@ -30,6 +30,9 @@ pub struct Executor {
     pub detail: Option<String>,
     /// Whether that is a simulator of the planned target.
     pub simulated: bool,
+    /// Whether what is compiled is loaded once, so that bindings which contradict the graph are found now and not where it is to
+    /// run: for artefacts that are kept, on devices that are here.
+    pub loads: bool,
     /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach only the target itself.
     pub is_target: bool,
 }
@@ -319,6 +322,10 @@ pub fn compile_plan(
                 shelf.keep(&order, executor, compiled.map_err(refused)?)?
             }
         };
+        if executor.loads {
+            let loaded = executor.instance.load(&executor.device, &artefact, &[]);
+            loaded.map_err(|error| BuildError::Shim(Box::new(error)))?;
+        }
         // What stands in for a target, and another device of its shim, keeps artefacts in ways of
         // its own.
         let is_planned = executor.is_target && executor.device == request.targets[target].target.device;

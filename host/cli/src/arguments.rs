@@ -10,7 +10,7 @@ use shardwright::{FormatChoice, WeightFormat};
 #[command(name = "shardwright", version, propagate_version = true)]
 pub struct Arguments {
     /// How reports are written to standard output.
-    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    #[arg(long, global = true, value_name = "text|json", value_parser = format, default_value = "text")]
     pub format: Format,
     /// Say more on standard error (repeat for more).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -595,7 +595,19 @@ pub enum Table {
     PerLayer,
 }
 
+fn format(text: &str) -> Result<Format, String> {
+    Format::from_str(text, true).map_err(|_| match text.parse::<FormatChoice>() {
+        Ok(_) => {
+            format!("weights are in `--formats {text}`; `--format` is how reports are written, text or json")
+        }
+        Err(_) => "reports are written as text or json".to_owned(),
+    })
+}
+
 fn formats(text: &str) -> Result<FormatChoice, String> {
+    if Format::from_str(text, true).is_ok() {
+        return Err(format!("how reports are written is `--format {text}`; `--formats` is about weights"));
+    }
     text.parse().map_err(|error: shardwright::UnknownName| told(&error))
 }
 

@@ -1145,12 +1145,14 @@ fn executor(
         (_, None | Some(Executor::Device), Purpose::Compile) => &[DeviceKind::Present, DeviceKind::Offline],
         (_, None | Some(Executor::Device), _) => &[DeviceKind::Present],
     };
+    let kept = purpose == Purpose::Compile;
     if let Some((instance, device)) = own.device(kinds) {
         return Ok(TargetExecutor {
             instance: instance.clone(),
             device: device.name.clone(),
             detail: device.detail.clone(),
             simulated: device.kind == DeviceKind::Simulated,
+            loads: kept && device.kind == DeviceKind::Present,
             is_target: true,
         });
     }
@@ -1205,7 +1207,7 @@ fn executor(
         Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
     })?;
     let (device, detail) = (device.name.clone(), device.detail.clone());
-    Ok(TargetExecutor { instance, device, detail, simulated: false, is_target: false })
+    Ok(TargetExecutor { instance, device, detail, simulated: false, loads: kept, is_target: false })
 }
 
 /// A limit of the user replaces the profile's of that name on every accelerator that has it; a new one goes to all accelerators, or

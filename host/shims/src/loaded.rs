@@ -411,7 +411,8 @@ fn join(port: &Port, told: ToldBinding) -> Result<Binding, String> {
     }
     let least = least_bytes(&told.shape, told.strides.as_deref(), dtype);
     if least.is_none_or(|least| least > told.bytes) || told.bytes > isize::MAX as u64 {
-        return Err(format!("binding `{name}` of {:?} in {} bytes", told.shape, told.bytes));
+        let needs = least.map_or_else(String::new, |least| format!(", which takes {least}"));
+        return Err(format!("binding `{name}` of {:?} in {} bytes{needs}", told.shape, told.bytes));
     }
     let update = match told.update {
         SW_UPDATE_NONE => Update::None,

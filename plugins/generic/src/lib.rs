@@ -70,9 +70,9 @@ impl Planner for Generic {
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
                 option("most-shards.COMPONENT", "1..", "cut a component into no more shards"),
                 option(
-                    "weights.COMPONENT[.FIRST-END]",
+                    "weights.COMPONENT",
                     "FORMAT",
-                    "weights of a component, or of its layers from FIRST to before END, in a format that is offered",
+                    "weights of a component in a format that is offered, or of its layers: `weights.decoder.0-4`, the last left out",
                 ),
                 option(
                     "order",

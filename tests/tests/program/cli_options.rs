@@ -152,6 +152,16 @@ fn an_option_is_refused_where_it_says_nothing() {
         (&["plan", generates, "--planner-option", "nonsense=1"], 2, &["nonsense", "place.COMPONENT"]),
         (&["plan", generates, "--planner", "even", "--planner-option", "balance=ops"], 2, &["pieces"]),
         (&["plan", generates, "--table", "per-layer=w8-per-channel"], 2, &["per-layer"]),
+        (
+            &["plan", generates, "--planner-option", "weights.decoder.0-99=w8-per-channel"],
+            7,
+            &["layers of it"],
+        ),
+        (&["plan", generates, "--planner-option", "order=beauty"], 7, &["names of goals"]),
+        // How reports are written, and what weights are in.
+        (&["plan", generates, "--format", "w8-per-channel/a16/a8"], 2, &["--formats w8-per-channel/a16/a8"]),
+        (&["plan", generates, "--formats", "json"], 2, &["--format json"]),
+        (&["plan", generates, "--format", "yaml"], 2, &["text or json"]),
         // What is said twice.
         (&["plan", generates, "--limit", "ops=400", "--limit", "ops=500"], 2, &["--limit", "ops"]),
         (&["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1", "--flag", "opt=2"], 2, &["opt"]),

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::program::shardwright;
+use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::tree;
 
 /// A copy of the template under another name, compiled into `folder`.
@@ -172,24 +172,43 @@ fn a_shim_begun_in_rust_runs_what_it_takes() {
     assert_eq!(target("decoder").as_deref(), Some("cpu"), "{plan}");
 }
 
-/// A compiler that dies is told as that, and not as a limit that nobody has.
-#[test]
-fn a_compiler_that_crashes_is_told_as_a_crash() {
+/// A shim begun in C, with a text of one of its files changed, built.
+fn changed(file: &str, from: &str, to: &str) -> tempfile::TempDir {
     let outside = tempfile::tempdir().expect("a temporary folder");
     shardwright(["shim", "new", "acme", "--within"]).argument(outside.path()).succeeds();
     let folder = outside.path().join("acme");
-    let source = folder.join("program.c");
+    let source = folder.join(file);
     let text = fs::read_to_string(&source).expect("read");
-    let begins = "sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {\n";
-    let crashes = text.replace(begins, &format!("#include <stdlib.h>\n{begins}    abort();\n"));
-    assert_ne!(text, crashes, "the template begins otherwise");
-    fs::write(&source, crashes).expect("written");
+    assert!(text.contains(from), "the template has no `{from}`");
+    fs::write(&source, text.replacen(from, to, 1)).expect("written");
     let built = Command::new("sh").arg(folder.join("build.sh")).status().expect("a shell");
     assert!(built.success());
-    let run =
-        shardwright(["run", TEXT_FIXTURES[3], "--soc", "acme-1", "--prompt", "a", "-n", "2", "--shims"]);
-    let run = run.argument(folder.join("shims")).argument("--profiles").argument(folder.join("profiles"));
-    let outcome = run.outcome();
+    outside
+}
+
+/// The program on a chip that such a shim serves.
+fn on_changed(outside: &tempfile::TempDir, arguments: &[&str]) -> program::Run {
+    let folder = outside.path().join("acme");
+    let run = shardwright(arguments.iter().copied()).arguments(["--soc", "acme-1", "--shims"]);
+    run.argument(folder.join("shims")).argument("--profiles").argument(folder.join("profiles"))
+}
+
+/// Not on the phone on which the bundle is opened first.
+#[test]
+fn bindings_that_contradict_the_graph_are_found_when_it_is_compiled() {
+    let outside = changed("shim.c", ".bytes = t->elements * 4", ".bytes = 1");
+    let bundle = outside.path().join("bundle").display().to_string();
+    let (code, stderr) = on_changed(&outside, &["compile", TEXT_FIXTURES[3], "-o", &bundle]).refuses();
+    assert_eq!(code, 8, "{stderr}");
+    assert!(stderr.contains("binding `") && stderr.contains(" in 1 bytes, which takes "), "{stderr}");
+}
+
+/// A compiler that dies is told as that, and not as a limit that nobody has.
+#[test]
+fn a_compiler_that_crashes_is_told_as_a_crash() {
+    let begins = "sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {\n";
+    let outside = changed("program.c", begins, &format!("#include <stdlib.h>\n{begins}    abort();\n"));
+    let outcome = on_changed(&outside, &["run", TEXT_FIXTURES[3], "--prompt", "a", "-n", "2"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     let told = &outcome.stderr;
     assert!(told.contains("killed by signal 6 (SIGABRT)"), "{told}");

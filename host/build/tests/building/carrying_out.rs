@@ -36,7 +36,17 @@ fn executor(most_ops: Option<u32>) -> (TempDir, Executor) {
     std::fs::copy(source.join(manifest), folder.path().join(manifest)).unwrap();
     let registry = ShimRegistry::builder().directory(folder.path()).build();
     let instance = registry.open("template-c", "chip", &[]).unwrap();
-    (folder, Executor { instance, device: "cpu".to_owned(), detail: None, simulated: false, is_target: true })
+    (
+        folder,
+        Executor {
+            instance,
+            device: "cpu".to_owned(),
+            detail: None,
+            simulated: false,
+            loads: false,
+            is_target: true,
+        },
+    )
 }
 
 /// A model, and a shim to build it for.
