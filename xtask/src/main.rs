@@ -56,7 +56,13 @@ fn dispatch(command: Command) -> Result<(), Error> {
             setup::prepare(&workspace)?;
             // What the demo and the tests share, or what a user runs.
             let scope = if release { Scope::Program } else { Scope::Workspace };
-            build::build(&workspace, Profile::of_release_flag(release), scope).map(|_| ())
+            let program = build::build(&workspace, Profile::of_release_flag(release), scope)?;
+            let folder = program.parent().unwrap_or(&program).display();
+            eprintln!(
+                "\nlaid out in {folder}: shardwright, shardwright-worker, shims/, planners/, profiles/"
+            );
+            eprintln!("copy these together, or put that folder on the path");
+            Ok(())
         }
         Command::Run { arguments } => demo::run(&workspace, &arguments),
         Command::Demo => demo::demo(&workspace),

@@ -114,7 +114,7 @@ impl<'w> BundleShelf<'w> {
 
 /// What an artefact follows from: the work order, the shim that compiles it, for which device, and as a hash what else decides what that shim
 /// makes: its vendor's library, what it says of the device, its settings.
-fn key(order: &WorkOrder, executor: &Executor) -> Result<String, BuildError> {
+pub fn artefact_key(order: &WorkOrder, executor: &Executor) -> Result<String, BuildError> {
     let shim = executor.instance.shim();
     let description = shim.description();
     let settings = shim.manifest().map(|manifest| &manifest.options);
@@ -136,7 +136,7 @@ impl Shelf for BundleShelf<'_> {
     }
 
     fn recall(&mut self, order: &WorkOrder, executor: &Executor) -> Result<Option<Artefact>, BuildError> {
-        let Some(reference) = self.writer.recall(&key(order, executor)?) else { return Ok(None) };
+        let Some(reference) = self.writer.recall(&artefact_key(order, executor)?) else { return Ok(None) };
         let artefact = Artefact::open(&self.writer.path(&reference))?;
         self.kept.insert(artefact.name(), reference);
         self.recalled += 1;
@@ -150,7 +150,7 @@ impl Shelf for BundleShelf<'_> {
         made: Artefact,
     ) -> Result<Artefact, BuildError> {
         let reference = self.writer.adopt(made.path())?;
-        self.writer.remember(&key(order, executor)?, reference)?;
+        self.writer.remember(&artefact_key(order, executor)?, reference)?;
         let kept = Artefact::open(&self.writer.path(&reference))?;
         self.kept.insert(kept.name(), reference);
         Ok(kept)

@@ -17,7 +17,7 @@ mod report;
 mod request;
 mod shim_judge;
 
-pub use bundled::BundleShelf;
+pub use bundled::{BundleShelf, artefact_key};
 pub use compile::{
     BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, Rewritten, Shelf, Unkept, compile_plan,
     shard_name,

@@ -71,6 +71,8 @@ mod inspect;
 #[cfg(feature = "build")]
 mod just_in_time;
 #[cfg(feature = "build")]
+mod kept;
+#[cfg(feature = "build")]
 mod making;
 #[cfg(feature = "build")]
 mod measuring;

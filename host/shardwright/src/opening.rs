@@ -38,6 +38,7 @@ use shardwright_runtime::{
 
 use crate::chips::{about_profile, chip_of, made_otherwise};
 use crate::isolation::Shims;
+use crate::kept::KeptArtefacts;
 use crate::load_flags;
 use crate::making::Making;
 use crate::measuring;
@@ -89,7 +90,12 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
     let reading = started.elapsed();
     watch.progress(0, "reading");
     let mut all = Part::new(watch, 0..1000);
-    let settled = settle(&checkpoint, options, Purpose::Run, &mut Unkept, &mut all.then(SETTLED))?;
+    let mut kept = KeptArtefacts::of(options, checkpoint.graph());
+    let shelf: &mut dyn Shelf = match &mut kept {
+        Some(kept) => kept,
+        None => &mut Unkept,
+    };
+    let settled = settle(&checkpoint, options, Purpose::Run, shelf, &mut all.then(SETTLED))?;
     all.progress(SETTLED, "loading");
     let loading = Instant::now();
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
@@ -99,6 +105,8 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
     let next = going_on(directory, options, &settled);
     let mut plan = settled.told();
     plan.notices.extend(flags);
+    let prepared = times.planning + times.quantising + times.compiling;
+    plan.notices.extend(kept.as_ref().and_then(|kept| kept.told(prepared)));
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),

@@ -16,6 +16,7 @@ mod interrupts;
 mod isolated;
 mod isolation;
 mod just_in_time;
+mod kept;
 mod pages;
 mod runtime_only;
 mod screens;

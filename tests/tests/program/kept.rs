@@ -1,0 +1,80 @@
+//! What was compiled for a chip is kept for the next start, and believed only where nobody can have changed it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::program::shardwright;
+
+const SAID: &str = "are kept in";
+
+/// Runs the model for the chip with a cache of its own: what was written, and whether something was made and kept.
+fn run(cache: &Path, more: &[&str]) -> (String, bool) {
+    let run = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a b", "-n", "8", "--greedy"]);
+    let outcome = run.arguments(more.iter().copied()).environment("XDG_CACHE_HOME", cache).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    (outcome.stdout, outcome.stderr.contains(SAID))
+}
+
+/// The artefacts in a cache.
+fn artefacts(cache: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cache.join("shardwright/artefacts")).expect("kept");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "swa")).collect()
+}
+
+#[test]
+fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let chip = ["--soc", "mt6989", "--on", "cpu"];
+    let (text, kept) = run(cache.path(), &chip);
+    assert!(kept && !artefacts(cache.path()).is_empty());
+    assert_eq!(run(cache.path(), &chip), (text.clone(), false));
+
+    // Another context is another work order.
+    assert!(run(cache.path(), &[&chip[..], &["--context", "64"]].concat()).1);
+    // A file that is not whole is made again, whichever it is.
+    for path in artefacts(cache.path()) {
+        let mut bytes = fs::read(&path).expect("read");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&path, bytes).expect("written");
+    }
+    assert_eq!(run(cache.path(), &chip), (text.clone(), true));
+    assert_eq!(run(cache.path(), &chip), (text.clone(), false));
+
+    // Where others may write, nothing is kept and nothing believed.
+    let folder = cache.path().join("shardwright/artefacts");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
+    assert_eq!(run(cache.path(), &chip), (text, false));
+}
+
+/// A small model on the CPU is prepared in a moment.
+#[test]
+fn a_small_model_on_the_cpu_leaves_nothing_behind() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    assert!(!run(cache.path(), &[]).1);
+    assert!(!cache.path().join("shardwright/artefacts").exists());
+}
+
+/// A shim that was built again may make something else under the same version.
+#[test]
+fn another_library_of_a_shim_compiles_anew() {
+    let outside = tempfile::tempdir().expect("a temporary folder");
+    shardwright(["shim", "new", "acme", "--within"]).argument(outside.path()).succeeds();
+    let folder = outside.path().join("acme");
+    let built = Command::new("sh").arg(folder.join("build.sh")).status().expect("a shell");
+    assert!(built.success());
+    let (shims, profiles) = (folder.join("shims"), folder.join("profiles"));
+    let places = ["--shims", shims.to_str().unwrap(), "--profiles", profiles.to_str().unwrap()];
+    let chip = [&["--soc", "acme-1"][..], &places].concat();
+    let (text, kept) = run(outside.path(), &chip);
+    assert!(kept);
+    assert_eq!(run(outside.path(), &chip), (text.clone(), false));
+    let library = shims.join("libacme.so");
+    let bytes = fs::read(&library).expect("read");
+    fs::write(&library, [bytes.as_slice(), b"more"].concat()).expect("written");
+    assert_eq!(run(outside.path(), &chip), (text, true));
+}
