@@ -135,6 +135,20 @@ fn every_option_is_refused_of_which_a_bundle_leaves_no_choice() {
     }
 }
 
+/// How reports are written, and what weights are in.
+#[test]
+fn format_and_formats_are_told_apart() {
+    for (option, value, says) in [
+        ("--format", "w8-per-channel/a16/a8", "--formats w8-per-channel/a16/a8"),
+        ("--formats", "json", "--format json"),
+        ("--format", "yaml", "text or json"),
+    ] {
+        let outcome = shardwright(["plan", TEXT_FIXTURES[0], option, value]).outcome();
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{option} {value}");
+        assert!(outcome.stderr.contains(says), "{option} {value}: {}", outcome.stderr);
+    }
+}
+
 #[test]
 fn an_option_is_refused_where_it_says_nothing() {
     let generates = TEXT_FIXTURES[0];
@@ -158,10 +172,6 @@ fn an_option_is_refused_where_it_says_nothing() {
             &["layers of it"],
         ),
         (&["plan", generates, "--planner-option", "order=beauty"], 7, &["names of goals"]),
-        // How reports are written, and what weights are in.
-        (&["plan", generates, "--format", "w8-per-channel/a16/a8"], 2, &["--formats w8-per-channel/a16/a8"]),
-        (&["plan", generates, "--formats", "json"], 2, &["--format json"]),
-        (&["plan", generates, "--format", "yaml"], 2, &["text or json"]),
         // What is said twice.
         (&["plan", generates, "--limit", "ops=400", "--limit", "ops=500"], 2, &["--limit", "ops"]),
         (&["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1", "--flag", "opt=2"], 2, &["opt"]),
