@@ -77,10 +77,10 @@ pub enum Command {
     Verify(VerifyArguments),
     /// Show what there is to run on here, what was passed over and why, and what would come of a bundle.
     Doctor(DoctorArguments),
-    /// Shims: what was found, and why others were skipped.
+    /// Shims: list them and why others were skipped, begin one, state a hash.
     #[command(subcommand)]
     Shim(ShimCommand),
-    /// Planners: check one, or make a signed pack for hosts without a compiler.
+    /// Planners: begin, build, join and check them, and make signed packs for hosts without a compiler.
     #[command(subcommand)]
     Planner(PlannerCommand),
     /// Write a completion script for a shell to standard output.

@@ -333,8 +333,11 @@ fn open_for(
         return Ok(model);
     }
     if let Some(what) = decided_before(target, execution) {
-        let what = format!("{what} was decided when {} was compiled", checkpoint.display());
-        return Err(Failure::Arguments(what));
+        return Err(Failure::Refused {
+            kind: ErrorKind::Argument,
+            message: format!("{what} was decided when {} was compiled", checkpoint.display()),
+            help: format!("leave it out, or compile the checkpoint again with {what}"),
+        });
     }
     let _busy = views::Busy::new("loading");
     let mut options = BundleOptions::new()
