@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
+use shardwright_test_checkpoints::{real_shape, write_real};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::shardwright;
 
@@ -77,4 +79,28 @@ fn another_library_of_a_shim_compiles_anew() {
     let bytes = fs::read(&library).expect("read");
     fs::write(&library, [bytes.as_slice(), b"more"].concat()).expect("written");
     assert_eq!(run(outside.path(), &chip), (text, true));
+}
+
+/// With the shapes of Gemma 3 270M, in 8 bits on the CPU.
+#[test]
+#[ignore = "writes a gigabyte"]
+fn a_large_model_is_quick_the_second_time() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let checkpoint = folder.path().join("large");
+    let spec = real_shape("gemma3-270m").expect("its shapes");
+    fs::create_dir(&checkpoint).expect("a folder");
+    write_real(&spec, &checkpoint).expect("written");
+    let start = || {
+        let run =
+            shardwright(["run"]).argument(&checkpoint).arguments(["--prompt", "a", "-n", "2", "--greedy"]);
+        let run = run.arguments(["--planner-option", "format=w8-per-channel/a8-dynamic", "--context", "64"]);
+        let begun = Instant::now();
+        let outcome = run.environment("XDG_CACHE_HOME", folder.path()).outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        println!("{:.1} s: {}", begun.elapsed().as_secs_f64(), outcome.stderr);
+        (outcome.stdout, outcome.stderr.contains(SAID))
+    };
+    let (text, kept) = start();
+    assert!(kept);
+    assert_eq!(start(), (text, false));
 }
