@@ -37,7 +37,7 @@
 //! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
 //! | `planning` | planner packs under an interpreter | about a megabyte |
 //! | `build` | checkpoints, `.wasm` planners, compiling, verification | a WebAssembly compiler |
-//! | `static-cpu` | the CPU shim linked in | the engine, half a megabyte |
+//! | `static-cpu` | the CPU shim linked in | the engine, two megabytes |
 
 #![forbid(unsafe_code)]
 
