@@ -42,8 +42,9 @@ pub(crate) struct KeptArtefacts {
 }
 
 impl KeptArtefacts {
-    /// For a model that is worth it: one that is compiled for a chip, or a large one. None without a folder of the user's own.
-    pub(crate) fn of(options: &OpenOptions, graph: &Graph) -> Option<Self> {
+    /// For a model that is worth it: one that is compiled for a chip, or a large one. Where the folder is not the user's own, why
+    /// nothing is kept.
+    pub(crate) fn of(options: &OpenOptions, graph: &Graph) -> Option<Result<Self, Notice>> {
         let stored: u64 = graph.weights.iter().map(Weight::bytes).sum();
         let worth = options.soc.is_some() || stored > LARGE_BYTES;
         // Entry points that show their layers are for one verification.
@@ -51,15 +52,19 @@ impl KeptArtefacts {
             return None;
         }
         let folder = options.cache_directory_path()?.join("artefacts");
-        own::create_folder(&folder).ok()?;
-        own::expect_folder(&folder).ok()?;
-        Some(KeptArtefacts {
+        let own = own::create_folder(&folder).map_err(Into::into).and_then(|()| own::expect_folder(&folder));
+        if let Err(error) = own {
+            let what =
+                format!("what is compiled is not kept for the next start in {}: {error}", folder.display());
+            return Some(Err(Notice::note(what)));
+        }
+        Some(Ok(KeptArtefacts {
             folder,
             libraries: BTreeMap::new(),
             used: BTreeSet::new(),
             made: 0,
             made_bytes: 0,
-        })
+        }))
     }
 
     /// What is to be said after a run in which something was made, and which took that long before anything was loaded.
@@ -105,8 +110,13 @@ impl KeptArtefacts {
     fn evict(&self) -> io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
-            let (path, metadata) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
-            files.push((metadata.modified()?, metadata.len(), path));
+            let entry = entry?;
+            match entry.metadata() {
+                Ok(metadata) => files.push((metadata.modified()?, metadata.len(), entry.path())),
+                // Another program evicts too.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
         files.sort();
         let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
@@ -114,7 +124,10 @@ impl KeptArtefacts {
             if total <= KEPT_BYTES_MAX {
                 break;
             }
-            fs::remove_file(path)?;
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
             total = total.saturating_sub(bytes);
         }
         Ok(())

@@ -90,7 +90,11 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
     let reading = started.elapsed();
     watch.progress(0, "reading");
     let mut all = Part::new(watch, 0..1000);
-    let mut kept = KeptArtefacts::of(options, checkpoint.graph());
+    let (mut kept, not_kept) = match KeptArtefacts::of(options, checkpoint.graph()) {
+        Some(Ok(kept)) => (Some(kept), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let shelf: &mut dyn Shelf = match &mut kept {
         Some(kept) => kept,
         None => &mut Unkept,
@@ -106,7 +110,7 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
     let mut plan = settled.told();
     plan.notices.extend(flags);
     let prepared = times.planning + times.quantising + times.compiling;
-    plan.notices.extend(kept.as_ref().and_then(|kept| kept.told(prepared)));
+    plan.notices.extend(kept.as_ref().and_then(|kept| kept.told(prepared)).or(not_kept));
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),

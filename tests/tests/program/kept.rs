@@ -51,6 +51,9 @@ fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
     let folder = cache.path().join("shardwright/artefacts");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
     assert_eq!(run(cache.path(), &chip), (text, false));
+    let told = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a", "-n", "1"]).arguments(chip);
+    let told = told.environment("XDG_CACHE_HOME", cache.path()).outcome().stderr;
+    assert!(told.contains("is not kept for the next start") && told.contains("written by others"), "{told}");
 }
 
 /// A small model on the CPU is prepared in a moment.
@@ -83,7 +86,7 @@ fn another_library_of_a_shim_compiles_anew() {
 
 /// With the shapes of Gemma 3 270M, in 8 bits on the CPU.
 #[test]
-#[ignore = "writes a gigabyte"]
+#[ignore = "writes a gigabyte; the command in CONTRIBUTING.md runs it"]
 fn a_large_model_is_quick_the_second_time() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let checkpoint = folder.path().join("large");
