@@ -5,3 +5,4 @@ mod neuron;
 mod neuron_flags;
 mod neuron_limits;
 mod qnn;
+mod record;
