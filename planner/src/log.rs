@@ -18,5 +18,8 @@ pub fn log(level: Level, message: impl Display) {
 #[doc(hidden)]
 pub fn log_panics() {
     #[cfg(target_arch = "wasm32")]
-    std::panic::set_hook(Box::new(|panic| log(Level::Warn, panic)));
+    std::panic::set_hook(Box::new(|panic| {
+        // One line: the place and the message stand on two.
+        log(Level::Warn, panic.to_string().replace('\n', " "));
+    }));
 }

@@ -128,6 +128,9 @@ pub fn tell(failure: Failure, format: Format) -> ErrorKind {
     kind
 }
 
+/// How the parser of arguments ends what it says of an error.
+const PARSER_HELP: &str = "For more information, try '--help'.";
+
 /// Help and version go to standard output with 0, wrong arguments to standard error with 2: as JSON
 /// where the arguments ask for it, whatever else is wrong with them.
 pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -136,11 +139,20 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
         || arguments.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
     if wants_json && error.use_stderr() {
         let text = error.to_string();
+        let text = text.trim_end().trim_end_matches(PARSER_HELP);
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let message = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
         let help = lines.collect::<Vec<_>>().join("; ");
         let failure = Failure::Refused { kind: ErrorKind::Argument, message, help };
         return exit(Err(failure), Format::Json);
+    }
+    if error.use_stderr() {
+        // In the words of the parser, and ended as every other error of this program.
+        let text = error.render().to_string();
+        if let Some(text) = text.trim_end().strip_suffix(PARSER_HELP) {
+            eprintln!("{}\nhelp: `--help` behind the command lists what it takes", text.trim_end());
+            return ExitCode::from(code(ErrorKind::Argument));
+        }
     }
     // Nothing can be done when the stream is closed.
     let _ = error.print();

@@ -228,6 +228,16 @@ fn a_wrong_command_line_is_json_where_it_asks_for_that() {
 }
 
 #[test]
+fn a_wrong_command_line_ends_with_help() {
+    for arguments in [&["run", "--nonsense"][..], &["nonsense"], &["plan"]] {
+        let outcome = shardwright(arguments).outcome();
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        let last = outcome.stderr.lines().last();
+        assert!(last.is_some_and(|line| line.starts_with("help: ")), "{}", outcome.stderr);
+    }
+}
+
+#[test]
 fn how_much_is_logged_is_what_the_command_line_says() {
     let list = |level: &str| shardwright(["shim", "list"]).environment("SHARDWRIGHT_LOG", level);
     refused(list("loud,["), 2, &["SHARDWRIGHT_LOG", "loud"]);
