@@ -13,11 +13,16 @@ fn main() {
 
     let mut gathered = Gathered { workspace, lists: String::new() };
     let shims = root.join("vendor-shims");
+    let vocabulary = root.join("host/vocabulary");
     gathered.list("SHIM_IN_C", &[(shims.join("template/c"), ""), (shims.join("abi/include"), "")], &[]);
     gathered.list(
         "SHIM_IN_RUST",
-        &[(shims.join("template/rust/src"), "src/"), (shims.join("abi/src"), "abi/src/")],
-        &[(shims.join("abi"), "abi/")],
+        &[
+            (shims.join("template/rust/src"), "src/"),
+            (shims.join("abi/src"), "abi/src/"),
+            (vocabulary.join("src"), "vocabulary/src/"),
+        ],
+        &[(shims.join("abi"), "abi/"), (vocabulary.clone(), "vocabulary/")],
     );
     let planner = root.join("planner");
     gathered.list(
@@ -90,8 +95,10 @@ fn alone(manifest: &str, workspace: &str) -> String {
             }
             None => line,
         };
+        // Beside the package that depends on it.
+        let line = line.replace("\"host/vocabulary\"", "\"../vocabulary\"");
         if kept {
-            text.push_str(line);
+            text.push_str(&line);
             text.push('\n');
         }
     }

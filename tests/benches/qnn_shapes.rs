@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use shardwright::{FormatChoice, OpenOptions};
 use shardwright_build::PlanReport;
-use shardwright_graph::target::{EntryName, FormatTuple};
 use shardwright_graph::{
-    ComponentKind, ConstantFormat, DType, Encodings, EntryOptions, Graph, Weight, WeightData,
+    ComponentKind, ConstantFormat, Encodings, EntryOptions, EntryPoint, Graph, Weight, WeightData,
     legalise_encoded,
 };
 use shardwright_models::Checkpoint;
 use shardwright_shims::{Caps, Isolation, Place, ShimRegistry, WorkOrderBuilder};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::{profiles, program};
+use shardwright_vocabulary::{DType, EntryName, FormatTuple};
 
 /// What is compiled: the model, its formats, into how many shards its decoder is cut.
 const CASES: [(&str, &str, u32); 8] = [
@@ -181,7 +181,7 @@ fn compile_one(task: &Value) {
     let instances: Vec<_> = entries
         .iter()
         .filter_map(|entry| {
-            let point = entry.point(largest);
+            let point = EntryPoint::of(*entry, largest);
             planned.entry(component, first..end, point, EntryOptions::default()).expect("an entry point")
         })
         .collect();

@@ -11,8 +11,7 @@ use std::sync::OnceLock;
 use shardwright_build::{
     BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, Question, ShimJudge, TargetOffer,
 };
-use shardwright_graph::target::{EntryName, SoftcapPlace, Target, TargetKind};
-use shardwright_graph::{EntryKind, EntryOptions, Graph};
+use shardwright_graph::{EntryOptions, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, PlanFault, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
@@ -20,6 +19,7 @@ use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription, ShardExecutor, ShimShard};
 use shardwright_shims::{Caps, Isolation, ShimInstance, ShimRegistry};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
 
 use crate::tree;
 

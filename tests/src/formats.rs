@@ -14,12 +14,12 @@ use shardwright::runtime::text::{Message, RenderOptions};
 use shardwright::{
     FormatChoice, Model, OpenOptions, TableFormats, VerifyOptions, VerifyReport, WeightFormat,
 };
-use shardwright_graph::target::{FormatTuple, StateFormat};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
     Calibration, Calibrator, Candidate, Importance, IntegerBits, RangeMethod, Unwatched, content_hash,
     evaluate, quantise_weight,
 };
+use shardwright_vocabulary::{FormatTuple, StateFormat};
 use tempfile::TempDir;
 
 use crate::checkpoints::DEMO_MODEL;

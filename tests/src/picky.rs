@@ -6,13 +6,13 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use shardwright_build::EntryMenu;
-use shardwright_graph::target::Encoding;
 use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, LegaliseError, Legalised, PortSide, Role,
     Verdict, legalise_encoded,
 };
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
 use shardwright_shims::{Place, ShimError, ShimInstance, ShimRegistry, WorkOrderBuilder};
+use shardwright_vocabulary::Encoding;
 
 use crate::tree;
 

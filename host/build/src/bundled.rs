@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use shardwright_bundle::{
-    BundleWriter, ChainEntry, Digest, FileReference, FlagEntry, NodePlacement, RewriteEntry, ShardEntry,
-    ShimIdentity,
-};
+use shardwright_bundle::{BundleWriter, ChainEntry, Digest, FileReference, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, WorkOrder};
+use shardwright_vocabulary::ShimIdentity;
 
 use crate::{BuildError, BuiltShard, Executor, PlanReport, Shelf};
 
@@ -67,27 +65,6 @@ impl<'w> BundleShelf<'w> {
         let lost = |what: &str| BuildError::Shelf { shard: shard.name.clone(), reason: what.to_owned() };
         let artefact =
             *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("its artefact was not kept"))?;
-        let rewritten = shard.rewritten.iter().map(|rewritten| RewriteEntry {
-            entry: rewritten.entry,
-            name: rewritten.name.clone(),
-            rewrite: rewritten.rewrite,
-            reason: rewritten.reason.clone(),
-        });
-        let flags = head.flags.iter().map(|flag| FlagEntry {
-            flag: flag.flag.clone(),
-            verdict: flag.verdict.clone(),
-            reason: flag.reason.clone(),
-        });
-        let mut placements = Vec::with_capacity(head.placements.len());
-        for placement in &head.placements {
-            let entry = placement.entry.parse().map_err(|_| lost("a placement names no entry point"))?;
-            placements.push(NodePlacement {
-                entry,
-                node: placement.node.clone(),
-                place: placement.place.clone(),
-                reason: placement.reason.clone(),
-            });
-        }
         Ok(ShardEntry {
             name: shard.name.clone(),
             component: shard.component,
@@ -104,10 +81,10 @@ impl<'w> BundleShelf<'w> {
             artefact,
             head: self.writer.add_bytes(shard.artefact.shim_head())?,
             work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
-            flags: flags.collect(),
-            rewritten: rewritten.collect(),
+            flags: head.flags.clone(),
+            rewritten: shard.rewritten.clone(),
             logits_softcap: shard.logits_softcap,
-            placements,
+            placements: head.placements.clone(),
         })
     }
 }

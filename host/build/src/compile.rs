@@ -1,7 +1,6 @@
 //! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
 
-use shardwright_bundle::{BundleError, Rewrite};
-use shardwright_graph::target::{Encoding, EntryName, ErrorClass, Provenance, SoftcapPlace, limit_names};
+use shardwright_bundle::BundleError;
 use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
     Role, Weight, legalise_encoded,
@@ -15,6 +14,9 @@ use shardwright_quantisation::QuantiseError;
 use shardwright_shims::{
     Artefact, ArtefactError, Part, Place, ShimError, ShimInstance, Watch, WorkOrder, WorkOrderBuilder,
     WorkOrderError,
+};
+use shardwright_vocabulary::{
+    Encoding, EntryName, ErrorClass, Provenance, Rewrite, RewriteKind, SoftcapPlace, limit_names,
 };
 
 use crate::{ModelFormats, TargetOffer, needs_ranges};
@@ -35,19 +37,6 @@ pub struct Executor {
     pub loads: bool,
     /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach only the target itself.
     pub is_target: bool,
-}
-
-/// A node that does not run as the graph has it, and why.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Rewritten {
-    /// The entry point.
-    pub entry: EntryName,
-    /// In which way it runs otherwise.
-    pub rewrite: Rewrite,
-    /// Node or state.
-    pub name: String,
-    /// The shim's reason.
-    pub reason: String,
 }
 
 /// Where artefacts go, and whether one need not be made again.
@@ -108,7 +97,7 @@ pub struct BuiltShard {
     /// Whether it is for a simulator of the planned target.
     pub simulated: bool,
     /// Nodes that were decomposed, and states that the runtime updates.
-    pub rewritten: Vec<Rewritten>,
+    pub rewritten: Vec<Rewrite>,
     /// The cap of a soft-cap that the plan leaves to the runtime: what was compiled gives logits before it.
     pub logits_softcap: Option<f32>,
     /// What was compiled.
@@ -299,11 +288,11 @@ pub fn compile_plan(
                 LegaliseError::Check(error) => refused(error),
                 other => unsupported(index, &name, &other),
             })?;
-            let note = |rewrite, name, reason| Rewritten { entry: *entry, rewrite, name, reason };
+            let note = |rewrite, name, reason| Rewrite { entry: *entry, rewrite, name, reason };
             let decomposed = legal.decomposed.into_iter();
-            rewritten.extend(decomposed.map(|(name, reason)| note(Rewrite::Decomposed, name, reason)));
+            rewritten.extend(decomposed.map(|(name, reason)| note(RewriteKind::Decomposed, name, reason)));
             rewritten.extend(legal.by_runtime.into_iter().map(|(state, reason)| {
-                note(Rewrite::ByRuntime, graph.states[state.0 as usize].name.clone(), reason)
+                note(RewriteKind::ByRuntime, graph.states[state.0 as usize].name.clone(), reason)
             }));
             order = order.entry(&legal.graph)?;
             graphs.push(legal.graph);
@@ -405,7 +394,7 @@ pub fn shard_name(request: &Request, shard: &Shard) -> String {
 /// shard has it.
 pub(crate) fn point_of(plan: &CheckedPlan, entry: &EntryName) -> EntryPoint {
     let all_entries = plan.plan().shards.iter().flat_map(|shard| &shard.entries);
-    entry.point(all_entries.map(|entry| entry.rows).max().unwrap_or(1))
+    EntryPoint::of(*entry, all_entries.map(|entry| entry.rows).max().unwrap_or(1))
 }
 
 pub(crate) fn component_kind(request: &Request, shard: &Shard) -> Result<ComponentKind, BuildError> {

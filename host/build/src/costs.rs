@@ -6,11 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
-use shardwright_graph::target::Provenance;
 use shardwright_graph::{EntryGraph, Weight};
 use shardwright_shims::{Device, Estimate, ShimError, ShimInstance, entry_identity};
-
-use crate::Notice;
+use shardwright_vocabulary::{Notice, Provenance};
 
 /// Version of the files; one of another version is made again.
 const VERSION: u32 = 3;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat};
 use shardwright_graph::{ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, WeightId};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
 
 use crate::compile::{component_kind, point_of};
 use crate::{BuildError, stored_formats};

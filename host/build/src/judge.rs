@@ -1,8 +1,8 @@
-use shardwright_graph::target::{FormatTuple, Provenance, TimeCost};
 use shardwright_graph::{
     Encodings, EntryGraph, Graph, Legalised, decompose_all, dynamic_activations, encode,
 };
 use shardwright_shims::Watch;
+use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost};
 
 /// What a judge knows of the cost of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,8 +19,7 @@ mod shim_judge;
 
 pub use bundled::{BundleShelf, artefact_key};
 pub use compile::{
-    BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, Rewritten, Shelf, Unkept, compile_plan,
-    shard_name,
+    BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, Shelf, Unkept, compile_plan, shard_name,
 };
 pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};
@@ -28,8 +27,8 @@ pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
 pub use report::{
-    BoundaryReport, BytesReport, EntryReport, EntryTime, LossReport, Notice, NoticeKind, PlanHeading,
-    PlanReport, PlanTotals, PlannerName, ReasonReport, ShardReport, TargetLimit, report_plan,
+    BoundaryReport, BytesReport, EntryReport, EntryTime, LossReport, PlanHeading, PlanReport, PlanTotals,
+    ReasonReport, ShardReport, TargetLimit, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use shim_judge::ShimJudge;

@@ -1,5 +1,5 @@
-use shardwright_graph::target::{EntryKind, EntryName};
 use shardwright_graph::{EntryPoint, Graph};
+use shardwright_vocabulary::{EntryKind, EntryName};
 
 /// The entry points a plan may choose from: one context capacity, several row counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,6 @@ impl EntryMenu {
 
     /// The graph's view of an entry of this menu.
     pub fn point(&self, entry: EntryName) -> EntryPoint {
-        entry.point(self.largest_rows())
+        EntryPoint::of(entry, self.largest_rows())
     }
 }

@@ -1,53 +1,13 @@
 //! A checked plan as people and programs read it.
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Encoding, EntryName, Flag, Limit, Provenance, SoftcapPlace, TimeCost};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::cost::{ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
-
-/// How loudly something wants to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NoticeKind {
-    /// Something was done in another way than asked; `--strict` makes it an error.
-    Fallback,
-    /// Worth knowing.
-    Note,
-}
-
-/// One thing that a report must not keep silent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Notice {
-    /// How loudly.
-    pub kind: NoticeKind,
-    /// One sentence.
-    pub text: String,
-}
-
-impl Notice {
-    /// Something was done in another way than asked.
-    pub fn fallback(text: impl Into<String>) -> Self {
-        Notice { kind: NoticeKind::Fallback, text: text.into() }
-    }
-
-    /// Worth knowing.
-    pub fn note(text: impl Into<String>) -> Self {
-        Notice { kind: NoticeKind::Note, text: text.into() }
-    }
-}
-
-/// The planner that answered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannerName {
-    /// As it describes itself.
-    pub name: String,
-    /// As it describes itself.
-    pub version: String,
-    /// Whether it is the one the host carries.
-    pub built_in: bool,
-}
+use shardwright_vocabulary::{
+    Encoding, EntryName, Flag, Limit, Notice, PlannerIdentity, Provenance, SoftcapPlace, TimeCost,
+};
 
 /// A limit with the target it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +165,7 @@ pub struct PlanReport {
     /// The profile planned for.
     pub soc: String,
     /// Who decided.
-    pub planner: PlannerName,
+    pub planner: PlannerIdentity,
     /// Plans that were refused before this one.
     pub refused_plans: usize,
     /// The limits that held, with provenance.
@@ -230,7 +190,7 @@ pub struct PlanHeading {
     /// The profile planned for.
     pub soc: String,
     /// Who decided.
-    pub planner: PlannerName,
+    pub planner: PlannerIdentity,
     /// Plans refused before.
     pub refused_plans: usize,
     /// What must not be kept silent.

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use shardwright_graph::target::{
-    ActivationFormat, CostRow, EntryName, FormatTuple, Legality, Provenance, StateFormat, TimeCost,
-    WeightFormat,
-};
 use shardwright_graph::{
-    ComponentKind, DType, EntryGraph, EntryKind, EntryOptions, Graph, GraphError, Role, layer_kinds,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, layer_kinds,
 };
 use shardwright_planning::request::{
     Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, Request, Softcap,
     TargetSummary,
 };
 use shardwright_shims::Watch;
+use shardwright_vocabulary::{
+    ActivationFormat, CostRow, DType, EntryKind, EntryName, FormatTuple, Legality, Provenance, StateFormat,
+    TimeCost, WeightFormat,
+};
 
 use crate::{ArtefactCost, BuildError, EntryMenu, Judge, ModelFormats};
 
@@ -230,7 +230,7 @@ fn prefill_part(graph: &Graph, kind: ComponentKind, layers: Range<u32>) -> Resul
     if !graph.is_generative() {
         return Ok(PrefillPart::None);
     }
-    let point = EntryName { kind: EntryKind::Prefill, rows: 1, context: 2 }.point(1);
+    let point = EntryPoint::of(EntryName { kind: EntryKind::Prefill, rows: 1, context: 2 }, 1);
     let entry = graph.entry(kind, layers, point, EntryOptions::default())?;
     Ok(match entry {
         None => PrefillPart::None,

@@ -35,10 +35,10 @@
 //! use std::collections::BTreeMap;
 //!
 //! use shardwright_bundle::{
-//!     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, PlannerIdentity,
-//!     ShardEntry, ShimIdentity, Structure, TextFile,
+//!     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry,
+//!     Structure, TextFile,
 //! };
-//! use shardwright_graph::target::{FormatTuple, Target, TargetKind};
+//! use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
 //! use shardwright_graph::{Asset, ComponentKind, DType, Weight, WeightData};
 //!
 //! fn compile(directory: &std::path::Path, table: &Asset) -> Result<Bundle, BundleError> {
@@ -178,9 +178,8 @@ pub use file::MappedFile;
 pub use identify::{Kind, identify};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{
-    AssetEntry, AssetQuantisation, BundleNotice, BundleNoticeKind, ChainEntry, FileReference, FlagEntry,
-    Manifest, ModelIdentity, NAME_BYTES_MAX, NodePlacement, PlannerIdentity, Rewrite, RewriteEntry,
-    ShardEntry, ShimIdentity, Structure, TEXT_BYTES_MAX, TextFile, TwinEntry, Verification,
+    AssetEntry, AssetQuantisation, ChainEntry, FileReference, Manifest, ModelIdentity, NAME_BYTES_MAX,
+    ShardEntry, Structure, TEXT_BYTES_MAX, TextFile, TwinEntry, Verification,
 };
 pub use proofs::Proofs;
 pub use writer::BundleWriter;

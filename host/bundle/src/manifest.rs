@@ -9,8 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{EntryName, Flag, FlagVerdict, FormatTuple, Target};
-use shardwright_graph::{ComponentKind, DType, Granularity, Graph, State};
+use shardwright_graph::{ComponentKind, Graph, State};
+use shardwright_vocabulary::{
+    DType, EntryName, FlagOutcome, FormatTuple, Granularity, NodePlacement, Notice, PlannerIdentity, Rewrite,
+    ShimIdentity, Target,
+};
 
 use crate::Digest;
 
@@ -61,7 +64,7 @@ pub struct Manifest {
     /// What was proved of it.
     pub verifications: Vec<Verification>,
     /// What must not be kept silent.
-    pub notices: Vec<BundleNotice>,
+    pub notices: Vec<Notice>,
 }
 
 /// Which model a bundle was made of.
@@ -77,18 +80,6 @@ pub struct ModelIdentity {
     /// The calibration its activation formats rest on, if any does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Digest>,
-}
-
-/// The planner that answered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PlannerIdentity {
-    /// As it describes itself.
-    pub name: String,
-    /// As it describes itself.
-    pub version: String,
-    /// Whether it is the one the host carries.
-    pub built_in: bool,
 }
 
 /// The model as far as running shards needs it.
@@ -266,83 +257,15 @@ pub struct ShardEntry {
     /// The work order it was compiled from, by its name.
     pub work_order: Digest,
     /// Flags that were asked, and what became of them.
-    pub flags: Vec<FlagEntry>,
+    pub flags: Vec<FlagOutcome>,
     /// Nodes and states that run otherwise than the graph has them.
-    pub rewritten: Vec<RewriteEntry>,
+    pub rewritten: Vec<Rewrite>,
     /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits this shard gives; none where they leave it
     /// as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
     /// Nodes that run elsewhere than on the device itself.
     pub placements: Vec<NodePlacement>,
-}
-
-/// A shim at work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ShimIdentity {
-    /// Its name.
-    pub shim: String,
-    /// Its version.
-    pub version: String,
-    /// The device it compiled for.
-    pub device: String,
-    /// Whether that is a simulator of the planned target, not the target itself.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub simulated: bool,
-}
-
-/// What became of a flag.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FlagEntry {
-    /// What was asked.
-    pub flag: Flag,
-    /// What became of it.
-    pub verdict: FlagVerdict,
-    /// The shim's evidence or reason; empty when it gave none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-}
-
-/// In which way a node or state does not run as the graph has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Rewrite {
-    /// A node that the shim does not take whole became primitives.
-    Decomposed,
-    /// A state that the runtime updates.
-    ByRuntime,
-}
-
-/// A node or state that does not run as the graph has it, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RewriteEntry {
-    /// The entry point.
-    pub entry: EntryName,
-    /// Node or state.
-    pub name: String,
-    /// In which way.
-    pub rewrite: Rewrite,
-    /// The shim's reason; empty when it gave none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-}
-
-/// A node that runs elsewhere than on the device itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NodePlacement {
-    /// The entry point.
-    pub entry: EntryName,
-    /// Name of the node.
-    pub node: String,
-    /// `cpu`, `fused`, …
-    pub place: String,
-    /// Why; empty when the shim gave no reason.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
 }
 
 /// A proof that was tried.
@@ -374,26 +297,6 @@ pub struct TwinEntry {
     pub artefacts: Vec<Digest>,
     /// In what they differ from those of the bundle, one sentence.
     pub differs: String,
-}
-
-/// How loudly something wants to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum BundleNoticeKind {
-    /// Something was done in another way than asked; `--strict` makes it an error.
-    Fallback,
-    /// Worth knowing.
-    Note,
-}
-
-/// One thing that a report must not keep silent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BundleNotice {
-    /// How loudly.
-    pub kind: BundleNoticeKind,
-    /// One sentence.
-    pub text: String,
 }
 
 impl Manifest {

@@ -9,16 +9,16 @@ mod embed;
 mod planner;
 mod run;
 mod verify;
-
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
+use shardwright::NoticeKind;
+
 use clap::CommandFactory;
 use serde::Serialize;
-use shardwright::runtime::bundle::BundleNoticeKind;
 use shardwright::{
-    BundleOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, SearchPath, TableFormats,
+    BundleOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, SearchPath, TableFormats,
 };
 
 use crate::arguments::{
@@ -424,12 +424,8 @@ fn say_notices(model: &Model, quiet: bool) {
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    let planned = planned.map(|notice| (notice.kind, &notice.text));
-    let bundled = model.bundle_notices().iter().map(|notice| match notice.kind {
-        BundleNoticeKind::Fallback => (NoticeKind::Fallback, &notice.text),
-        BundleNoticeKind::Note => (NoticeKind::Note, &notice.text),
-    });
-    for (kind, text) in planned.chain(bundled).filter(|(kind, _)| !quiet || *kind == NoticeKind::Fallback) {
-        views::say(&format!("{}: {text}", loudness(kind)));
+    let notices = planned.chain(model.bundle_notices());
+    for notice in notices.filter(|notice| !quiet || notice.kind == NoticeKind::Fallback) {
+        views::say(&format!("{}: {}", loudness(notice.kind), notice.text));
     }
 }

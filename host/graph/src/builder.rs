@@ -1,6 +1,8 @@
+use shardwright_vocabulary::DType;
+
 use crate::{
-    Component, ComponentKind, DType, Dim, Graph, GraphError, Node, NodeId, Op, Role, State, StateId, Value,
-    ValueId, ValueSource, WeightId,
+    Component, ComponentKind, Dim, Graph, GraphError, Node, NodeId, Op, Role, State, StateId, Value, ValueId,
+    ValueSource, WeightId,
 };
 
 /// Builds a [`Component`] node by node; used by whoever translates a model.

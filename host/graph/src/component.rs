@@ -1,8 +1,9 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::DType;
 
-use crate::{Asset, DType, GraphError, Op, Role, State, StateId, Weight, WeightId};
+use crate::{Asset, GraphError, Op, Role, State, StateId, Weight, WeightId};
 
 /// A part of a model that is planned and placed on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

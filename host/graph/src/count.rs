@@ -1,4 +1,5 @@
-use crate::{EntryGraph, Op, Role};
+use crate::operations::rules;
+use crate::{EntryGraph, EntryNode, Role};
 
 impl EntryGraph {
     /// Multiply-adds of one run over all rows: matrix products and attention, where the work is; elementwise operations are not counted.
@@ -8,18 +9,10 @@ impl EntryGraph {
         self.nodes.iter().map(|node| self.node_multiply_adds(node)).fold(0, u64::saturating_add)
     }
 
-    fn node_multiply_adds(&self, node: &crate::EntryNode) -> u64 {
-        let shape = |index: usize| self.tensor(node.inputs[index]).shape.as_slice();
-        let elements = |index: usize| self.tensor(node.inputs[index]).elements();
-        match &node.op {
-            Op::Linear | Op::DynamicLinear => elements(0).saturating_mul(shape(1)[0]),
-            Op::Attention(_) => elements(0).saturating_mul(shape(1)[0]).saturating_mul(2),
-            Op::MatMul { .. } => {
-                let inner = shape(0)[shape(0).len() - 1];
-                self.tensor(node.output).elements().saturating_mul(inner)
-            }
-            _ => 0,
-        }
+    fn node_multiply_adds(&self, node: &EntryNode) -> u64 {
+        let shapes: Vec<&[u64]> =
+            node.inputs.iter().map(|input| self.tensor(*input).shape.as_slice()).collect();
+        (rules(&node.op).multiply_adds)(&shapes, &self.tensor(node.output).shape)
     }
 
     /// Bytes of the constants it reads, as stored, each once; scales not counted.

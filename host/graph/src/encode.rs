@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::{ActivationFormat, Encoding, FormatTuple, StateFormat};
 
-use crate::target::{ActivationFormat, Encoding, FormatTuple, StateFormat};
 use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Tensor, TensorId};
 
 /// How far below the lowest visible score an invisible one must lie: exp(−24) is 4e-11, far below the step of a 16-bit probability.
@@ -184,7 +184,7 @@ pub enum EncodeError {
         /// The tensor.
         tensor: String,
         /// Its type.
-        dtype: crate::DType,
+        dtype: shardwright_vocabulary::DType,
     },
 }
 
@@ -237,7 +237,7 @@ pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGrap
             Some(encoding) => *encoding,
             None => *known.entry(class).or_insert(inside.encoding(class)?),
         };
-        graph.tensors[index].dtype = encoding.dtype();
+        graph.tensors[index].dtype = encoding.element;
         graph.tensors[index].affine = encoding.affine();
     }
     convert_ports(&mut graph, encodings);
@@ -471,7 +471,7 @@ fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
 }
 
 fn set(tensor: &mut Tensor, encoding: Encoding) {
-    tensor.dtype = encoding.dtype();
+    tensor.dtype = encoding.element;
     tensor.affine = encoding.affine();
 }
 

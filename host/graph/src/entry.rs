@@ -1,36 +1,7 @@
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::{Affine, DType, Encoding, EntryKind, EntryName};
 
-use crate::target::Encoding;
-use crate::{Affine, ComponentKind, DType, GraphError, Op, Role, State, StateId, WeightId};
-
-/// The three kinds of entry point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EntryKind {
-    /// Fills states and nothing else: stops at the last state write, returns hidden rows only if a later shard has states to fill.
-    Prefill,
-    /// Takes rows through every layer: 1 generates, more score or check drafts.
-    Decode,
-    /// One pass without states (encoders).
-    Encode,
-}
-
-impl EntryKind {
-    /// Lower-case name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            EntryKind::Prefill => "prefill",
-            EntryKind::Decode => "decode",
-            EntryKind::Encode => "encode",
-        }
-    }
-}
-
-impl std::fmt::Display for EntryKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::{ComponentKind, GraphError, Op, Role, State, StateId, WeightId};
 
 /// What is fixed when a component becomes a static graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -46,16 +17,34 @@ pub struct EntryPoint {
 }
 
 impl EntryPoint {
-    /// `prefill_128@4096`, `decode_1@4096`, `encode_256`.
-    pub fn name(&self) -> String {
-        match self.kind {
-            EntryKind::Encode => format!("{}_{}", self.kind, self.rows),
-            _ => format!("{}_{}@{}", self.kind, self.rows, self.context),
+    /// The entry point of this name in a plan whose largest entry point has `largest_rows` rows.
+    pub fn of(name: EntryName, largest_rows: u32) -> Self {
+        let context = match name.kind {
+            EntryKind::Encode => name.rows,
+            EntryKind::Prefill | EntryKind::Decode => name.context,
+        };
+        EntryPoint {
+            kind: name.kind,
+            rows: name.rows.into(),
+            context: context.into(),
+            largest_rows: largest_rows.max(name.rows).into(),
         }
     }
 
+    /// `prefill_128@4096`, `decode_1@4096`, `encode_256`.
+    pub fn name(&self) -> EntryName {
+        // Validation refuses what does not fit.
+        let number = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        let context = match self.kind {
+            EntryKind::Encode => 0,
+            EntryKind::Prefill | EntryKind::Decode => number(self.context),
+        };
+        EntryName { kind: self.kind, rows: number(self.rows), context }
+    }
+
     pub(crate) fn validate(&self) -> Result<(), GraphError> {
-        if self.rows == 0 || self.rows > self.context || self.largest_rows < self.rows {
+        let fits = self.context <= u32::MAX.into();
+        if !fits || self.rows == 0 || self.rows > self.context || self.largest_rows < self.rows {
             return Err(GraphError::EntryPoint { rows: self.rows, context: self.context });
         }
         Ok(())

@@ -1,4 +1,6 @@
-use crate::{ComponentKind, EntryKind};
+use shardwright_vocabulary::EntryKind;
+
+use crate::ComponentKind;
 
 /// A graph that cannot be built or instantiated.
 #[derive(Debug, thiserror::Error)]

@@ -1,24 +1,8 @@
 //! Which format each constant of a model takes under a format tuple.
 
-use crate::target::{ActivationFormat, FormatTuple, WeightFormat, WeightRole};
-use crate::{
-    DType, Granularity, Graph, GraphError, Op, ValueSource, Weight, WeightData, WeightId, WeightQuantisation,
-};
+use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, Granularity, WeightFormat, WeightRole};
 
-impl WeightRole {
-    /// The role of a [`Weight::part`].
-    pub fn of_part(part: &str) -> WeightRole {
-        match part {
-            "q" | "k" | "v" => WeightRole::AttentionInput,
-            "o" => WeightRole::AttentionOutput,
-            "gate" | "up" => WeightRole::MlpInput,
-            "down" => WeightRole::MlpOutput,
-            "head" => WeightRole::Head,
-            part if part.starts_with("per-layer") => WeightRole::PerLayer,
-            _ => WeightRole::Other,
-        }
-    }
-}
+use crate::{Graph, GraphError, Op, ValueSource, Weight, WeightData, WeightId, WeightQuantisation};
 
 /// What becomes of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +49,7 @@ impl Graph {
                     return ConstantFormat::Stored;
                 }
             };
-            match WeightFormat::of(weight) == Some(format) {
+            match weight.format() == Some(format) {
                 true => ConstantFormat::Stored,
                 false => ConstantFormat::Matrix(format),
             }

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use shardwright_vocabulary::{DType, EntryKind};
+
 use crate::infer::infer_shape;
 use crate::{
-    Component, ComponentKind, DType, Dim, EntryGraph, EntryKind, EntryNode, EntryPoint, Graph, GraphError,
-    Op, Role, StateId, StatePort, Tensor, TensorId, ValueId, ValueSource,
+    Component, ComponentKind, Dim, EntryGraph, EntryNode, EntryPoint, Graph, GraphError, Op, Role, StateId,
+    StatePort, Tensor, TensorId, ValueId, ValueSource,
 };
 
 /// What to add to an entry graph beyond what a run needs.

@@ -1,8 +1,9 @@
 use std::collections::HashMap;
 
 use sha2::{Digest, Sha256};
+use shardwright_vocabulary::EntryKind;
 
-use crate::{ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, GraphError, Role};
+use crate::{ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role};
 
 /// Layers grouped by equal structure: same operations, shapes and attributes; other weights, states and donors.
 #[derive(Clone, Debug, PartialEq, Eq)]

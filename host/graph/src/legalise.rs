@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::decompose::{Rewrite, decompose_where};
+use crate::operations::attention::with_mask;
 use crate::{
     EncodeError, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, dynamic_activations,
     encode,
@@ -292,7 +293,7 @@ fn update_by_runtime(
                         *input = *joined.entry(*input).or_insert_with(|| rewrite.joined(before, rows));
                     }
                 }
-                rewrite.attention(&inputs, attention, Keys::StateAndRows { capacity });
+                with_mask(&mut rewrite, &inputs, attention, Keys::StateAndRows { capacity });
                 rewrite.deliver(node.output);
                 decomposed.insert(node.name.clone(), "its keys are written by the runtime".to_owned());
             }

@@ -2,8 +2,7 @@
 //!
 //! **Job.** The intermediate representation all rooms share: semantic operations with frozen numbers, symbolic
 //! row counts, components, layer boundaries as cut points, the three kinds of entry point, step-input roles,
-//! states, and the passes over them (instantiate, decompose, legalise, count). Also [`target`], the plain data
-//! about a chip that rooms exchange.
+//! states, and the passes over them (instantiate, decompose, legalise, count).
 //!
 //! **Not its job.** It knows no vendor, no model family and no file format, it computes no tensor, and it takes
 //! no decision: a planner chooses cuts, a shim says what it takes, the reference evaluator does arithmetic.
@@ -14,7 +13,6 @@ mod builder;
 mod component;
 mod count;
 mod decompose;
-mod dtype;
 mod encode;
 mod entry;
 mod error;
@@ -24,23 +22,22 @@ mod instantiate;
 mod layer_kind;
 mod legalise;
 mod op;
+mod operations;
 mod quantisation;
 mod role;
 mod softcap;
 mod state;
-pub mod target;
 pub mod validate;
 mod weight;
 
 pub use builder::ComponentBuilder;
 pub use component::{Component, ComponentKind, Dim, Graph, Node, NodeId, Value, ValueId, ValueSource};
 pub use decompose::{decompose_all, decompose_where};
-pub use dtype::DType;
 pub use encode::{
     EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, dynamic_activations, encode,
     hidden_key, range_key, state_key,
 };
-pub use entry::{EntryGraph, EntryKind, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
+pub use entry::{EntryGraph, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
 pub use error::GraphError;
 pub use formats::ConstantFormat;
 pub use infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
@@ -48,7 +45,7 @@ pub use instantiate::EntryOptions;
 pub use layer_kind::{LayerKinds, layer_kinds};
 pub use legalise::{LegaliseError, Legalised, RefusedWhole, Verdict, legalise, legalise_encoded};
 pub use op::{Attention, Attribute, AttributeValue, KeySource, Op, Rope};
-pub use quantisation::{Affine, Granularity, WeightQuantisation, scale_count};
+pub use quantisation::{WeightQuantisation, nearest_value};
 pub use role::{INVISIBLE, Keys, Mask, Role, Rotary};
 pub use state::{State, StateId, StateKind};
 pub use validate::ValidateError;

@@ -1,4 +1,5 @@
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::OpKind;
 
 /// Rotary position embedding of every head, half-split pairs.
 ///
@@ -55,7 +56,7 @@ pub struct Attention {
 ///
 /// Numbers ([`Op::number`]) are part of the shim contract: never renumbered, only appended.
 /// Reductions are over the last axis. Every operation means the same whatever its tensors' encodings: operands are decoded to
-/// f32, the result is computed as in the float graph and encoded once (see [`Affine`](crate::Affine)). Two exceptions: operations that only move
+/// f32, the result is computed as in the float graph and encoded once (see [`Affine`](shardwright_vocabulary::Affine)). Two exceptions: operations that only move
 /// values ([`Op::is_movement`]) move the stored ones, and products of two integer operands ([`Op::Linear`], [`Op::MatMul`]) sum the products of
 /// `stored − zero point` exactly, for block formats block by block in their order, before the scales are multiplied in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,6 +91,12 @@ pub enum Op {
     /// Inputs `state [C, W]`, `rows [R, W]`, `slots i32 [R]` → the state with row `slots[r]` replaced by `rows[r]`; slot −1 writes nothing.
     /// In place wherever it runs.
     StateUpdate,
+    /// `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis, the variance that of
+    /// the whole population. Weight and bias may be missing, the bias alone not.
+    LayerNorm {
+        /// Added under the root.
+        eps: f32,
+    },
     /// `x / max(‖x‖₂, 1e-12)` over the last axis.
     L2Normalize,
     /// [`Op::Linear`] with an integer weight, whose `x` is quantised to 8 bit at run time, row by row:
@@ -202,45 +209,51 @@ pub struct Attribute {
 }
 
 impl Op {
+    /// Which operation it is, without its attributes.
+    pub const fn kind(&self) -> OpKind {
+        match self {
+            Op::Linear => OpKind::Linear,
+            Op::RmsNorm { .. } => OpKind::RmsNorm,
+            Op::Rope(_) => OpKind::Rope,
+            Op::Attention(_) => OpKind::Attention,
+            Op::Gelu => OpKind::Gelu,
+            Op::Silu => OpKind::Silu,
+            Op::Softcap { .. } => OpKind::Softcap,
+            Op::Softmax => OpKind::Softmax,
+            Op::StateUpdate => OpKind::StateUpdate,
+            Op::L2Normalize => OpKind::L2Normalize,
+            Op::DynamicLinear => OpKind::DynamicLinear,
+            Op::Rotate { .. } => OpKind::Rotate,
+            Op::LayerNorm { .. } => OpKind::LayerNorm,
+            Op::Add => OpKind::Add,
+            Op::Sub => OpKind::Sub,
+            Op::Mul => OpKind::Mul,
+            Op::Div => OpKind::Div,
+            Op::AddScalar { .. } => OpKind::AddScalar,
+            Op::MulScalar { .. } => OpKind::MulScalar,
+            Op::Neg => OpKind::Neg,
+            Op::Exp => OpKind::Exp,
+            Op::Tanh => OpKind::Tanh,
+            Op::Sqrt => OpKind::Sqrt,
+            Op::Rsqrt => OpKind::Rsqrt,
+            Op::Reciprocal => OpKind::Reciprocal,
+            Op::ReduceSum => OpKind::ReduceSum,
+            Op::ReduceMean => OpKind::ReduceMean,
+            Op::ReduceMax => OpKind::ReduceMax,
+            Op::MatMul { .. } => OpKind::MatMul,
+            Op::Reshape { .. } => OpKind::Reshape,
+            Op::Transpose { .. } => OpKind::Transpose,
+            Op::Slice { .. } => OpKind::Slice,
+            Op::Concat { .. } => OpKind::Concat,
+            Op::MaxScalar { .. } => OpKind::MaxScalar,
+            Op::Round => OpKind::Round,
+            Op::Convert => OpKind::Convert,
+        }
+    }
+
     /// The frozen number: semantic operations from 1, primitives from 64.
     pub const fn number(&self) -> u32 {
-        match self {
-            Op::Linear => 1,
-            Op::RmsNorm { .. } => 2,
-            Op::Rope(_) => 3,
-            Op::Attention(_) => 4,
-            Op::Gelu => 5,
-            Op::Silu => 6,
-            Op::Softcap { .. } => 7,
-            Op::Softmax => 8,
-            Op::StateUpdate => 9,
-            Op::L2Normalize => 10,
-            Op::DynamicLinear => 11,
-            Op::Rotate { .. } => 12,
-            Op::Add => 64,
-            Op::Sub => 65,
-            Op::Mul => 66,
-            Op::Div => 67,
-            Op::AddScalar { .. } => 68,
-            Op::MulScalar { .. } => 69,
-            Op::Neg => 70,
-            Op::Exp => 71,
-            Op::Tanh => 72,
-            Op::Sqrt => 73,
-            Op::Rsqrt => 74,
-            Op::Reciprocal => 75,
-            Op::ReduceSum => 76,
-            Op::ReduceMean => 77,
-            Op::ReduceMax => 78,
-            Op::MatMul { .. } => 79,
-            Op::Reshape { .. } => 80,
-            Op::Transpose { .. } => 81,
-            Op::Slice { .. } => 82,
-            Op::Concat { .. } => 83,
-            Op::MaxScalar { .. } => 84,
-            Op::Round => 85,
-            Op::Convert => 86,
-        }
+        self.kind().number()
     }
 
     /// Version of the operation's meaning; grows when a default of an attribute changes.
@@ -250,43 +263,7 @@ impl Op {
 
     /// Kebab-case name, as in JSON and reports.
     pub const fn name(&self) -> &'static str {
-        match self {
-            Op::Linear => "linear",
-            Op::RmsNorm { .. } => "rms-norm",
-            Op::Rope(_) => "rope",
-            Op::Attention(_) => "attention",
-            Op::Gelu => "gelu",
-            Op::Silu => "silu",
-            Op::Softcap { .. } => "softcap",
-            Op::Softmax => "softmax",
-            Op::StateUpdate => "state-update",
-            Op::L2Normalize => "l2-normalize",
-            Op::DynamicLinear => "dynamic-linear",
-            Op::Rotate { .. } => "rotate",
-            Op::Add => "add",
-            Op::Sub => "sub",
-            Op::Mul => "mul",
-            Op::Div => "div",
-            Op::AddScalar { .. } => "add-scalar",
-            Op::MulScalar { .. } => "mul-scalar",
-            Op::MaxScalar { .. } => "max-scalar",
-            Op::Neg => "neg",
-            Op::Exp => "exp",
-            Op::Tanh => "tanh",
-            Op::Sqrt => "sqrt",
-            Op::Rsqrt => "rsqrt",
-            Op::Reciprocal => "reciprocal",
-            Op::ReduceSum => "reduce-sum",
-            Op::ReduceMean => "reduce-mean",
-            Op::ReduceMax => "reduce-max",
-            Op::MatMul { .. } => "mat-mul",
-            Op::Reshape { .. } => "reshape",
-            Op::Transpose { .. } => "transpose",
-            Op::Slice { .. } => "slice",
-            Op::Concat { .. } => "concat",
-            Op::Round => "round",
-            Op::Convert => "convert",
-        }
+        self.kind().name()
     }
 
     /// Whether it only moves stored values: operands and result have one encoding, and nothing is decoded.
@@ -303,59 +280,54 @@ impl Op {
 
     /// Whether a decomposition exists.
     pub const fn is_semantic(&self) -> bool {
-        self.number() < 64
+        self.kind().is_semantic()
     }
 
     /// The attributes in the order in which they cross the shim contract.
     pub fn attributes(&self) -> Vec<Attribute> {
+        let names = self.kind().attributes().iter();
+        names.zip(self.values()).map(|(attribute, value)| Attribute { name: attribute.name, value }).collect()
+    }
+
+    /// The values of the attributes, in the order of the list of operations.
+    fn values(&self) -> Vec<AttributeValue> {
         use AttributeValue::{Float, Integer, Integers, Text};
-        let attribute = |name, value| Attribute { name, value };
         match self {
-            Op::RmsNorm { width, eps, weight_offset } => vec![
-                attribute("width", Integer(i64::from(*width))),
-                attribute("eps", Float(f64::from(*eps))),
-                attribute("weight_offset", Float(f64::from(*weight_offset))),
-            ],
+            Op::RmsNorm { width, eps, weight_offset } => {
+                vec![Integer((*width).into()), Float((*eps).into()), Float((*weight_offset).into())]
+            }
+            Op::LayerNorm { eps } => vec![Float((*eps).into())],
             Op::Rope(rope) => vec![
-                attribute("head_dim", Integer(i64::from(rope.head_dim))),
-                attribute("theta", Float(f64::from(rope.theta))),
-                attribute("rotated_pairs", Integer(i64::from(rope.rotated_pairs))),
-                attribute("factor", Float(f64::from(rope.factor))),
+                Integer(rope.head_dim.into()),
+                Float(rope.theta.into()),
+                Integer(rope.rotated_pairs.into()),
+                Float(rope.factor.into()),
             ],
             Op::Attention(attention) => vec![
-                attribute("heads", Integer(i64::from(attention.heads))),
-                attribute("kv_heads", Integer(i64::from(attention.kv_heads))),
-                attribute("head_dim", Integer(i64::from(attention.head_dim))),
-                attribute("scale", Float(f64::from(attention.scale))),
-                attribute("softcap", Float(f64::from(attention.softcap))),
-                attribute("window", Integer(i64::from(attention.window))),
-                attribute("causal", Integer(i64::from(attention.causal))),
-                attribute(
-                    "keys",
-                    Text(match attention.keys {
-                        KeySource::State => "state",
-                        KeySource::Rows => "rows",
-                    }),
-                ),
+                Integer(attention.heads.into()),
+                Integer(attention.kv_heads.into()),
+                Integer(attention.head_dim.into()),
+                Float(attention.scale.into()),
+                Float(attention.softcap.into()),
+                Integer(attention.window.into()),
+                Integer(attention.causal.into()),
+                Text(match attention.keys {
+                    KeySource::State => "state",
+                    KeySource::Rows => "rows",
+                }),
             ],
-            Op::Softcap { cap } => vec![attribute("cap", Float(f64::from(*cap)))],
-            Op::Rotate { head_dim } => vec![attribute("head_dim", Integer(i64::from(*head_dim)))],
-            Op::AddScalar { value } | Op::MulScalar { value } | Op::MaxScalar { value } => {
-                vec![attribute("value", Float(f64::from(*value)))]
+            Op::Softcap { cap: value }
+            | Op::AddScalar { value }
+            | Op::MulScalar { value }
+            | Op::MaxScalar { value } => vec![Float((*value).into())],
+            Op::Rotate { head_dim } => vec![Integer((*head_dim).into())],
+            Op::MatMul { transpose_b } => vec![Integer((*transpose_b).into())],
+            Op::Reshape { shape } => vec![Integers(shape.iter().map(|&extent| extent as i64).collect())],
+            Op::Transpose { perm } => vec![Integers(perm.iter().map(|&axis| axis.into()).collect())],
+            Op::Slice { axis, start, end } => {
+                vec![Integer((*axis).into()), Integer(*start as i64), Integer(*end as i64)]
             }
-            Op::MatMul { transpose_b } => vec![attribute("transpose_b", Integer(i64::from(*transpose_b)))],
-            Op::Reshape { shape } => {
-                vec![attribute("shape", Integers(shape.iter().map(|&d| d as i64).collect()))]
-            }
-            Op::Transpose { perm } => {
-                vec![attribute("perm", Integers(perm.iter().map(|&axis| i64::from(axis)).collect()))]
-            }
-            Op::Slice { axis, start, end } => vec![
-                attribute("axis", Integer(i64::from(*axis))),
-                attribute("start", Integer(*start as i64)),
-                attribute("end", Integer(*end as i64)),
-            ],
-            Op::Concat { axis } => vec![attribute("axis", Integer(i64::from(*axis)))],
+            Op::Concat { axis } => vec![Integer((*axis).into())],
             Op::Linear
             | Op::Gelu
             | Op::Silu
@@ -378,6 +350,84 @@ impl Op {
             | Op::ReduceSum
             | Op::ReduceMean
             | Op::ReduceMax => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use shardwright_vocabulary::AttributeKind;
+
+    use super::*;
+
+    /// Every operation with some attributes, in the order of the list.
+    pub(crate) fn one_of_each() -> Vec<Op> {
+        let rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 3, factor: 8.0 };
+        let attention = Attention {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 8,
+            scale: 0.1,
+            softcap: 50.0,
+            window: 512,
+            causal: true,
+            keys: KeySource::State,
+        };
+        let of = |kind: &OpKind| match kind {
+            OpKind::Linear => Op::Linear,
+            OpKind::RmsNorm => Op::RmsNorm { width: 8, eps: 1e-6, weight_offset: 1.0 },
+            OpKind::Rope => Op::Rope(rope),
+            OpKind::Attention => Op::Attention(attention),
+            OpKind::Gelu => Op::Gelu,
+            OpKind::Silu => Op::Silu,
+            OpKind::Softcap => Op::Softcap { cap: 30.0 },
+            OpKind::Softmax => Op::Softmax,
+            OpKind::StateUpdate => Op::StateUpdate,
+            OpKind::L2Normalize => Op::L2Normalize,
+            OpKind::DynamicLinear => Op::DynamicLinear,
+            OpKind::Rotate => Op::Rotate { head_dim: 8 },
+            OpKind::LayerNorm => Op::LayerNorm { eps: 1e-6 },
+            OpKind::Add => Op::Add,
+            OpKind::Sub => Op::Sub,
+            OpKind::Mul => Op::Mul,
+            OpKind::Div => Op::Div,
+            OpKind::AddScalar => Op::AddScalar { value: 0.1 },
+            OpKind::MulScalar => Op::MulScalar { value: -0.0 },
+            OpKind::Neg => Op::Neg,
+            OpKind::Exp => Op::Exp,
+            OpKind::Tanh => Op::Tanh,
+            OpKind::Sqrt => Op::Sqrt,
+            OpKind::Rsqrt => Op::Rsqrt,
+            OpKind::Reciprocal => Op::Reciprocal,
+            OpKind::ReduceSum => Op::ReduceSum,
+            OpKind::ReduceMean => Op::ReduceMean,
+            OpKind::ReduceMax => Op::ReduceMax,
+            OpKind::MatMul => Op::MatMul { transpose_b: true },
+            OpKind::Reshape => Op::Reshape { shape: vec![2, 3, 4] },
+            OpKind::Transpose => Op::Transpose { perm: vec![1, 0, 2] },
+            OpKind::Slice => Op::Slice { axis: 1, start: 2, end: 3 },
+            OpKind::Concat => Op::Concat { axis: 2 },
+            OpKind::MaxScalar => Op::MaxScalar { value: 1e-12 },
+            OpKind::Round => Op::Round,
+            OpKind::Convert => Op::Convert,
+        };
+        OpKind::ALL.iter().map(of).collect()
+    }
+
+    #[test]
+    fn operations_have_the_names_and_attributes_of_the_list() {
+        for (op, &kind) in one_of_each().iter().zip(OpKind::ALL) {
+            assert_eq!(op.kind(), kind, "{op:?}");
+            let json = serde_json::to_value(op).unwrap();
+            assert_eq!(json["op"], kind.name(), "{op:?}");
+            let kinds = op.values().into_iter().map(|value| match value {
+                AttributeValue::Integer(_) => AttributeKind::Integer,
+                AttributeValue::Float(_) => AttributeKind::Float,
+                AttributeValue::Integers(_) => AttributeKind::Integers,
+                AttributeValue::Text(_) => AttributeKind::Text,
+            });
+            let listed = kind.attributes().iter().map(|attribute| attribute.kind);
+            assert_eq!(kinds.collect::<Vec<_>>(), listed.collect::<Vec<_>>(), "{op:?}");
         }
     }
 }

@@ -2,143 +2,20 @@
 //! tensor, per output channel or per block), and the one exact way back.
 
 use half::{bf16, f16};
-use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat, scale_count};
 
-use crate::target::{ElementType, Encoding, ScaleBits, WeightFormat};
-use crate::{DType, GraphError, Weight, WeightData};
+use crate::{GraphError, Weight, WeightData};
 
-/// What the stored integers of an activation stand for: value = (stored − zero point) · scale, one f32 multiplication.
-///
-/// The other way: stored = clamp(round(value / scale) + zero point), the division in f32, ties to even.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Affine {
-    /// Value of one step.
-    pub scale: ScaleBits,
-    /// Stored value that stands for zero.
-    pub zero_point: i32,
-}
-
-impl Encoding {
-    /// The encoding of a tensor with that type and quantisation; `None` for indices, packed weights, integers without a scale and
-    /// floats with one.
-    pub fn of(dtype: DType, affine: Option<Affine>) -> Option<Encoding> {
-        let element = match dtype {
-            DType::F32 => ElementType::F32,
-            DType::F16 => ElementType::F16,
-            DType::Bf16 => ElementType::Bf16,
-            DType::U16 => ElementType::U16,
-            DType::I16 => ElementType::I16,
-            DType::U8 => ElementType::U8,
-            DType::I8 => ElementType::I8,
-            DType::I32 | DType::I64 | DType::I4 | DType::I2 => return None,
-        };
-        let encoding = match affine {
-            None if element.is_float() => Encoding { element, scale: ScaleBits::ONE, zero_point: 0 },
-            Some(Affine { scale, zero_point }) if !element.is_float() => {
-                Encoding { element, scale, zero_point }
-            }
-            _ => return None,
-        };
-        encoding.is_consistent().then_some(encoding)
+/// The nearest value a tensor of this encoding can hold: what it makes of `value`. `f16` saturates
+/// like the integers do.
+pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
+    match encoding.element {
+        DType::F32 => value,
+        // Saturating: an infinity would turn masked scores and overflown values into NaN.
+        DType::F16 => f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_f32(),
+        DType::Bf16 => bf16::from_f32(value).to_f32(),
+        _ => encoding.value(encoding.raw(value)),
     }
-
-    /// The tensor type of it.
-    pub const fn dtype(&self) -> DType {
-        match self.element {
-            ElementType::F32 => DType::F32,
-            ElementType::F16 => DType::F16,
-            ElementType::Bf16 => DType::Bf16,
-            ElementType::U16 => DType::U16,
-            ElementType::I16 => DType::I16,
-            ElementType::U8 => DType::U8,
-            ElementType::I8 => DType::I8,
-        }
-    }
-
-    /// The quantisation of it; `None` for floats.
-    pub const fn affine(&self) -> Option<Affine> {
-        match self.element.is_float() {
-            true => None,
-            false => Some(Affine { scale: self.scale, zero_point: self.zero_point }),
-        }
-    }
-
-    /// The stored integer for a value; for integer encodings. Values outside the range clamp, NaN gives the stored 0 clamped to the range.
-    pub fn raw(&self, value: f32) -> i32 {
-        let (low, high) = self.element.raw_range().unwrap_or((i32::MIN, i32::MAX));
-        let raw = (value / self.scale.get()).round_ties_even() + self.zero_point as f32;
-        (raw.clamp(low as f32, high as f32) as i32).clamp(low, high)
-    }
-
-    /// The value of a stored integer; for integer encodings.
-    pub fn value(&self, raw: i32) -> f32 {
-        (i64::from(raw) - i64::from(self.zero_point)) as f32 * self.scale.get()
-    }
-
-    /// The nearest value it can hold: what a tensor of this encoding makes of `value`. `f16` saturates like the integers do.
-    pub fn nearest(&self, value: f32) -> f32 {
-        match self.element {
-            ElementType::F32 => value,
-            // Saturating: an infinity would turn masked scores and overflown values into NaN.
-            ElementType::F16 => f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_f32(),
-            ElementType::Bf16 => bf16::from_f32(value).to_f32(),
-            _ => self.value(self.raw(value)),
-        }
-    }
-
-    /// The unsigned encoding with a zero point that covers `low..=high` and zero; `bits` is 8 or 16.
-    pub fn affine_over(low: f32, high: f32, bits: u32) -> Encoding {
-        let (element, steps) = if bits == 8 {
-            (ElementType::U8, f32::from(u8::MAX))
-        } else {
-            (ElementType::U16, f32::from(u16::MAX))
-        };
-        let (low, high) = (low.min(0.0), high.max(0.0));
-        let scale = scale_of((f64::from(high) - f64::from(low)) / f64::from(steps));
-        let zero_point = (-low / scale.get()).round_ties_even().clamp(0.0, steps) as i32;
-        Encoding { element, scale, zero_point }
-    }
-
-    /// The unsigned encoding around its middle, 128 or 32768, that covers `low..=high`; `bits` is 8 or 16.
-    pub fn centred_over(low: f32, high: f32, bits: u32) -> Encoding {
-        let (element, middle) =
-            if bits == 8 { (ElementType::U8, 1 << 7) } else { (ElementType::U16, 1 << 15) };
-        let scale = scale_of(f64::from(low.abs().max(high.abs())) / f64::from(middle - 1));
-        Encoding { element, scale, zero_point: middle }
-    }
-
-    /// The signed encoding without a zero point that covers `low..=high`; `bits` is 8 or 16.
-    pub fn symmetric_over(low: f32, high: f32, bits: u32) -> Encoding {
-        let (element, steps) = if bits == 8 {
-            (ElementType::I8, f32::from(i8::MAX))
-        } else {
-            (ElementType::I16, f32::from(i16::MAX))
-        };
-        let scale = scale_of(f64::from(low.abs().max(high.abs())) / f64::from(steps));
-        Encoding { element, scale, zero_point: 0 }
-    }
-}
-
-/// A legal scale near `scale`: constant zero tensors, and ranges beyond what f32 holds, get one too.
-fn scale_of(scale: f64) -> ScaleBits {
-    let scale = if scale.is_finite() { (scale as f32).clamp(1e-30, 1e37) } else { 1.0 };
-    ScaleBits::new(scale).unwrap_or(ScaleBits::ONE)
-}
-
-/// Which values of a weight share a scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "granularity")]
-pub enum Granularity {
-    /// All of them.
-    PerTensor,
-    /// Those of one output channel: index 0 of the shape (of a gathered table: a row).
-    PerChannel,
-    /// So many consecutive ones of the last axis; the last block of a row may be shorter.
-    PerBlock {
-        /// Values per scale.
-        size: u32,
-    },
 }
 
 /// How the stored integers of a weight stand for values: value = (stored − zero point) · scale, one f32 multiplication.
@@ -157,54 +34,13 @@ pub struct WeightQuantisation {
     pub zero_point: i32,
 }
 
-/// Number of scales of a weight of that shape.
-pub fn scale_count(granularity: Granularity, shape: &[u64]) -> Option<u64> {
-    match granularity {
-        Granularity::PerTensor => Some(1),
-        Granularity::PerChannel => shape.first().copied(),
-        Granularity::PerBlock { size: 0 } => None,
-        Granularity::PerBlock { size } => {
-            let (last, outer) = shape.split_last()?;
-            outer.iter().try_fold(last.div_ceil(u64::from(size)), |count, &extent| count.checked_mul(extent))
-        }
-    }
-}
-
-impl WeightFormat {
-    /// Stored type, granularity and scale type; granularity `None` for floats.
-    pub const fn layout(self) -> (DType, Option<(Granularity, DType)>) {
-        const CHANNEL: Option<(Granularity, DType)> = Some((Granularity::PerChannel, DType::F32));
-        const TENSOR: Option<(Granularity, DType)> = Some((Granularity::PerTensor, DType::F32));
-        match self {
-            WeightFormat::F32 => (DType::F32, None),
-            WeightFormat::F16 => (DType::F16, None),
-            WeightFormat::Bf16 => (DType::Bf16, None),
-            WeightFormat::W8PerChannel => (DType::I8, CHANNEL),
-            WeightFormat::W8PerTensor => (DType::I8, TENSOR),
-            WeightFormat::W4PerChannel => (DType::I4, CHANNEL),
-            WeightFormat::W4PerTensor => (DType::I4, TENSOR),
-            WeightFormat::W4Block32 => (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F16))),
-            // In f32, although each is an f16: what tells these scales from free ones, before there are any.
-            WeightFormat::W4Block32Stepped => {
-                (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F32)))
-            }
-            WeightFormat::W2PerChannel => (DType::I2, CHANNEL),
-        }
-    }
-
-    /// Whether values are integers with scales.
-    pub const fn is_quantised(self) -> bool {
-        self.layout().1.is_some()
-    }
-
-    /// The format a weight is stored in, if it is one of the list.
-    pub fn of(weight: &Weight) -> Option<WeightFormat> {
-        let held = weight.quantisation.as_ref().map(|held| (held.granularity, held.scale_dtype));
-        WeightFormat::ALL.iter().copied().find(|format| format.layout() == (weight.dtype, held))
-    }
-}
-
 impl Weight {
+    /// The format this weight is stored in, if it is one of the list.
+    pub fn format(&self) -> Option<WeightFormat> {
+        let held = self.quantisation.as_ref().map(|held| (held.granularity, held.scale_dtype));
+        WeightFormat::ALL.iter().copied().find(|format| format.layout() == (self.dtype, held))
+    }
+
     /// This weight in another format, counted but not made: its data are [`WeightData::planned`].
     pub fn planned(&self, format: WeightFormat) -> Result<Weight, GraphError> {
         let too_large =
@@ -354,6 +190,8 @@ impl Iterator for RawValues<'_> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::{Affine, ScaleBits};
+
     use super::*;
 
     fn weight(dtype: DType, shape: &[u64], data: Vec<u8>, held: Option<WeightQuantisation>) -> Weight {
@@ -439,7 +277,7 @@ mod tests {
         let float = weight(DType::F32, &[4, 64], vec![0; 1024], None);
         for &format in WeightFormat::ALL {
             let planned = float.planned(format).unwrap();
-            assert_eq!(WeightFormat::of(&planned), Some(format));
+            assert_eq!(planned.format(), Some(format));
             assert_eq!(format.is_quantised(), planned.quantisation.is_some());
         }
     }
@@ -453,10 +291,10 @@ mod tests {
                     [Encoding::affine_over(low, high, bits), Encoding::symmetric_over(low, high, bits)]
                 {
                     assert!(encoding.is_consistent(), "{encoding}");
-                    assert_eq!(encoding.nearest(0.0), 0.0, "{encoding}");
+                    assert_eq!(nearest_value(&encoding, 0.0), 0.0, "{encoding}");
                     let step = encoding.scale.get();
                     for value in [low, high, (low + high) / 2.0] {
-                        let error = (f64::from(encoding.nearest(value)) - f64::from(value)).abs();
+                        let error = (f64::from(nearest_value(&encoding, value)) - f64::from(value)).abs();
                         assert!(error <= f64::from(step) * 0.51 + 1e-29, "{value} in {encoding}: {error}");
                     }
                 }
@@ -464,7 +302,7 @@ mod tests {
         }
         let encoding = Encoding::affine_over(-1.0, 1.0, 8);
         assert_eq!((encoding.raw(f32::NAN), encoding.raw(-9e9), encoding.raw(9e9)), (0, 0, 255));
-        assert_eq!(Encoding::F16.nearest(1.0 / 3.0), f16::from_f32(1.0 / 3.0).to_f32());
+        assert_eq!(nearest_value(&Encoding::F16, 1.0 / 3.0), f16::from_f32(1.0 / 3.0).to_f32());
     }
 
     #[test]
@@ -476,7 +314,7 @@ mod tests {
         assert_eq!(Encoding::of(DType::U16, None), None);
         assert_eq!(Encoding::of(DType::I32, None), None);
         let encoding = Encoding::of(DType::U16, affine).unwrap();
-        assert_eq!((encoding.dtype(), encoding.affine()), (DType::U16, affine));
+        assert_eq!((encoding.element, encoding.affine()), (DType::U16, affine));
         assert_eq!(Encoding::F32.affine(), None);
     }
 }

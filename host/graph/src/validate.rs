@@ -6,10 +6,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use shardwright_vocabulary::DType;
+
 use crate::infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
-use crate::{
-    AttributeValue, DType, EntryGraph, EntryNode, KeySource, Keys, Op, Role, Rope, StateId, TensorId,
-};
+use crate::operations::rules;
+use crate::{AttributeValue, EntryGraph, EntryNode, KeySource, Keys, Op, Role, StateId, TensorId};
 
 /// Most operations of one entry graph. The largest model planned for has about 10 000 in primitives, uncut.
 pub const NODE_LIMIT: usize = 1 << 17;
@@ -451,7 +452,7 @@ impl<'g> Check<'g> {
                 return Ok((Some(vec![rows]), true));
             }
             Role::RotaryCos(rope) | Role::RotarySin(rope) => {
-                rope_is_possible(rope)?;
+                rules(&Op::Rope(*rope)).attributes?;
                 vec![rows, Some(u64::from(rope.head_dim / 2))]
             }
             Role::Mask(mask) => {
@@ -500,12 +501,8 @@ impl<'g> Check<'g> {
 
     /// What shapes do not say: integer operands are the right step inputs, states are states, the rest is floating-point.
     fn operands_fit(&self, node: &EntryNode) -> Result<(), String> {
-        let (floats, integers) = match &node.op {
-            Op::Rope(_) => node.inputs.split_at(1),
-            Op::Attention(_) => node.inputs.split_at(3),
-            Op::StateUpdate => node.inputs.split_at(2),
-            _ => (node.inputs.as_slice(), [].as_slice()),
-        };
+        let indices = rules(&node.op).indices;
+        let (floats, integers) = node.inputs.split_at(node.inputs.len() - indices);
         let result = self.graph.tensor(node.output);
         for (index, input) in floats.iter().enumerate() {
             let tensor = self.graph.tensor(*input);
@@ -586,40 +583,11 @@ fn identity(role: &Role) -> String {
     format!("{role:?}")
 }
 
-fn rope_is_possible(rope: &Rope) -> Result<(), String> {
-    if rope.head_dim == 0 || !rope.head_dim.is_multiple_of(2) || rope.rotated_pairs > rope.head_dim / 2 {
-        return Err(format!("{} pairs of a head of {} cannot turn", rope.rotated_pairs, rope.head_dim));
-    }
-    if !(rope.theta.is_finite() && rope.theta > 0.0 && rope.factor.is_finite() && rope.factor > 0.0) {
-        return Err(format!("theta {} and factor {} must be positive", rope.theta, rope.factor));
-    }
-    Ok(())
-}
-
 fn attributes_are_possible(op: &Op) -> Result<(), String> {
-    let listed = match op {
-        Op::Reshape { shape } => shape.len(),
-        Op::Transpose { perm } => perm.len(),
-        _ => 0,
-    };
-    if listed > RANK_LIMIT {
-        return Err(format!("{listed} axes exceed {RANK_LIMIT}"));
-    }
     for attribute in op.attributes() {
         if matches!(attribute.value, AttributeValue::Float(value) if !value.is_finite()) {
             return Err(format!("`{}` is not a finite number", attribute.name));
         }
     }
-    match op {
-        Op::RmsNorm { eps, .. } if *eps < 0.0 => Err(format!("eps {eps} is negative")),
-        Op::Softcap { cap } if *cap <= 0.0 => Err(format!("cap {cap} is not positive")),
-        Op::Rope(rope) => rope_is_possible(rope),
-        Op::Attention(attention) if attention.softcap < 0.0 => {
-            Err(format!("softcap {} is negative", attention.softcap))
-        }
-        Op::Attention(attention) if attention.keys == KeySource::State && !attention.causal => {
-            Err("attention over a state is causal".to_owned())
-        }
-        _ => Ok(()),
-    }
+    rules(op).attributes
 }

@@ -3,8 +3,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::DType;
 
-use crate::{DType, GraphError, WeightQuantisation};
+use crate::{GraphError, WeightQuantisation};
 
 /// Index of a weight within its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

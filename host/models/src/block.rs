@@ -1,9 +1,10 @@
 //! The pieces that decoders of all families are made of.
 
 use shardwright_graph::{
-    AssetId, Attention, ComponentBuilder, ComponentKind, DType, Dim, KeySource, Op, Role, Rope, StateId,
-    ValueId, WeightId,
+    AssetId, Attention, ComponentBuilder, ComponentKind, Dim, KeySource, Op, Role, Rope, StateId, ValueId,
+    WeightId,
 };
+use shardwright_vocabulary::DType;
 
 use crate::CheckpointError;
 use crate::translation::Translation;

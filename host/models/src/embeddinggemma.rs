@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use shardwright_graph::{ComponentBuilder, ComponentKind, DType, Dim, Op, Role, WeightId};
+use shardwright_graph::{ComponentBuilder, ComponentKind, Dim, Op, Role, WeightId};
+use shardwright_vocabulary::DType;
 
 use crate::block::{self, KeysOf};
 use crate::gemma3::Gemma3;

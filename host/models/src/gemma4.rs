@@ -1,6 +1,7 @@
 //! Gemma 4 text: two head sizes, per-layer inputs, layers that share the keys and values of earlier ones.
 
-use shardwright_graph::{AssetId, ComponentBuilder, ComponentKind, DType, Dim, Op, Role, ValueId, WeightId};
+use shardwright_graph::{AssetId, ComponentBuilder, ComponentKind, Dim, Op, Role, ValueId, WeightId};
+use shardwright_vocabulary::DType;
 
 use crate::block::{self, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
 use crate::dimensions::{self, Dimensions};

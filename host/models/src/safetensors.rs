@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use shardwright_graph::{DType, WeightBytes};
+use shardwright_graph::WeightBytes;
+use shardwright_vocabulary::DType;
 
 use crate::{CheckpointError, json, limits};
 

@@ -5,7 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use shardwright_graph::{DType, Weight, WeightBytes, WeightData};
+use shardwright_graph::{Weight, WeightBytes, WeightData};
+use shardwright_vocabulary::DType;
 
 use crate::safetensors::{StoredTensor, WeightFile};
 use crate::{CheckpointError, json, limits};

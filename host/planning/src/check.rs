@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardwright_graph::target::{EntryKind, EntryName, Flag, Limit, WeightFormat, limit_names};
+use shardwright_vocabulary::{EntryKind, EntryName, Flag, Limit, WeightFormat, limit_names};
 
 use crate::cost::{CostFault, CostTable, ShardCost};
 use crate::plan::{Plan, Shard};

@@ -1,7 +1,7 @@
 //! Between our own types and those of interface version 0.1, both ways. A later version of the interface gets its own
 //! module like this one; nothing else changes.
 
-use shardwright_graph::target as own;
+use shardwright_vocabulary as own;
 
 use crate::bindings::wit;
 use crate::check::PlanFault;
@@ -85,15 +85,32 @@ same_cases!(guest_role, host_role, own::WeightRole, wit::WeightRole {
     Head = Head,
     Other = Other,
 });
-same_cases!(guest_element, host_element, own::ElementType, wit::ElementType {
-    F32 = Fp32,
-    F16 = Fp16,
-    Bf16 = Bf16,
-    U16 = Uint16,
-    I16 = Int16,
-    U8 = Uint8,
-    I8 = Int8,
-});
+/// `None` for indices and packed weights, which no encoding has.
+fn guest_element(dtype: own::DType) -> Option<wit::ElementType> {
+    Some(match dtype {
+        own::DType::F32 => wit::ElementType::Fp32,
+        own::DType::F16 => wit::ElementType::Fp16,
+        own::DType::Bf16 => wit::ElementType::Bf16,
+        own::DType::U16 => wit::ElementType::Uint16,
+        own::DType::I16 => wit::ElementType::Int16,
+        own::DType::U8 => wit::ElementType::Uint8,
+        own::DType::I8 => wit::ElementType::Int8,
+        own::DType::I32 | own::DType::I64 | own::DType::I4 | own::DType::I2 => return None,
+    })
+}
+
+fn host_element(element: wit::ElementType) -> own::DType {
+    match element {
+        wit::ElementType::Fp32 => own::DType::F32,
+        wit::ElementType::Fp16 => own::DType::F16,
+        wit::ElementType::Bf16 => own::DType::Bf16,
+        wit::ElementType::Uint16 => own::DType::U16,
+        wit::ElementType::Int16 => own::DType::I16,
+        wit::ElementType::Uint8 => own::DType::U8,
+        wit::ElementType::Int8 => own::DType::I8,
+    }
+}
+
 same_cases!(guest_entry_kind, host_entry_kind, own::EntryKind, wit::EntryKind {
     Prefill = Prefill,
     Decode = Decode,
@@ -281,10 +298,12 @@ impl From<&Request> for wit::Request {
 fn guest_boundary(boundary: &Boundary) -> wit::Boundary {
     wit::Boundary {
         name: boundary.name.clone(),
-        encoding: boundary.encoding.map(|encoding| wit::Encoding {
-            element: guest_element(encoding.element),
-            scale_bits: encoding.scale.bits(),
-            zero_point: encoding.zero_point,
+        encoding: boundary.encoding.and_then(|encoding| {
+            Some(wit::Encoding {
+                element: guest_element(encoding.element)?,
+                scale_bits: encoding.scale.bits(),
+                zero_point: encoding.zero_point,
+            })
         }),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use shardwright_graph::target::{CostRow, EntryKind, EntryName, Legality, Provenance, TimeCost};
+use shardwright_vocabulary::{CostRow, EntryKind, EntryName, Legality, Provenance, TimeCost};
 
 use crate::request::{PrefillPart, Request};
 

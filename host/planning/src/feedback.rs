@@ -1,7 +1,7 @@
 //! What came of trying a plan, as plain data: the input of `revise`.
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{EntryName, ErrorClass};
+use shardwright_vocabulary::{EntryName, ErrorClass};
 
 use crate::plan::Plan;
 

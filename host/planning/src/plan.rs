@@ -5,7 +5,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Encoding, EntryName, Flag, SoftcapPlace};
+use shardwright_vocabulary::{Encoding, EntryName, Flag, SoftcapPlace};
 
 /// How one boundary tensor of a shard is written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

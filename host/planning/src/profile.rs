@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Flag, FormatTuple, Limit, Provenance, TargetKind};
+use shardwright_vocabulary::{Flag, FormatTuple, Limit, Provenance, TargetKind};
 
 use crate::error::PlannerErrorKind;
 use crate::registry::RegistryError;

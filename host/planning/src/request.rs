@@ -5,7 +5,7 @@
 //! the order of declaration, hence equal requests have equal bytes ([`Request::canonical_bytes`]).
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{
+use shardwright_vocabulary::{
     CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, SoftcapPlace, Target, TimeCost, WeightFormat,
     WeightRole,
 };

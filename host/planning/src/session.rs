@@ -328,7 +328,7 @@ fn tidy(mut feedback: Vec<Feedback>) -> Vec<Feedback> {
     if feedback.is_empty() {
         feedback.push(Feedback {
             shard: None,
-            class: Some(shardwright_graph::target::ErrorClass::Internal),
+            class: Some(shardwright_vocabulary::ErrorClass::Internal),
             message: "refused without a reason".to_owned(),
             details: vec![],
             times: vec![],

@@ -11,8 +11,8 @@ mod demo;
 
 use std::ops::ControlFlow;
 
-use shardwright_graph::target::WeightFormat;
 use shardwright_quantisation::{IntegerBits, RangeMethod, Sensitivities, content_hash, evaluate};
+use shardwright_vocabulary::WeightFormat;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

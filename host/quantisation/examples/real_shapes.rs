@@ -18,9 +18,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use shardwright_graph::Graph;
-use shardwright_graph::target::WeightFormat;
 use shardwright_models::Checkpoint;
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::WeightFormat;
 use support::Synthetic;
 
 const KILLS: usize = 20;

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use serde::Serialize;
-use shardwright_graph::target::FormatTuple;
 use shardwright_graph::{Graph, Ranges, Weight};
+use shardwright_vocabulary::FormatTuple;
 
 use crate::quality::answers;
 use crate::{CalibrationError, Importance, Recipe, TableFormats, Unwatched, quantise};

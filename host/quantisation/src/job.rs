@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use half::f16;
 use rayon::prelude::*;
-use shardwright_graph::target::{Encoding, WeightFormat};
-use shardwright_graph::{ConstantFormat, DType, Granularity, Weight, WeightData, WeightQuantisation};
+use shardwright_graph::{ConstantFormat, Weight, WeightData, WeightQuantisation};
+use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat};
 
 use crate::multiples::best_multiples;
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};

@@ -1,6 +1,6 @@
 //! Quantisation: weights, tables and constants of a graph in other formats, and what there is to know before choosing them.
 //!
-//! **Job.** Make any weight in any [`WeightFormat`](shardwright_graph::target::WeightFormat) with scales of least squared error, in memory
+//! **Job.** Make any weight in any [`WeightFormat`](shardwright_vocabulary::WeightFormat) with scales of least squared error, in memory
 //! or streamed through a [`Store`] that survives interruptions; calibrate activation ranges by running the reference on token
 //! sequences; measure what a format costs in quality, by layer and role or for a whole model.
 //!
@@ -32,11 +32,12 @@ pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
 pub use evaluate::{Candidate, Evaluation, Table, evaluate};
 pub use recipe::{Importance, Recipe, TableFormats, quantise, quantise_constant, quantise_weight};
 pub use sensitivity::{Sensitivities, Sensitivity};
+pub use shardwright_vocabulary::{Affine, Granularity};
 pub use source::RowSource;
 pub use store::Store;
 pub use watch::{Note, Progress, Unwatched, Watch};
 // What stored values mean is graph's to say.
-pub use shardwright_graph::{Affine, ConstantFormat, Granularity, Range, Ranges, WeightQuantisation};
+pub use shardwright_graph::{ConstantFormat, Range, Ranges, WeightQuantisation};
 
 /// In lower-case hexadecimal digits.
 fn hexadecimal(bytes: &[u8]) -> String {

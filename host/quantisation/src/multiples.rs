@@ -8,7 +8,7 @@
 //! integers of the best, as in [`scale`](crate::scale). Among what is tried is s a little above a sixteenth of the largest max-abs scale
 //! with nothing cut off: the error never exceeds Σ ((m + s) / 2)² over all values, m the max-abs scale of a value's block.
 
-use shardwright_graph::DType;
+use shardwright_vocabulary::DType;
 
 use crate::scale::{FITS, Steps, best_scale, largest, squared_error, sums};
 

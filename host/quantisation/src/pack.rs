@@ -1,7 +1,7 @@
 //! Stored integers as bytes: two's complement, low bits first, every row padded to a whole byte.
 
 use half::{bf16, f16};
-use shardwright_graph::DType;
+use shardwright_vocabulary::DType;
 
 /// Appends one row of stored integers, each within the range of the type.
 pub(crate) fn integers(dtype: DType, row: &[i32], into: &mut Vec<u8>) {

@@ -1,9 +1,8 @@
 //! How far a model in other formats is from the model as stored: likelihood of text, divergence of predictions, error by layer.
 
-use shardwright_graph::Graph;
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat};
-use shardwright_graph::{Encodings, Ranges};
+use shardwright_graph::{Encodings, Graph, Ranges};
 use shardwright_reference::{Arrangement, Array, ReferenceModel, Trace};
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
 
 use crate::CalibrationError;
 

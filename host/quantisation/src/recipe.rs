@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use shardwright_graph::target::{FormatTuple, WeightFormat};
 use shardwright_graph::{Asset, ConstantFormat, Graph, Weight, WeightData};
+use shardwright_vocabulary::{FormatTuple, WeightFormat};
 
 use crate::job::{Job, Target};
 use crate::{Progress, QuantiseError, RowSource, Watch};
@@ -85,11 +85,7 @@ pub(crate) fn apply(
         return Err(QuantiseError::Recipe { recipe: recipe.weights.len(), graph: graph.weights.len() });
     }
     let of_table = |(index, asset): (usize, &Asset)| {
-        recipe
-            .tables
-            .of(index)
-            .filter(|&format| WeightFormat::of(&asset.table) != Some(format))
-            .map(Target::Matrix)
+        recipe.tables.of(index).filter(|&format| asset.table.format() != Some(format)).map(Target::Matrix)
     };
     let weights: Vec<Option<Target>> = recipe.weights.iter().map(|&format| Target::of(format)).collect();
     let tables: Vec<Option<Target>> = graph.assets.iter().enumerate().map(of_table).collect();

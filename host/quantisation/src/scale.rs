@@ -9,7 +9,7 @@
 //! running sums find the optimum.
 
 use half::f16;
-use shardwright_graph::DType;
+use shardwright_vocabulary::DType;
 
 /// Values summed in f32 lanes before they go into an f64: short enough that lanes lose nothing that matters.
 const RUN: usize = 256;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use shardwright_graph::target::{FormatTuple, WeightFormat, WeightRole};
 use shardwright_graph::{ComponentKind, ConstantFormat, Graph, Op, Ranges, ValueSource, WeightId};
+use shardwright_vocabulary::{FormatTuple, WeightFormat, WeightRole};
 
 use crate::envelope::{HEAD, Kind};
 use crate::quality::answers;
@@ -88,7 +88,7 @@ impl Sensitivities {
                     importance: importance.clone(),
                 };
                 for &WeightId(id) in weights {
-                    if WeightFormat::of(&graph.weights[id as usize]) != Some(format) {
+                    if graph.weights[id as usize].format() != Some(format) {
                         recipe.weights[id as usize] = ConstantFormat::Matrix(format);
                     }
                 }

@@ -3,8 +3,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use shardwright_graph::target::{ElementType, Encoding};
-use shardwright_graph::{DType, Weight};
+use shardwright_graph::{Weight, nearest_value};
+use shardwright_vocabulary::{DType, Encoding};
 
 use crate::ReferenceError;
 
@@ -19,7 +19,7 @@ pub struct Array {
 #[derive(Clone, Debug)]
 enum Values {
     /// Floats that the element type holds exactly.
-    Floats(ElementType, Vec<f32>),
+    Floats(DType, Vec<f32>),
     /// Stored integers of an integer encoding.
     Stored(Encoding, Vec<i32>),
     /// Positions or slots.
@@ -42,7 +42,7 @@ impl Array {
     /// A tensor of f32 values; refused when `values` are not as many as `shape` says.
     pub fn floats_of(shape: &[u64], values: Vec<f32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
-        Ok(Array { shape, values: Values::Floats(ElementType::F32, values) })
+        Ok(Array { shape, values: Values::Floats(DType::F32, values) })
     }
 
     /// A tensor of i32 indices (positions, slots); refused when `values` are not as many as `shape` says.
@@ -65,7 +65,7 @@ impl Array {
     /// A result in f32 whose length follows from the shape.
     pub(crate) fn made(shape: &[usize], values: Vec<f32>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), values.len());
-        Array { shape: shape.to_vec(), values: Values::Floats(ElementType::F32, values) }
+        Array { shape: shape.to_vec(), values: Values::Floats(DType::F32, values) }
     }
 
     /// Zeros in an encoding.
@@ -99,7 +99,7 @@ impl Array {
         match &self.values {
             Values::Indices(_) => DType::I32,
             Values::Constant(weight) => weight.dtype,
-            _ => self.encoding().map_or(DType::F32, |encoding| encoding.dtype()),
+            _ => self.encoding().map_or(DType::F32, |encoding| encoding.element),
         }
     }
 
@@ -158,10 +158,10 @@ impl Array {
     /// The bytes as they lie in a buffer: little-endian, dense.
     pub fn bytes(&self) -> Vec<u8> {
         match &self.values {
-            Values::Floats(ElementType::F16, values) => {
+            Values::Floats(DType::F16, values) => {
                 values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect()
             }
-            Values::Floats(ElementType::Bf16, values) => {
+            Values::Floats(DType::Bf16, values) => {
                 values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect()
             }
             Values::Floats(_, values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
@@ -184,9 +184,9 @@ impl Array {
         let shape = self.shape.clone();
         let mut floats = self.into_floats();
         let values = match encoding.element {
-            ElementType::F32 => Values::Floats(ElementType::F32, floats),
+            DType::F32 => Values::Floats(DType::F32, floats),
             element if element.is_float() => {
-                floats.iter_mut().for_each(|value| *value = encoding.nearest(*value));
+                floats.iter_mut().for_each(|value| *value = nearest_value(&encoding, *value));
                 Values::Floats(element, floats)
             }
             _ => Values::Stored(encoding, floats.into_iter().map(|value| encoding.raw(value)).collect()),
@@ -204,19 +204,19 @@ impl Array {
                 let dtype = if dtype.is_packed() { DType::I8 } else { dtype };
                 match encoding_of(weight, dtype) {
                     Some(encoding) => Values::Stored(encoding, stored),
-                    None => Values::Floats(ElementType::F32, self.floats().into_owned()),
+                    None => Values::Floats(DType::F32, self.floats().into_owned()),
                 }
             }
-            (DType::F16, _) => Values::Floats(ElementType::F16, self.floats().into_owned()),
-            (DType::Bf16, _) => Values::Floats(ElementType::Bf16, self.floats().into_owned()),
-            _ => Values::Floats(ElementType::F32, self.floats().into_owned()),
+            (DType::F16, _) => Values::Floats(DType::F16, self.floats().into_owned()),
+            (DType::Bf16, _) => Values::Floats(DType::Bf16, self.floats().into_owned()),
+            _ => Values::Floats(DType::F32, self.floats().into_owned()),
         };
         Cow::Owned(Array { shape: self.shape.clone(), values })
     }
 
     /// How the stored integers become values; `None` for floats and indices.
     pub(crate) fn row_scales(&self) -> Option<RowScales<'_>> {
-        use shardwright_graph::Granularity::{PerBlock, PerChannel, PerTensor};
+        use shardwright_vocabulary::Granularity::{PerBlock, PerChannel, PerTensor};
         match &self.values {
             Values::Stored(encoding, _) => Some(RowScales::One(f64::from(encoding.scale.get()))),
             Values::Constant(weight) => {
@@ -291,7 +291,7 @@ impl Array {
             Some(Values::Stored(encoding, _)) => Values::Stored(*encoding, Vec::with_capacity(elements)),
             Some(Values::Indices(_)) => Values::Indices(Vec::with_capacity(elements)),
             Some(Values::Floats(element, _)) => Values::Floats(*element, Vec::with_capacity(elements)),
-            Some(Values::Constant(_)) | None => Values::Floats(ElementType::F32, Vec::new()),
+            Some(Values::Constant(_)) | None => Values::Floats(DType::F32, Vec::new()),
         };
         for (array, run) in runs {
             match (&mut values, &array.values) {
@@ -361,9 +361,9 @@ fn widen_all(values: &[f32], into: &mut [f64]) {
 
 /// The encoding of a constant with one scale, as integers of `dtype`.
 fn encoding_of(weight: &Weight, dtype: DType) -> Option<Encoding> {
-    let scale = shardwright_graph::target::ScaleBits::new(weight.scale(0, 0)?)?;
+    let scale = shardwright_vocabulary::ScaleBits::new(weight.scale(0, 0)?)?;
     let zero_point = weight.quantisation.as_ref()?.zero_point;
-    Encoding::of(dtype, Some(shardwright_graph::Affine { scale, zero_point }))
+    Encoding::of(dtype, Some(shardwright_vocabulary::Affine { scale, zero_point }))
 }
 
 fn checked(shape: &[u64], given: usize) -> Result<Vec<usize>, ReferenceError> {

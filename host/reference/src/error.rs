@@ -1,5 +1,5 @@
-use shardwright_graph::target::Encoding;
-use shardwright_graph::{DType, EncodeError, GraphError, Role, StateId, ValidateError, WeightId};
+use shardwright_graph::{EncodeError, GraphError, Role, StateId, ValidateError, WeightId};
+use shardwright_vocabulary::{DType, Encoding};
 
 /// Why the evaluator cannot run a graph, or not with what it was given.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,9 @@ pub struct Evaluator {
 impl Evaluator {
     /// Checks the graph and finds its constants.
     pub fn new(entry: EntryGraph, weights: Weights<'_>) -> Result<Self, ReferenceError> {
-        entry.validate().map_err(|source| ReferenceError::Invalid { entry: entry.point.name(), source })?;
+        entry
+            .validate()
+            .map_err(|source| ReferenceError::Invalid { entry: entry.point.name().to_string(), source })?;
         let mut constants = Vec::with_capacity(entry.tensors.len());
         for tensor in &entry.tensors {
             constants.push(tensor.weight.map(|id| weights.constant(tensor, id)).transpose()?);
@@ -177,14 +179,14 @@ impl Evaluator {
                     }
                 }
                 _ => bindings.get(role).ok_or_else(|| ReferenceError::Unbound {
-                    entry: self.entry.point.name(),
+                    entry: self.entry.point.name().to_string(),
                     role: Box::new(role.clone()),
                 })?,
             };
             let is_kind = tensor.is_index() == array.encoding().is_none();
             if !same_shape(array, &tensor.shape) || !is_kind {
                 return Err(ReferenceError::BindingShape {
-                    entry: self.entry.point.name(),
+                    entry: self.entry.point.name().to_string(),
                     role: Box::new(role.clone()),
                     given: array.shape().to_vec(),
                     given_dtype: array.dtype(),

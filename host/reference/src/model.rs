@@ -2,11 +2,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardwright_graph::target::Encoding;
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, Role, Verdict,
-    decompose_all, dynamic_activations, encode, hidden_key, legalise,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, decompose_all,
+    dynamic_activations, encode, hidden_key, legalise,
 };
+use shardwright_vocabulary::{Encoding, EntryKind};
 
 use crate::ops::layout;
 use crate::states::state_encodings;
@@ -348,7 +348,7 @@ impl<'g> ReferenceModel<'g> {
         let entry = dynamic_activations(&entry, encodings.activations);
         let entry = in_form(entry, self.arrangement.form)?;
         encode(&entry, encodings)
-            .map_err(|source| ReferenceError::Encode { entry: entry.point.name(), source })
+            .map_err(|source| ReferenceError::Encode { entry: entry.point.name().to_string(), source })
     }
 }
 
@@ -513,7 +513,8 @@ fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph, ReferenceError> 
     let check = |graph: &EntryGraph| {
         Ok::<_, std::convert::Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
     };
-    legalise(&entry, check)
-        .map(|legal| legal.graph)
-        .map_err(|error| ReferenceError::Form { entry: entry.point.name(), reason: error.to_string() })
+    legalise(&entry, check).map(|legal| legal.graph).map_err(|error| ReferenceError::Form {
+        entry: entry.point.name().to_string(),
+        reason: error.to_string(),
+    })
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use shardwright_graph::target::Encoding;
 use shardwright_graph::{Encodings, EntryPoint, Graph, StateId};
+use shardwright_vocabulary::Encoding;
 
 use crate::{Array, ReferenceError};
 

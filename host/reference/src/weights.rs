@@ -1,5 +1,6 @@
 use half::f16;
-use shardwright_graph::{DType, Tensor, Weight, WeightId, scale_count};
+use shardwright_graph::{Tensor, Weight, WeightId};
+use shardwright_vocabulary::{DType, scale_count};
 
 use crate::{Array, ReferenceError};
 

@@ -4,7 +4,7 @@
 //! manifest, and the shards as they were loaded.
 
 use shardwright_bundle::{AssetEntry, ChainEntry, Digest, FileReference, Manifest, ShardEntry, Structure};
-use shardwright_graph::target::EntryName;
+use shardwright_vocabulary::EntryName;
 
 use crate::description::{
     AssetDescription, Beforehand, ChainDescription, ShardDescription, TableQuantisation,

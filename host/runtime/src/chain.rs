@@ -5,7 +5,8 @@ pub(crate) mod layout;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shardwright_graph::{Asset, EntryKind};
+use shardwright_graph::Asset;
+use shardwright_vocabulary::EntryKind;
 
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 use layout::Layout;

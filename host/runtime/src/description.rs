@@ -1,9 +1,10 @@
 //! What a chain is made of, as data: what a bundle holds and an assembly of loaded shards is checked against.
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::{Asset, ComponentKind, DType, Granularity, Graph, State, scale_count};
 
+use shardwright_graph::{Asset, ComponentKind, Graph, State};
 use shardwright_shims::{EntryInterface, LoadedShard};
+use shardwright_vocabulary::{DType, Granularity, scale_count};
 
 use crate::origin::ShardOrigin;
 

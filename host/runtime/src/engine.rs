@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-use shardwright_graph::target::ErrorClass;
 use shardwright_shims::{Bound, Buffer, BufferRead, RunOptions, ShimError};
+use shardwright_vocabulary::ErrorClass;
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;

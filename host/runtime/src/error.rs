@@ -1,12 +1,12 @@
 //! What can be wrong with a chain, and what can go wrong in a session.
 
-use shardwright_graph::target::ErrorClass;
-use shardwright_graph::{ComponentKind, Role};
 use shardwright_text::TextError;
 
 use crate::description::Place;
 use crate::storage::Storage;
+use shardwright_graph::{ComponentKind, Role};
 use shardwright_shims::{Direction, ShimError};
+use shardwright_vocabulary::ErrorClass;
 
 /// Shards that do not make a chain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -135,7 +135,7 @@ pub enum ChainError {
     },
     /// No entry point from which a result could come.
     #[error("the chain has no {0} entry point")]
-    NoEntry(shardwright_graph::EntryKind),
+    NoEntry(shardwright_vocabulary::EntryKind),
     /// An entry that was described is not in the loaded shard.
     #[error("shard `{shard}`: the loaded artefact has no {entry}; it has {available}")]
     EntryNotLoaded {

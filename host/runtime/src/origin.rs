@@ -1,7 +1,9 @@
 use serde::{Deserialize, Serialize};
-use shardwright_bundle::{FlagEntry, NodePlacement, RewriteEntry, ShardEntry, ShimIdentity};
-use shardwright_graph::target::{FlagVerdict, FormatTuple, Target, TargetKind};
-use shardwright_shims::{ArtefactHead, FlagReport, LoadedShard};
+use shardwright_bundle::ShardEntry;
+use shardwright_shims::{ArtefactHead, LoadedShard};
+use shardwright_vocabulary::{
+    FlagOutcome, FlagVerdict, FormatTuple, NodePlacement, Rewrite, ShimIdentity, Target, TargetKind,
+};
 
 use crate::description::Place;
 
@@ -38,13 +40,13 @@ pub struct ShardOrigin {
     pub fallback: Option<String>,
     /// Flags that were asked, and what became of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub flags: Vec<FlagEntry>,
+    pub flags: Vec<FlagOutcome>,
     /// Flags it was loaded with, which no artefact depends on, and what became of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub loaded_with: Vec<FlagEntry>,
+    pub loaded_with: Vec<FlagOutcome>,
     /// Nodes that were decomposed and states that the runtime updates, with the shim's reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rewritten: Vec<RewriteEntry>,
+    pub rewritten: Vec<Rewrite>,
     /// Nodes that run elsewhere than on the device itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placements: Vec<NodePlacement>,
@@ -53,7 +55,7 @@ pub struct ShardOrigin {
 impl ShardOrigin {
     /// As far as a loaded shard and its artefact tell it: who compiled it, its flags and its nodes.
     pub fn of(shard: &LoadedShard) -> Self {
-        let loaded_with = shard.flags().iter().map(flag_entry).collect();
+        let loaded_with = shard.flags().to_vec();
         ShardOrigin { loaded_with, ..ShardOrigin::of_artefact(shard.artefact().head()) }
     }
 
@@ -66,17 +68,10 @@ impl ShardOrigin {
             // An artefact does not say; whoever compiled it or holds the bundle does.
             simulated: false,
         };
-        let flags = head.flags.iter().map(flag_entry);
-        let placements = head.placements.iter().filter_map(|told| {
-            // A chain takes no entry of another name than its point's, which can be read.
-            let entry = told.entry.parse().ok()?;
-            let (node, place, reason) = (told.node.clone(), told.place.clone(), told.reason.clone());
-            Some(NodePlacement { entry, node, place, reason })
-        });
         ShardOrigin {
             compiled_by: Some(compiled_by),
-            flags: flags.collect(),
-            placements: placements.collect(),
+            flags: head.flags.clone(),
+            placements: head.placements.clone(),
             ..ShardOrigin::default()
         }
     }
@@ -106,7 +101,7 @@ impl ShardOrigin {
             found.push((format!("{entry}: `{node}` runs on {place}"), reason.clone()));
         }
         let flags = self.flags.iter().chain(&self.loaded_with);
-        for FlagEntry { flag, verdict, reason } in flags.filter(|_| !emulated) {
+        for FlagOutcome { flag, verdict, reason } in flags.filter(|_| !emulated) {
             if matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown) {
                 found.push((format!("flag {flag} is {}", verdict.name()), reason.clone()));
             }
@@ -127,10 +122,6 @@ impl ShardOrigin {
         let kind = self.requested.as_ref().map_or(TargetKind::Npu, |target| target.kind);
         matches!(placement.place.as_str(), "fused" | "none") || placement.place == kind.name()
     }
-}
-
-fn flag_entry(told: &FlagReport) -> FlagEntry {
-    FlagEntry { flag: told.flag.clone(), verdict: told.verdict.clone(), reason: told.reason.clone() }
 }
 
 impl From<&ShardEntry> for ShardOrigin {

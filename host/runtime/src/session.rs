@@ -1,12 +1,9 @@
 mod going_on;
 mod logits;
 
+use shardwright_shims::ShimError;
 use std::num::NonZeroUsize;
 use std::time::Instant;
-
-use shardwright_graph::EntryKind;
-use shardwright_graph::target::ErrorClass;
-use shardwright_shims::ShimError;
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
@@ -16,6 +13,7 @@ use crate::placement::PlacementRecord;
 use crate::softcap::softcap;
 use going_on::Onward;
 use logits::Logits;
+use shardwright_vocabulary::{EntryKind, ErrorClass};
 
 /// A sequence of tokens with the states of a chain.
 ///

@@ -4,7 +4,8 @@ mod attention_mask;
 mod rotary;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use shardwright_graph::{Asset, DType, Role};
+use shardwright_graph::{Asset, Role};
+use shardwright_vocabulary::DType;
 
 use crate::error::SessionError;
 use crate::storage::Storage;

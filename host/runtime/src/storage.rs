@@ -2,10 +2,8 @@
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
-use shardwright_graph::DType;
-use shardwright_graph::target::{Encoding, ScaleBits};
-
 use shardwright_shims::Port;
+use shardwright_vocabulary::{DType, Encoding, ScaleBits};
 
 /// Type of the stored elements, and what they stand for: value = (stored − zero point) · scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,7 +56,7 @@ impl Storage {
 
 impl From<Encoding> for Storage {
     fn from(encoding: Encoding) -> Self {
-        Storage { dtype: encoding.dtype(), scale: encoding.scale, zero_point: encoding.zero_point }
+        Storage { dtype: encoding.element, scale: encoding.scale, zero_point: encoding.zero_point }
     }
 }
 
@@ -168,6 +166,8 @@ fn put<const N: usize>(values: &[f32], target: &mut [u8], write: impl Fn(f32) ->
 
 #[cfg(test)]
 mod tests {
+    use shardwright_graph::nearest_value;
+
     use super::*;
 
     fn affine(dtype: DType, scale: f32, zero_point: i32) -> Storage {
@@ -230,7 +230,7 @@ mod tests {
             let mut back = vec![0.0; values.len()];
             widen(storage, &bytes, &mut back);
             for (value, back) in values.iter().zip(&back) {
-                let expected = encoding.nearest(*value);
+                let expected = nearest_value(&encoding, *value);
                 assert!(
                     expected == *back || expected.is_nan() && back.is_nan(),
                     "{value} in {encoding}: {back}"

@@ -6,8 +6,8 @@
 use serde::Serialize;
 use serde_json::Value;
 use shardwright_build::bundle::ShardEntry;
-use shardwright_build::graph::target::{Flag, FlagVerdict, Provenance};
 use shardwright_build::planning::profile::{Profile, ProfileRegistry, fact_names};
+use shardwright_vocabulary::{Flag, FlagVerdict, Provenance};
 
 use crate::{Result, SearchPath};
 

@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 #[cfg(feature = "build")]
-use shardwright_build::NoticeKind;
-use shardwright_runtime::bundle::{
-    Bundle, BundleNotice, BundleNoticeKind, ChainEntry, FlagEntry, Proofs, ProvedFile, ShardEntry,
-};
-use shardwright_runtime::graph::target::{Flag, FlagSchema, FlagVerdict, TargetKind};
+use shardwright_runtime::bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
 use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimError, ShimInstance};
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
     SessionError, ShardDescription, ShardExecutor, ShimShard,
 };
+use shardwright_vocabulary::{Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind, TargetKind};
 
 use crate::isolation::Shims;
 use crate::load_flags;
@@ -170,28 +167,28 @@ impl BundleOptions {
         let times = OpeningTimes { reading, loading: loading.elapsed(), ..OpeningTimes::default() };
         let mut notices = bundle.manifest().notices.clone();
         let made = notices.len();
-        let say = |kind, text| BundleNotice { kind, text };
+        let say = |kind, text| Notice { kind, text };
         // A bundle runs in this process in any case; what is compiled for it here could have been elsewhere.
         #[cfg(feature = "build")]
         let compiled_here = compiled.plan.is_some();
         #[cfg(not(feature = "build"))]
         let compiled_here = false;
         let no_worker = loader.shims.notice.clone().filter(|_| compiled_here);
-        notices.extend(no_worker.map(|text| say(BundleNoticeKind::Note, text)));
+        notices.extend(no_worker.map(|text| say(NoticeKind::Note, text)));
         notices.extend(disbelieved.map(|error| {
             let help = error.help().unwrap_or_default();
             let text =
                 format!("remembered proofs are not believed, so every byte was hashed: {error}; {help}");
-            say(BundleNoticeKind::Note, text)
+            say(NoticeKind::Note, text)
         }));
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
-        notices.extend(passed.into_iter().chain(stale).map(|text| say(BundleNoticeKind::Fallback, text)));
+        notices.extend(passed.into_iter().chain(stale).map(|text| say(NoticeKind::Fallback, text)));
         notices.extend(compiled.notices);
         notices.extend(load_flags::told(&chain.description().shards).into_iter().map(|(otherwise, text)| {
-            let kind = if otherwise { BundleNoticeKind::Fallback } else { BundleNoticeKind::Note };
+            let kind = if otherwise { NoticeKind::Fallback } else { NoticeKind::Note };
             say(kind, text)
         }));
-        let fallback = notices.iter().find(|notice| notice.kind == BundleNoticeKind::Fallback);
+        let fallback = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback);
         if let Some(fallback) = fallback.filter(|_| self.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
         }
@@ -242,7 +239,7 @@ struct Found {
 /// What is to be said of a chain that was compiled here, if it was.
 #[derive(Default)]
 struct Compiled {
-    notices: Vec<BundleNotice>,
+    notices: Vec<Notice>,
     #[cfg(feature = "build")]
     plan: Option<Box<shardwright_build::PlanReport>>,
 }
@@ -289,14 +286,7 @@ impl Loader {
         beforehand: &Beforehand,
     ) -> Result<(Chain, Compiled)> {
         let made = self.site.compile(&self.bundle, entry, error, beforehand)?;
-        let notices = made.notices.into_iter().map(|notice| BundleNotice {
-            kind: match notice.kind {
-                NoticeKind::Fallback => BundleNoticeKind::Fallback,
-                NoticeKind::Note => BundleNoticeKind::Note,
-            },
-            text: notice.text,
-        });
-        Ok((made.chain, Compiled { notices: notices.collect(), plan: Some(Box::new(made.plan)) }))
+        Ok((made.chain, Compiled { notices: made.notices, plan: Some(Box::new(made.plan)) }))
     }
 
     /// Without a compiler there is nothing to try.
@@ -357,7 +347,7 @@ impl Loader {
             for shard in &mut shards {
                 let reason = format!("shim `{}` has no such flag", shard.place.shim);
                 let verdict = FlagVerdict::Unknown;
-                shard.origin.loaded_with.push(FlagEntry { flag: flag.clone(), verdict, reason });
+                shard.origin.loaded_with.push(FlagOutcome { flag: flag.clone(), verdict, reason });
             }
         }
         let assets = self.bundle.assets()?;

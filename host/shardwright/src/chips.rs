@@ -1,8 +1,9 @@
 //! What a profile says of its chip, as shims are told of it, and what they made it for instead.
 
+use shardwright_build::BuiltShard;
 use shardwright_build::planning::profile::{Profile, ProfileSource};
 use shardwright_build::shims::{Chip, ShimError};
-use shardwright_build::{BuiltShard, Notice};
+use shardwright_vocabulary::Notice;
 
 use crate::Error;
 

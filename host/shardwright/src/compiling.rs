@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_build::bundle::{
-    BundleNotice, BundleNoticeKind, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity,
-    PlannerIdentity, Structure,
-};
+use shardwright_build::bundle::{BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure};
 use shardwright_build::shims::{Part, Watch};
-use shardwright_build::{BundleShelf, NoticeKind, PlanReport};
+use shardwright_build::{BundleShelf, PlanReport};
 
 use crate::opening::{Purpose, Settled, on_the_cpu, settle};
 use crate::{Error, ErrorKind, OpenOptions, Result};
@@ -77,28 +74,14 @@ pub(crate) fn compile(
             calibration,
         },
         soc: preparation.profile.name.clone(),
-        planner: PlannerIdentity {
-            name: report.planner.name.clone(),
-            version: report.planner.version.clone(),
-            built_in: report.planner.built_in,
-        },
+        planner: report.planner.clone(),
         options: asked(options),
         structure: Structure::of(&graph),
         assets,
         texts: writer.add_texts(directory)?,
         chains,
         verifications: Vec::new(),
-        notices: report
-            .notices
-            .iter()
-            .map(|notice| BundleNotice {
-                kind: match notice.kind {
-                    NoticeKind::Fallback => BundleNoticeKind::Fallback,
-                    NoticeKind::Note => BundleNoticeKind::Note,
-                },
-                text: notice.text.clone(),
-            })
-            .collect(),
+        notices: report.notices.clone(),
     };
     let names = manifest.chains.iter().map(|chain| chain.name.clone()).collect();
     let bundle = writer.finish(&manifest)?;

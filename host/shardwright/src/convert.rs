@@ -4,10 +4,10 @@
 mod build;
 
 use shardwright_runtime::bundle::BundleError;
-use shardwright_runtime::graph::target::ErrorClass;
 use shardwright_runtime::shims::ShimError;
 use shardwright_runtime::text::TextError;
 use shardwright_runtime::{ChainError, SessionError};
+use shardwright_vocabulary::ErrorClass;
 
 use crate::{Error, ErrorKind};
 

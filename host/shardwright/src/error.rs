@@ -88,6 +88,13 @@ impl Error {
         self
     }
 
+    /// The same with more to its message.
+    #[must_use]
+    pub(crate) fn with_more(mut self, more: impl fmt::Display) -> Self {
+        self.0.message = format!("{}; {more}", self.0.message);
+        self
+    }
+
     /// What a caller can act on.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

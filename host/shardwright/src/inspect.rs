@@ -7,10 +7,10 @@ use serde::Serialize;
 use shardwright_build::bundle::{
     Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle,
 };
-use shardwright_build::graph::target::{ErrorClass, Flag};
 use shardwright_build::shims::{
     Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder,
 };
+use shardwright_vocabulary::{ErrorClass, Flag};
 
 use crate::advised::{Advisers, FlagAdvice};
 use crate::isolation::Shims;
@@ -178,7 +178,7 @@ pub fn inspect(
                 WorkOrder::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
             let head = order.head();
             let entries = head.entries.iter().map(|entry| WorkOrderEntry {
-                name: entry.point.name(),
+                name: entry.point.name().to_string(),
                 component: entry.component.to_string(),
                 layers: entry.layers,
                 operations: entry.nodes.len(),

@@ -6,8 +6,9 @@ use std::time::Instant;
 use shardwright_build::bundle::{Bundle, ChainEntry, Digest, FileReference};
 use shardwright_build::planning::plan::{BuildTime, Plan};
 use shardwright_build::planning::request::Request;
-use shardwright_build::{Notice, PlanReport, Unkept};
+use shardwright_build::{PlanReport, Unkept};
 use shardwright_runtime::{Beforehand, Chain, CompiledHere};
+use shardwright_vocabulary::Notice;
 
 use crate::opening::{Purpose, settle};
 use crate::{Error, ErrorKind, Executor, FormatChoice, Isolation, OpenOptions, Result, SearchPath};

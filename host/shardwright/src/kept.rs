@@ -12,8 +12,9 @@ use std::time::{Duration, SystemTime};
 use shardwright_build::bundle::Digest;
 use shardwright_build::graph::{Graph, Weight};
 use shardwright_build::shims::{Artefact, Place, WorkOrder};
-use shardwright_build::{BuildError, Executor, Notice, Shelf, artefact_key};
+use shardwright_build::{BuildError, Executor, Shelf, artefact_key};
 use shardwright_files::{own, read_from};
+use shardwright_vocabulary::Notice;
 
 use crate::OpenOptions;
 

@@ -100,6 +100,10 @@ pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
 };
 
+pub use shardwright_vocabulary::{
+    FormatTuple, Notice, NoticeKind, PlannerIdentity, UnknownName, WeightFormat,
+};
+
 #[cfg(feature = "planning")]
 pub use shardwright_planning as planning;
 
@@ -119,11 +123,10 @@ pub use {
     opening::Planned,
     options::{Executor, FormatChoice, OpenOptions, TableFormats},
     planners::{AskedReport, AskedShardReport, PlannerReport, check_planner, make_planner_key, pack_planner},
-    shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat},
     shardwright_build::shims::Watch,
     shardwright_build::{
-        BytesReport, Compiler, EntryTime, LearnedFile, LearnedLimit, LossReport, Notice, NoticeKind,
-        PlanReport, PlanTotals, PlannerName, ReasonReport, ShardReport,
+        BytesReport, Compiler, EntryTime, LearnedFile, LearnedLimit, LossReport, PlanReport, PlanTotals,
+        ReasonReport, ShardReport,
     },
     shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims},
     show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},

@@ -2,8 +2,8 @@
 //! and no plan and no artefact depends on them.
 
 use shardwright_runtime::ShardDescription;
-use shardwright_runtime::bundle::{FlagEntry, ShardEntry};
-use shardwright_runtime::graph::target::{Flag, FlagSchema, FlagStage, FlagVerdict};
+use shardwright_runtime::bundle::ShardEntry;
+use shardwright_vocabulary::{Flag, FlagOutcome, FlagSchema, FlagStage, FlagVerdict};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -53,7 +53,7 @@ fn refused(flag: &Flag, why: &str) -> Error {
 /// What became of the flags that shards were loaded with, each once, and whether that is other than asked.
 pub(crate) fn told(shards: &[ShardDescription]) -> Vec<(bool, String)> {
     let mut told: Vec<(bool, String)> = Vec::new();
-    for FlagEntry { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {
+    for FlagOutcome { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {
         let otherwise = matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown);
         let mut text = format!("flag {flag} is {}", verdict.name());
         if !reason.is_empty() {

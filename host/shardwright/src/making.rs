@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use shardwright_build::graph::target::{FormatTuple, StateFormat};
 use shardwright_build::graph::{Asset, ConstantFormat, Graph, Ranges, Weight, state_key};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::check::CheckedPlan;
@@ -12,7 +11,8 @@ use shardwright_build::quantisation::{
     quantise,
 };
 use shardwright_build::shims::{Part, Watch as BuildWatch};
-use shardwright_build::{BuildError, ModelFormats, Notice};
+use shardwright_build::{BuildError, ModelFormats};
+use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
 
 use crate::{OpenOptions, Result, measuring};
 

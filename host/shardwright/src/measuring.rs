@@ -1,19 +1,17 @@
 //! What must be measured before a plan or a compilation: ranges of activations, and what formats cost in quality. Kept in the cache
 //! directory by the hash of the checkpoint's content.
 
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
-
-use shardwright_build::Notice;
 use shardwright_build::bundle::Digest;
 use shardwright_build::graph::Graph;
-use shardwright_build::graph::target::{FormatTuple, WeightFormat, WeightRole};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::request::Sensitivity;
 use shardwright_build::quantisation::{Calibration, CalibrationError, Calibrator, Importance, Sensitivities};
 use shardwright_build::shims::Watch;
 use shardwright_runtime::text::{Message, RenderOptions};
+use shardwright_vocabulary::{FormatTuple, Notice, WeightFormat, WeightRole};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::convert::read_file;
 use crate::text_side::{TextSide, TokenizerStart};

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwright_runtime::bundle::{Bundle, BundleNotice};
+use shardwright_runtime::bundle::Bundle;
 use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
 use shardwright_runtime::{Chain, NextChain};
+use shardwright_vocabulary::Notice;
 
 use crate::session::check_modality;
 use crate::text_side::TextSide;
@@ -67,7 +68,7 @@ pub(crate) struct BundleOrigin {
     /// Index of the chain that runs.
     pub(crate) chain: usize,
     /// What must be said: the bundle's own notices, then what was done in another way here.
-    pub(crate) notices: Vec<BundleNotice>,
+    pub(crate) notices: Vec<Notice>,
     /// How many of them are the bundle's own.
     pub(crate) made: usize,
     #[cfg(feature = "build")]
@@ -188,7 +189,7 @@ impl Model {
 
     /// What must be said of a bundle: what was noted when it was made, then what was done in another way here, such as running its second
     /// chain. Empty for a checkpoint, whose plan says it.
-    pub fn bundle_notices(&self) -> &[BundleNotice] {
+    pub fn bundle_notices(&self) -> &[Notice] {
         match &self.inner.origin {
             #[cfg(feature = "build")]
             Origin::Built(_) => &[],
@@ -198,16 +199,16 @@ impl Model {
 
     /// Those of [`Model::bundle_notices`] that were noted when the bundle was made: they are the same at every opening, and for whoever
     /// makes bundles.
-    pub fn notices_of_making(&self) -> &[BundleNotice] {
+    pub fn notices_of_making(&self) -> &[Notice] {
         self.split_notices().0
     }
 
     /// Those of [`Model::bundle_notices`] that are of this opening on this machine: what a user may be told.
-    pub fn notices_of_opening(&self) -> &[BundleNotice] {
+    pub fn notices_of_opening(&self) -> &[Notice] {
         self.split_notices().1
     }
 
-    fn split_notices(&self) -> (&[BundleNotice], &[BundleNotice]) {
+    fn split_notices(&self) -> (&[Notice], &[Notice]) {
         match &self.inner.origin {
             #[cfg(feature = "build")]
             Origin::Built(_) => (&[], &[]),

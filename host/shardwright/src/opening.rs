@@ -4,14 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use shardwright_build::bundle::{Digest, RewriteEntry, ShimIdentity};
-use shardwright_build::graph::target::{
-    Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit, Provenance, Target, TargetKind,
-    limit_names,
-};
-use shardwright_build::graph::{
-    ComponentKind, DType, EntryOptions, Graph, Op, Ranges, ValueSource, WeightData,
-};
+use shardwright_build::bundle::Digest;
+use shardwright_build::graph::{ComponentKind, EntryOptions, Graph, Op, Ranges, ValueSource, WeightData};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::builtin;
 use shardwright_build::planning::check::CheckedPlan;
@@ -27,13 +21,16 @@ use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession
 use shardwright_build::shims::{Chip, Device, DeviceKind, Part, ShimError, ShimInstance, Watch};
 use shardwright_build::{
     BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor, Judge,
-    Learned, ModelFormats, ModelName, Notice, NoticeKind, PlanHeading, PlanReport, PlannerName,
-    PrimitiveCount, Question, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, make_request, report_plan,
-    shard_name, stored_formats,
+    Learned, ModelFormats, ModelName, PlanHeading, PlanReport, PrimitiveCount, Question, Shelf, ShimJudge,
+    TargetOffer, Unkept, compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError,
     ShardDescription, ShardExecutor, ShardOrigin, ShimShard,
+};
+use shardwright_vocabulary::{
+    DType, Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit, Notice, NoticeKind,
+    PlannerIdentity, Provenance, Rewrite, ShimIdentity, Target, TargetKind, limit_names,
 };
 
 use crate::chips::{about_profile, chip_of, made_otherwise};
@@ -549,7 +546,7 @@ impl Preparation {
         }
         let heading = PlanHeading {
             soc: self.profile.name.clone(),
-            planner: PlannerName {
+            planner: PlannerIdentity {
                 name: planned.by.name.clone(),
                 version: planned.by.version.clone(),
                 built_in: !self.asked_planner || planned.fallback.is_some(),
@@ -821,7 +818,7 @@ struct RunPlace {
 
 /// What was asked for a shard and what became of it, beyond what its artefact says.
 fn told_of(origin: ShardOrigin, shard: &BuiltShard, request: &Request) -> ShardOrigin {
-    let rewritten = shard.rewritten.iter().map(|rewritten| RewriteEntry {
+    let rewritten = shard.rewritten.iter().map(|rewritten| Rewrite {
         entry: rewritten.entry,
         name: rewritten.name.clone(),
         rewrite: rewritten.rewrite,

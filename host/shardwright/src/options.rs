@@ -2,8 +2,8 @@ use std::path::{Path, PathBuf};
 
 use std::str::FromStr;
 
-use shardwright_build::graph::target::{FormatTuple, UnknownName, WeightFormat};
 use shardwright_build::shims::Watch;
+use shardwright_vocabulary::{FormatTuple, UnknownName, WeightFormat};
 
 use crate::{CompileReport, Isolation, Model, Planned, Result, SearchPath};
 

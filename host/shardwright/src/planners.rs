@@ -105,7 +105,12 @@ pub fn check_planner(
     let started = Instant::now();
     let answer = planner.make_plan(&request);
     let seconds = started.elapsed().as_secs_f64();
-    let plan = answer.plan?;
+    // A planner that stopped said why in its log, if anywhere.
+    let said = answer.log.iter().map(|line| line.message.as_str()).collect::<Vec<_>>().join("; ");
+    let plan = answer.plan.map_err(|error| match said.is_empty() {
+        true => Error::from(error),
+        false => Error::from(error).with_more(format!("it said: {said}")),
+    })?;
     let again = planner.make_plan(&request).plan?;
     if plan.canonical_bytes() != again.canonical_bytes() {
         return Err(Error::new(ErrorKind::Planning, "the planner gave two plans for one request")

@@ -2,10 +2,10 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::bundle::Digest;
-use shardwright_build::graph::target::{FlagSchema, Limit};
 use shardwright_build::shims::{
     Chip, DeviceKind, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance,
 };
+use shardwright_vocabulary::{FlagSchema, Limit};
 
 use crate::convert::read_file;
 use crate::isolation::Shims;

@@ -2,9 +2,10 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::graph::{
-    ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, decompose_all, layer_kinds,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, decompose_all, layer_kinds,
 };
 use shardwright_build::models::Facts;
+use shardwright_vocabulary::EntryKind;
 
 use crate::Result;
 

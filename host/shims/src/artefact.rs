@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{Flag, FlagVerdict};
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
+use shardwright_vocabulary::{FlagOutcome, NodePlacement};
 
 use crate::chip::Chip;
 use crate::container::{Container, ContainerError, Format, HeadAt, Writer, hexadecimal};
@@ -48,34 +48,6 @@ impl ArtefactError {
     }
 }
 
-/// What became of a flag.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FlagReport {
-    /// What was asked.
-    pub flag: Flag,
-    /// What became of it.
-    pub verdict: FlagVerdict,
-    /// The shim's evidence or reason; empty when it gave none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-}
-
-/// A node that runs elsewhere than on the device itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PlacementReport {
-    /// Name of the entry.
-    pub entry: String,
-    /// Name of the node.
-    pub node: String,
-    /// `cpu`, `fused`, …
-    pub place: String,
-    /// Why; empty when the shim gave no reason.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-}
-
 /// What an artefact says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,9 +67,9 @@ pub struct ArtefactHead {
     /// What a run binds.
     pub entries: Vec<EntryInterface>,
     /// Every flag of the work order, in its order.
-    pub flags: Vec<FlagReport>,
+    pub flags: Vec<FlagOutcome>,
     /// Nodes that run elsewhere.
-    pub placements: Vec<PlacementReport>,
+    pub placements: Vec<NodePlacement>,
     /// What the shim read of the chip's profile; none where it reads none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chip: Option<Chip>,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::FlagSchema;
+use shardwright_vocabulary::FlagSchema;
 
 use crate::error::ShimError;
 
@@ -159,7 +159,7 @@ pub(crate) fn about(chip: &str, error: ShimError) -> ShimError {
 
 #[cfg(test)]
 mod tests {
-    use shardwright_graph::target::{FlagStage, FlagType};
+    use shardwright_vocabulary::{FlagStage, FlagType};
 
     use super::*;
     use crate::error::Failure;

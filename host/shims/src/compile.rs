@@ -6,12 +6,10 @@ use std::collections::btree_map::Entry;
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use shardwright_graph::target::FlagVerdict;
 use shardwright_shim_abi::raw::*;
+use shardwright_vocabulary::{FlagOutcome, FlagVerdict, NodePlacement};
 
-use crate::artefact::{
-    Artefact, ArtefactError, ArtefactHead, ArtefactWriter, FlagReport, Place, PlacementReport,
-};
+use crate::artefact::{Artefact, ArtefactError, ArtefactHead, ArtefactWriter, Place};
 use crate::call;
 use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
@@ -111,13 +109,13 @@ impl<'a> Compilation<'a> {
                 let (verdict, reason) = flags
                     .remove(&flag.name)
                     .unwrap_or((FlagVerdict::Unknown, "the shim said nothing about it".to_owned()));
-                FlagReport { flag: flag.clone(), verdict, reason }
+                FlagOutcome { flag: flag.clone(), verdict, reason }
             })
             .collect();
         let named = |&(entry, node, ref place, ref reason): &Placement| {
             let entry = order.head().entries.get(usize::try_from(entry).ok()?)?;
             let node = entry.nodes.get(usize::try_from(node).ok()?)?;
-            Some(PlacementReport {
+            Some(NodePlacement {
                 entry: entry.point.name(),
                 node: node.name.clone(),
                 place: place.clone(),

@@ -1,24 +1,11 @@
 //! Between the contract's numbers and the graph's types. A test holds the two against each other.
 
-use shardwright_graph::target::{ElementType, ErrorClass, Provenance};
-use shardwright_graph::{DType, EntryKind};
 use shardwright_shim_abi::raw;
+use shardwright_vocabulary::{DType, EntryKind, ErrorClass, Provenance};
 
 /// The graph's element type of a contract number.
 pub(crate) fn dtype(number: u32) -> Option<DType> {
-    DType::ALL.into_iter().find(|dtype| dtype.number() == number)
-}
-
-pub(crate) fn element_number(element: ElementType) -> u32 {
-    match element {
-        ElementType::F32 => raw::SW_DTYPE_F32,
-        ElementType::F16 => raw::SW_DTYPE_F16,
-        ElementType::Bf16 => raw::SW_DTYPE_BF16,
-        ElementType::U16 => raw::SW_DTYPE_U16,
-        ElementType::I16 => raw::SW_DTYPE_I16,
-        ElementType::U8 => raw::SW_DTYPE_U8,
-        ElementType::I8 => raw::SW_DTYPE_I8,
-    }
+    DType::ALL.iter().copied().find(|dtype| dtype.number() == number)
 }
 
 pub(crate) fn entry_kind_number(kind: EntryKind) -> u32 {
@@ -62,64 +49,9 @@ pub(crate) fn provenance(number: u32) -> Option<Provenance> {
 
 #[cfg(test)]
 mod tests {
-    use shardwright_graph::{AssetId, Attention, KeySource, Keys, Mask, Op, Role, Rope, StateId};
+    use shardwright_graph::{AssetId, Keys, Mask, Role, Rope, StateId};
 
     use super::*;
-
-    #[test]
-    fn operations_have_the_contracts_numbers() {
-        let rope = Rope { head_dim: 2, theta: 1.0, rotated_pairs: 1, factor: 1.0 };
-        let attention = Attention {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 2,
-            scale: 1.0,
-            softcap: 0.0,
-            window: 0,
-            causal: true,
-            keys: KeySource::State,
-        };
-        let cases = [
-            (Op::Linear, raw::SW_OP_LINEAR),
-            (Op::RmsNorm { width: 1, eps: 0.0, weight_offset: 0.0 }, raw::SW_OP_RMS_NORM),
-            (Op::Rope(rope), raw::SW_OP_ROPE),
-            (Op::Attention(attention), raw::SW_OP_ATTENTION),
-            (Op::Gelu, raw::SW_OP_GELU),
-            (Op::Silu, raw::SW_OP_SILU),
-            (Op::Softcap { cap: 1.0 }, raw::SW_OP_SOFTCAP),
-            (Op::Softmax, raw::SW_OP_SOFTMAX),
-            (Op::StateUpdate, raw::SW_OP_STATE_UPDATE),
-            (Op::L2Normalize, raw::SW_OP_L2_NORMALIZE),
-            (Op::DynamicLinear, raw::SW_OP_DYNAMIC_LINEAR),
-            (Op::Rotate { head_dim: 2 }, raw::SW_OP_ROTATE),
-            (Op::Add, raw::SW_OP_ADD),
-            (Op::Sub, raw::SW_OP_SUB),
-            (Op::Mul, raw::SW_OP_MUL),
-            (Op::Div, raw::SW_OP_DIV),
-            (Op::AddScalar { value: 0.0 }, raw::SW_OP_ADD_SCALAR),
-            (Op::MulScalar { value: 0.0 }, raw::SW_OP_MUL_SCALAR),
-            (Op::Neg, raw::SW_OP_NEG),
-            (Op::Exp, raw::SW_OP_EXP),
-            (Op::Tanh, raw::SW_OP_TANH),
-            (Op::Sqrt, raw::SW_OP_SQRT),
-            (Op::Rsqrt, raw::SW_OP_RSQRT),
-            (Op::Reciprocal, raw::SW_OP_RECIPROCAL),
-            (Op::ReduceSum, raw::SW_OP_REDUCE_SUM),
-            (Op::ReduceMean, raw::SW_OP_REDUCE_MEAN),
-            (Op::ReduceMax, raw::SW_OP_REDUCE_MAX),
-            (Op::MatMul { transpose_b: false }, raw::SW_OP_MAT_MUL),
-            (Op::Reshape { shape: vec![] }, raw::SW_OP_RESHAPE),
-            (Op::Transpose { perm: vec![] }, raw::SW_OP_TRANSPOSE),
-            (Op::Slice { axis: 0, start: 0, end: 1 }, raw::SW_OP_SLICE),
-            (Op::Concat { axis: 0 }, raw::SW_OP_CONCAT),
-            (Op::MaxScalar { value: 0.0 }, raw::SW_OP_MAX_SCALAR),
-            (Op::Round, raw::SW_OP_ROUND),
-            (Op::Convert, raw::SW_OP_CONVERT),
-        ];
-        for (op, number) in cases {
-            assert_eq!(op.number(), number, "{}", op.name());
-        }
-    }
 
     #[test]
     fn roles_have_the_contracts_numbers() {

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use shardwright_graph::target::ErrorClass;
+use shardwright_vocabulary::ErrorClass;
 
 use crate::artefact::ArtefactError;
 use crate::chip::ChipError;

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shardwright_graph::target::{Flag, FlagSchema, Limit};
 use shardwright_graph::{EntryGraph, Verdict, Weight};
+use shardwright_vocabulary::{Flag, FlagSchema, Limit};
 
 use crate::artefact::{Artefact, Place};
 use crate::buffer::Buffer;

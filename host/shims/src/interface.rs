@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::Encoding;
-use shardwright_graph::{ComponentKind, DType, EntryGraph, EntryPoint, Role, StateId, StatePort, TensorId};
+use shardwright_graph::{ComponentKind, EntryGraph, EntryPoint, Role, StateId, StatePort, TensorId};
+use shardwright_vocabulary::{DType, Encoding};
 
 /// How a port is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ impl EntryInterface {
             return Err(format!("two ports are named `{}`", twice.name));
         }
         Ok(EntryInterface {
-            name: entry.point.name(),
+            name: entry.point.name().to_string(),
             component: entry.component,
             layers: entry.layers,
             point: entry.point,
@@ -124,7 +124,8 @@ impl EntryInterface {
 
 #[cfg(test)]
 mod tests {
-    use shardwright_graph::{EntryKind, State, StateKind, Tensor};
+    use shardwright_graph::{State, StateKind, Tensor};
+    use shardwright_vocabulary::EntryKind;
 
     use super::*;
 

@@ -47,9 +47,7 @@ mod watch;
 mod work_order;
 mod worker;
 
-pub use artefact::{
-    ARTEFACT_SUFFIX, Artefact, ArtefactError, ArtefactHead, FlagReport, Place, PlacementReport,
-};
+pub use artefact::{ARTEFACT_SUFFIX, Artefact, ArtefactError, ArtefactHead, Place};
 pub use buffer::{Buffer, BufferRead, BufferWrite};
 pub use chip::{Chip, ChipError, FactSchema};
 pub use container::ContainerError;

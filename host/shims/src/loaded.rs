@@ -4,11 +4,10 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::DType;
-use shardwright_graph::target::{Flag, FlagVerdict};
 use shardwright_shim_abi::raw::*;
+use shardwright_vocabulary::{DType, Flag, FlagOutcome, FlagVerdict};
 
-use crate::artefact::{Artefact, FlagReport};
+use crate::artefact::Artefact;
 use crate::buffer::Buffer;
 use crate::convert;
 use crate::error::ShimError;
@@ -101,7 +100,7 @@ pub struct LoadedShard {
     device: String,
     artefact: Artefact,
     entries: Vec<LoadedEntry>,
-    flags: Vec<FlagReport>,
+    flags: Vec<FlagOutcome>,
 }
 
 impl std::fmt::Debug for LoadedShard {
@@ -183,7 +182,7 @@ impl LoadedShard {
                 Some((_, verdict, reason)) => (verdict.clone(), reason.clone()),
                 None => (FlagVerdict::Unknown, "the shim said nothing about it".to_owned()),
             };
-            FlagReport { flag: flag.clone(), verdict, reason }
+            FlagOutcome { flag: flag.clone(), verdict, reason }
         });
         Ok(LoadedShard {
             flags: flags.collect(),
@@ -211,7 +210,7 @@ impl LoadedShard {
     }
 
     /// The flags it was loaded with, and what became of each.
-    pub fn flags(&self) -> &[FlagReport] {
+    pub fn flags(&self) -> &[FlagOutcome] {
         &self.flags
     }
 
@@ -392,11 +391,9 @@ fn join(port: &Port, told: ToldBinding) -> Result<Binding, String> {
     }
     let told_scale = f64::from_bits(told.scale_bits);
     let (dtype, scale, zero_point) = match port.encoding {
-        Some(encoding) => (
-            convert::element_number(encoding.element),
-            f64::from(encoding.scale.get()),
-            i64::from(encoding.zero_point),
-        ),
+        Some(encoding) => {
+            (encoding.element.number(), f64::from(encoding.scale.get()), i64::from(encoding.zero_point))
+        }
         None => (port.dtype.number(), 1.0, 0),
     };
     if (told.dtype, told_scale, told.zero_point) != (dtype, scale, zero_point) {

@@ -7,9 +7,9 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapOptions;
-use shardwright_graph::target::{FlagSchema, FlagStage, FlagType, Limit};
 use shardwright_graph::{EntryGraph, Verdict, Weight};
 use shardwright_shim_abi::raw::*;
+use shardwright_vocabulary::{FlagSchema, FlagStage, FlagType, Limit};
 
 use crate::call;
 use crate::chip::Chip;

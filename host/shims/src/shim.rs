@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{FlagSchema, FlagStage, Provenance};
 use shardwright_shim_abi::raw::*;
+use shardwright_vocabulary::{FlagSchema, FlagStage, Provenance};
 
 use crate::call;
 use crate::chip::{FACTS_LIMIT, FactSchema};

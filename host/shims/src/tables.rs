@@ -6,10 +6,9 @@ use std::ffi::{CString, c_char, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 
-use shardwright_graph::{
-    Affine, AttributeValue, DType, EntryGraph, Granularity, Role, TensorId, Weight, scale_count,
-};
+use shardwright_graph::{AttributeValue, EntryGraph, Role, TensorId, Weight};
 use shardwright_shim_abi::raw::*;
+use shardwright_vocabulary::{Affine, DType, Granularity, scale_count};
 
 use crate::chip::Chip;
 use crate::convert;
@@ -88,7 +87,7 @@ impl EntryTables {
         let mut shown = BTreeMap::new();
         for (tensor, id) in entry.constants() {
             let weight = weights.get(id.0 as usize).ok_or_else(|| WorkOrderError::Graph {
-                entry: entry.point.name(),
+                entry: entry.point.name().to_string(),
                 reason: format!("tensor {} is weight {} of {}", tensor.0, id.0, weights.len()),
             })?;
             if let std::collections::btree_map::Entry::Vacant(place) = shown.entry(id.0) {
@@ -390,7 +389,7 @@ fn show_entry(
     let mut constants = Vec::new();
     for (tensor, weight) in entry.constants() {
         let weight = weights.get(&weight.0).copied().ok_or_else(|| WorkOrderError::Graph {
-            entry: entry.point.name(),
+            entry: entry.point.name().to_string(),
             reason: format!("tensor {} is weight {}, which is not there", tensor.0, weight.0),
         })?;
         let table =
@@ -399,7 +398,7 @@ fn show_entry(
     }
     let table = SwEntry {
         size: size_of::<SwEntry>() as u64,
-        name: arena.text(&entry.point.name())?,
+        name: arena.text(&entry.point.name().to_string())?,
         kind: convert::entry_kind_number(entry.point.kind),
         reserved: 0,
         rows: entry.point.rows,
@@ -426,7 +425,7 @@ fn show_ports(
     let mut shown = Vec::with_capacity(ports.len());
     for (tensor, role) in ports {
         let name = port_name(entry, *tensor, role).ok_or_else(|| WorkOrderError::Graph {
-            entry: entry.point.name(),
+            entry: entry.point.name().to_string(),
             reason: format!("a port of role `{}` names no tensor or state", role.name()),
         })?;
         let (scale, zero_point) = match entry.tensor(*tensor).affine {

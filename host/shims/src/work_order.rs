@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::Flag;
-use shardwright_graph::{DType, EntryGraph, Granularity, Op, Weight, WeightId, infer_shape, scale_count};
+use shardwright_graph::{EntryGraph, Op, Weight, WeightId, infer_shape};
+use shardwright_vocabulary::{DType, Flag, Granularity, scale_count};
 
 use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer, hexadecimal};
 use crate::interface::EntryInterface;
@@ -310,7 +310,7 @@ impl WorkOrderHead {
             .iter()
             .map(|entry| {
                 EntryInterface::of(entry)
-                    .map_err(|reason| WorkOrderError::Graph { entry: entry.point.name(), reason })
+                    .map_err(|reason| WorkOrderError::Graph { entry: entry.point.name().to_string(), reason })
             })
             .collect()
     }
@@ -319,7 +319,7 @@ impl WorkOrderHead {
         self.check_lists().map_err(WorkOrderError::Order)?;
         let mut names = HashSet::new();
         for entry in &self.entries {
-            let name = entry.point.name();
+            let name = entry.point.name().to_string();
             check_entry(entry, &self.weights)
                 .map_err(|reason| WorkOrderError::Graph { entry: name.clone(), reason })?;
             if !names.insert(name.clone()) {
@@ -541,7 +541,7 @@ impl<'w> WorkOrderBuilder<'w> {
         for tensor in &mut entry.tensors {
             let Some(id) = tensor.weight else { continue };
             let weight = self.weights.get(id.0 as usize).ok_or_else(|| WorkOrderError::Graph {
-                entry: entry.point.name(),
+                entry: entry.point.name().to_string(),
                 reason: format!("tensor `{}` is weight {} of {}", tensor.name, id.0, self.weights.len()),
             })?;
             let next = WeightId(self.used.len() as u32);

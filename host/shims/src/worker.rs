@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use shardwright_graph::target::FlagVerdict;
 use shardwright_shim_abi::raw::{SW_LOG_WARNING, SwEntryFunction};
+use shardwright_vocabulary::FlagVerdict;
 
 use crate::artefact::Artefact;
 use crate::board::BoardPage;

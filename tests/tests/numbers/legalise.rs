@@ -4,12 +4,9 @@
 use std::collections::BTreeSet;
 
 use shardwright_build::EntryMenu;
-use shardwright_graph::target::{
-    ActivationFormat, Encoding, ErrorClass, FormatTuple, StateFormat, WeightFormat,
-};
 use shardwright_graph::{
-    ComponentKind, DType, Encodings, EntryGraph, EntryKind, Graph, Keys, LegaliseError, Op, PortSide, Range,
-    Ranges, Role, Verdict,
+    ComponentKind, Encodings, EntryGraph, Graph, Keys, LegaliseError, Op, PortSide, Range, Ranges, Role,
+    Verdict,
 };
 use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
 use shardwright_reference::{Arrangement, Form, ReferenceModel};
@@ -20,6 +17,9 @@ use shardwright_tests::chain::{committed, encode_menu, made, menu, shims, tokens
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::picky::{self, Formatted, as_inside};
 use shardwright_tests::shapes::random_spec;
+use shardwright_vocabulary::{
+    ActivationFormat, DType, Encoding, EntryKind, ErrorClass, FormatTuple, StateFormat, WeightFormat,
+};
 
 /// What the picky shim takes.
 const A16W8: FormatTuple =
@@ -50,8 +50,12 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
         for shard in &shards {
             for legal in &shard.entries {
                 let entry = &legal.graph;
-                let what =
-                    format!("{folder}: {:?} {:?} {}", shard.component, shard.layers, entry.point.name());
+                let what = format!(
+                    "{folder}: {:?} {:?} {}",
+                    shard.component,
+                    shard.layers,
+                    entry.point.name().to_string()
+                );
                 entry.validate().unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert!(entry.nodes.iter().all(|node| !node.op.is_semantic()), "{what}");
                 assert!(entry.nodes.iter().all(|node| node.op != Op::Convert), "{what}");
@@ -515,7 +519,7 @@ fn what_a_picky_shard_binds() {
         for entry in &shard.entries {
             for port in &entry.ports {
                 let encoding = port.encoding.unwrap_or_else(|| panic!("{}", port.name));
-                assert_eq!(encoding.dtype(), DType::U16, "{}", port.name);
+                assert_eq!(encoding.element, DType::U16, "{}", port.name);
                 assert!(!matches!(port.role, Role::Positions | Role::Slots { .. }), "{}", port.name);
                 assert!(port.direction != shardwright_shims::Direction::State, "{}", port.name);
                 by_runtime += usize::from(matches!(port.role, Role::StateRows { .. }));

@@ -1,14 +1,14 @@
 //! A bundle is its checkpoint: the same bits in every format, from the same inputs the same files; and what is damaged, or made by a shim
 //! that is not here or speaks another version, is refused with its name.
-
 use std::fs;
 use std::path::Path;
 
+use shardwright::NoticeKind;
+
 use serde_json::Value;
-use shardwright::runtime::bundle::{Bundle, BundleNoticeKind};
+use shardwright::runtime::bundle::Bundle;
 use shardwright::{
-    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions, SearchPath,
-    TableFormats,
+    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, SearchPath, TableFormats,
 };
 use shardwright_build::bundle::BundleWriter;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
@@ -294,10 +294,7 @@ fn for_the_chip(chip: &Chip, strict: bool) -> (tempfile::TempDir, std::path::Pat
 
 fn fallbacks(model: &Model) -> Vec<&str> {
     let notices = model.bundle_notices().iter();
-    notices
-        .filter(|notice| notice.kind == BundleNoticeKind::Fallback)
-        .map(|notice| notice.text.as_str())
-        .collect()
+    notices.filter(|notice| notice.kind == NoticeKind::Fallback).map(|notice| notice.text.as_str()).collect()
 }
 
 #[test]

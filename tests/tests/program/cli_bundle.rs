@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
-use shardwright_build::bundle::{BundleNotice, BundleNoticeKind, BundleWriter, Digest};
+use shardwright_build::bundle::{BundleWriter, Digest};
 use shardwright_graph::{ComponentKind, EntryOptions};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_test_checkpoints::cases;
@@ -18,6 +18,7 @@ use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_F
 use shardwright_tests::chip::Chip;
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
+use shardwright_vocabulary::{Notice, NoticeKind};
 
 /// What the demo of the README plans for.
 const DEMO_TARGET: [&str; 6] = ["--soc", "mt6989", "--limit", "ops=400", "--on", "cpu"];
@@ -287,8 +288,8 @@ fn what_a_bundle_says_is_shown_and_not_obeyed() {
     let bundle = Compiled::from(TEXT_FIXTURES[3], none());
     let writer = BundleWriter::create(bundle.path()).expect("a bundle");
     let mut manifest = writer.previous().cloned().expect("a manifest");
-    for kind in [BundleNoticeKind::Note, BundleNoticeKind::Fallback] {
-        manifest.notices.push(BundleNotice { kind, text: FORGED.to_owned() });
+    for kind in [NoticeKind::Note, NoticeKind::Fallback] {
+        manifest.notices.push(Notice { kind, text: FORGED.to_owned() });
     }
     writer.finish(&manifest).expect("written");
     let path = shown(&bundle.path());

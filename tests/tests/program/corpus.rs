@@ -8,12 +8,13 @@ mod targets;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use shardwright_graph::{ComponentKind, EntryKind, EntryOptions, EntryPoint};
+use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_test_checkpoints::{Fill, Spec};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::made;
 use shardwright_tests::tree::root;
+use shardwright_vocabulary::EntryKind;
 use targets::{TARGETS, joined};
 
 /// Largest file of the corpus: a fuzzer that starts from large ones is slow.

@@ -132,7 +132,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     fs::copy(tree::root().join("Cargo.lock"), path("thrifty/Cargo.lock")).expect("copied");
     let target = program::folder().parent().expect("the target folder").join("planners");
     let built = shardwright(["planner", "build"]).argument(path("thrifty")).argument("-o");
-    let built = built.argument(path("thrifty.wasm")).argument("--target-dir").argument(target).json();
+    let built = built.argument(path("thrifty.wasm")).argument("--target-dir").argument(&target).json();
     assert!(built["bytes"].as_u64() > Some(10_000), "{built}");
 
     let checked = shardwright(["planner", "check"]).argument(path("thrifty.wasm")).json();
@@ -164,6 +164,21 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let from_pack = shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--trust", &public, "--planner"]);
     let from_pack = from_pack.argument(path("thrifty.pack")).json();
     assert_eq!(from_pack["planner"]["name"], "thrifty", "{from_pack}");
+
+    // One that stops says why, on one line.
+    let source = path("thrifty/src/lib.rs");
+    let text = fs::read_to_string(&source).expect("read");
+    let broken = text.replacen(
+        "-> Result<Plan, Refusal> {",
+        "-> Result<Plan, Refusal> {\n        panic!(\"no thrift\");",
+        1,
+    );
+    fs::write(&source, broken).expect("written");
+    let built = shardwright(["planner", "build"]).argument(path("thrifty")).argument("-o");
+    built.argument(path("broken.wasm")).argument("--target-dir").argument(target).succeeds();
+    let (_, stderr) = shardwright(["planner", "check"]).argument(path("broken.wasm")).refuses();
+    let said = stderr.lines().find(|line| line.contains("it said: panicked at")).unwrap_or_default();
+    assert!(said.contains("no thrift"), "{stderr}");
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use std::process::Command;
 
-use shardwright_graph::target::ErrorClass;
 use shardwright_runtime::{Session, SessionError};
 use shardwright_shims::{Running, ShimInstance, WorkerEnd};
 use shardwright_tests::chain::{Bench, Cut, committed, isolated_shims, menu, tokens};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_vocabulary::ErrorClass;
 
 fn logits(session: &mut Session, ids: &[u32]) -> Vec<u32> {
     session.append(ids).unwrap_or_else(|error| panic!("{error}"));

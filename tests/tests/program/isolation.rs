@@ -1,12 +1,12 @@
 //! `isolation = process` through the public crate: everything a shim does happens in a worker, and every promise of the house holds as
 //! it does without: goldens, exact bits, cuts, continued and truncated sessions, the placement record.
-
 use std::collections::BTreeSet;
+
+use shardwright::NoticeKind;
 
 use shardwright::runtime::{ProcessPlacement, Truncation};
 use shardwright::{
-    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, NoticeKind, OpenOptions,
-    PlacementRecord,
+    BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, PlacementRecord,
 };
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};

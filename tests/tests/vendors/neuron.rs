@@ -5,8 +5,7 @@
 use std::ops::Range;
 
 use serde_json::Value;
-use shardwright_graph::target::{EntryKind, EntryName, FormatTuple};
-use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, legalise_encoded};
+use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, legalise_encoded};
 use shardwright_models::Checkpoint;
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::cases;
@@ -16,6 +15,7 @@ use shardwright_tests::neuron::{A16W8, Case, Shim};
 use shardwright_tests::program::shardwright;
 use shardwright_tests::qnn::{COSINE, Finding, LOSS, ROW_P95, ROW_WORST, float_nll};
 use shardwright_tests::{SIMULATED_CONTEXT, profiles, tree};
+use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple};
 
 const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
 
@@ -165,7 +165,8 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
                 let name = EntryName { kind, rows, context };
                 let operations = |layers: Range<u32>| -> u64 {
                     let options = EntryOptions::default();
-                    let entry = graph.entry(ComponentKind::Decoder, layers, name.point(16), options);
+                    let entry =
+                        graph.entry(ComponentKind::Decoder, layers, EntryPoint::of(name, 16), options);
                     let Some(entry) = entry.expect("an entry") else { return 0 };
                     let check = |shown: &EntryGraph| instance.check(&device.name, shown, &graph.weights);
                     let legal = legalise_encoded(&entry, &Encodings::counting(&tuple), check);

@@ -55,7 +55,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* Which draft of that version: until the first tagged release the contract changes under one version number, together with all its
  * users. A host refuses a shim that was compiled from another draft. The number follows from the code of this file; a test says it. */
-#define SW_DRAFT 0x8c41f377u
+#define SW_DRAFT 0x72afbd91u
 
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
@@ -93,6 +93,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_OP_L2_NORMALIZE 10u
 #define SW_OP_DYNAMIC_LINEAR 11u
 #define SW_OP_ROTATE 12u
+#define SW_OP_LAYER_NORM 13u
 #define SW_OP_ADD 64u
 #define SW_OP_SUB 65u
 #define SW_OP_MUL 66u

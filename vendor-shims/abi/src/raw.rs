@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_void};
 use abi_stable::StableAbi;
 
 pub const SW_VERSION_0_1: u32 = 0x00000001;
-pub const SW_DRAFT: u32 = 0x8c41_f377;
+pub const SW_DRAFT: u32 = 0x72af_bd91;
 pub const SW_DTYPE_F32: u32 = 1;
 pub const SW_DTYPE_F16: u32 = 2;
 pub const SW_DTYPE_BF16: u32 = 3;
@@ -22,41 +22,15 @@ pub const SW_DTYPE_U8: u32 = 8;
 pub const SW_DTYPE_I64: u32 = 9;
 pub const SW_DTYPE_I4: u32 = 10;
 pub const SW_DTYPE_I2: u32 = 11;
-pub const SW_OP_LINEAR: u32 = 1;
-pub const SW_OP_RMS_NORM: u32 = 2;
-pub const SW_OP_ROPE: u32 = 3;
-pub const SW_OP_ATTENTION: u32 = 4;
-pub const SW_OP_GELU: u32 = 5;
-pub const SW_OP_SILU: u32 = 6;
-pub const SW_OP_SOFTCAP: u32 = 7;
-pub const SW_OP_SOFTMAX: u32 = 8;
-pub const SW_OP_STATE_UPDATE: u32 = 9;
-pub const SW_OP_L2_NORMALIZE: u32 = 10;
-pub const SW_OP_DYNAMIC_LINEAR: u32 = 11;
-pub const SW_OP_ROTATE: u32 = 12;
-pub const SW_OP_ADD: u32 = 64;
-pub const SW_OP_SUB: u32 = 65;
-pub const SW_OP_MUL: u32 = 66;
-pub const SW_OP_DIV: u32 = 67;
-pub const SW_OP_ADD_SCALAR: u32 = 68;
-pub const SW_OP_MUL_SCALAR: u32 = 69;
-pub const SW_OP_NEG: u32 = 70;
-pub const SW_OP_EXP: u32 = 71;
-pub const SW_OP_TANH: u32 = 72;
-pub const SW_OP_SQRT: u32 = 73;
-pub const SW_OP_RSQRT: u32 = 74;
-pub const SW_OP_RECIPROCAL: u32 = 75;
-pub const SW_OP_REDUCE_SUM: u32 = 76;
-pub const SW_OP_REDUCE_MEAN: u32 = 77;
-pub const SW_OP_REDUCE_MAX: u32 = 78;
-pub const SW_OP_MAT_MUL: u32 = 79;
-pub const SW_OP_RESHAPE: u32 = 80;
-pub const SW_OP_TRANSPOSE: u32 = 81;
-pub const SW_OP_SLICE: u32 = 82;
-pub const SW_OP_CONCAT: u32 = 83;
-pub const SW_OP_MAX_SCALAR: u32 = 84;
-pub const SW_OP_ROUND: u32 = 85;
-pub const SW_OP_CONVERT: u32 = 86;
+
+macro_rules! operation_numbers {
+    ($($case:ident $constant:ident $number:literal $name:literal [$($operand:literal),*]
+        [$($attribute:ident: $kind:ident),*] $meaning:literal;)*) => {
+        $(pub const $constant: u32 = $number;)*
+    };
+}
+shardwright_vocabulary::operations!(operation_numbers);
+
 pub const SW_ROLE_POSITIONS: u32 = 1;
 pub const SW_ROLE_SLOTS: u32 = 2;
 pub const SW_ROLE_ROTARY_COS: u32 = 3;

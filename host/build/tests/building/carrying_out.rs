@@ -5,9 +5,6 @@ use std::path::Path;
 use std::process::Command;
 
 use shardwright_build::bundle::BundleWriter;
-use shardwright_build::graph::target::{
-    ErrorClass, Flag, FlagSchema, FlagStage, FlagType, Limit, Provenance,
-};
 use shardwright_build::graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
 use shardwright_build::planning::check::CheckedPlan;
 use shardwright_build::planning::feedback::Feedback;
@@ -16,7 +13,10 @@ use shardwright_build::quantisation::{Recipe, Unwatched, quantise};
 use shardwright_build::shims::{ShimRegistry, Watch, WorkOrderError};
 use shardwright_build::{
     BuildError, BuildSite, BuiltShard, BundleShelf, EntryMenu, Executor, ModelFormats, PlanHeading,
-    PlannerName, PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, report_plan,
+    PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, report_plan,
+};
+use shardwright_vocabulary::{
+    ErrorClass, Flag, FlagSchema, FlagStage, FlagType, Limit, PlannerIdentity, Provenance,
 };
 use tempfile::TempDir;
 
@@ -343,7 +343,8 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     };
     let build = |shelf: &mut dyn Shelf| build_by(&site.executors, shelf);
     let report = |shards: &[BuiltShard]| {
-        let planner = PlannerName { name: "by hand".to_owned(), version: "0".to_owned(), built_in: false };
+        let planner =
+            PlannerIdentity { name: "by hand".to_owned(), version: "0".to_owned(), built_in: false };
         assert_eq!(shards.len(), 4);
         let heading = PlanHeading {
             soc: "chip".to_owned(),

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::graph::Graph;
-use shardwright_build::graph::target::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::planning::check::{CheckedPlan, check};
 use shardwright_build::planning::plan::{Boundary, BuildTime, Plan, Shard};
@@ -12,6 +11,7 @@ use shardwright_build::{
     BuildError, EntryMenu, Judge, ModelFormats, ModelName, Question, TargetOffer, make_request,
 };
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
 
 /// The committed fixtures that generate text.
 pub const TEXT_FIXTURES: [&str; 4] = ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3"];

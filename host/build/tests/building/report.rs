@@ -1,12 +1,13 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
-use shardwright_build::graph::target::{Limit, Provenance, SoftcapPlace, TimeCost, WeightFormat, WeightRole};
 use shardwright_build::planning::cost::ShardCost;
 use shardwright_build::planning::plan::{Cause, Reason};
 use shardwright_build::planning::request::{Request, Sensitivity};
 use shardwright_build::{
-    BytesReport, EntryMenu, LossReport, Notice, NoticeKind, PlanHeading, PlannerName, PrimitiveCount,
-    report_plan, shard_name,
+    BytesReport, EntryMenu, LossReport, PlanHeading, PrimitiveCount, report_plan, shard_name,
+};
+use shardwright_vocabulary::{
+    Limit, Notice, NoticeKind, PlannerIdentity, Provenance, SoftcapPlace, TimeCost, WeightFormat, WeightRole,
 };
 
 use crate::common::{checked, fixture, offer, plan, request};
@@ -32,7 +33,7 @@ fn a_report_has_the_numbers_of_the_plan() {
     let plan = checked(&request, cut);
     let heading = PlanHeading {
         soc: "a chip".to_owned(),
-        planner: PlannerName { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
+        planner: PlannerIdentity { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
         refused_plans: 3,
         notices: vec![Notice::note("a note"), Notice::fallback("a fallback")],
         emulated_on: Some("cpu".to_owned()),
@@ -86,7 +87,7 @@ fn a_report_adds_up_what_the_plan_costs() {
         request(&graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(&graph, 64));
     let heading = || PlanHeading {
         soc: "a chip".to_owned(),
-        planner: PlannerName { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
+        planner: PlannerIdentity { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
         refused_plans: 0,
         notices: vec![],
         emulated_on: None,

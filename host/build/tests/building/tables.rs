@@ -1,15 +1,15 @@
 //! The question to a planner: what it may add up, and what it is told of each layer.
 
-use shardwright_build::graph::target::{
-    EntryKind, EntryName, FormatTuple, Legality, Provenance, TimeCost, WeightFormat,
-};
 use shardwright_build::graph::{
-    ComponentKind, DType, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
 };
 use shardwright_build::planning::request::{Component, PrefillPart, Request};
 use shardwright_build::shims::Watch;
 use shardwright_build::{ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, stored_formats};
 use shardwright_test_checkpoints::{Fill, Spec};
+use shardwright_vocabulary::{
+    DType, EntryKind, EntryName, FormatTuple, Legality, Provenance, TimeCost, WeightFormat,
+};
 
 use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};
 
@@ -205,7 +205,7 @@ impl Judge for Moody {
     }
 
     fn estimate(&self, _graph: &Graph, entry: &EntryGraph, _watch: &dyn Watch) -> Option<Costing> {
-        let provenance = shardwright_build::graph::target::Provenance::Probed;
+        let provenance = shardwright_vocabulary::Provenance::Probed;
         let time = Some(TimeCost { microseconds: entry.nodes.len() as u64, provenance });
         Some(Costing { time, uncosted: 2, operations: Some(3 * entry.nodes.len() as u64), artefact: None })
     }

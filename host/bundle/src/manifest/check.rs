@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use shardwright_graph::target::FlagVerdict;
-use shardwright_graph::{ComponentKind, DType, scale_count};
+use shardwright_graph::ComponentKind;
+use shardwright_vocabulary::{DType, FlagVerdict, scale_count};
 
 use super::{AssetEntry, ChainEntry, FileReference, Manifest, ShardEntry, Structure};
 use crate::{BundleError, Digest};

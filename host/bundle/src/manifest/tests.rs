@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use shardwright_graph::target::{
-    ActivationFormat, FlagVerdict, RoleFormat, StateFormat, TargetKind, WeightFormat, WeightRole,
+use shardwright_graph::StateKind;
+use shardwright_vocabulary::{
+    ActivationFormat, Flag, FlagVerdict, NoticeKind, RewriteKind, RoleFormat, StateFormat, TargetKind,
+    WeightFormat, WeightRole, scale_count,
 };
-use shardwright_graph::{StateKind, scale_count};
 
 use super::*;
 use crate::envelope::seal;
@@ -49,15 +50,15 @@ fn sample() -> Manifest {
         artefact: file(name),
         head: file("head"),
         work_order: Digest::of(b"order"),
-        flags: vec![FlagEntry {
+        flags: vec![FlagOutcome {
             flag: Flag { name: "opt".to_owned(), value: "3".to_owned() },
             verdict: FlagVerdict::Applied { evidence: "31 kernels, 40 without".to_owned() },
             reason: String::new(),
         }],
-        rewritten: vec![RewriteEntry {
+        rewritten: vec![Rewrite {
             entry: "decode_1@64".parse().unwrap(),
             name: "layer.0.k".to_owned(),
-            rewrite: Rewrite::ByRuntime,
+            rewrite: RewriteKind::ByRuntime,
             reason: "no scatter".to_owned(),
         }],
         logits_softcap: (component == ComponentKind::Head).then_some(30.0),
@@ -132,7 +133,7 @@ fn sample() -> Manifest {
                 differs: "weights are not shared".to_owned(),
             }),
         }],
-        notices: vec![BundleNotice { kind: BundleNoticeKind::Note, text: "nothing".to_owned() }],
+        notices: vec![Notice { kind: NoticeKind::Note, text: "nothing".to_owned() }],
     }
 }
 
@@ -348,7 +349,7 @@ fn everything_with_a_length_is_capped() {
         }
     }
     let mut manifest = sample();
-    let notice = BundleNotice { kind: BundleNoticeKind::Note, text: "x".repeat(TEXT_BYTES_MAX as usize) };
+    let notice = Notice { kind: NoticeKind::Note, text: "x".repeat(TEXT_BYTES_MAX as usize) };
     manifest.notices = vec![notice; 300];
     let error = written(&manifest).unwrap_err();
     assert!(matches!(&error, BundleError::Limit { limit: MANIFEST_BYTES, .. }), "{error}");
@@ -523,13 +524,14 @@ fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
 }
 
 fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
-    let rewrite = one_of(&[Rewrite::Decomposed, Rewrite::ByRuntime]);
+    let rewrite = one_of(&[RewriteKind::Decomposed, RewriteKind::ByRuntime]);
     let rewritten = (entry_name(), word(), rewrite, sentence())
-        .prop_map(|(entry, name, rewrite, reason)| RewriteEntry { entry, name, rewrite, reason });
+        .prop_map(|(entry, name, rewrite, reason)| Rewrite { entry, name, rewrite, reason });
     let placement = (entry_name(), word(), word(), sentence())
         .prop_map(|(entry, node, place, reason)| NodePlacement { entry, node, place, reason });
-    let flag = (word(), sentence(), verdict(), sentence())
-        .prop_map(|(name, value, verdict, reason)| FlagEntry { flag: Flag { name, value }, verdict, reason });
+    let flag = (word(), sentence(), verdict(), sentence()).prop_map(|(name, value, verdict, reason)| {
+        FlagOutcome { flag: Flag { name, value }, verdict, reason }
+    });
     let formats = (
         one_of(WeightFormat::ALL),
         proptest::option::of((one_of(WeightRole::ALL), one_of(WeightFormat::ALL))),
@@ -643,8 +645,8 @@ prop_compose! {
                 }),
             }).collect(),
             chains,
-            notices: notices.into_iter().map(|(fallback, text)| BundleNotice {
-                kind: if fallback { BundleNoticeKind::Fallback } else { BundleNoticeKind::Note },
+            notices: notices.into_iter().map(|(fallback, text)| Notice {
+                kind: if fallback { NoticeKind::Fallback } else { NoticeKind::Note },
                 text,
             }).collect(),
         }

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardwright_bundle::{
-    Bundle, BundleError, BundleNotice, BundleNoticeKind, BundleWriter, ChainEntry, Digest, FlagEntry,
-    Manifest, ModelIdentity, NodePlacement, PlannerIdentity, Rewrite, RewriteEntry, ShardEntry, ShimIdentity,
-    Structure, Verification,
+    Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry, Structure,
+    Verification,
 };
-use shardwright_graph::target::{Flag, FlagVerdict, FormatTuple, Target, TargetKind};
-use shardwright_graph::{
-    Asset, ComponentKind, DType, Granularity, State, StateKind, Weight, WeightData, WeightQuantisation,
+use shardwright_graph::{Asset, ComponentKind, State, StateKind, Weight, WeightData, WeightQuantisation};
+use shardwright_vocabulary::{
+    DType, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind,
+    PlannerIdentity, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
 };
 
 /// An empty directory and the place of a bundle in it.
@@ -139,8 +139,8 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, Bundl
             report,
             twin: None,
         }],
-        notices: vec![BundleNotice {
-            kind: BundleNoticeKind::Fallback,
+        notices: vec![Notice {
+            kind: NoticeKind::Fallback,
             text: "head runs on the CPU, not on mt6989: its vocabulary is too large".to_owned(),
         }],
     })
@@ -210,15 +210,15 @@ fn shard(
         artefact,
         head: writer.add_bytes(format!("head of {name}").as_bytes())?,
         work_order,
-        flags: vec![FlagEntry {
+        flags: vec![FlagOutcome {
             flag: Flag { name: "opt".to_owned(), value: "3".to_owned() },
             verdict: FlagVerdict::Inert,
             reason: "same code without it".to_owned(),
         }],
-        rewritten: vec![RewriteEntry {
+        rewritten: vec![Rewrite {
             entry: "decode_1@64".parse().unwrap(),
             name: "layer.0.norm".to_owned(),
-            rewrite: Rewrite::Decomposed,
+            rewrite: RewriteKind::Decomposed,
             reason: "unknown operation".to_owned(),
         }],
         logits_softcap: None,

@@ -1,6 +1,7 @@
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryKind, EntryOptions, Keys, Op, Role, decompose_all, decompose_where,
+    ComponentKind, EntryGraph, EntryOptions, Keys, Op, Role, decompose_all, decompose_where,
 };
+use shardwright_vocabulary::EntryKind;
 
 use crate::support::{LayerRecipe, Recipe, point, toy};
 

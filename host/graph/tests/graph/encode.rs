@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use shardwright_graph::target::{
-    ActivationFormat, ElementType, Encoding, FormatTuple, RoleFormat, ScaleBits, StateFormat, WeightFormat,
-    WeightRole,
-};
 use shardwright_graph::{
-    ComponentKind, ConstantFormat, DType, EncodeError, Encodings, EntryGraph, EntryKind, EntryOptions, Graph,
-    INVISIBLE, LAST_HIDDEN, LegaliseError, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId,
-    Verdict, decompose_all, decompose_where, dynamic_activations, encode, hidden_key, legalise,
-    legalise_encoded, range_key, state_key,
+    ComponentKind, ConstantFormat, EncodeError, Encodings, EntryGraph, EntryOptions, Graph, INVISIBLE,
+    LAST_HIDDEN, LegaliseError, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId, Verdict,
+    decompose_all, decompose_where, dynamic_activations, encode, hidden_key, legalise, legalise_encoded,
+    nearest_value, range_key, state_key,
+};
+use shardwright_vocabulary::{
+    ActivationFormat, DType, Encoding, EntryKind, FormatTuple, RoleFormat, ScaleBits, StateFormat,
+    WeightFormat, WeightRole,
 };
 
 use crate::support::quantise::quantised;
@@ -290,13 +290,13 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
             let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::A16, StateFormat::F32);
             let encoded = encode(&entry, &Encodings::of(&formats, &ranges)).unwrap();
             let of = |tensor| encoded.tensor(tensor).encoding().unwrap();
-            let invisible = of(mask).nearest(INVISIBLE);
-            assert_eq!(of(mask).nearest(0.0), 0.0);
+            let invisible = nearest_value(&of(mask), INVISIBLE);
+            assert_eq!(nearest_value(&of(mask), 0.0), 0.0);
             for score in [3.0, 3.25] {
-                let visible = of(add.output).nearest(score);
-                let hidden = of(add.output).nearest(score + invisible);
+                let visible = nearest_value(&of(add.output), score);
+                let hidden = nearest_value(&of(add.output), score + invisible);
                 assert!((visible - score).abs() < 1e-3);
-                let weight = of(below).nearest(hidden - visible).exp();
+                let weight = nearest_value(&of(below), hidden - visible).exp();
                 assert!(weight < 1e-10, "an invisible key weighs {weight}");
             }
             // A score keeps its own range, and what is left of the softmax too.
@@ -304,7 +304,7 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
         }
         let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F16, StateFormat::F32);
         let encoded = encode(&entry, &Encodings::counting(&formats)).unwrap();
-        assert_eq!(encoded.tensor(mask).encoding().unwrap().nearest(INVISIBLE), -65_504.0);
+        assert_eq!(nearest_value(&encoded.tensor(mask).encoding().unwrap(), INVISIBLE), -65_504.0);
     }
 }
 
@@ -312,7 +312,7 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
 fn ports_of_another_encoding_get_a_conversion() {
     let graph = toy(&Recipe::sharing());
     let whole = entry(&graph, EntryKind::Decode, 1..3);
-    let bytes = Encoding { element: ElementType::U8, scale: ScaleBits::ONE, zero_point: 7 };
+    let bytes = Encoding { element: DType::U8, scale: ScaleBits::ONE, zero_point: 7 };
     let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F16, StateFormat::F32);
     let mut encodings = Encodings::counting(&formats);
     encodings.ports = vec![

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use shardwright_graph::{
-    AssetId, Attention, AttributeValue, ComponentKind, DType, EntryKind, KeySource, Keys, Mask, Op, Role,
-    Rope, StateId,
+    AssetId, Attention, AttributeValue, ComponentKind, KeySource, Keys, Mask, Op, Role, Rope, StateId,
 };
+use shardwright_vocabulary::{DType, EntryKind, OpKind};
 
 pub(crate) const ROPE: Rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 3, factor: 8.0 };
 pub(crate) const ATTENTION: Attention = Attention {
@@ -34,6 +34,7 @@ pub(crate) fn every_op() -> Vec<Op> {
         Op::L2Normalize,
         Op::DynamicLinear,
         Op::Rotate { head_dim: 8 },
+        Op::LayerNorm { eps: 1e-6 },
         Op::Add,
         Op::Sub,
         Op::Mul,
@@ -98,6 +99,7 @@ fn operations_keep_numbers_names_and_attributes() {
 10 l2-normalize v1
 11 dynamic-linear v1
 12 rotate v1 head_dim
+13 layer-norm v1 eps
 64 add v1
 65 sub v1
 66 mul v1
@@ -130,6 +132,7 @@ fn operations_keep_numbers_names_and_attributes() {
         assert_eq!(op.is_semantic(), op.number() < 64);
     }
     assert_eq!(found, wanted);
+    assert_eq!(every_op().len(), OpKind::ALL.len());
     let numbers: HashSet<u32> = every_op().iter().map(Op::number).collect();
     let names: HashSet<&str> = every_op().iter().map(Op::name).collect();
     assert_eq!((numbers.len(), names.len()), (every_op().len(), every_op().len()));

@@ -1,7 +1,8 @@
 use shardwright_graph::{
-    ComponentBuilder, ComponentKind, DType, Dim, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph,
-    GraphError, Op, Role, StateId, WeightData,
+    ComponentBuilder, ComponentKind, Dim, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Op, Role,
+    StateId, WeightData,
 };
+use shardwright_vocabulary::{DType, EntryKind};
 
 use crate::support::{LayerRecipe, Recipe, point, toy};
 
@@ -184,8 +185,8 @@ fn an_encoder_has_one_entry_without_states() {
     assert_eq!(pooling.tensor(pooling.outputs[0].0).shape, [6]);
     assert!(pooling.input(&Role::Pooling).is_some());
     assert!(!graph.is_generative() && graph.donor_of(0).is_none());
-    assert_eq!(point(EntryKind::Encode, 4, 4).name(), "encode_4");
-    assert_eq!(point(EntryKind::Prefill, 4, 32).name(), "prefill_4@32");
+    assert_eq!(point(EntryKind::Encode, 4, 4).name().to_string(), "encode_4");
+    assert_eq!(point(EntryKind::Prefill, 4, 32).name().to_string(), "prefill_4@32");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 use shardwright_graph::{
-    ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryOptions, EntryPoint, Op, State, StateId,
-    StateKind, StatePort, Tensor, TensorId, WeightId, decompose_all,
+    ComponentKind, EntryGraph, EntryNode, EntryOptions, EntryPoint, Op, State, StateId, StateKind, StatePort,
+    Tensor, TensorId, WeightId, decompose_all,
 };
+use shardwright_vocabulary::{DType, EntryKind};
 
 use crate::frozen::{every_op, every_role};
 use crate::support::{Recipe, point, toy};

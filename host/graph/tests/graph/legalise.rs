@@ -1,9 +1,10 @@
 use std::convert::Infallible;
 
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Keys, LegaliseError, Op, Role, StateId,
-    Verdict, decompose_where, legalise,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Keys, LegaliseError, Op, Role, StateId, Verdict,
+    decompose_where, legalise,
 };
+use shardwright_vocabulary::EntryKind;
 
 use crate::support::{LayerRecipe, Recipe, point, toy};
 

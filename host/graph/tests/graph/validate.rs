@@ -1,12 +1,12 @@
 use proptest::prelude::*;
-use shardwright_graph::target::ScaleBits;
 use shardwright_graph::validate::{
     ELEMENT_LIMIT, EXTENT_LIMIT, LAYER_LIMIT, NAME_LIMIT, NODE_LIMIT, PORT_LIMIT, STATE_LIMIT, TENSOR_LIMIT,
 };
 use shardwright_graph::{
-    Affine, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryOptions, KeySource, Op, Role,
-    StateId, Tensor, TensorId, ValidateError, Verdict, WeightId, decompose_all, legalise,
+    ComponentKind, EntryGraph, EntryNode, EntryOptions, KeySource, Op, Role, StateId, Tensor, TensorId,
+    ValidateError, Verdict, WeightId, decompose_all, legalise,
 };
+use shardwright_vocabulary::{Affine, DType, EntryKind, ScaleBits};
 
 use crate::support::{Recipe, point, toy};
 

@@ -6,9 +6,10 @@ pub mod quantise;
 
 use half::{bf16, f16};
 use shardwright_graph::{
-    Asset, AssetId, Attention, ComponentBuilder, ComponentKind, DType, Dim, EntryKind, EntryPoint, Graph,
-    KeySource, Op, Role, Rope, State, StateId, StateKind, ValueId, Weight, WeightData, WeightId,
+    Asset, AssetId, Attention, ComponentBuilder, ComponentKind, Dim, EntryPoint, Graph, KeySource, Op, Role,
+    Rope, State, StateId, StateKind, ValueId, Weight, WeightData, WeightId,
 };
+use shardwright_vocabulary::{DType, EntryKind};
 
 /// What a toy model looks like.
 #[derive(Clone, Debug)]
@@ -289,7 +290,8 @@ pub fn toy(recipe: &Recipe) -> Graph {
         );
         builder.tap("pooled", pooled);
         let dense = builder.linear("dense", pooled, head);
-        let unit = builder.op("unit", Op::L2Normalize, &[dense]);
+        let centred = builder.op("centred", Op::LayerNorm { eps: 1e-6 }, &[dense]);
+        let unit = builder.op("unit", Op::L2Normalize, &[centred]);
         let vector = builder.reshape("embedding", unit, vec![Dim::Fixed(out)]);
         builder.output(vector, Role::Embedding);
     } else {

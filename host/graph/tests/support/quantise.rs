@@ -1,10 +1,8 @@
 //! Plain min-max quantisation, so that tests of any room have quantised graphs. Not how models are quantised for use.
 
 use half::{bf16, f16};
-use shardwright_graph::target::{Encoding, FormatTuple, WeightFormat};
-use shardwright_graph::{
-    ConstantFormat, DType, Granularity, Graph, Weight, WeightData, WeightQuantisation, scale_count,
-};
+use shardwright_graph::{ConstantFormat, Graph, Weight, WeightData, WeightQuantisation};
+use shardwright_vocabulary::{DType, Encoding, FormatTuple, Granularity, WeightFormat, scale_count};
 
 /// The model with its constants in `formats`; tables of integer formats follow the matrices' format.
 pub fn quantised(graph: &Graph, formats: &FormatTuple) -> Graph {

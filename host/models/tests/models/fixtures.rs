@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, Role, layer_kinds,
-};
+use shardwright_graph::{ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, layer_kinds};
 use shardwright_models::{Checkpoint, Family};
+use shardwright_vocabulary::EntryKind;
 
 fn project() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -1,11 +1,12 @@
 //! Checkpoints of other shapes than the committed ones: spellings, element types, files, names, sizes, leftovers.
 
 use shardwright_graph::{
-    ComponentKind, DType, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, StateKind, layer_kinds,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Op, StateKind, layer_kinds,
 };
 use shardwright_models::{Checkpoint, Family, LayerType};
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_test_checkpoints::{Family as Made, Random, Spec, Spelling};
+use shardwright_vocabulary::{DType, EntryKind};
 use tempfile::TempDir;
 
 /// The directory is gone when the result is dropped; the mapped files live on.

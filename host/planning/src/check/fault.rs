@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use shardwright_graph::target::{Encoding, EntryKind, EntryName, Flag, Limit, SoftcapPlace};
+use shardwright_vocabulary::{Encoding, EntryKind, EntryName, Flag, Limit, SoftcapPlace};
 
 /// Side of a boundary tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! One sound plan, and for every fault a change that causes exactly it.
 
 use proptest::prelude::*;
-use shardwright_graph::target::{
-    CostRow, ElementType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality, Provenance,
+use shardwright_vocabulary::{
+    CostRow, DType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality, Provenance,
     RoleFormat, ScaleBits, SoftcapPlace, Target, TargetKind, TimeCost, WeightRole,
 };
 
@@ -326,8 +326,7 @@ const CASES: &[(&str, Change)] = &[
     ("EncodingMismatch", |plan, _| plan.shards[1].inputs[0].encoding = Some(Encoding::F16)),
     ("EncodingMismatch", |plan, _| {
         let scale = ScaleBits::new(0.5).unwrap();
-        plan.shards[2].outputs[0].encoding =
-            Some(Encoding { element: ElementType::U16, scale, zero_point: 3 });
+        plan.shards[2].outputs[0].encoding = Some(Encoding { element: DType::U16, scale, zero_point: 3 });
     }),
     ("UnknownEntry", |plan, _| plan.shards[1].entries.push(entry("decode_2@512"))),
     ("EntryContext", |plan, _| plan.shards[1].entries.push(entry(OTHER_CONTEXT))),
@@ -439,7 +438,7 @@ fn any_entry() -> impl Strategy<Value = EntryName> {
 }
 
 fn any_boundary() -> impl Strategy<Value = Boundary> {
-    let element = proptest::sample::select(ElementType::ALL);
+    let element = proptest::sample::select(DType::ALL);
     (prop_oneof!["hidden", "logits", ".{0,8}"], element, any::<u32>(), any::<i32>()).prop_map(
         |(name, element, bits, zero_point)| Boundary {
             name,

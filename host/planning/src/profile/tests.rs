@@ -1,4 +1,4 @@
-use shardwright_graph::target::Relief;
+use shardwright_vocabulary::Relief;
 
 use super::*;
 

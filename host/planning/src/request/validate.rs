@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use shardwright_graph::target::{EntryKind, EntryName};
+use shardwright_vocabulary::{EntryKind, EntryName};
 
 use super::{Body, Request};
 

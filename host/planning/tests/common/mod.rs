@@ -5,12 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use shardwright_graph::target::{
-    CostRow, EntryName, FormatTuple, Legality, Limit, Provenance, Target, TargetKind, TimeCost,
-};
 use shardwright_planning::request::{
     Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, Request,
     TargetSummary,
+};
+use shardwright_vocabulary::{
+    CostRow, EntryName, FormatTuple, Legality, Limit, Provenance, Target, TargetKind, TimeCost,
 };
 
 /// A decoder of so many layers between `embed` and `head`, on an NPU and a CPU that take everything as 32-bit float.

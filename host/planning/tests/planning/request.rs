@@ -1,9 +1,9 @@
 //! Requests that make no sense, each refused in words that name the place.
 
-use shardwright_graph::target::{
+use shardwright_planning::request::{Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps};
+use shardwright_vocabulary::{
     Flag, FlagSchema, FlagStage, FlagType, Provenance, TimeCost, WeightFormat, WeightRole,
 };
-use shardwright_planning::request::{Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps};
 
 use crate::common::request;
 

@@ -2,10 +2,6 @@
 
 #![cfg(feature = "compiler")]
 
-use shardwright_graph::target::{
-    ActivationFormat, ErrorClass, FormatTuple, Limit, Provenance, StateFormat, TimeCost, WeightFormat,
-    WeightRole,
-};
 use shardwright_planning::builtin;
 use shardwright_planning::check::check;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
@@ -17,6 +13,10 @@ use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 use shardwright_planning::session::{
     LoopError, Planned, PlanningSession, RevisionLoop, Trial, plan_with_fallback,
+};
+use shardwright_vocabulary::{
+    ActivationFormat, ErrorClass, FormatTuple, Limit, Provenance, StateFormat, TimeCost, WeightFormat,
+    WeightRole,
 };
 
 use crate::common::{self, cache, cuts, even, hostile, request, with_limit, with_option};

@@ -6,14 +6,15 @@ mod histogram;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
-use shardwright_graph::{
-    ComponentKind, EntryKind, EntryOptions, EntryPoint, Graph, Op, Range, Ranges, WeightId, range_key,
-};
 use shardwright_reference::{Arrangement, ReferenceModel};
 
 use crate::error::CalibrationError;
 use crate::{Importance, QuantiseError, RowSource};
 use histogram::Histogram;
+use shardwright_graph::{
+    ComponentKind, EntryOptions, EntryPoint, Graph, Op, Range, Ranges, WeightId, range_key,
+};
+use shardwright_vocabulary::EntryKind;
 
 /// How a range follows from the values that were seen.
 #[derive(Clone, Copy, Debug, PartialEq)]

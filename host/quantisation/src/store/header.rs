@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use shardwright_graph::target::WeightFormat;
+use shardwright_vocabulary::WeightFormat;
 
 use crate::StoreError;
 use crate::job::Job;

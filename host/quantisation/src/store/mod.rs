@@ -10,14 +10,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use shardwright_files::{FileError, own};
-use shardwright_graph::target::WeightFormat;
-use shardwright_graph::{Graph, Weight};
 
 use crate::job::{Job, Target};
 use crate::recipe::{Meter, apply, in_memory};
 use crate::{Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
 use file::{Unfinished, open_whole};
 use header::{Header, VERSION, hash};
+use shardwright_graph::{Graph, Weight};
+use shardwright_vocabulary::WeightFormat;
 
 /// Ending of whole files.
 const WHOLE: &str = "weight";

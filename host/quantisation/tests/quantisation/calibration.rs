@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use shardwright_graph::{Encodings, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
@@ -12,6 +11,7 @@ use shardwright_quantisation::{
 };
 use shardwright_reference::{Arrangement, ReferenceError, ReferenceModel};
 use shardwright_test_checkpoints::{Random, Spec};
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use tempfile::TempDir;
 
 use crate::support::{decoded, weight};

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use shardwright_graph::target::{ActivationFormat, StateFormat, WeightFormat};
 use shardwright_quantisation::{Candidate, IntegerBits, RangeMethod, evaluate};
+use shardwright_vocabulary::{ActivationFormat, StateFormat, WeightFormat};
 
 use crate::demo_model::{calibrate, candidate, graph, rows, special};
 

@@ -3,16 +3,17 @@
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use shardwright_graph::target::{
-    ActivationFormat, Encoding, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
-};
-use shardwright_graph::{ConstantFormat, DType, Granularity, Graph, GraphError, Weight, WeightData};
+use shardwright_graph::{ConstantFormat, Graph, GraphError, Weight, WeightData, nearest_value};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
     Progress, QuantiseError, Recipe, RowSource, StoreError, TableFormats, Unwatched, Watch, quantise,
     quantise_constant, quantise_weight,
 };
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{
+    ActivationFormat, DType, Encoding, FormatTuple, Granularity, RoleFormat, StateFormat, WeightFormat,
+    WeightRole,
+};
 
 use crate::support::{decoded, values, weight};
 
@@ -50,7 +51,7 @@ fn assert_close(source: &Weight, made: &Weight) {
     };
     let largest_of = |values: &[f32]| values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     let rows = before.chunks(width.max(group)).zip(after.chunks(width.max(group)));
-    let stepped = WeightFormat::of(made) == Some(WeightFormat::W4Block32Stepped);
+    let stepped = made.format() == Some(WeightFormat::W4Block32Stepped);
     let blocks = rows.flat_map(|(before, after)| {
         // Up to one more of the row's scale, a sixteenth of its largest block's.
         let more = if stepped { largest_of(before) / 16.0 * 1.03 } else { 0.0 };
@@ -76,7 +77,7 @@ fn every_format_keeps_values_within_half_a_step() {
             let source = weight(&shape, dtype, &values(count, seed));
             for &format in WeightFormat::ALL {
                 let made = made(&source, format);
-                assert_eq!(WeightFormat::of(&made), Some(format));
+                assert_eq!(made.format(), Some(format));
                 assert_eq!(made.bytes(), source.planned(format).unwrap().bytes());
                 assert!(made.data.is_present());
                 match format.is_quantised() {
@@ -211,7 +212,7 @@ fn constants_like_activations_hold_zero_and_both_ends() {
         let encoding = Encoding::affine_over(seen.start, seen.end, 16);
         assert_eq!(held.zero_point, encoding.zero_point);
         for (value, made) in values.iter().zip(decoded(&made)) {
-            assert_eq!(made, encoding.nearest(*value));
+            assert_eq!(made, nearest_value(&encoding, *value));
             assert!((value - made).abs() <= encoding.scale.get() * 0.51);
         }
     }
@@ -304,8 +305,8 @@ fn a_graph_is_made_as_its_formats_say() {
         assert!(made.data.is_present());
     }
     let head = made.weights.iter().find(|weight| weight.part == "head").unwrap();
-    assert_eq!(WeightFormat::of(head), Some(WeightFormat::W8PerChannel));
-    let tables = made.assets.iter().map(|asset| WeightFormat::of(&asset.table).unwrap());
+    assert_eq!(head.format(), Some(WeightFormat::W8PerChannel));
+    let tables = made.assets.iter().map(|asset| asset.table.format().unwrap());
     assert_eq!(tables.collect::<Vec<_>>(), [WeightFormat::W8PerTensor, WeightFormat::W2PerChannel]);
     let bytes: u64 =
         made.weights.iter().chain(made.assets.iter().map(|asset| &asset.table)).map(Weight::bytes).sum();
@@ -399,7 +400,7 @@ fn every_family_takes_every_format() {
             let formats = FormatTuple::uniform(format, ActivationFormat::A8Dynamic, StateFormat::F32);
             let tables = TableFormats { embedding: Some(format), per_layer: Some(format) };
             let made = quantise(&graph, &Recipe::new(&graph, &formats, tables), &mut Unwatched).unwrap();
-            assert!(made.assets.iter().all(|asset| WeightFormat::of(&asset.table) == Some(format)));
+            assert!(made.assets.iter().all(|asset| asset.table.format() == Some(format)));
         }
     }
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{Recipe, Store, TableFormats, Unwatched, content_hash};
 use shardwright_test_checkpoints::{Fill, Spec};
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use tempfile::TempDir;
 
 use crate::killed::{files_and_hashes, make_all, peak_kib, until_done};

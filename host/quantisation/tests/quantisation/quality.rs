@@ -2,14 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use shardwright_graph::ComponentKind;
-use shardwright_graph::Ranges;
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat, WeightRole};
+use shardwright_graph::{ComponentKind, Ranges};
 use shardwright_quantisation::{
     CalibrationError, Calibrator, Candidate, Importance, IntegerBits, MeasuredError, RangeMethod,
     Sensitivities, TableFormats, evaluate,
 };
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat, WeightRole};
 use tempfile::TempDir;
 
 use crate::calibration::{graph_of, sealed, sequences};

@@ -4,14 +4,14 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
-use shardwright_graph::{DType, Graph, Weight};
+use shardwright_graph::{Graph, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
     Note, Progress, QuantiseError, Recipe, RowSource, Store, StoreError, TableFormats, Unwatched, Watch,
     quantise, quantise_weight,
 };
 use shardwright_test_checkpoints::{Random, Spec};
+use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, StateFormat, WeightFormat};
 use tempfile::TempDir;
 
 use crate::formats::same;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 use shardwright_graph::Graph;
-use shardwright_graph::target::{
-    ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
-};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{Calibration, Calibrator, Candidate, Importance, TableFormats, content_hash};
+use shardwright_vocabulary::{
+    ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
+};
 
 /// Every so many-th held-out row is set aside for calibration and never evaluated.
 const SET_ASIDE: usize = 10;

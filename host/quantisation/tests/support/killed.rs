@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use sha2::{Digest, Sha256};
-use shardwright_graph::target::WeightFormat;
 use shardwright_quantisation::{Progress, Store, Watch};
 use shardwright_test_checkpoints::Random;
+use shardwright_vocabulary::WeightFormat;
 
 use crate::support::Synthetic;
 

@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "each user takes a part")]
 
 use half::{bf16, f16};
-use shardwright_graph::{DType, Weight, WeightData};
+use shardwright_graph::{Weight, WeightData};
 use shardwright_quantisation::{QuantiseError, RowSource};
+use shardwright_vocabulary::DType;
 
 /// A weight of those values, stored as a float type.
 pub fn weight(shape: &[u64], dtype: DType, values: &[f32]) -> Weight {
@@ -107,7 +108,7 @@ impl RowSource for Synthetic {
 }
 
 /// The size of a synthetic weight in a format.
-pub fn planned(source: &Synthetic, format: shardwright_graph::target::WeightFormat) -> Weight {
+pub fn planned(source: &Synthetic, format: shardwright_vocabulary::WeightFormat) -> Weight {
     let float = Weight {
         name: source.name.clone(),
         part: source.part,

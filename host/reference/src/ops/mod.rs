@@ -39,6 +39,7 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
         Op::Softcap { cap } => activation::softcap(x, *cap),
         Op::Softmax => softmax::softmax(x),
         Op::StateUpdate => state::state_update(x.clone(), inputs[1], inputs[2].integers()),
+        Op::LayerNorm { eps } => norm::layer_norm(x, inputs.get(1).copied(), inputs.get(2).copied(), *eps),
         Op::L2Normalize => norm::l2_normalize(x),
         Op::Add => elementwise::binary(x, inputs[1], shape, |a, b| a + b),
         Op::Sub => elementwise::binary(x, inputs[1], shape, |a, b| a - b),

@@ -18,6 +18,24 @@ pub(crate) fn rms_norm(x: &Array, weight: Option<&Array>, width: usize, eps: f32
     Array::made(x.shape(), y)
 }
 
+/// `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis.
+pub(crate) fn layer_norm(x: &Array, weight: Option<&Array>, bias: Option<&Array>, eps: f32) -> Array {
+    let width = x.shape()[x.shape().len() - 1];
+    let (weight, bias) = (weight.map(Array::floats), bias.map(Array::floats));
+    let mut y = Vec::with_capacity(x.elements());
+    for vector in x.floats().chunks_exact(width) {
+        let mean = vector.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+        let variance = vector.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / width as f64;
+        let scale = 1.0 / (variance + f64::from(eps)).sqrt();
+        y.extend(vector.iter().enumerate().map(|(index, &x)| {
+            let factor = weight.as_ref().map_or(1.0, |weight| f64::from(weight[index]));
+            let addend = bias.as_ref().map_or(0.0, |bias| f64::from(bias[index]));
+            ((f64::from(x) - mean) * scale * factor + addend) as f32
+        }));
+    }
+    Array::made(x.shape(), y)
+}
+
 /// Least norm that [`l2_normalize`] divides by.
 const LEAST_NORM: f64 = 1e-12;
 

@@ -3,11 +3,11 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use proptest::prelude::*;
-use shardwright_graph::target::{
-    ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
-};
-use shardwright_graph::{DType, Graph, Range, Ranges};
+use shardwright_graph::{Graph, Range, Ranges};
 use shardwright_reference::{Arrangement, ReferenceModel};
+use shardwright_vocabulary::{
+    ActivationFormat, DType, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
+};
 
 use crate::support::{LayerRecipe, Noise, Recipe};
 

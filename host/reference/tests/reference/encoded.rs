@@ -3,18 +3,18 @@
 use crate::support::Noise;
 use crate::support::quantise::packed;
 use half::{bf16, f16};
-use shardwright_graph::target::{ElementType, Encoding, ScaleBits};
 use shardwright_graph::{
-    AssetId, Attention, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryPoint, Granularity,
-    KeySource, Op, Role, Rope, State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData,
-    WeightId, WeightQuantisation, infer_shape,
+    AssetId, Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State,
+    StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
+    infer_shape,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights, widen};
+use shardwright_vocabulary::{DType, Encoding, EntryKind, Granularity, ScaleBits};
 
 /// Rows of every operand.
 const ROWS: usize = 4;
 
-fn integer(element: ElementType, scale: f32, zero_point: i32) -> Encoding {
+fn integer(element: DType, scale: f32, zero_point: i32) -> Encoding {
     Encoding { element, scale: ScaleBits::new(scale).unwrap(), zero_point }
 }
 
@@ -23,13 +23,13 @@ fn encodings() -> Vec<Encoding> {
     vec![
         Encoding::F32,
         Encoding::F16,
-        Encoding { element: ElementType::Bf16, ..Encoding::F32 },
-        integer(ElementType::U16, 1e-4, 30_011),
-        integer(ElementType::U16, 3e-5, 0),
-        integer(ElementType::I16, 1e-4, 0),
-        integer(ElementType::I16, 7e-5, -32_768),
-        integer(ElementType::U8, 0.02, 255),
-        integer(ElementType::I8, 0.017, 3),
+        Encoding { element: DType::Bf16, ..Encoding::F32 },
+        integer(DType::U16, 1e-4, 30_011),
+        integer(DType::U16, 3e-5, 0),
+        integer(DType::I16, 1e-4, 0),
+        integer(DType::I16, 7e-5, -32_768),
+        integer(DType::U8, 0.02, 255),
+        integer(DType::I8, 0.017, 3),
     ]
 }
 
@@ -50,12 +50,12 @@ fn stored(encoding: &Encoding, value: f32) -> i32 {
 /// The value that a tensor of the encoding holds for `value`.
 fn held(encoding: &Encoding, value: f32) -> f32 {
     match encoding.element {
-        ElementType::F32 => value,
-        ElementType::F16 => match f16::from_f32(value) {
+        DType::F32 => value,
+        DType::F16 => match f16::from_f32(value) {
             half if half.is_infinite() => f16::MAX.to_f32().copysign(value),
             half => half.to_f32(),
         },
-        ElementType::Bf16 => bf16::from_f32(value).to_f32(),
+        DType::Bf16 => bf16::from_f32(value).to_f32(),
         _ => (stored(encoding, value) - encoding.zero_point) as f32 * encoding.scale.get(),
     }
 }
@@ -86,7 +86,7 @@ fn run(op: &Op, given: &[Given], constants: &[Weight], result: Encoding) -> Arra
     let mut bindings = Bindings::new();
     for (index, given) in given.iter().enumerate() {
         let shape = [ROWS as u64, given.width as u64];
-        let mut tensor = Tensor::plain(format!("given-{index}"), shape.to_vec(), given.encoding.dtype());
+        let mut tensor = Tensor::plain(format!("given-{index}"), shape.to_vec(), given.encoding.element);
         tensor.affine = given.encoding.affine();
         let role = Role::Gathered { asset: AssetId(index as u32) };
         inputs.push((TensorId(tensors.len() as u32), role.clone()));
@@ -105,7 +105,7 @@ fn run(op: &Op, given: &[Given], constants: &[Weight], result: Encoding) -> Arra
     }
     let operands: Vec<TensorId> = (0..tensors.len() as u32).map(TensorId).collect();
     let shapes: Vec<&[u64]> = tensors.iter().map(|tensor| tensor.shape.as_slice()).collect();
-    let mut output = Tensor::plain("result", infer_shape(op, &shapes).unwrap(), result.dtype());
+    let mut output = Tensor::plain("result", infer_shape(op, &shapes).unwrap(), result.element);
     output.affine = result.affine();
     tensors.push(output);
     let output = TensorId(operands.len() as u32);
@@ -197,7 +197,7 @@ fn pairs_rows_and_roots() {
     let mut noise = Noise(2);
     for from in encodings() {
         for other in encodings() {
-            for to in [other, Encoding::F32, integer(ElementType::U16, 1e-4, 30_000)] {
+            for to in [other, Encoding::F32, integer(DType::U16, 1e-4, 30_000)] {
                 for (op, of) in &pairs {
                     for width in [1, 5] {
                         let (a, mut b) =
@@ -244,6 +244,15 @@ fn pairs_rows_and_roots() {
                     each(&|row| exponentials(row).iter().map(|e| e / sum(&exponentials(row))).collect()),
                 ),
                 (Op::L2Normalize, each(&|row| row.iter().map(|x| x / norm(row)).collect())),
+                (
+                    Op::LayerNorm { eps: 1e-6 },
+                    each(&|row| {
+                        let mean = sum(row) / row.len() as f64;
+                        let centred: Vec<f64> = row.iter().map(|x| x - mean).collect();
+                        let variance = centred.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+                        centred.iter().map(|x| x / (variance + 1e-6).sqrt()).collect()
+                    }),
+                ),
                 (
                     Op::RmsNorm { width: 3, eps: 1e-6, weight_offset: 0.0 },
                     each(&|row| {
@@ -453,7 +462,7 @@ fn integers_times_integers_are_summed_exactly() {
                 }
             };
             let exact = !from.element.is_float();
-            for to in [Encoding::F32, integer(ElementType::U16, 5e-3, 33_000)] {
+            for to in [Encoding::F32, integer(DType::U16, 5e-3, 33_000)] {
                 let wanted: Vec<f64> = (0..ROWS * N).map(|index| plain(index / N, index % N)).collect();
                 let one = std::slice::from_ref(&x);
                 let weight = std::slice::from_ref(&matrix.weight);
@@ -475,7 +484,7 @@ fn products_of_two_activations_are_exact() {
         encodings().into_iter().filter(|encoding| !encoding.element.is_float()).collect();
     for left in &integers {
         for right in &integers {
-            let to = integer(ElementType::U16, 2e-4, 30_000);
+            let to = integer(DType::U16, 2e-4, 30_000);
             for transpose_b in [true, false] {
                 let width = if transpose_b { 9 } else { ROWS };
                 let (a, b) = (Given::random(&mut noise, width, *left), Given::random(&mut noise, 9, *right));
@@ -531,7 +540,7 @@ fn a_constant_by_columns_is_read_as_it_is() {
             };
             f64::from(raw[k * 3 + n] as f32 * scale)
         };
-        for from in [Encoding::F32, integer(ElementType::I16, 1e-4, 12)] {
+        for from in [Encoding::F32, integer(DType::I16, 1e-4, 12)] {
             let x = Given::random(&mut noise, K, from);
             let wide = x.wide();
             let wanted: Vec<f64> = (0..ROWS * 3)
@@ -549,7 +558,7 @@ fn rows_quantised_at_run_time() {
     let mut noise = Noise(7);
     let biases = [0.25_f32, -1.5, 3.0];
     for matrix in matrices(&mut noise) {
-        for from in [Encoding::F32, Encoding::F16, integer(ElementType::U16, 1e-4, 30_011)] {
+        for from in [Encoding::F32, Encoding::F16, integer(DType::U16, 1e-4, 30_011)] {
             let mut x = Given::random(&mut noise, K, from);
             // One row of zeros, which no scale may divide by zero.
             x.values[K..2 * K].fill(0.0);
@@ -558,7 +567,7 @@ fn rows_quantised_at_run_time() {
                 let largest = row.iter().fold(1e-30_f32, |largest, x| largest.max(x.abs()));
                 let scale = largest * (1.0 / 127.0);
                 let steps: Vec<i64> =
-                    row.iter().map(|x| i64::from(stored(&integer(ElementType::I8, scale, 0), *x))).collect();
+                    row.iter().map(|x| i64::from(stored(&integer(DType::I8, scale, 0), *x))).collect();
                 assert!(steps.iter().all(|step| (-127..=127).contains(step)));
                 wanted.extend((0..N).map(|n| matrix.product(&steps, scale, n) + f64::from(biases[n])));
             }
@@ -616,7 +625,7 @@ fn attention_and_rotation_of_encoded_rows() {
         keys: KeySource::Rows,
     };
     for from in encodings() {
-        for to in [Encoding::F32, Encoding::F16, integer(ElementType::U16, 1e-4, 30_000)] {
+        for to in [Encoding::F32, Encoding::F16, integer(DType::U16, 1e-4, 30_000)] {
             let q = Given::random(&mut noise, 8, from);
             let wide = q.wide();
             let turned: Vec<f64> = (0..ROWS * 8)
@@ -687,7 +696,7 @@ fn attention_and_rotation_of_encoded_rows() {
 fn update(encoding: Encoding, kept: Encoding) -> EntryGraph {
     let state = State { name: "k".to_owned(), layer: 0, width: 2, kind: StateKind::Linear };
     let tensor = |name: &str, shape: Vec<u64>, encoding: Encoding| {
-        let mut tensor = Tensor::plain(name, shape, encoding.dtype());
+        let mut tensor = Tensor::plain(name, shape, encoding.element);
         tensor.affine = encoding.affine();
         tensor
     };
@@ -730,7 +739,7 @@ fn update(encoding: Encoding, kept: Encoding) -> EntryGraph {
 
 #[test]
 fn states_hold_stored_values() {
-    let kept = integer(ElementType::U8, 0.5, 10);
+    let kept = integer(DType::U8, 0.5, 10);
     let evaluator = Evaluator::new(update(Encoding::F16, kept), Weights::new(&[])).unwrap();
     let before = Array::stored_of(&[3, 2], kept, vec![10, 20, 30, 40, 50, 60]).unwrap();
     let mut states = States::none();
@@ -757,7 +766,7 @@ fn states_hold_stored_values() {
 
 #[test]
 fn arrays_hold_what_their_encoding_can() {
-    let encoding = integer(ElementType::I8, 0.25, -3);
+    let encoding = integer(DType::I8, 0.25, -3);
     let array = Array::stored_of(&[2, 2], encoding, vec![-128, -3, 0, 127]).unwrap();
     assert_eq!(array.floats().as_ref(), [-31.25, 0.0, 0.75, 32.5]);
     assert_eq!(array.bytes(), [0x80, 0xfd, 0, 0x7f]);
@@ -776,13 +785,13 @@ fn arrays_hold_what_their_encoding_can() {
     let values = vec![0.125, 0.375, -1e30, 1e30, f32::INFINITY, f32::NAN];
     let array = Array::floats_of(&[6], values.clone()).unwrap();
     assert_eq!(
-        array.clone().encoded(integer(ElementType::U16, 0.25, 100)).stored(),
+        array.clone().encoded(integer(DType::U16, 0.25, 100)).stored(),
         [100, 102, 0, 65_535, 65_535, 0]
     );
     let half = array.clone().encoded(Encoding::F16);
     assert_eq!(half.floats()[..5], [0.125, 0.375, -65_504.0, 65_504.0, 65_504.0]);
     assert_eq!(half.bytes()[..4], [0, 0x30, 0, 0x36]);
-    let brain = array.clone().encoded(Encoding { element: ElementType::Bf16, ..Encoding::F32 });
+    let brain = array.clone().encoded(Encoding { element: DType::Bf16, ..Encoding::F32 });
     assert_eq!((brain.dtype(), brain.bytes()[..2].to_vec()), (DType::Bf16, vec![0, 0x3e]));
     assert_eq!(array.bytes()[..4], 0.125_f32.to_le_bytes());
     let slots = Array::integers_of(&[2], vec![-1, 7]).unwrap().encoded(Encoding::F16);

@@ -1,15 +1,15 @@
 //! Every way to give the evaluator something it cannot run.
 
 use crate::support::{self, Recipe, point, toy};
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use shardwright_graph::{
-    ComponentKind, DType, EncodeError, Encodings, EntryGraph, EntryKind, EntryOptions, Graph, GraphError,
-    Ranges, Role, StateId, ValidateError,
+    ComponentKind, EncodeError, Encodings, EntryGraph, EntryOptions, Graph, GraphError, Ranges, Role,
+    StateId, ValidateError,
 };
 use shardwright_reference::step::{Step, step_input};
 use shardwright_reference::{
     Arrangement, Array, Bindings, Evaluator, Form, ReferenceError, ReferenceModel, States, Weights, widen,
 };
+use shardwright_vocabulary::{ActivationFormat, DType, EntryKind, FormatTuple, StateFormat, WeightFormat};
 
 fn decoder(graph: &Graph) -> EntryGraph {
     let options = EntryOptions::default();

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use crate::support::quantise::quantised;
 use safetensors::SafeTensors;
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use shardwright_graph::{Encodings, Graph, LAST_HIDDEN, PER_LAYER, Range, Ranges, hidden_key};
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Arrangement, Form, ReferenceModel};
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -2,10 +2,11 @@
 
 use half::{bf16, f16};
 use shardwright_graph::{
-    Attention, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryPoint, KeySource, Op, Role, Rope,
-    State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, infer_shape,
+    Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State, StateId,
+    StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, infer_shape,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights, widen};
+use shardwright_vocabulary::{DType, EntryKind};
 
 /// A constant of f32 values.
 fn weight(shape: &[u64], values: &[f32]) -> Weight {
@@ -60,7 +61,7 @@ fn of_weights(op: Op, weights: &[Weight]) -> Vec<f32> {
 #[test]
 fn one_operand() {
     let x: &[f32] = &[-2.0, -0.5, 0.0, 1.5];
-    let cases: [(Op, [f32; 4]); 15] = [
+    let cases: [(Op, [f32; 4]); 16] = [
         (Op::Gelu, [-0.045402, -0.154286, 0.0, 1.399572]),
         (Op::Silu, [-0.238406, -0.188770, 0.0, 1.226361]),
         (Op::Softcap { cap: 2.0 }, [-1.523188, -0.489837, 0.0, 1.270298]),
@@ -74,6 +75,8 @@ fn one_operand() {
         (Op::Tanh, [-0.964028, -0.462117, 0.0, 0.905148]),
         (Op::Reciprocal, [-0.5, -2.0, f32::INFINITY, 0.666667]),
         (Op::Reshape { shape: vec![2, 2] }, [-2.0, -0.5, 0.0, 1.5]),
+        // Mean −0.25, variance 1.5625.
+        (Op::LayerNorm { eps: 0.0 }, [-1.4, -0.2, 0.2, 1.4]),
         (Op::RmsNorm { width: 4, eps: 0.0, weight_offset: 0.0 }, [-1.568929, -0.392232, 0.0, 1.176697]),
         // Groups of two, each of mean square 2.125 and 1.125.
         (
@@ -86,6 +89,11 @@ fn one_operand() {
         for (found, wanted) in found.iter().zip(&wanted) {
             assert!(found == wanted || (found - wanted).abs() < 2e-6, "{op:?}: {found} instead of {wanted}");
         }
+    }
+    let (weight, bias): (&[f32], &[f32]) = (&[1.0, 2.0, 0.0, -1.0], &[0.0, 1.0, 2.0, 3.0]);
+    let found = of(Op::LayerNorm { eps: 0.0 }, &[(&[1, 4], x), (&[4], weight), (&[4], bias)]);
+    for (found, wanted) in found.iter().zip([-1.4_f32, 0.6, 2.0, 1.6]) {
+        assert!((found - wanted).abs() < 2e-6, "{found} instead of {wanted}");
     }
     let x: &[f32] = &[4.0, 0.25];
     assert_eq!(of(Op::Sqrt, &[(&[2], x)]), [2.0, 0.5]);
@@ -108,6 +116,7 @@ fn extremes_stay_finite() {
     assert_eq!(of(Op::Softmax, &[(&[3], &[-1e30, 3e38, 3e38])]), [0.0, 0.5, 0.5]);
     assert_eq!(of(Op::Softmax, &[(&[2], &[-1e30, -1e30])]), [0.5, 0.5]);
     assert_eq!(of(Op::L2Normalize, &[(&[2], &[0.0, 0.0])]), [0.0, 0.0]);
+    assert_eq!(of(Op::LayerNorm { eps: 1e-6 }, &[(&[1, 2], &[3.0, 3.0])]), [0.0, 0.0]);
     assert_eq!(of(Op::Silu, &[(&[2], &[-200.0, 200.0])]), [-0.0, 200.0]);
     assert_eq!(of(Op::Gelu, &[(&[2], &[-200.0, 200.0])]), [-0.0, 200.0]);
     assert_eq!(

@@ -8,9 +8,9 @@ use crate::support::{Recipe, toy};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
-use shardwright_graph::target::{ActivationFormat, FormatTuple, StateFormat};
 use shardwright_graph::{Encodings, Graph, Ranges};
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel, Trace};
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
 
 fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |largest, value| value.abs().max(largest))

@@ -1,8 +1,9 @@
 //! Step inputs against their definitions.
 
-use shardwright_graph::{Asset, AssetId, DType, INVISIBLE, Keys, Mask, Role, Rope, Weight, WeightData};
+use shardwright_graph::{Asset, AssetId, INVISIBLE, Keys, Mask, Role, Rope, Weight, WeightData};
 use shardwright_reference::ReferenceError;
 use shardwright_reference::step::{self, Step};
+use shardwright_vocabulary::DType;
 
 const STEP: Step = Step { first: 5, rows: 3, of: 4 };
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use shardwright_graph::{Asset, ComponentKind, EntryKind, EntryPoint, Role, StateId};
+use shardwright_graph::{Asset, ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, Port};
+use shardwright_vocabulary::EntryKind;
 
 use crate::description::{AssetDescription, ChainDescription, ShardDescription};
 use crate::error::ChainError;
@@ -60,10 +61,11 @@ pub(super) fn check(
             if !entries.insert((entry.point.kind, entry.point.rows)) {
                 return Err(ChainError::EntryRepeated {
                     shard: shard.name.clone(),
-                    entry: entry.point.name(),
+                    entry: entry.point.name().to_string(),
                 });
             }
-            EntryCheck { description, shard, entry, name: entry.point.name() }.check(executor.as_ref())?;
+            EntryCheck { description, shard, entry, name: entry.point.name().to_string() }
+                .check(executor.as_ref())?;
         }
     }
     Ok(())
@@ -394,7 +396,9 @@ impl EntryCheck<'_> {
             });
         };
         if loaded.interface.point != self.entry.point {
-            let name = |point: EntryPoint| format!("{} of at most {} rows", point.name(), point.largest_rows);
+            let name = |point: EntryPoint| {
+                format!("{} of at most {} rows", point.name().to_string(), point.largest_rows)
+            };
             return self.point_fault(
                 "the loaded entry",
                 name(self.entry.point),

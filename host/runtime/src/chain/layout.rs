@@ -1,7 +1,8 @@
 //! What flows where: for every entry point of the chain the runs of a step, what each binds, and what is copied between.
 
-use shardwright_graph::{ComponentKind, EntryKind, EntryPoint, Role, StateId};
+use shardwright_graph::{ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, Port};
+use shardwright_vocabulary::EntryKind;
 
 use crate::description::{ChainDescription, Place};
 use crate::error::ChainError;
@@ -410,7 +411,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
     fn new(builder: &'b mut Builder<'a>, point: EntryPoint) -> Self {
         let schedule = Schedule {
             point,
-            name: point.name(),
+            name: point.name().to_string(),
             inputs: Vec::new(),
             runs: Vec::new(),
             logits: None,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use shardwright_graph::target::ErrorClass;
+use shardwright_vocabulary::ErrorClass;
 
 use super::Session;
 use super::logits::Logits;

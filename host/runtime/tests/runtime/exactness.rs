@@ -1,10 +1,10 @@
 //! Cuts, chunks and continued sessions change no bit of a result.
 
 use crate::support::{self, Form, Plan, bits, chain, graph, ids, last_logits, parts, scores};
-use shardwright_graph::target::Encoding;
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_runtime::{ChainError, Truncation};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::Encoding;
 
 fn generating() -> [(&'static str, Spec); 3] {
     [("gemma 3", Spec::gemma3()), ("gemma 4", Spec::gemma4()), ("qwen 3", Spec::qwen3())]

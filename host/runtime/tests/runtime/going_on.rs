@@ -8,7 +8,6 @@ use crate::support::{
     self, Form, Plan, Trouble, bits, chain, disturbed, fixture, graph, ids, last_logits, place,
 };
 use shardwright_graph::Graph;
-use shardwright_graph::target::{Encoding, ErrorClass};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{
     Appended, Chain, DoneReason, FallbackChains, Generation, GenerationEvent, GenerationOptions, NextChain,
@@ -16,6 +15,7 @@ use shardwright_runtime::{
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_text::Tokenizer;
+use shardwright_vocabulary::{Encoding, ErrorClass};
 
 fn rings() -> Plan {
     Plan { largest: 4, prefill: vec![4], ..Plan::default() }

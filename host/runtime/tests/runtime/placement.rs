@@ -1,10 +1,11 @@
 //! What a record says was done otherwise than asked.
 
 use crate::support::{Plan, graph, parts};
-use shardwright_bundle::{FlagEntry, NodePlacement, Rewrite, RewriteEntry};
-use shardwright_graph::target::{Flag, FlagVerdict, FormatTuple, Target, TargetKind};
 use shardwright_runtime::{PlacementRecord, ProcessPlacement, ShardOrigin};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{
+    Flag, FlagOutcome, FlagVerdict, FormatTuple, NodePlacement, Rewrite, RewriteKind, Target, TargetKind,
+};
 
 fn record(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> PlacementRecord {
     let mut parts = parts(&graph(&Spec::gemma3()), &Plan::default());
@@ -25,9 +26,9 @@ fn told(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> Vec<Str
     record(change, emulated_on).fallbacks().iter().map(ToString::to_string).collect()
 }
 
-fn flag(name: &str, verdict: FlagVerdict) -> FlagEntry {
+fn flag(name: &str, verdict: FlagVerdict) -> FlagOutcome {
     let flag = Flag { name: name.to_owned(), value: "3".to_owned() };
-    FlagEntry { flag, verdict, reason: "so it said".to_owned() }
+    FlagOutcome { flag, verdict, reason: "so it said".to_owned() }
 }
 
 fn node(place: &str) -> NodePlacement {
@@ -48,10 +49,10 @@ fn what_is_as_asked_is_no_fallback() {
             flag("c", FlagVerdict::Inert),
         ];
         origin.placements = ["npu", "fused", "none"].map(node).into();
-        origin.rewritten = vec![RewriteEntry {
+        origin.rewritten = vec![Rewrite {
             entry: "decode_1@96".parse().unwrap(),
             name: "layer.1.norm".to_owned(),
-            rewrite: Rewrite::Decomposed,
+            rewrite: RewriteKind::Decomposed,
             reason: "too wide".to_owned(),
         }];
     };

@@ -1,17 +1,15 @@
 //! Every way in which shards fail to make a chain.
 
 use crate::support::{self, Parts, Plan, graph, parts, place};
-use shardwright_graph::target::WeightFormat;
-use shardwright_graph::target::{ElementType, Encoding, ScaleBits};
 use shardwright_graph::{
-    AssetId, ComponentKind, DType, EntryKind, Granularity, Graph, Role, StateId, Weight, WeightData,
-    WeightQuantisation,
+    AssetId, ComponentKind, Graph, Role, StateId, Weight, WeightData, WeightQuantisation,
 };
 use shardwright_runtime::{
     ASSETS_MAX, ChainDescription, ChainError, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX, ShardExecutor,
 };
 use shardwright_shims::{Direction, EntryInterface, LoadedEntry, Port};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{DType, Encoding, EntryKind, Granularity, ScaleBits, WeightFormat};
 
 fn gemma4() -> Graph {
     graph(&Spec::gemma4())
@@ -236,7 +234,7 @@ fn entry_points_agree() {
             both(&graph, &plan(), 0, move |entry| {
                 if entry.point.kind == EntryKind::Prefill {
                     entry.point.rows = rows;
-                    entry.name = entry.point.name();
+                    entry.name = entry.point.name().to_string();
                 }
             }),
             ChainError::EntryPoint { what: "its row count", .. }
@@ -245,7 +243,7 @@ fn entry_points_agree() {
     is!(
         both(&graph, &plan(), FIRST, |entry| {
             entry.point.context = 95;
-            entry.name = entry.point.name();
+            entry.name = entry.point.name().to_string();
         }),
         ChainError::EntryPoint { what: "its context", .. }
     );
@@ -261,14 +259,14 @@ fn entry_points_agree() {
         both(&graph, &plan(), SECOND, |entry| {
             entry.point.kind = EntryKind::Encode;
             entry.point.context = entry.point.rows;
-            entry.name = entry.point.name();
+            entry.name = entry.point.name().to_string();
         }),
         ChainError::EntryPoint { what: "its kind", .. }
     );
     is!(
         both(&graph, &plan(), SECOND, |entry| {
             entry.point.kind = EntryKind::Encode;
-            entry.name = entry.point.name();
+            entry.name = entry.point.name().to_string();
         }),
         ChainError::EntryPoint { what: "its context", .. }
     );
@@ -464,12 +462,12 @@ fn ports_are_what_their_roles_say() {
         both(&graph, &plan, FIRST, edit(Role::Hidden, |port| port.dtype = DType::I32)),
         ChainError::PortStorage { .. }
     );
-    let impossible = Encoding { element: ElementType::I8, scale: ScaleBits::ONE, zero_point: 1 << 20 };
+    let impossible = Encoding { element: DType::I8, scale: ScaleBits::ONE, zero_point: 1 << 20 };
     is!(
         both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(impossible))),
         ChainError::PortStorage { .. }
     );
-    let half = Encoding { element: ElementType::I16, ..Encoding::F16 };
+    let half = Encoding { element: DType::I16, ..Encoding::F16 };
     is!(
         both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(half))),
         ChainError::PortStorage { .. }
@@ -676,8 +674,7 @@ fn neighbours_agree() {
         move |entry: &mut EntryInterface| {
             for port in entry.ports.iter_mut().filter(|port| matches!(port.role, Role::State { .. })) {
                 port.dtype = DType::U16;
-                port.encoding =
-                    Some(Encoding { element: ElementType::U16, scale: ScaleBits::ONE, zero_point });
+                port.encoding = Some(Encoding { element: DType::U16, scale: ScaleBits::ONE, zero_point });
             }
         }
     };

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::{self, Form, Plan, bits, chain, disturbed, graph, ids, last_logits};
-use shardwright_graph::target::ErrorClass;
-use shardwright_graph::{DType, WeightData};
+use shardwright_graph::WeightData;
 use shardwright_runtime::{Appended, Chain, Prompted, Session, SessionError, Truncation};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{DType, ErrorClass};
 
 /// Rings of window 6 + 4 rows in a context of 96.
 fn rings() -> Plan {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::support::{Form, Plan, Storages, bits, chain, disturbed, graph, ids};
 use proptest::prelude::*;
-use shardwright_graph::target::{Encoding, ErrorClass};
-use shardwright_graph::{ComponentKind, DType, Graph, Role};
+use shardwright_graph::{ComponentKind, Graph, Role};
 use shardwright_runtime::{Chain, Session};
 use shardwright_shims::{EntryInterface, Port};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{DType, Encoding, ErrorClass};
 
 fn number(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -203,7 +203,7 @@ fn rows_of_another_encoding_are_converted_and_counted() {
             assert_eq!(state.converted_from.as_deref(), converted);
             assert_eq!(state.storage, shardwright_runtime::Storage::from(encoding).to_string());
             let row = graph.states.iter().find(|held| held.name == state.state).unwrap().width;
-            assert_eq!(state.bytes_placed, 10 * row * encoding.dtype().bytes());
+            assert_eq!(state.bytes_placed, 10 * row * encoding.element.bytes());
         }
     }
     let in_graph = chain(&graph, &Plan::default());

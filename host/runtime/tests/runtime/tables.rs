@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Plan, bits, chain, graph, ids, parts};
-use shardwright_graph::target::WeightFormat;
-use shardwright_graph::{Asset, DType, Graph, Weight, WeightBytes, WeightData, WeightQuantisation};
+use shardwright_graph::{Asset, Graph, Weight, WeightBytes, WeightData, WeightQuantisation};
 use shardwright_runtime::AssetDescription;
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{DType, WeightFormat};
 
 /// A table of that format with bytes as they come: every stored integer is legal.
 fn table(asset: &Asset, format: WeightFormat) -> Asset {

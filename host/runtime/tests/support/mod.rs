@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shardwright_graph::target::{Encoding, ErrorClass};
 use shardwright_graph::{
-    ComponentKind, DType, EntryGraph, EntryKind, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, Weight,
-    decompose_all, legalise,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, Weight, decompose_all,
+    legalise, nearest_value,
 };
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
@@ -24,6 +23,7 @@ use shardwright_shims::{
     ShimError, Update,
 };
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorClass};
 
 /// The graph of a generated checkpoint.
 pub fn graph(spec: &Spec) -> Graph {
@@ -194,7 +194,7 @@ fn to_bytes(port: &Port, values: &[f32]) -> Vec<u8> {
     let size = port.dtype.bytes() as usize;
     let element = |value: f32| match port.dtype {
         DType::F32 => value.to_bits(),
-        DType::F16 => half::f16::from_f32(encoding.nearest(value)).to_bits().into(),
+        DType::F16 => half::f16::from_f32(nearest_value(&encoding, value)).to_bits().into(),
         DType::Bf16 => half::bf16::from_f32(value).to_bits().into(),
         _ => encoding.raw(value) as u32,
     };
@@ -203,7 +203,7 @@ fn to_bytes(port: &Port, values: &[f32]) -> Vec<u8> {
 
 fn round(encoding: Option<Encoding>, values: &mut [f32]) {
     if let Some(encoding) = encoding {
-        values.iter_mut().for_each(|value| *value = encoding.nearest(*value));
+        values.iter_mut().for_each(|value| *value = nearest_value(&encoding, *value));
     }
 }
 
@@ -416,7 +416,7 @@ fn loaded(entry: &EntryGraph, plan: &Plan) -> (LoadedEntry, Vec<Option<Encoding>
     if !plan.rounded {
         for (port, encoding) in interface.ports.iter_mut().zip(&wanted) {
             if let Some(encoding) = encoding.filter(|_| numeric(port)) {
-                port.dtype = encoding.dtype();
+                port.dtype = encoding.element;
                 port.encoding = encoding.affine().map(|_| encoding);
             }
         }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
-use shardwright_build::graph::target::TargetKind;
 use shardwright_build::planning::profile::FoundProfile;
 use shardwright_build::planning::profile::fact_names::SYSTEM_PROPERTIES;
+use shardwright_vocabulary::TargetKind;
 
 /// Most bytes read of any of these files. The longest, `/proc/cpuinfo` of a machine with hundreds of cores, stays below.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_build::CompiledGraphs;
-use shardwright_build::graph::{Asset, EntryKind, EntryPoint, Graph};
+use shardwright_build::graph::{Asset, EntryPoint, Graph};
 use shardwright_runtime::{Chain, ShardExecutor};
+use shardwright_vocabulary::EntryKind;
 
 use super::next_norm::NextNorm;
 use super::report::{BoundaryVerification, EntryVerification, ShardVerification};

@@ -16,10 +16,11 @@ mod whole;
 use std::path::Path;
 
 use shardwright_build::CompiledGraphs;
-use shardwright_build::graph::{Asset, DType, Graph, Weight, WeightId};
+use shardwright_build::graph::{Asset, Graph, Weight, WeightId};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::reference::ReferenceError;
 use shardwright_build::shims::{Part, Watch};
+use shardwright_vocabulary::DType;
 
 pub use bundled::{store_verification, verify_bundle};
 pub use effort::{Effort, EffortReport, LeftOut};

@@ -1,10 +1,11 @@
 //! The norm a boundary runs into.
 
 use shardwright_build::graph::{
-    Component, ComponentKind, EntryGraph, EntryKind, EntryNode, EntryPoint, Graph, Node, Op, Role, Tensor,
-    TensorId, ValueId, ValueSource, WeightId,
+    Component, ComponentKind, EntryGraph, EntryNode, EntryPoint, Graph, Node, Op, Role, Tensor, TensorId,
+    ValueId, ValueSource, WeightId,
 };
 use shardwright_build::reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
+use shardwright_vocabulary::EntryKind;
 
 /// Rows normed at once.
 const ROWS: usize = 32;
@@ -85,9 +86,9 @@ fn alone(graph: &Graph, norm: &Node, scale: WeightId) -> EntryGraph {
         layers: (0, 0),
         point: EntryPoint { kind: EntryKind::Encode, rows, context: rows, largest_rows: rows },
         tensors: vec![
-            Tensor::plain("stream", shape.clone(), shardwright_build::graph::DType::F32),
+            Tensor::plain("stream", shape.clone(), shardwright_vocabulary::DType::F32),
             Tensor { weight: Some(scale), ..Tensor::plain("scale", weight.shape.clone(), weight.dtype) },
-            Tensor::plain("normed", shape, shardwright_build::graph::DType::F32),
+            Tensor::plain("normed", shape, shardwright_vocabulary::DType::F32),
         ],
         nodes: vec![EntryNode {
             name: norm.name.clone(),

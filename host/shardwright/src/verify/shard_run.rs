@@ -60,8 +60,8 @@ impl Twin {
     pub(crate) fn new(compiled: &CompiledGraphs) -> Result<Twin, ReferenceError> {
         let weights = Weights::new(&compiled.weights);
         let evaluators = compiled.graphs.iter();
-        let evaluators =
-            evaluators.map(|graph| Ok((graph.point.name(), Evaluator::new(graph.clone(), weights)?)));
+        let evaluators = evaluators
+            .map(|graph| Ok((graph.point.name().to_string(), Evaluator::new(graph.clone(), weights)?)));
         Ok(Twin { evaluators: evaluators.collect::<Result<_, ReferenceError>>()? })
     }
 }
@@ -174,7 +174,7 @@ impl ShardMemory {
                     let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
                     let elements = port.shape.iter().product::<u64>();
                     let bytes = buffer.read()?;
-                    let dense = (elements * encoding.dtype().bytes()) as usize;
+                    let dense = (elements * encoding.element.bytes()) as usize;
                     let given = decode(encoding, bytes.get(..dense).unwrap_or_default());
                     observed.extend(at.output(&port.role, &port.shape, &given));
                 }
@@ -291,7 +291,7 @@ impl Place<'_> {
     /// Puts the rows of all positions before `end` to their slots, and zeros elsewhere.
     fn fill_state(&self, memory: &mut StateMemory, state: StateId, port: &Port, end: usize) -> Result<()> {
         let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
-        let (capacity, row) = row_of(port, encoding.dtype().bytes())?;
+        let (capacity, row) = row_of(port, encoding.element.bytes())?;
         let mut target = memory.buffer.write()?;
         let used = memory.used.min(capacity) * row;
         target[..used].fill(0);
@@ -322,7 +322,7 @@ impl Place<'_> {
 
     fn written_state(&self, state: StateId, port: &Port, bytes: &[u8]) -> Result<Observed> {
         let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
-        let (capacity, row) = row_of(port, encoding.dtype().bytes())?;
+        let (capacity, row) = row_of(port, encoding.element.bytes())?;
         let rows = self.slots(capacity).flat_map(|slot| bytes[slot * row..(slot + 1) * row].iter().copied());
         Ok(self.state(state, decode(encoding, &rows.collect::<Vec<u8>>())))
     }

@@ -1,9 +1,9 @@
 //! Values as a port stores them.
 
 use half::{bf16, f16};
-use shardwright_build::graph::DType;
-use shardwright_build::graph::target::{ElementType, Encoding};
+use shardwright_build::graph::nearest_value;
 use shardwright_build::shims::Port;
+use shardwright_vocabulary::{DType, Encoding};
 
 /// What a port is given: numbers that it encodes, or indices.
 pub(crate) enum Input {
@@ -36,14 +36,16 @@ pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|&value| element(value)).collect()
     }
     match encoding.element {
-        ElementType::F32 => each(values, f32::to_le_bytes),
+        DType::F32 => each(values, f32::to_le_bytes),
         // `nearest` saturates as a tensor of that type does; what it gives is exact in the narrow type.
-        ElementType::F16 => each(values, |value| f16::from_f32(encoding.nearest(value)).to_le_bytes()),
-        ElementType::Bf16 => each(values, |value| bf16::from_f32(encoding.nearest(value)).to_le_bytes()),
-        ElementType::U16 => each(values, |value| (encoding.raw(value) as u16).to_le_bytes()),
-        ElementType::I16 => each(values, |value| (encoding.raw(value) as i16).to_le_bytes()),
-        ElementType::U8 => each(values, |value| [encoding.raw(value) as u8]),
-        ElementType::I8 => each(values, |value| (encoding.raw(value) as i8).to_le_bytes()),
+        DType::F16 => each(values, |value| f16::from_f32(nearest_value(&encoding, value)).to_le_bytes()),
+        DType::Bf16 => each(values, |value| bf16::from_f32(nearest_value(&encoding, value)).to_le_bytes()),
+        DType::U16 => each(values, |value| (encoding.raw(value) as u16).to_le_bytes()),
+        DType::I16 => each(values, |value| (encoding.raw(value) as i16).to_le_bytes()),
+        DType::U8 => each(values, |value| [encoding.raw(value) as u8]),
+        DType::I8 => each(values, |value| (encoding.raw(value) as i8).to_le_bytes()),
+        // Indices and packed weights, which no encoding has.
+        DType::I32 | DType::I64 | DType::I4 | DType::I2 => Vec::new(),
     }
 }
 
@@ -53,13 +55,14 @@ pub(crate) fn decode(encoding: Encoding, bytes: &[u8]) -> Vec<f32> {
         bytes.as_chunks::<N>().0.iter().map(|&element| value(element)).collect()
     }
     match encoding.element {
-        ElementType::F32 => each(bytes, f32::from_le_bytes),
-        ElementType::F16 => each(bytes, |element| f16::from_le_bytes(element).to_f32()),
-        ElementType::Bf16 => each(bytes, |element| bf16::from_le_bytes(element).to_f32()),
-        ElementType::U16 => each(bytes, |element| encoding.value(u16::from_le_bytes(element).into())),
-        ElementType::I16 => each(bytes, |element| encoding.value(i16::from_le_bytes(element).into())),
-        ElementType::U8 => each(bytes, |[element]| encoding.value(element.into())),
-        ElementType::I8 => each(bytes, |[element]| encoding.value((element as i8).into())),
+        DType::F32 => each(bytes, f32::from_le_bytes),
+        DType::F16 => each(bytes, |element| f16::from_le_bytes(element).to_f32()),
+        DType::Bf16 => each(bytes, |element| bf16::from_le_bytes(element).to_f32()),
+        DType::U16 => each(bytes, |element| encoding.value(u16::from_le_bytes(element).into())),
+        DType::I16 => each(bytes, |element| encoding.value(i16::from_le_bytes(element).into())),
+        DType::U8 => each(bytes, |[element]| encoding.value(element.into())),
+        DType::I8 => each(bytes, |[element]| encoding.value((element as i8).into())),
+        DType::I32 | DType::I64 | DType::I4 | DType::I2 => Vec::new(),
     }
 }
 
@@ -95,8 +98,12 @@ mod tests {
         let values = [0.0_f32, 1.0 / 3.0, -2.9, 4.99, 1e9, -1e30];
         for encoding in encodings {
             let bytes = encode_floats(encoding, &values);
-            assert_eq!(bytes.len() as u64, values.len() as u64 * encoding.dtype().bytes(), "{encoding}");
-            assert_eq!(decode(encoding, &bytes), values.map(|value| encoding.nearest(value)), "{encoding}");
+            assert_eq!(bytes.len() as u64, values.len() as u64 * encoding.element.bytes(), "{encoding}");
+            assert_eq!(
+                decode(encoding, &bytes),
+                values.map(|value| nearest_value(&encoding, value)),
+                "{encoding}"
+            );
         }
     }
 

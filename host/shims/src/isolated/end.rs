@@ -1,6 +1,6 @@
 //! How workers end, as errors say it.
 
-use shardwright_graph::target::ErrorClass;
+use shardwright_vocabulary::ErrorClass;
 
 use crate::os;
 

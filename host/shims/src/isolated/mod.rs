@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardwright_graph::target::{FlagSchema, Limit};
 use shardwright_graph::{EntryGraph, Verdict, Weight};
+use shardwright_vocabulary::{FlagSchema, Limit};
 
 use crate::buffer::Buffer;
 use crate::chip::Chip;

@@ -12,8 +12,8 @@
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::target::{ErrorClass, FlagSchema, FlagVerdict, Limit};
 use shardwright_graph::{EntryGraph, Weight, WeightData, WeightId, WeightQuantisation};
+use shardwright_vocabulary::{ErrorClass, FlagSchema, FlagVerdict, Limit};
 
 use crate::chip::Chip;
 use crate::compile::Placement;
@@ -451,7 +451,7 @@ pub(crate) fn planned_weights(shown: Vec<OrderWeight>, part: impl Fn(&str) -> &'
                 granularity: held.scales,
                 scale_dtype: held.scale_dtype,
                 scales: planned(
-                    shardwright_graph::scale_count(held.scales, &weight.shape)
+                    shardwright_vocabulary::scale_count(held.scales, &weight.shape)
                         .and_then(|count| count.checked_mul(held.scale_dtype.bytes()))
                         .unwrap_or(0),
                 ),

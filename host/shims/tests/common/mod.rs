@@ -5,13 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use shardwright_graph::target::ScaleBits;
 use shardwright_graph::{
-    Affine, Attention, ComponentKind, DType, EntryGraph, EntryKind, EntryNode, EntryPoint, Granularity,
-    KeySource, Op, Role, Rope, State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData,
-    WeightId, WeightQuantisation,
+    Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State, StateId,
+    StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
 };
 use shardwright_shims::{Caps, Isolation, ShimRegistry};
+use shardwright_vocabulary::{Affine, DType, EntryKind, Granularity, ScaleBits};
 
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

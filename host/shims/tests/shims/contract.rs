@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{self, Builder, Shims, doubling, f32_bytes, f32_values};
-use shardwright_graph::target::{ErrorClass, Flag, FlagStage, FlagType, FlagVerdict, Provenance};
-use shardwright_graph::{DType, EntryKind, Op, Role};
+use shardwright_graph::{Op, Role};
 use shardwright_shims::{
     Artefact, Bound, Compatibility, DeviceKind, Place, RunOptions, ShimError, ShimInstance, ShimRegistry,
     Watch, WorkOrder, WorkOrderBuilder,
+};
+use shardwright_vocabulary::{
+    DType, EntryKind, ErrorClass, Flag, FlagStage, FlagType, FlagVerdict, Provenance,
 };
 
 struct Fixture {

@@ -2,12 +2,11 @@
 
 use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
-use shardwright_graph::EntryKind;
-use shardwright_graph::target::{ElementType, Flag};
 use shardwright_shims::{
     Artefact, ArtefactError, ContainerError, Place, WorkOrder, WorkOrderBuilder, WorkOrderError,
     WorkOrderTables,
 };
+use shardwright_vocabulary::{DType, EntryKind, Flag};
 
 fn builder(weights: &[shardwright_graph::Weight]) -> WorkOrderBuilder<'_> {
     WorkOrderBuilder::new(weights)
@@ -60,7 +59,7 @@ fn a_work_order_is_one_file_named_by_its_content() {
     assert!(read.weight_bytes(4).is_empty() && read.scale_bytes(4).is_empty());
     let interfaces = read.interfaces().unwrap();
     let hidden = interfaces[1].port("hidden").unwrap();
-    assert_eq!(hidden.encoding.unwrap().element, ElementType::U16);
+    assert_eq!(hidden.encoding.unwrap().element, DType::U16);
     assert_eq!(interfaces[0].port("layer.0.k").unwrap().direction, shardwright_shims::Direction::State);
     assert_eq!(interfaces[0].name, "prefill_4@8");
 }

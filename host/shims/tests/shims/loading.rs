@@ -255,7 +255,7 @@ fn a_linked_shim_needs_no_file() {
         Err(ShimError::Failed(failure)) => {
             assert_eq!(failure.message, "the shim panicked: no devices today");
             assert_eq!(failure.function, "devices");
-            assert_eq!(failure.class, Some(shardwright_graph::target::ErrorClass::Internal));
+            assert_eq!(failure.class, Some(shardwright_vocabulary::ErrorClass::Internal));
             assert_eq!(failure.details, [("panic".to_owned(), "1".to_owned())]);
         }
         other => panic!("{other:?}"),

@@ -5,12 +5,12 @@ use std::time::Duration;
 use crate::common::{
     self, CONTEXT, HIDDEN, KEY, Shims, decoder, decoder_weights, doubling, f32_bytes, f32_values, i32_bytes,
 };
-use shardwright_graph::target::ErrorClass;
-use shardwright_graph::{Attention, EntryKind, KeySource, Op};
+use shardwright_graph::{Attention, KeySource, Op};
 use shardwright_shims::{
     Artefact, Bound, Buffer, Compatibility, Direction, LoadedShard, Place, RunOptions, ShimError,
     ShimInstance, Update, WorkOrder, WorkOrderBuilder,
 };
+use shardwright_vocabulary::{EntryKind, ErrorClass};
 
 fn order() -> WorkOrder {
     let weights = decoder_weights();

@@ -11,13 +11,13 @@ use crate::common::{
     self, CONTEXT, HIDDEN, KEY, Shims, decoder, decoder_weights, doubling, f32_bytes, f32_values, i32_bytes,
     isolation,
 };
-use shardwright_graph::target::{ErrorClass, Flag, FlagVerdict};
-use shardwright_graph::{EntryKind, WeightId};
+use shardwright_graph::WeightId;
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Caps, Chip, ChipError, Compatibility, Direction, FlagReport, Isolation,
-    LoadError, LoadedShard, Place, RunOptions, Running, ShimError, ShimInstance, ShimRegistry,
-    SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
+    Artefact, Bound, Buffer, Caps, Chip, ChipError, Compatibility, Direction, Isolation, LoadError,
+    LoadedShard, Place, RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch,
+    WorkOrder, WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
 };
+use shardwright_vocabulary::{EntryKind, ErrorClass, Flag, FlagOutcome, FlagVerdict};
 
 /// The dying shim, found by a registry that opens no library in this process.
 fn registry() -> &'static ShimRegistry {
@@ -136,7 +136,7 @@ fn a_healthy_shim_answers_as_in_this_process() {
     for instance in [&local, &remote] {
         let asked = [flag("power"), flag("speed")];
         let mut shard = instance.load_with("npu", &here, &[], &asked).unwrap();
-        let told = |flag: &Flag, verdict, reason: &str| FlagReport {
+        let told = |flag: &Flag, verdict, reason: &str| FlagOutcome {
             flag: flag.clone(),
             verdict,
             reason: reason.to_owned(),

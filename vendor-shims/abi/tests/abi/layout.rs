@@ -8,6 +8,7 @@ use std::process::Command;
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::sized::Struct;
+use shardwright_vocabulary::OpKind;
 
 /// A struct of the Rust twin: its C name, size, and members with offset and size.
 struct Layout {
@@ -220,8 +221,17 @@ fn the_list_of_structs_is_complete() {
     assert_eq!(defined, listed);
 }
 
-/// `pub const NAME: u32 = value;` lines of the twin.
+macro_rules! operation_numbers {
+    ($($case:ident $constant:ident $number:literal $name:literal [$($operand:literal),*]
+        [$($attribute:ident: $kind:ident),*] $meaning:literal;)*) => {
+        [$((stringify!($constant), $number)),*]
+    };
+}
+
+/// `pub const NAME: u32 = value;` lines of the twin, and those of the list of operations.
 fn rust_numbers() -> BTreeMap<String, u64> {
+    let operations = shardwright_vocabulary::operations!(operation_numbers);
+    let operations = operations.into_iter().map(|(name, number)| (name.to_owned(), number));
     include_str!("../../src/raw.rs")
         .lines()
         .filter_map(|line| {
@@ -233,7 +243,24 @@ fn rust_numbers() -> BTreeMap<String, u64> {
             };
             Some((name.to_owned(), value))
         })
+        .chain(operations)
         .collect()
+}
+
+/// The page for authors of shims shows the list of operations, a row each.
+#[test]
+fn the_page_lists_every_operation() {
+    let page = include_str!("../../../README.md");
+    for operation in OpKind::ALL {
+        let attributes: Vec<String> =
+            operation.attributes().iter().map(|attribute| format!("`{}`", attribute.name)).collect();
+        let (number, name, meaning) = (operation.number(), operation.name(), operation.meaning());
+        let (operands, attributes) = (operation.operands().join(", "), attributes.join(", "));
+        let row = format!("| {number} | {name} | {operands} | {attributes} | {meaning} |");
+        assert!(page.lines().any(|line| line == row), "vendor-shims/README.md lacks the row\n{row}");
+    }
+    let rows = page.lines().skip_while(|line| !line.starts_with("| No. | Operation |")).skip(2);
+    assert_eq!(rows.take_while(|line| line.starts_with('|')).count(), OpKind::ALL.len());
 }
 
 #[test]

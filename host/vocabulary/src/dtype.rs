@@ -1,52 +1,34 @@
-use serde::{Deserialize, Serialize};
+use crate::names::names;
 
-/// Element type of a tensor as it lies in memory, little-endian.
-///
-/// The numbers are part of the shim contract and are never renumbered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[repr(u32)]
-pub enum DType {
-    /// IEEE 754 binary32.
-    F32 = 1,
-    /// IEEE 754 binary16.
-    F16 = 2,
-    /// The upper half of a binary32.
-    Bf16 = 3,
-    /// Signed 32 bit.
-    I32 = 4,
-    /// Signed 16 bit.
-    I16 = 5,
-    /// Unsigned 16 bit.
-    U16 = 6,
-    /// Signed 8 bit.
-    I8 = 7,
-    /// Unsigned 8 bit.
-    U8 = 8,
-    /// Signed 64 bit.
-    I64 = 9,
-    /// Signed 4 bit, weights only; see [`DType::packed_bytes`].
-    I4 = 10,
-    /// Signed 2 bit, weights only; see [`DType::packed_bytes`].
-    I2 = 11,
+names! {
+    /// Element type of a tensor as it lies in memory, little-endian.
+    DType, "element type" {
+        /// IEEE 754 binary32.
+        F32 = "f32",
+        /// IEEE 754 binary16.
+        F16 = "f16",
+        /// The upper half of a binary32.
+        Bf16 = "bf16",
+        /// Signed 32 bit.
+        I32 = "i32",
+        /// Signed 16 bit.
+        I16 = "i16",
+        /// Unsigned 16 bit.
+        U16 = "u16",
+        /// Signed 8 bit.
+        I8 = "i8",
+        /// Unsigned 8 bit.
+        U8 = "u8",
+        /// Signed 64 bit.
+        I64 = "i64",
+        /// Signed 4 bit, weights only; see [`DType::packed_bytes`].
+        I4 = "i4",
+        /// Signed 2 bit, weights only; see [`DType::packed_bytes`].
+        I2 = "i2",
+    }
 }
 
 impl DType {
-    /// Every type, in number order.
-    pub const ALL: [DType; 11] = [
-        DType::F32,
-        DType::F16,
-        DType::Bf16,
-        DType::I32,
-        DType::I16,
-        DType::U16,
-        DType::I8,
-        DType::U8,
-        DType::I64,
-        DType::I4,
-        DType::I2,
-    ];
-
     /// Bits of one element.
     pub const fn bits(self) -> u64 {
         match self {
@@ -90,9 +72,21 @@ impl DType {
         }
     }
 
-    /// The frozen number that crosses the shim contract.
+    /// The frozen number that crosses the shim contract. Never renumbered.
     pub const fn number(self) -> u32 {
-        self as u32
+        match self {
+            DType::F32 => 1,
+            DType::F16 => 2,
+            DType::Bf16 => 3,
+            DType::I32 => 4,
+            DType::I16 => 5,
+            DType::U16 => 6,
+            DType::I8 => 7,
+            DType::U8 => 8,
+            DType::I64 => 9,
+            DType::I4 => 10,
+            DType::I2 => 11,
+        }
     }
 
     /// Whether values are floating-point.
@@ -100,26 +94,9 @@ impl DType {
         matches!(self, DType::F32 | DType::F16 | DType::Bf16)
     }
 
-    /// Lower-case name, as in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::Bf16 => "bf16",
-            DType::I32 => "i32",
-            DType::I16 => "i16",
-            DType::U16 => "u16",
-            DType::I8 => "i8",
-            DType::U8 => "u8",
-            DType::I64 => "i64",
-            DType::I4 => "i4",
-            DType::I2 => "i2",
-        }
-    }
-}
-
-impl std::fmt::Display for DType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+    /// Whether an activation, a state or a tensor at a shard boundary may have this type: floats, and
+    /// integers of 8 and 16 bits. Indices and packed weights are none.
+    pub const fn is_encodable(self) -> bool {
+        !matches!(self, DType::I32 | DType::I64 | DType::I4 | DType::I2)
     }
 }

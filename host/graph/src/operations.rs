@@ -1,0 +1,191 @@
+//! The rules of every operation: one arm of [`rules`] an operation, keyed by the one list of them in
+//! [`operations!`](shardwright_vocabulary::operations).
+//!
+//! Adding an operation: a line there, a variant of [`Op`], an arm here, an arm of the reference. Engines
+//! that do not know it get its decomposition.
+
+mod activation;
+pub(crate) mod attention;
+mod elementwise;
+mod layout;
+mod norm;
+mod product;
+mod rotary;
+mod state;
+
+use std::ops::RangeInclusive;
+
+use crate::decompose::Rewrite;
+use crate::infer::{OPERAND_LIMIT, last};
+use crate::{Op, TensorId};
+
+type Shape<'o> = dyn Fn(&[&[u64]]) -> Result<Vec<u64>, String> + 'o;
+type Decompose<'o> = dyn Fn(&mut Rewrite, &[TensorId]) + 'o;
+type MultiplyAdds = fn(&[&[u64]], &[u64]) -> u64;
+
+/// What the graph knows of an operation with certain attributes.
+pub(crate) struct Rules<'o> {
+    /// How many operands it takes.
+    pub(crate) operands: RangeInclusive<usize>,
+    /// How many of the last ones are indices: positions or slots.
+    pub(crate) indices: usize,
+    /// What is wrong with the attributes.
+    pub(crate) attributes: Result<(), String>,
+    /// The shape of its result for those of its operands, whose number was checked.
+    pub(crate) shape: Box<Shape<'o>>,
+    /// One level down: adds steps, the last of which makes the result. Semantic operations have it.
+    pub(crate) decompose: Option<Box<Decompose<'o>>>,
+    /// Multiply-adds for the shapes of its operands and its result; elementwise work is not counted.
+    pub(crate) multiply_adds: MultiplyAdds,
+}
+
+impl<'o> Rules<'o> {
+    fn new(
+        operands: RangeInclusive<usize>,
+        shape: impl Fn(&[&[u64]]) -> Result<Vec<u64>, String> + 'o,
+    ) -> Self {
+        Rules {
+            operands,
+            indices: 0,
+            attributes: Ok(()),
+            shape: Box::new(shape),
+            decompose: None,
+            multiply_adds: |_, _| 0,
+        }
+    }
+
+    /// One operand, whose shape the result has.
+    fn unary() -> Self {
+        Rules::new(1..=1, |shapes| Ok(shapes[0].to_vec()))
+    }
+
+    /// Two operands that broadcast.
+    fn binary() -> Self {
+        Rules::new(2..=2, |shapes| elementwise::broadcast(shapes[0], shapes[1]))
+    }
+
+    /// One operand, of which the last axis becomes 1.
+    fn reduction() -> Self {
+        Rules::new(1..=1, |shapes| Ok(layout::with_last(shapes[0], 1)))
+    }
+
+    fn decomposed(self, decompose: impl Fn(&mut Rewrite, &[TensorId]) + 'o) -> Self {
+        Rules { decompose: Some(Box::new(decompose)), ..self }
+    }
+
+    fn with_indices(self, indices: usize) -> Self {
+        Rules { indices, ..self }
+    }
+
+    fn counted(self, multiply_adds: MultiplyAdds) -> Self {
+        Rules { multiply_adds, ..self }
+    }
+
+    fn require(self, holds: bool, otherwise: impl FnOnce() -> String) -> Self {
+        let attributes = if holds { self.attributes } else { Err(otherwise()) };
+        Rules { attributes, ..self }
+    }
+}
+
+/// The rules of an operation.
+pub(crate) fn rules(op: &Op) -> Rules<'_> {
+    match op {
+        Op::Linear => Rules::new(2..=3, product::linear_shape)
+            .decomposed(product::linear)
+            .counted(product::linear_multiply_adds),
+        Op::DynamicLinear => Rules::new(2..=3, product::linear_shape)
+            .decomposed(product::dynamic_linear)
+            .counted(product::linear_multiply_adds),
+        Op::RmsNorm { width, eps, weight_offset } => {
+            Rules::new(1..=2, |shapes| norm::rms_norm_shape(shapes, u64::from(*width)))
+                .decomposed(|rewrite, x| norm::rms_norm(rewrite, x, u64::from(*width), *eps, *weight_offset))
+                .require(*eps >= 0.0, || format!("eps {eps} is negative"))
+        }
+        Op::LayerNorm { eps } => Rules::new(1..=3, norm::layer_norm_shape)
+            .decomposed(|rewrite, x| norm::layer_norm(rewrite, x, *eps))
+            .require(*eps >= 0.0, || format!("eps {eps} is negative")),
+        Op::L2Normalize => Rules::unary().decomposed(norm::l2_normalize),
+        Op::Rope(rope) => Rules::new(2..=2, |shapes| rotary::rope_shape(shapes, rope))
+            .with_indices(1)
+            .decomposed(|rewrite, x| rotary::rope(rewrite, x, rope))
+            .require(rotary::turns(rope), || rotary::why_it_does_not_turn(rope))
+            .require(rotary::frequencies_are_numbers(rope), || {
+                format!("theta {} and factor {} must be positive", rope.theta, rope.factor)
+            }),
+        Op::Rotate { head_dim } => Rules::new(3..=3, |shapes| rotary::rotate_shape(shapes, *head_dim))
+            .decomposed(|rewrite, x| rotary::rotate(rewrite, x, u64::from(*head_dim))),
+        Op::Attention(attention) => Rules::new(4..=4, |shapes| attention::shape(shapes, attention))
+            .with_indices(1)
+            .decomposed(|rewrite, x| attention::of_one_source(rewrite, x, attention))
+            .counted(attention::multiply_adds)
+            .require(attention.softcap >= 0.0, || format!("softcap {} is negative", attention.softcap))
+            .require(attention.causal || !attention.reads_a_state(), || {
+                "attention over a state is causal".to_owned()
+            }),
+        Op::Gelu => Rules::unary().decomposed(activation::gelu),
+        Op::Silu => Rules::unary().decomposed(activation::silu),
+        Op::Softcap { cap } => Rules::unary()
+            .decomposed(|rewrite, x| activation::softcap(rewrite, x, *cap))
+            .require(*cap > 0.0, || format!("cap {cap} is not positive")),
+        Op::Softmax => Rules::unary().decomposed(activation::softmax),
+        // No decomposition: `legalise` turns it into rows for the runtime instead.
+        Op::StateUpdate => Rules::new(3..=3, state::update_shape).with_indices(1),
+        Op::Add | Op::Sub | Op::Mul | Op::Div => Rules::binary(),
+        Op::AddScalar { .. }
+        | Op::MulScalar { .. }
+        | Op::MaxScalar { .. }
+        | Op::Neg
+        | Op::Exp
+        | Op::Tanh
+        | Op::Sqrt
+        | Op::Rsqrt
+        | Op::Reciprocal
+        | Op::Round
+        | Op::Convert => Rules::unary(),
+        Op::ReduceSum | Op::ReduceMean | Op::ReduceMax => Rules::reduction(),
+        Op::MatMul { transpose_b } => {
+            Rules::new(2..=2, |shapes| product::mat_mul_shape(shapes, *transpose_b)).counted(
+                |shapes, result| layout::elements(result).unwrap_or(u64::MAX).saturating_mul(last(shapes[0])),
+            )
+        }
+        Op::Reshape { shape } => Rules::new(1..=1, |shapes| layout::reshape_shape(shapes[0], shape))
+            .require(layout::fits_rank(shape), || layout::too_many_axes(shape.len())),
+        Op::Transpose { perm } => Rules::new(1..=1, |shapes| layout::transpose_shape(shapes[0], perm))
+            .require(layout::fits_rank(perm), || layout::too_many_axes(perm.len())),
+        Op::Slice { axis, start, end } => {
+            Rules::new(1..=1, |shapes| layout::slice_shape(shapes[0], *axis as usize, *start, *end))
+        }
+        Op::Concat { axis } => {
+            Rules::new(1..=OPERAND_LIMIT, |shapes| layout::concat_shape(shapes, *axis as usize))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::tests::one_of_each;
+
+    #[test]
+    fn every_semantic_operation_has_a_decomposition_and_no_primitive_has_one() {
+        for op in one_of_each() {
+            let has = rules(&op).decompose.is_some();
+            assert_eq!(has, op.kind().is_semantic() && op != Op::StateUpdate, "{op:?}");
+        }
+    }
+
+    #[test]
+    fn the_list_says_how_many_operands_there_are() {
+        for op in one_of_each() {
+            let listed = op.kind().operands();
+            let least = listed.iter().filter(|operand| !operand.ends_with('?')).count();
+            let rules = rules(&op);
+            match op {
+                Op::Concat { .. } => assert_eq!(rules.operands, 1..=OPERAND_LIMIT),
+                _ => assert_eq!(rules.operands, least..=listed.len(), "{op:?}"),
+            }
+            let indices = listed.iter().filter(|operand| operand.contains(" i32 ")).count();
+            assert_eq!(rules.indices, indices, "{op:?}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+use shardwright_vocabulary::DType;
+
+use crate::decompose::Rewrite;
+use crate::infer::{expect, last};
+use crate::{Op, Role, Rope, TensorId};
+
+pub(crate) fn turns(rope: &Rope) -> bool {
+    rope.head_dim != 0 && rope.head_dim.is_multiple_of(2) && rope.rotated_pairs <= rope.head_dim / 2
+}
+
+pub(crate) fn why_it_does_not_turn(rope: &Rope) -> String {
+    format!("{} pairs of a head of {} cannot turn", rope.rotated_pairs, rope.head_dim)
+}
+
+pub(crate) fn frequencies_are_numbers(rope: &Rope) -> bool {
+    rope.theta.is_finite() && rope.theta > 0.0 && rope.factor.is_finite() && rope.factor > 0.0
+}
+
+fn heads(x: &[u64], head: u64) -> Result<(), String> {
+    if x.len() != 2 || head == 0 || !head.is_multiple_of(2) || !last(x).is_multiple_of(head) {
+        return Err(format!("{x:?} is not [rows, heads · {head}] with an even head"));
+    }
+    Ok(())
+}
+
+pub(crate) fn rope_shape(shapes: &[&[u64]], rope: &Rope) -> Result<Vec<u64>, String> {
+    let head = u64::from(rope.head_dim);
+    heads(shapes[0], head)?;
+    if u64::from(rope.rotated_pairs) > head / 2 {
+        return Err(format!("{} rotated pairs exceed half of {head}", rope.rotated_pairs));
+    }
+    expect(shapes[1], &[shapes[0][0]], "positions")?;
+    Ok(shapes[0].to_vec())
+}
+
+pub(crate) fn rotate_shape(shapes: &[&[u64]], head_dim: u32) -> Result<Vec<u64>, String> {
+    let head = u64::from(head_dim);
+    heads(shapes[0], head)?;
+    expect(shapes[1], &[shapes[0][0], head / 2], "cosines")?;
+    expect(shapes[2], &[shapes[0][0], head / 2], "sines")?;
+    Ok(shapes[0].to_vec())
+}
+
+/// The tables become step inputs.
+pub(crate) fn rope(rewrite: &mut Rewrite, operands: &[TensorId], rope: &Rope) {
+    let head = rope.head_dim;
+    let table = vec![rewrite.shape(operands[0])[0], u64::from(head / 2)];
+    let suffix = format!("{head}.{}.{}.{}", rope.theta, rope.rotated_pairs, rope.factor);
+    let cos =
+        rewrite.input(Role::RotaryCos(*rope), format!("rotary-cos.{suffix}"), table.clone(), DType::F32);
+    let sin = rewrite.input(Role::RotarySin(*rope), format!("rotary-sin.{suffix}"), table, DType::F32);
+    rewrite.step(Op::Rotate { head_dim: rope.head_dim }, &[operands[0], cos, sin]);
+}
+
+pub(crate) fn rotate(rewrite: &mut Rewrite, operands: &[TensorId], head: u64) {
+    let whole = rewrite.shape(operands[0]);
+    let (rows, half) = (whole[0], head / 2);
+    let per_head = vec![rows, 1, half];
+    let cos = rewrite.step(Op::Reshape { shape: per_head.clone() }, &[operands[1]]);
+    let sin = rewrite.step(Op::Reshape { shape: per_head }, &[operands[2]]);
+    let heads = rewrite.step(Op::Reshape { shape: vec![rows, whole[1] / head, head] }, &[operands[0]]);
+    let first = rewrite.step(Op::Slice { axis: 2, start: 0, end: half }, &[heads]);
+    let second = rewrite.step(Op::Slice { axis: 2, start: half, end: head }, &[heads]);
+    let first_cos = rewrite.step(Op::Mul, &[first, cos]);
+    let second_sin = rewrite.step(Op::Mul, &[second, sin]);
+    let turned_first = rewrite.step(Op::Sub, &[first_cos, second_sin]);
+    let second_cos = rewrite.step(Op::Mul, &[second, cos]);
+    let first_sin = rewrite.step(Op::Mul, &[first, sin]);
+    let turned_second = rewrite.step(Op::Add, &[second_cos, first_sin]);
+    let joined = rewrite.step(Op::Concat { axis: 2 }, &[turned_first, turned_second]);
+    rewrite.step(Op::Reshape { shape: whole }, &[joined]);
+}

@@ -1,0 +1,140 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A compiler flag with the value asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flag {
+    /// Name as the schema spells it.
+    pub name: String,
+    /// Value as text; `true`/`false` for a switch.
+    pub value: String,
+}
+
+impl fmt::Display for Flag {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}={}", self.name, self.value)
+    }
+}
+
+/// What values a flag takes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum FlagType {
+    /// `true` or `false`.
+    Switch,
+    /// A decimal integer in an inclusive range.
+    Integer {
+        /// Smallest legal value.
+        min: i64,
+        /// Largest legal value.
+        max: i64,
+    },
+    /// One of a list of words.
+    Choice {
+        /// The legal words.
+        values: Vec<String>,
+    },
+    /// Free text of at most so many bytes.
+    Text {
+        /// Longest legal value in bytes.
+        max_bytes: u32,
+    },
+}
+
+/// When a flag takes effect.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlagStage {
+    /// It goes to the compiler, and artefacts may depend on it: a plan decides it.
+    #[default]
+    Compile,
+    /// It is set when shards are loaded, and no artefact depends on it: a session decides it, of a bundle
+    /// too.
+    Load,
+}
+
+impl FlagStage {
+    fn is_compile(&self) -> bool {
+        *self == FlagStage::Compile
+    }
+}
+
+/// One flag a shim understands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlagSchema {
+    /// Name, unique in the schema of a target.
+    pub name: String,
+    /// Legal values.
+    pub values: FlagType,
+    /// Value if the flag is not given; none if the vendor does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+    /// What it does, in one sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// When it takes effect.
+    #[serde(default, skip_serializing_if = "FlagStage::is_compile")]
+    pub stage: FlagStage,
+}
+
+impl FlagSchema {
+    /// Whether `value` is legal, and if not, what would be.
+    pub fn accepts(&self, value: &str) -> Result<(), String> {
+        match &self.values {
+            FlagType::Switch if matches!(value, "true" | "false") => Ok(()),
+            FlagType::Switch => Err("`true` or `false`".to_owned()),
+            FlagType::Integer { min, max } => match value.parse::<i64>() {
+                Ok(number) if (*min..=*max).contains(&number) => Ok(()),
+                _ => Err(format!("an integer from {min} to {max}")),
+            },
+            FlagType::Choice { values } if values.iter().any(|known| known == value) => Ok(()),
+            FlagType::Choice { values } => Err(format!("one of {}", values.join(", "))),
+            FlagType::Text { max_bytes } if value.len() <= *max_bytes as usize => Ok(()),
+            FlagType::Text { max_bytes } => Err(format!("text of at most {max_bytes} bytes")),
+        }
+    }
+}
+
+/// What became of a flag. An echo in an artefact proves nothing, hence *recorded* is not *applied*.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum FlagVerdict {
+    /// The flag had an effect.
+    Applied {
+        /// What shows it.
+        evidence: String,
+    },
+    /// The compiler echoed it; no effect is shown.
+    Recorded,
+    /// Compiling with and without it gave the same code.
+    Inert,
+    /// The compiler rejected it.
+    Refused,
+    /// The compiler said nothing about it.
+    Unknown,
+}
+
+impl FlagVerdict {
+    /// The stable kebab-case name, without the evidence.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            FlagVerdict::Applied { .. } => "applied",
+            FlagVerdict::Recorded => "recorded",
+            FlagVerdict::Inert => "inert",
+            FlagVerdict::Refused => "refused",
+            FlagVerdict::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for FlagVerdict {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FlagVerdict::Applied { evidence } => write!(formatter, "applied ({evidence})"),
+            other => formatter.write_str(other.name()),
+        }
+    }
+}

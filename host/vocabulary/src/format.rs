@@ -1,0 +1,245 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::names;
+use crate::{DType, UnknownName};
+
+names! {
+    /// How weights are stored.
+    WeightFormat, "weight format" {
+        /// 32-bit float.
+        F32 = "f32",
+        /// 16-bit float.
+        F16 = "f16",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// Signed 8 bit, one scale per output channel.
+        W8PerChannel = "w8-per-channel",
+        /// Signed 8 bit, one scale for the tensor.
+        W8PerTensor = "w8-per-tensor",
+        /// Signed 4 bit, one scale per output channel.
+        W4PerChannel = "w4-per-channel",
+        /// Signed 4 bit, one scale for the tensor.
+        W4PerTensor = "w4-per-tensor",
+        /// Signed 4 bit, one scale per 32 consecutive input values of an output channel.
+        W4Block32 = "w4-block32",
+        /// The same with scales that are 1 to 16 times one scale of the output channel, for chips whose blocks have small integers for scales.
+        W4Block32Stepped = "w4-block32-stepped",
+        /// Signed 2 bit, one scale per output channel.
+        W2PerChannel = "w2-per-channel",
+    }
+}
+
+/// Which values of a weight share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "granularity")]
+pub enum Granularity {
+    /// All of them.
+    PerTensor,
+    /// Those of one output channel: index 0 of the shape (of a gathered table: a row).
+    PerChannel,
+    /// So many consecutive ones of the last axis; the last block of a row may be shorter.
+    PerBlock {
+        /// Values per scale.
+        size: u32,
+    },
+}
+
+impl WeightFormat {
+    /// Stored type, granularity and scale type; granularity `None` for floats.
+    pub const fn layout(self) -> (DType, Option<(Granularity, DType)>) {
+        const CHANNEL: Option<(Granularity, DType)> = Some((Granularity::PerChannel, DType::F32));
+        const TENSOR: Option<(Granularity, DType)> = Some((Granularity::PerTensor, DType::F32));
+        match self {
+            WeightFormat::F32 => (DType::F32, None),
+            WeightFormat::F16 => (DType::F16, None),
+            WeightFormat::Bf16 => (DType::Bf16, None),
+            WeightFormat::W8PerChannel => (DType::I8, CHANNEL),
+            WeightFormat::W8PerTensor => (DType::I8, TENSOR),
+            WeightFormat::W4PerChannel => (DType::I4, CHANNEL),
+            WeightFormat::W4PerTensor => (DType::I4, TENSOR),
+            WeightFormat::W4Block32 => (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F16))),
+            // In f32, although each is an f16: what tells these scales from free ones, before there are any.
+            WeightFormat::W4Block32Stepped => {
+                (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F32)))
+            }
+            WeightFormat::W2PerChannel => (DType::I2, CHANNEL),
+        }
+    }
+
+    /// Whether values are integers with scales.
+    pub const fn is_quantised(self) -> bool {
+        self.layout().1.is_some()
+    }
+}
+
+/// Number of scales of a weight of that shape.
+pub fn scale_count(granularity: Granularity, shape: &[u64]) -> Option<u64> {
+    match granularity {
+        Granularity::PerTensor => Some(1),
+        Granularity::PerChannel => shape.first().copied(),
+        Granularity::PerBlock { size: 0 } => None,
+        Granularity::PerBlock { size } => {
+            let (last, outer) = shape.split_last()?;
+            outer.iter().try_fold(last.div_ceil(u64::from(size)), |count, &extent| count.checked_mul(extent))
+        }
+    }
+}
+
+names! {
+    /// How activations inside a shard are held.
+    ActivationFormat, "activation format" {
+        /// 32-bit float.
+        F32 = "f32",
+        /// 16-bit float.
+        F16 = "f16",
+        /// Unsigned 16 bit, affine, calibrated.
+        A16 = "a16",
+        /// Signed 16 bit, zero point 0, calibrated.
+        A16Symmetric = "a16-symmetric",
+        /// 8 bit, scale found at run time per row.
+        A8Dynamic = "a8-dynamic",
+    }
+}
+
+names! {
+    /// How states (KV) are held.
+    StateFormat, "state format" {
+        /// 32-bit float.
+        F32 = "f32",
+        /// 16-bit float.
+        F16 = "f16",
+        /// Unsigned 16 bit, affine, calibrated.
+        A16 = "a16",
+        /// Unsigned 8 bit, affine, calibrated.
+        A8 = "a8",
+    }
+}
+
+names! {
+    /// Which weights of a layer, as far as formats and sensitivities tell them apart.
+    WeightRole, "weight role" {
+        /// Query, key and value projections.
+        AttentionInput = "attention-input",
+        /// The projection after attention.
+        AttentionOutput = "attention-output",
+        /// Gate and up projections.
+        MlpInput = "mlp-input",
+        /// The down projection.
+        MlpOutput = "mlp-output",
+        /// Projections of per-layer inputs.
+        PerLayer = "per-layer",
+        /// The vocabulary projection.
+        Head = "head",
+        /// Everything else (norms, scalars).
+        Other = "other",
+    }
+}
+
+impl WeightRole {
+    /// The role of a part of a layer, as graphs name those: `q`, `gate`, `head`.
+    pub fn of_part(part: &str) -> WeightRole {
+        match part {
+            "q" | "k" | "v" => WeightRole::AttentionInput,
+            "o" => WeightRole::AttentionOutput,
+            "gate" | "up" => WeightRole::MlpInput,
+            "down" => WeightRole::MlpOutput,
+            "head" => WeightRole::Head,
+            part if part.starts_with("per-layer") => WeightRole::PerLayer,
+            _ => WeightRole::Other,
+        }
+    }
+}
+
+/// A weight format for one role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoleFormat {
+    /// The weights meant.
+    pub role: WeightRole,
+    /// Their format.
+    pub format: WeightFormat,
+}
+
+/// The formats of one shard: what a target must take together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FormatTuple {
+    /// Format of every weight that no entry of `roles` names.
+    pub weights: WeightFormat,
+    /// Exceptions, sorted by role, each role at most once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RoleFormat>,
+    /// Format of activations.
+    pub activations: ActivationFormat,
+    /// Format of states.
+    pub states: StateFormat,
+}
+
+impl FormatTuple {
+    /// Everything in 32-bit float: the tuple every complete engine takes.
+    pub const F32: FormatTuple =
+        FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F32, StateFormat::F32);
+
+    /// One weight format for all roles.
+    pub const fn uniform(weights: WeightFormat, activations: ActivationFormat, states: StateFormat) -> Self {
+        Self { weights, roles: Vec::new(), activations, states }
+    }
+
+    /// The weight format of one role.
+    pub fn weight(&self, role: WeightRole) -> WeightFormat {
+        self.roles.iter().find(|entry| entry.role == role).map_or(self.weights, |entry| entry.format)
+    }
+}
+
+/// Reads what `Display` writes, and `w8-per-channel` alone for weights in that format and everything else in f32.
+impl FromStr for FormatTuple {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let mut parts = text.split('/');
+        let weights = parts.next().unwrap_or_default();
+        let activations = parts.next().map_or(Ok(ActivationFormat::F32), str::parse)?;
+        let states = parts.next().map_or(Ok(StateFormat::F32), str::parse)?;
+        let form =
+            || UnknownName::new("format tuple", text, "WEIGHTS[ROLE=FORMAT]…/ACTIVATIONS/STATES".to_owned());
+        if parts.next().is_some() {
+            return Err(form());
+        }
+        let mut brackets = weights.split('[');
+        let mut tuple =
+            FormatTuple::uniform(brackets.next().unwrap_or_default().parse()?, activations, states);
+        for bracket in brackets {
+            let (role, format) =
+                bracket.strip_suffix(']').and_then(|pair| pair.split_once('=')).ok_or_else(form)?;
+            tuple.roles.push(RoleFormat { role: role.parse()?, format: format.parse()? });
+        }
+        tuple.roles.sort();
+        if tuple.roles.windows(2).any(|pair| pair[0].role == pair[1].role) {
+            return Err(form());
+        }
+        Ok(tuple)
+    }
+}
+
+impl fmt::Display for FormatTuple {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.weights)?;
+        for entry in &self.roles {
+            write!(formatter, "[{}={}]", entry.role, entry.format)?;
+        }
+        write!(formatter, "/{}/{}", self.activations, self.states)
+    }
+}
+
+names! {
+    /// Where the soft-cap of the logits is computed.
+    SoftcapPlace, "place of a soft-cap" {
+        /// In the graph of the head, by its target.
+        Graph = "graph",
+        /// By the runtime, in f32, on the logits that the head gives.
+        Runtime = "runtime",
+    }
+}

@@ -1,0 +1,60 @@
+//! The plain data all crates share about a target: what it is, what it allows, what it costs, how it
+//! fails.
+//!
+//! **Job.** The words of plans, profiles, shims, bundles and reports: formats, encodings, entry points,
+//! limits, flags and their verdicts, costs, error classes. A *target* is one device of one shim (the HTP
+//! of a phone, the CPU engine loaded under some name).
+//!
+//! **Not its job.** Nothing here decides anything and nothing here talks to a device: profiles fill
+//! these types, shims report them, planners read them, the plan check holds a plan against them. It
+//! depends on serde and nothing else, so that every crate may stand on it, shims included.
+//!
+//! Every name is written in kebab-case and is stable: it appears in profiles, requests, bundles and on
+//! the command line. `Display` writes that name, `FromStr` reads it, serde uses it:
+//!
+//! ```
+//! use shardwright_vocabulary::{FormatTuple, WeightFormat, WeightRole};
+//!
+//! let formats: FormatTuple = "w4-block32[head=w8-per-channel]/a16/a8".parse()?;
+//! assert_eq!(formats.weight(WeightRole::Head), WeightFormat::W8PerChannel);
+//! assert_eq!(formats.weights.to_string(), "w4-block32");
+//! # Ok::<(), shardwright_vocabulary::UnknownName>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod cost;
+mod dtype;
+mod encoding;
+mod entry;
+mod error_class;
+mod flag;
+mod format;
+mod limit;
+mod names;
+mod op;
+mod provenance;
+mod record;
+mod target;
+
+#[cfg(test)]
+mod tests;
+
+pub use cost::{CostRow, Legality, TimeCost};
+pub use dtype::DType;
+pub use encoding::{Affine, Encoding, ScaleBits};
+pub use entry::{EntryKind, EntryName};
+pub use error_class::ErrorClass;
+pub use flag::{Flag, FlagSchema, FlagStage, FlagType, FlagVerdict};
+pub use format::{
+    ActivationFormat, FormatTuple, Granularity, RoleFormat, SoftcapPlace, StateFormat, WeightFormat,
+    WeightRole, scale_count,
+};
+pub use limit::{Limit, Relief, limit_names};
+pub use names::UnknownName;
+pub use op::{AttributeKind, OpAttribute, OpKind};
+pub use provenance::Provenance;
+pub use record::{
+    FlagOutcome, NodePlacement, Notice, NoticeKind, PlannerIdentity, Rewrite, RewriteKind, ShimIdentity,
+};
+pub use target::{Target, TargetKind};

@@ -1,0 +1,159 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::*;
+
+fn round_trip<T>(all: &[T])
+where
+    T: Copy
+        + fmt::Display
+        + fmt::Debug
+        + FromStr<Err = UnknownName>
+        + PartialEq
+        + Serialize
+        + serde::de::DeserializeOwned,
+{
+    for &value in all {
+        let name = value.to_string();
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
+        assert_eq!(name.parse::<T>().unwrap(), value);
+        let json = serde_json::to_string(&value).unwrap();
+        assert_eq!(json, format!("\"{name}\""));
+        assert_eq!(serde_json::from_str::<T>(&json).unwrap(), value);
+    }
+    let error = "no-such-name".parse::<T>().unwrap_err();
+    assert!(error.help().unwrap().contains(&all[0].to_string()));
+}
+
+#[test]
+fn names_survive_text_and_json() {
+    round_trip(Provenance::ALL);
+    round_trip(TargetKind::ALL);
+    round_trip(WeightFormat::ALL);
+    round_trip(ActivationFormat::ALL);
+    round_trip(StateFormat::ALL);
+    round_trip(WeightRole::ALL);
+    round_trip(DType::ALL);
+    round_trip(ErrorClass::ALL);
+}
+
+#[test]
+fn an_unknown_word_is_quoted_in_part_only() {
+    let error = "x".repeat(10_000).parse::<ErrorClass>().unwrap_err();
+    assert!(error.to_string().len() < 200);
+}
+
+#[test]
+fn entry_names_have_one_spelling() {
+    for name in ["prefill_128@4096", "decode_1@512", "encode_256"] {
+        let entry = name.parse::<EntryName>().unwrap();
+        assert_eq!(entry.to_string(), name);
+        let json = serde_json::to_string(&entry).unwrap();
+        assert_eq!(serde_json::from_str::<EntryName>(&json).unwrap(), entry);
+    }
+    for name in [
+        "",
+        "decode",
+        "decode_1",
+        "decode_01@4",
+        "decode_+1@4",
+        "decode_0@4",
+        "decode_1@0",
+        "encode_4@4",
+        "encode_",
+        "prefill_4294967296@1",
+        "warm_1@1",
+    ] {
+        assert!(name.parse::<EntryName>().is_err(), "{name}");
+    }
+}
+
+#[test]
+fn flag_schemas_say_what_they_take() {
+    let schema = |values| FlagSchema {
+        name: "opt".to_owned(),
+        values,
+        default: None,
+        description: String::new(),
+        stage: FlagStage::Compile,
+    };
+    let cases = [
+        (FlagType::Switch, "true", "yes"),
+        (FlagType::Integer { min: 0, max: 3 }, "3", "4"),
+        (FlagType::Integer { min: -1, max: 3 }, "-1", "one"),
+        (FlagType::Choice { values: vec!["lts".to_owned()] }, "lts", "LTS"),
+        (FlagType::Text { max_bytes: 4 }, "abcd", "abcde"),
+    ];
+    for (values, good, bad) in cases {
+        let schema = schema(values);
+        assert_eq!(schema.accepts(good), Ok(()));
+        assert!(schema.accepts(bad).is_err(), "{schema:?} took {bad}");
+        let json = serde_json::to_string(&schema).unwrap();
+        assert_eq!(serde_json::from_str::<FlagSchema>(&json).unwrap(), schema);
+    }
+}
+
+#[test]
+fn flag_verdicts_keep_their_evidence() {
+    let applied = FlagVerdict::Applied { evidence: "kernel count fell from 40 to 31".to_owned() };
+    for verdict in
+        [applied, FlagVerdict::Recorded, FlagVerdict::Inert, FlagVerdict::Refused, FlagVerdict::Unknown]
+    {
+        let json = serde_json::to_string(&verdict).unwrap();
+        assert!(json.contains(verdict.name()));
+        assert_eq!(serde_json::from_str::<FlagVerdict>(&json).unwrap(), verdict);
+        assert!(verdict.to_string().starts_with(verdict.name()));
+    }
+}
+
+#[test]
+fn scales_are_finite_and_positive() {
+    for bad in [0.0, -1.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE / 2.0] {
+        assert_eq!(ScaleBits::new(bad), None, "{bad}");
+        assert!(serde_json::from_str::<ScaleBits>(&bad.to_bits().to_string()).is_err());
+    }
+    let scale = ScaleBits::new(0.125).unwrap();
+    assert_eq!(scale.get(), 0.125);
+    assert_eq!(serde_json::from_str::<ScaleBits>(&scale.bits().to_string()).unwrap(), scale);
+}
+
+#[test]
+fn encodings_of_floats_have_no_scale() {
+    assert!(Encoding::F32.is_consistent());
+    assert!(!Encoding { zero_point: 1, ..Encoding::F16 }.is_consistent());
+    let scale = ScaleBits::new(0.5).unwrap();
+    assert!(Encoding { element: DType::U8, scale, zero_point: 255 }.is_consistent());
+    assert!(!Encoding { element: DType::U8, scale, zero_point: 256 }.is_consistent());
+    assert!(!Encoding { element: DType::I8, scale, zero_point: 200 }.is_consistent());
+    assert!(!Encoding { element: DType::F32, scale, zero_point: 0 }.is_consistent());
+    assert_eq!(Encoding::F16.to_string(), "f16");
+}
+
+#[test]
+fn a_tuple_answers_per_role() {
+    let mut tuple = FormatTuple::uniform(WeightFormat::W4PerChannel, ActivationFormat::A16, StateFormat::A8);
+    tuple.roles = vec![RoleFormat { role: WeightRole::MlpOutput, format: WeightFormat::W8PerChannel }];
+    assert_eq!(tuple.weight(WeightRole::MlpOutput), WeightFormat::W8PerChannel);
+    assert_eq!(tuple.weight(WeightRole::MlpInput), WeightFormat::W4PerChannel);
+    assert_eq!(tuple.to_string(), "w4-per-channel[mlp-output=w8-per-channel]/a16/a8");
+    assert_eq!(tuple.to_string().parse::<FormatTuple>(), Ok(tuple.clone()));
+    assert_eq!("f32".parse::<FormatTuple>(), Ok(FormatTuple::F32));
+    let wrong =
+        ["", "w8", "f32/f32/f32/f32", "f32[head]", "f32[head=w8-per-channel", "f32[head=f16][head=f32]"];
+    for text in wrong {
+        assert!(text.parse::<FormatTuple>().is_err(), "{text}");
+    }
+    let json = serde_json::to_string(&tuple).unwrap();
+    assert_eq!(serde_json::from_str::<FormatTuple>(&json).unwrap(), tuple);
+}
+
+#[test]
+fn limits_refuse_unknown_fields() {
+    let limit = Limit::new(limit_names::OPS, 2600, Provenance::Reported);
+    assert_eq!(limit.to_string(), "ops ≤ 2600 (reported)");
+    let json = serde_json::to_string(&limit).unwrap();
+    assert_eq!(serde_json::from_str::<Limit>(&json).unwrap(), limit);
+    assert!(serde_json::from_str::<Limit>(r#"{"name":"ops","value":1,"provenance":"user","x":1}"#).is_err());
+}
