@@ -2,7 +2,7 @@
 //! where that is named.
 //!
 //! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every layer alone, and is run again by the
-//! reference on a few rows. `BENCHMARKS.md` holds a run of it.
+//! reference on a few rows. `docs/benchmarks/quality.md` holds a run of it.
 
 use std::path::Path;
 

@@ -246,7 +246,7 @@ fn what_never_ends_is_read_to_its_cap() {
 fn the_help_says_what_isolation_does_not_save_from() {
     let help = shardwright(["run", "--help"]).succeeds();
     assert!(help.contains("SIGBUS"), "{help}");
-    let page = tree::read(Path::new("README.md"));
+    let page = tree::read(Path::new("docs/using.md"));
     let told = page.split("`--isolation process`").nth(1).expect("a word about isolation");
     assert!(told.contains("SIGBUS"), "{told}");
 }

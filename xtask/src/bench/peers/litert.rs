@@ -1,5 +1,5 @@
 //! LiteRT-LM in turns with this engine. It reads `.litertlm` files alone; what makes those from a checkpoint (`litert-torch`, with gigabytes of
-//! what it needs) is not installed here, so whoever has such a file names it. `BENCHMARKS.md` says how one is made from random weights.
+//! what it needs) is not installed here, so whoever has such a file names it. `docs/benchmarks/cpu.md` says how one is made.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
