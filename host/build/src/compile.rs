@@ -16,7 +16,7 @@ use shardwright_shims::{
     WorkOrderError,
 };
 use shardwright_vocabulary::{
-    Encoding, EntryName, ErrorClass, Provenance, Rewrite, RewriteKind, SoftcapPlace, limit_names,
+    Encoding, EntryName, ErrorClass, ErrorKind, Provenance, Rewrite, RewriteKind, SoftcapPlace, limit_names,
 };
 
 use crate::{ModelFormats, TargetOffer, needs_ranges};
@@ -451,4 +451,20 @@ fn unsupported<E: std::fmt::Display>(index: usize, name: &str, error: &LegaliseE
         message,
         details,
     )))
+}
+
+/// What an application can do about it.
+impl From<BuildError> for shardwright_vocabulary::Error {
+    fn from(error: BuildError) -> Self {
+        let kind = match &error {
+            BuildError::Refused(_) => ErrorKind::Planning,
+            BuildError::Cancelled => ErrorKind::Cancelled,
+            BuildError::Quantise(QuantiseError::Cancelled { .. }) => ErrorKind::Cancelled,
+            BuildError::Bundle(_) | BuildError::Artefact(_) | BuildError::Quantise(_) => ErrorKind::Invalid,
+            BuildError::Promise { .. } => ErrorKind::Internal,
+            _ => ErrorKind::Shim,
+        };
+        let help = error.help();
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
+    }
 }

@@ -1,3 +1,4 @@
+use shardwright_vocabulary::ErrorKind;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -206,4 +207,19 @@ pub(crate) fn printable(text: &str) -> String {
         }
     }
     shown
+}
+
+/// What an application can do about it.
+impl From<BundleError> for shardwright_vocabulary::Error {
+    fn from(error: BundleError) -> Self {
+        let kind = match &error {
+            BundleError::Io { .. } | BundleError::NoManifest { .. } => ErrorKind::Missing,
+            BundleError::Version { .. } => ErrorKind::Incompatible,
+            BundleError::Occupied { .. } | BundleError::Busy { .. } => ErrorKind::Argument,
+            BundleError::Reference { .. } => ErrorKind::Internal,
+            _ => ErrorKind::Invalid,
+        };
+        let help = error.help().map(str::to_owned);
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
+    }
 }

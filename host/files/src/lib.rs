@@ -13,6 +13,8 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use shardwright_vocabulary::{Error, ErrorKind};
+
 /// Why a file was not opened or not read. Messages leave the path to the reader, who knows it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,6 +51,20 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// The same about a file that somebody named.
+    pub fn about(&self, path: &Path) -> Error {
+        let kind = match self {
+            FileError::Io(_) => ErrorKind::Missing,
+            FileError::NotSecret { .. } | FileError::NotOwn { .. } => ErrorKind::Argument,
+            FileError::Kind { .. } | FileError::TooLong { .. } => ErrorKind::Invalid,
+        };
+        let said = Error::new(kind, format!("{}: {self}", path.display()));
+        match self.help() {
+            Some(help) => said.with_help(help),
+            None => said,
+        }
+    }
+
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
@@ -112,6 +128,15 @@ pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
     let metadata = file.metadata()?;
     expect_file(&metadata)?;
     Ok((file, metadata.len()))
+}
+
+/// The bytes of a file of at most `limit` bytes that somebody named.
+///
+/// # Errors
+///
+/// [`FileError::about`] the path.
+pub fn read_named(path: &Path, limit: u64) -> shardwright_vocabulary::Result<Vec<u8>> {
+    read(path, limit).map_err(|error| error.about(path))
 }
 
 /// The bytes of a regular file of at most `limit` bytes, whatever length it claims. Links are

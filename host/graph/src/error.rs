@@ -1,4 +1,4 @@
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, ErrorKind};
 
 use crate::ComponentKind;
 
@@ -92,5 +92,18 @@ impl GraphError {
             GraphError::LayerRange { .. } => Some("`shardwright show` lists the layers"),
             _ => None,
         }
+    }
+}
+
+/// What an application can do about it.
+impl From<GraphError> for shardwright_vocabulary::Error {
+    fn from(error: GraphError) -> Self {
+        let kind = match error {
+            GraphError::EntryPoint { .. } | GraphError::LayerRange { .. } => ErrorKind::Argument,
+            GraphError::WeightRange { .. } => ErrorKind::Invalid,
+            _ => ErrorKind::Internal,
+        };
+        let help = error.help().map(str::to_owned);
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
     }
 }

@@ -306,3 +306,18 @@ impl CheckpointError {
 fn named(path: &Path, name: &str) -> bool {
     path.file_name().is_some_and(|file| file == name)
 }
+
+/// What an application can do about it.
+impl From<CheckpointError> for shardwright_vocabulary::Error {
+    fn from(error: CheckpointError) -> Self {
+        let kind = match error.kind() {
+            crate::ErrorKind::Missing | crate::ErrorKind::Unreadable => {
+                shardwright_vocabulary::ErrorKind::Missing
+            }
+            crate::ErrorKind::Unsupported => shardwright_vocabulary::ErrorKind::Unsupported,
+            _ => shardwright_vocabulary::ErrorKind::Invalid,
+        };
+        let help = error.help();
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
+    }
+}

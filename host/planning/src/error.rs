@@ -1,5 +1,6 @@
 //! What can go wrong with a planner. Every error names the planner and, once it has said so, its version.
 
+use shardwright_vocabulary::ErrorKind;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -261,5 +262,24 @@ impl PlannerErrorKind {
             _ => return None,
         };
         Some(text.to_owned())
+    }
+}
+
+/// What an application can do about it.
+impl From<PlannerError> for shardwright_vocabulary::Error {
+    fn from(error: PlannerError) -> Self {
+        let kind = match &error.kind {
+            PlannerErrorKind::MissingFile { .. } => ErrorKind::Missing,
+            PlannerErrorKind::WrongVersion { .. } => ErrorKind::Incompatible,
+            PlannerErrorKind::Garbage { .. }
+            | PlannerErrorKind::CoreModule
+            | PlannerErrorKind::WrongWorld { .. }
+            | PlannerErrorKind::ForbiddenImport { .. }
+            | PlannerErrorKind::TooBig { .. } => ErrorKind::Invalid,
+            PlannerErrorKind::Sandbox { .. } => ErrorKind::Internal,
+            _ => ErrorKind::Planning,
+        };
+        let help = error.help();
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
     }
 }

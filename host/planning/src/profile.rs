@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{Flag, FormatTuple, Limit, Provenance, TargetKind};
+use shardwright_vocabulary::{ErrorKind, Flag, FormatTuple, Limit, Provenance, TargetKind};
 
 use crate::error::PlannerErrorKind;
 use crate::registry::RegistryError;
@@ -507,6 +507,14 @@ fn is_near(known: &str, wanted: &str) -> bool {
         }
     }
     row[wanted.len()] <= 2 && short >= 3
+}
+
+/// What an application can do about it.
+impl From<ProfileError> for shardwright_vocabulary::Error {
+    fn from(error: ProfileError) -> Self {
+        let help = error.help();
+        shardwright_vocabulary::Error::caused_by(ErrorKind::Missing, error, help)
+    }
 }
 
 #[cfg(test)]

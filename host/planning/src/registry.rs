@@ -1,6 +1,7 @@
 //! Planners in directories: a `.wasm` or `.pack` dropped there is found by its file name, one taken away is gone.
 //! Nothing is remembered between calls.
 
+use shardwright_vocabulary::ErrorKind;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -199,5 +200,17 @@ impl PlannerEntry {
 
     fn error(&self, kind: PlannerErrorKind) -> PlannerError {
         PlannerError { planner: crate::file_name(&self.path), version: None, kind }
+    }
+}
+
+/// What an application can do about it.
+impl From<RegistryError> for shardwright_vocabulary::Error {
+    fn from(error: RegistryError) -> Self {
+        let help = error.help();
+        let kind = match &error {
+            RegistryError::Unknown { .. } => ErrorKind::Argument,
+            _ => ErrorKind::Missing,
+        };
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
     }
 }

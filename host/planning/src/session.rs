@@ -9,6 +9,7 @@ use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
 use crate::request::{PlannerOption, Request};
 use crate::sandbox::{Answer, LogLine, Planner};
+use shardwright_vocabulary::ErrorKind;
 
 /// Its option that says how much is searched, and the value for a plan without a search.
 const EFFORT: &str = "effort";
@@ -341,4 +342,18 @@ fn tidy(mut feedback: Vec<Feedback>) -> Vec<Feedback> {
         entry.message.truncate(end);
     }
     feedback
+}
+
+/// What an application can do about it.
+impl From<LoopError<shardwright_vocabulary::Error>> for shardwright_vocabulary::Error {
+    fn from(error: LoopError<shardwright_vocabulary::Error>) -> Self {
+        match error {
+            LoopError::Trial(error) => error,
+            LoopError::Planner { error, history } if history.is_empty() => (*error).into(),
+            error => {
+                let help = error.help();
+                shardwright_vocabulary::Error::caused_by(ErrorKind::Planning, error, help)
+            }
+        }
+    }
 }

@@ -6,7 +6,7 @@ use crate::description::Place;
 use crate::storage::Storage;
 use shardwright_graph::{ComponentKind, Role};
 use shardwright_shims::{Direction, ShimError};
-use shardwright_vocabulary::ErrorClass;
+use shardwright_vocabulary::{ErrorClass, ErrorKind};
 
 /// Shards that do not make a chain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -569,5 +569,32 @@ impl SessionError {
             SessionError::Text(error) => return error.help(),
             _ => return None,
         })
+    }
+}
+
+/// What an application can do about it.
+impl From<SessionError> for shardwright_vocabulary::Error {
+    fn from(error: SessionError) -> Self {
+        let kind = match &error {
+            SessionError::PromptTooLong { .. } | SessionError::InputTooLong { .. } => ErrorKind::Context,
+            SessionError::NoTokens | SessionError::TruncateBeyond { .. } => ErrorKind::Argument,
+            SessionError::NotGenerative | SessionError::NotAnEncoder => ErrorKind::Unsupported,
+            SessionError::Token { .. }
+            | SessionError::TableRow { .. }
+            | SessionError::EmbeddingNotFinite { .. } => ErrorKind::Invalid,
+            SessionError::Cancelled { .. } | SessionError::Deadline { .. } => ErrorKind::Cancelled,
+            SessionError::Text(_) => ErrorKind::Invalid,
+            _ => ErrorKind::Shim,
+        };
+        let help = error.help();
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
+    }
+}
+
+/// What an application can do about it.
+impl From<ChainError> for shardwright_vocabulary::Error {
+    fn from(error: ChainError) -> Self {
+        let help = error.help().map(str::to_owned);
+        shardwright_vocabulary::Error::caused_by(ErrorKind::Incompatible, error, help)
     }
 }

@@ -366,7 +366,7 @@ impl Loader {
         let ProvedFile { path, file } = self.bundle.proved(&shard.artefact)?;
         let artefact = Artefact::proved(&path, file).map_err(|error| {
             let help = error.help().map(str::to_owned);
-            Error::from_room(ErrorKind::Invalid, error, help)
+            Error::caused_by(ErrorKind::Invalid, error, help)
         })?;
         let refused = |reason: String| {
             Error::new(ErrorKind::Incompatible, format!("shard {}: {reason}", shard.name))
@@ -443,7 +443,7 @@ pub(crate) fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardE
     // loaded.
     let artefact = Artefact::open_unproved(&bundle.path(&shard.artefact)?).map_err(|error| {
         let help = error.help().map(str::to_owned);
-        Error::from_room(ErrorKind::Invalid, error, help)
+        Error::caused_by(ErrorKind::Invalid, error, help)
     })?;
     match &artefact.head().chip {
         Some(chip) => Ok(instance.know(chip)?),

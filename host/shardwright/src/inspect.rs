@@ -356,5 +356,5 @@ fn bundle_folder(path: &Path) -> &Path {
 }
 
 fn invalid(help: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::from_room(ErrorKind::Invalid, error, help)
+    Error::caused_by(ErrorKind::Invalid, error, help)
 }

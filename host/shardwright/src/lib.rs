@@ -47,8 +47,6 @@
 struct Readme;
 
 mod bundled;
-mod convert;
-mod error;
 mod isolation;
 mod load_flags;
 mod model;
@@ -90,7 +88,6 @@ mod show;
 mod verify;
 
 pub use bundled::BundleOptions;
-pub use error::{Error, ErrorKind, Result};
 pub use isolation::Isolation;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use search::{SearchPath, user_cache_directory};
@@ -101,7 +98,7 @@ pub use shardwright_runtime::{
 };
 
 pub use shardwright_vocabulary::{
-    FormatTuple, Notice, NoticeKind, PlannerIdentity, UnknownName, WeightFormat,
+    Error, ErrorKind, FormatTuple, Notice, NoticeKind, PlannerIdentity, Result, UnknownName, WeightFormat,
 };
 
 #[cfg(feature = "planning")]

@@ -13,9 +13,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::convert::read_file;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, OpenOptions, Result};
+use shardwright_files::read_named;
 
 /// Tokens of a calibration at most, and of one conversation of it: ranges settle long before.
 const CALIBRATION_TOKENS: usize = 2048;
@@ -221,11 +221,11 @@ pub(crate) fn told(error: CalibrationError) -> Error {
         _ => ErrorKind::Invalid,
     };
     let help = error.help().map(str::to_owned);
-    Error::from_room(kind, error, help)
+    Error::caused_by(kind, error, help)
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
-    let bytes = read_file(path, CALIBRATION_TEXT_BYTES)?;
+    let bytes = read_named(path, CALIBRATION_TEXT_BYTES)?;
     String::from_utf8(bytes).map_err(|error| fault(ErrorKind::Invalid, &error.utf8_error()))
 }

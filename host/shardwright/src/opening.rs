@@ -1323,7 +1323,7 @@ impl PlannerTools {
     pub(crate) fn new(cache: Option<PathBuf>, trusted: &[String]) -> Result<Self> {
         let key = |key: &String| {
             key.parse().map_err(|error| {
-                Error::from_room(
+                Error::caused_by(
                     ErrorKind::Argument,
                     error,
                     Some("`planner pack` prints the public key".to_owned()),

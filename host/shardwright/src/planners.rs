@@ -11,9 +11,9 @@ use shardwright_build::shard_name;
 use shardwright_files::{own, read_from};
 use zeroize::Zeroizing;
 
-use crate::convert::{file_error, read_file};
 use crate::opening::{PlannerTools, find_planner};
 use crate::{Error, ErrorKind, Result, SearchPath};
+use shardwright_files::read_named;
 
 /// Largest request read for a replay: the tables of a model of 100 layer kinds on 16 targets stay far below.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
@@ -118,7 +118,7 @@ pub fn check_planner(
     }
     let shards = plan.shards.len();
     let checked =
-        check(plan, &request).map_err(|fault| Error::from_room(ErrorKind::Planning, fault, None))?;
+        check(plan, &request).map_err(|fault| Error::caused_by(ErrorKind::Planning, fault, None))?;
     let shard = |shard: &Shard| AskedShardReport {
         shard: shard_name(&request, shard),
         target: request.targets[shard.target as usize].target.name.clone(),
@@ -177,7 +177,7 @@ pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<Planner
     let seed = read_key(key)?;
     let tools = PlannerTools::new(None, &[])?;
     let loaded = tools.load(&find_planner(&planner.display().to_string(), &[])?)?;
-    let wasm = read_file(planner, tools.sandbox.bounds().wasm_bytes)?;
+    let wasm = read_named(planner, tools.sandbox.bounds().wasm_bytes)?;
     let packed = pack::write(&planner.display().to_string(), &wasm, &seed)?;
     std::fs::write(output, &packed).map_err(|error| missing(output, error))?;
     let outcome = format!("{} bytes in {}, signed by {}", packed.len(), output.display(), seed.public());
@@ -187,7 +187,7 @@ pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<Planner
 /// The key in a file that nobody else may read. What was read of it is wiped.
 fn read_key(path: &Path) -> Result<SecretKey> {
     let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
-    let text = Zeroizing::new(read.map_err(|error| file_error(path, &error))?);
+    let text = Zeroizing::new(read.map_err(|error| error.about(path))?);
     let key = std::str::from_utf8(&text).unwrap_or_default().parse();
     key.map_err(|error: KeyError| {
         let what = format!("{}: {error}", path.display());
@@ -220,7 +220,7 @@ fn report(planner: &Planner, log: &[LogLine], outcome: Option<String>) -> Planne
 
 fn read_request(path: &Path) -> Result<Request> {
     let fault = |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
-    let bytes = read_file(path, REQUEST_BYTES_MAX)?;
+    let bytes = read_named(path, REQUEST_BYTES_MAX)?;
     serde_json::from_slice(&bytes).map_err(|error| {
         fault(ErrorKind::Invalid, &error).with_help("write one with `shardwright plan --write-request FILE`")
     })

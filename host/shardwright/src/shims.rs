@@ -7,9 +7,9 @@ use shardwright_build::shims::{
 };
 use shardwright_vocabulary::{FlagSchema, Limit};
 
-use crate::convert::read_file;
 use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath};
+use shardwright_files::read_named;
 
 /// The shims there are, and what was passed over.
 #[derive(Clone, Debug, Serialize)]
@@ -106,14 +106,14 @@ pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
     let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{}: {what}", manifest.display()));
     let read = Manifest::read(manifest).map_err(|error| {
         let help = error.help().map(str::to_owned);
-        Error::from_room(ErrorKind::Invalid, error, help)
+        Error::caused_by(ErrorKind::Invalid, error, help)
     })?;
     if read.search == Search::System {
         return Err(invalid("`search` is `system`: which library is found is not known".to_owned())
             .with_help("a hash is of a library beside its manifest"));
     }
     let library = manifest.with_file_name(read.library_name());
-    let sha256 = Digest::of(&read_file(&library, LIBRARY_BYTES_MAX)?).to_string();
+    let sha256 = Digest::of(&read_named(&library, LIBRARY_BYTES_MAX)?).to_string();
     let read = Manifest { sha256: Some(sha256.clone()), ..read };
     let text = serde_json::to_string_pretty(&read).map_err(|error| invalid(error.to_string()))?;
     // Whoever reads it meanwhile has the old one or the new one.

@@ -131,7 +131,7 @@ impl TextSide {
                 .text(TextFile::SentenceTransformers)?
                 .ok_or_else(|| fault(ErrorKind::Missing, &"the bundle has no prompts"))?,
             #[cfg(feature = "build")]
-            Source::Checkpoint(_) => crate::convert::read_file(&path, SENTENCE_CONFIG_BYTES_MAX)?,
+            Source::Checkpoint(_) => shardwright_files::read_named(&path, SENTENCE_CONFIG_BYTES_MAX)?,
         };
         let config: SentencePrompts =
             serde_json::from_slice(&bytes).map_err(|error| fault(ErrorKind::Invalid, &error))?;

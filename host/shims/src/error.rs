@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use shardwright_vocabulary::ErrorClass;
+use shardwright_vocabulary::{ErrorClass, ErrorKind};
 
 use crate::artefact::ArtefactError;
 use crate::chip::ChipError;
@@ -461,5 +461,21 @@ impl ShimError {
             ShimError::Artefact(error) => error.help().map(str::to_owned),
             ShimError::WorkOrder(error) => error.help().map(str::to_owned),
         }
+    }
+}
+
+/// What an application can do about it.
+impl From<ShimError> for shardwright_vocabulary::Error {
+    fn from(error: ShimError) -> Self {
+        let kind = match &error {
+            error if error.is_cancelled() => ErrorKind::Cancelled,
+            ShimError::NoShim { .. } | ShimError::NoWorker { .. } => ErrorKind::Missing,
+            ShimError::Chip(error) if error.is_unsupported() => ErrorKind::Unsupported,
+            ShimError::Chip(_) => ErrorKind::Invalid,
+            error if error.class() == Some(ErrorClass::IncompatibleArtefact) => ErrorKind::Incompatible,
+            _ => ErrorKind::Shim,
+        };
+        let help = error.help();
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
     }
 }

@@ -1,5 +1,6 @@
 //! The one error type of the room.
 
+use shardwright_vocabulary::ErrorKind;
 use std::path::PathBuf;
 
 /// What the functions of this room return.
@@ -277,5 +278,26 @@ impl TextError {
             }
             TextError::Encode { .. } | TextError::Decode { .. } | TextError::NoLogits { .. } => return None,
         })
+    }
+}
+
+/// What an application can do about it.
+impl From<TextError> for shardwright_vocabulary::Error {
+    fn from(error: TextError) -> Self {
+        let kind = match &error {
+            TextError::Read { .. } => ErrorKind::Missing,
+            TextError::UnsupportedTokenizer { .. } | TextError::UnsupportedTemplate { .. } => {
+                ErrorKind::Unsupported
+            }
+            TextError::InvalidStopString { .. }
+            | TextError::InvalidSampling { .. }
+            | TextError::NotUtf8 { .. }
+            | TextError::TextTooLong { .. }
+            | TextError::NoSuchTemplate { .. } => ErrorKind::Argument,
+            TextError::LoadingThread { .. } => ErrorKind::Internal,
+            _ => ErrorKind::Invalid,
+        };
+        let help = error.help();
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
     }
 }

@@ -27,6 +27,7 @@ mod cost;
 mod dtype;
 mod encoding;
 mod entry;
+mod error;
 mod error_class;
 mod flag;
 mod format;
@@ -44,6 +45,7 @@ pub use cost::{CostRow, Legality, TimeCost};
 pub use dtype::DType;
 pub use encoding::{Affine, Encoding, ScaleBits};
 pub use entry::{EntryKind, EntryName};
+pub use error::{Error, ErrorKind, Result};
 pub use error_class::ErrorClass;
 pub use flag::{Flag, FlagSchema, FlagStage, FlagType, FlagVerdict};
 pub use format::{

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
-use crate::convert::read_file;
 use crate::{Error, ErrorKind, Result};
+use shardwright_files::read_named;
 
 /// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against reading the wrong file whole.
 const GOLDEN_BYTES_MAX: u64 = 4 << 30;
@@ -65,7 +65,7 @@ struct File {
 
 impl File {
     fn read(path: PathBuf) -> Result<Self> {
-        let bytes = read_file(&path, GOLDEN_BYTES_MAX).map_err(|error| {
+        let bytes = read_named(&path, GOLDEN_BYTES_MAX).map_err(|error| {
             error.with_help("name the directory that holds goldens.safetensors with --golden")
         })?;
         Ok(File { path, bytes })
@@ -179,7 +179,7 @@ pub(crate) fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
     let path = directory.join("eval.json");
     let invalid =
         |what: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()));
-    let text = read_file(&path, LIST_BYTES_MAX)?;
+    let text = read_named(&path, LIST_BYTES_MAX)?;
     let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| invalid(&error))?;
     let nll = json
         .pointer("/results/all/nll")
@@ -216,6 +216,6 @@ pub(crate) fn read_list<T: serde::de::DeserializeOwned>(directory: &Path, name: 
     let invalid = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Invalid, format!("{}: {error}", path.display()))
     };
-    let text = read_file(&path, LIST_BYTES_MAX)?;
+    let text = read_named(&path, LIST_BYTES_MAX)?;
     serde_json::from_slice(&text).map_err(|error| invalid(&error))
 }

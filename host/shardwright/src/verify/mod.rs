@@ -327,5 +327,5 @@ impl Progress<'_> {
 /// The reference refuses nothing that models make; when it does, that is a fault here.
 fn reference_fault(error: ReferenceError) -> Error {
     let help = error.help().map(|help| help.to_string());
-    Error::from_room(ErrorKind::Internal, error, help)
+    Error::caused_by(ErrorKind::Internal, error, help)
 }

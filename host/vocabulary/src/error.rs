@@ -48,7 +48,7 @@ impl ErrorKind {
     }
 }
 
-/// The error of every function of this crate: a kind to act on, a message that names what failed, and what would help.
+/// An error as it reaches an application: a kind to act on, a message that names what failed, and what would help.
 ///
 /// One word wide, so that results stay small.
 pub struct Error(Box<Inner>);
@@ -60,19 +60,19 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// A result of this crate.
+/// A result with that error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// An error of its own, without a cause.
     #[cold]
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner { kind, message: message.into(), help: None, source: None }))
     }
 
-    /// An error that another room raised; its message becomes ours.
+    /// An error that has a cause; its message becomes ours.
     #[cold]
-    pub(crate) fn from_room(
+    pub fn caused_by(
         kind: ErrorKind,
         error: impl StdError + Send + Sync + 'static,
         help: Option<String>,
@@ -83,14 +83,14 @@ impl Error {
 
     /// The same with something that would help.
     #[must_use]
-    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
         self
     }
 
     /// The same with more to its message.
     #[must_use]
-    pub(crate) fn with_more(mut self, more: impl fmt::Display) -> Self {
+    pub fn with_more(mut self, more: impl fmt::Display) -> Self {
         self.0.message = format!("{}; {more}", self.0.message);
         self
     }
