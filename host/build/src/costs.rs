@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
 use shardwright_graph::{EntryGraph, Weight};
-use shardwright_shims::{Device, Estimate, ShimError, ShimInstance, entry_identity};
-use shardwright_vocabulary::{Notice, Provenance};
+use shardwright_shims::{ShimError, ShimInstance, entry_identity};
+use shardwright_vocabulary::{Device, Estimate, Notice, Provenance};
 
 /// Version of the files; one of another version is made again.
 const VERSION: u32 = 3;

@@ -13,8 +13,8 @@ use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::cost::ShardCost;
 use shardwright_planning::feedback::{Attempt, Feedback};
 use shardwright_planning::request::{Request, TargetSummary};
-use shardwright_shims::{Device, ShimInstance};
-use shardwright_vocabulary::{ErrorClass, Flag, Limit, Provenance, Relief, limit_names};
+use shardwright_shims::ShimInstance;
+use shardwright_vocabulary::{Device, ErrorClass, Flag, Limit, Provenance, Relief, limit_names};
 
 /// Version of the files; one of another version is ignored, which is said.
 const VERSION: u32 = 2;

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, legalise_encoded};
-use shardwright_shims::{Device, ShimInstance, Watch};
-use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost};
+use shardwright_shims::{ShimInstance, Watch};
+use shardwright_vocabulary::{Device, FormatTuple, Provenance, TimeCost};
 
 use crate::costs::{Costs, row_key};
 use crate::{ArtefactCost, Costing, Judge};

@@ -6,12 +6,15 @@ use std::time::Instant;
 
 #[cfg(feature = "build")]
 use shardwright_runtime::bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
-use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimError, ShimInstance};
+use shardwright_runtime::shims::{Artefact, ShimError, ShimInstance};
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
     SessionError, ShardDescription, ShardExecutor, ShimShard,
 };
-use shardwright_vocabulary::{Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind, TargetKind};
+use shardwright_vocabulary::{
+    Compatibility, Device, DeviceKind, Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind,
+    TargetKind,
+};
 
 use crate::isolation::Shims;
 use crate::load_flags;

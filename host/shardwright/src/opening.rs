@@ -18,7 +18,7 @@ use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
 use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
-use shardwright_build::shims::{Chip, Device, DeviceKind, Part, ShimError, ShimInstance, Watch};
+use shardwright_build::shims::{Chip, Part, ShimError, ShimInstance, Watch};
 use shardwright_build::{
     BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor, Judge,
     Learned, ModelFormats, ModelName, PlanHeading, PlanReport, PrimitiveCount, Question, Shelf, ShimJudge,
@@ -29,8 +29,8 @@ use shardwright_runtime::{
     ShardDescription, ShardExecutor, ShardOrigin, ShimShard,
 };
 use shardwright_vocabulary::{
-    DType, Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit, Notice, NoticeKind,
-    PlannerIdentity, Provenance, Rewrite, ShimIdentity, Target, TargetKind, limit_names,
+    DType, Device, DeviceKind, Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit,
+    Notice, NoticeKind, PlannerIdentity, Provenance, Rewrite, ShimIdentity, Target, TargetKind, limit_names,
 };
 
 use crate::chips::{about_profile, chip_of, made_otherwise};

@@ -3,9 +3,9 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_build::bundle::Digest;
 use shardwright_build::shims::{
-    Chip, DeviceKind, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance,
+    Chip, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance,
 };
-use shardwright_vocabulary::{FlagSchema, Limit};
+use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit};
 
 use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath};

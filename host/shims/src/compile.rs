@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{FlagOutcome, FlagVerdict, NodePlacement};
+use shardwright_vocabulary::{Description, FlagOutcome, FlagVerdict, NodePlacement};
 
 use crate::artefact::{Artefact, ArtefactError, ArtefactHead, ArtefactWriter, Place};
 use crate::call;
@@ -15,7 +15,6 @@ use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
 use crate::interface::EntryInterface;
 use crate::local::contract;
-use crate::shim::Description;
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 

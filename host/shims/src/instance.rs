@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shardwright_graph::{EntryGraph, Verdict, Weight};
-use shardwright_vocabulary::{Flag, FlagSchema, Limit};
+use shardwright_vocabulary::{Compatibility, Device, Estimate, Flag, FlagSchema, Limit};
 
 use crate::artefact::{Artefact, Place};
 use crate::buffer::Buffer;
@@ -17,7 +17,7 @@ use crate::error::ShimError;
 use crate::isolated::{Isolation, Remote, RemoteShard, Running};
 use crate::loaded::{LoadedShard, ShardEngine};
 use crate::local::{Local, LocalShard, contract};
-use crate::shim::{Compatibility, Device, Estimate, Inspection, Shim, lock};
+use crate::shim::{Inspection, Shim, lock};
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 

@@ -62,7 +62,7 @@ pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, RunOptions
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
-pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, Inspection, MemoryKinds, Shim};
+pub use shim::{Inspection, Shim};
 pub use tables::{EntryTables, WorkOrderTables};
 pub use watch::{Part, Watch};
 pub use work_order::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{DType, Flag, FlagOutcome, FlagVerdict};
+use shardwright_vocabulary::{DType, Flag, FlagOutcome, FlagVerdict, MemoryKinds};
 
 use crate::artefact::Artefact;
 use crate::buffer::Buffer;
@@ -15,7 +15,6 @@ use crate::instance::ShimInstance;
 use crate::interface::{Direction, EntryInterface, Port};
 use crate::isolated::{RemoteCanceller, RemoteShard};
 use crate::local::{LocalCanceller, LocalShard, contract};
-use crate::shim::MemoryKinds;
 
 /// One thing a run binds: the port of the graph, and what the shim asks of its memory.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use memmap2::MmapOptions;
 use shardwright_graph::{EntryGraph, Verdict, Weight};
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{FlagSchema, FlagStage, FlagType, Limit};
+use shardwright_vocabulary::{
+    Compatibility, Device, DeviceKind, Estimate, FlagSchema, FlagStage, FlagType, Limit, MemoryKinds,
+};
 
 use crate::call;
 use crate::chip::Chip;
@@ -18,7 +20,7 @@ use crate::convert;
 use crate::error::ShimError;
 use crate::instance::Answers;
 use crate::library::{self, Table};
-use crate::shim::{Compatibility, Device, DeviceKind, Estimate, Held, MemoryKinds, Shim, lock};
+use crate::shim::{Held, Shim, lock};
 use crate::tables::{ChipTable, EntryTables, OptionTables, WorkOrderTables};
 use crate::work_order::WorkOrder;
 

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{FlagSchema, FlagStage, Provenance};
+use shardwright_vocabulary::{Description, FlagSchema, FlagStage};
 
 use crate::call;
 use crate::chip::{FACTS_LIMIT, FactSchema};
@@ -44,97 +43,6 @@ pub(crate) struct Facts {
     pub(crate) inspects: bool,
     /// What it reads of a chip's profile.
     pub(crate) chip_facts: Vec<FactSchema>,
-}
-
-/// Who a shim says it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
-    /// `cpu`, `qnn`, …
-    pub name: String,
-    /// Who makes it.
-    pub vendor: String,
-    /// Of the shim itself.
-    pub version: String,
-    /// What it drives.
-    pub vendor_library: Option<String>,
-    /// Instances that may be open at once; 0 for any number.
-    pub instance_limit: u64,
-}
-
-/// A device or offline target of a shim.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    /// Unique within the shim.
-    pub name: String,
-    /// Lower case, `mt6989`.
-    pub soc: Option<String>,
-    /// For people.
-    pub detail: Option<String>,
-    /// Where it is.
-    pub kind: DeviceKind,
-    /// What a run accepts.
-    pub memory_kinds: MemoryKinds,
-    /// What it can address; 0 if not known.
-    pub memory_bytes: u64,
-}
-
-/// Where a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DeviceKind {
-    /// In this machine.
-    Present,
-    /// A named SoC, compiles only.
-    Offline,
-    /// A named SoC, runs in a simulator.
-    Simulated,
-}
-
-/// A set of memory kinds, `SW_MEMORY_…` bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryKinds(pub u32);
-
-impl MemoryKinds {
-    /// Whether plain memory of the process can be bound.
-    pub const fn host(self) -> bool {
-        self.0 & SW_MEMORY_HOST != 0
-    }
-
-    /// Whether the shim's own buffers can be bound.
-    pub const fn shim(self) -> bool {
-        self.0 & SW_MEMORY_SHIM != 0
-    }
-}
-
-/// What one run costs, in a shim's estimate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Estimate {
-    /// One run with all rows, without the uncosted nodes.
-    pub time_microseconds: u64,
-    /// Where the number comes from.
-    pub provenance: Provenance,
-    /// From and to main memory; 0 if not known.
-    pub bytes_moved: u64,
-    /// Indices of nodes left out; all of them where no time is known.
-    pub uncosted: Vec<u64>,
-    /// Operations of the vendor's that the entry becomes; 0 for one to each node.
-    pub operations: u64,
-    /// Bytes of an artefact of this entry point alone, weights included; 0 if not known.
-    pub artefact_bytes: u64,
-    /// Of those, what an artefact holds once for all its entry points.
-    pub shared_bytes: u64,
-}
-
-/// Whether an artefact can be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Compatibility {
-    /// Made by another shim.
-    NotMine(String),
-    /// As good as freshly compiled.
-    Optimal,
-    /// Compile it again; it may still load, and then runs less well.
-    Recompile(String),
-    /// Made by this shim, cannot run here.
-    Unsupported(String),
 }
 
 /// What a file is.

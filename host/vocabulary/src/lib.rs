@@ -36,6 +36,7 @@ mod names;
 mod op;
 mod provenance;
 mod record;
+mod shim;
 mod target;
 
 #[cfg(test)]
@@ -59,4 +60,5 @@ pub use provenance::Provenance;
 pub use record::{
     FlagOutcome, NodePlacement, Notice, NoticeKind, PlannerIdentity, Rewrite, RewriteKind, ShimIdentity,
 };
+pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
 pub use target::{Target, TargetKind};

@@ -14,14 +14,16 @@ use std::time::{Duration, Instant};
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModuleResult};
 use abi_stable::prefix_type::PrefixTypeTrait;
 
+use shardwright_vocabulary::Compatibility;
+
 use crate::compile::CompileOutput;
 use crate::error::{Error, Result};
 use crate::module::{ShimModule, ShimModuleRef};
+use crate::numbers;
 use crate::raw::*;
 use crate::run::{Artefact, Bound, Control, Memory, Run};
 use crate::shim::{
-    Buffer, Compatibility, Direction, FlagKind, FlagReport, Import, LoadedEntry, LoadedShard, Shim,
-    SyncDirection, Verdict,
+    Buffer, Direction, FlagKind, FlagReport, Import, LoadedEntry, LoadedShard, Shim, SyncDirection, Verdict,
 };
 use crate::view::{self, EntryView, WorkOrderView};
 
@@ -404,7 +406,7 @@ impl<T: Shim> Table<T> {
                     name: name.as_ptr(),
                     soc: pointer(&soc),
                     detail: pointer(&detail),
-                    kind: told.kind as u32,
+                    kind: numbers::device_kind(told.kind),
                     memory_kinds: told.memory_kinds.0,
                     memory_bytes: told.memory_bytes,
                 };
@@ -432,7 +434,7 @@ impl<T: Shim> Table<T> {
                     size: size_of::<SwLimit>() as u64,
                     name: name.as_ptr(),
                     value: told.value,
-                    provenance: told.provenance as u32,
+                    provenance: numbers::provenance(told.provenance),
                     reserved: 0,
                     note: pointer(&note),
                 };
@@ -526,7 +528,7 @@ impl<T: Shim> Table<T> {
                 let item = SwEstimate {
                     size: size_of::<SwEstimate>() as u64,
                     time_microseconds: told.time_microseconds,
-                    provenance: told.provenance as u32,
+                    provenance: numbers::provenance(told.provenance),
                     reserved: 0,
                     bytes_moved: told.bytes_moved,
                     uncosted: if told.uncosted.is_empty() { ptr::null() } else { told.uncosted.as_ptr() },

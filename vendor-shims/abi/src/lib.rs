@@ -16,6 +16,7 @@ mod error;
 pub mod export;
 mod machine;
 mod module;
+mod numbers;
 mod options;
 pub mod raw;
 mod run;
@@ -32,10 +33,12 @@ pub use export::{log, version_text};
 pub use module::{ShimModule, ShimModuleRef};
 pub use options::Options;
 pub use run::{Artefact, Bound, Control, Element, Run, typed, typed_mut};
+pub use shardwright_vocabulary::{
+    Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds, Provenance,
+};
 pub use shim::{
-    Binding, Buffer, Chip, Compatibility, Description, Device, DeviceKind, Direction, Estimate, Fact, Flag,
-    FlagKind, FlagOutcome, FlagReport, FlagStage, Import, Inspection, Limit, LoadedEntry, LoadedShard,
-    MemoryKinds, Provenance, Shim, SyncDirection, Verdict,
+    Binding, Buffer, Chip, Direction, Fact, Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Import,
+    Inspection, Limit, LoadedEntry, LoadedShard, Shim, SyncDirection, Verdict,
 };
 pub use view::{
     EntryView, NodeView, PortView, QuantisationView, TensorIndex, TensorView, WeightView, WorkOrderView,

@@ -1,5 +1,7 @@
 //! The two traits a Rust shim implements, and the plain data they speak.
 
+use shardwright_vocabulary::{Compatibility, Description, Device, Estimate, MemoryKinds, Provenance};
+
 use crate::error::{Error, Result};
 use crate::raw;
 use crate::run::Run;
@@ -142,88 +144,6 @@ pub enum SyncDirection {
     AfterHost,
 }
 
-/// Who a shim is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Description {
-    /// `qnn`, `neuron`, `cpu`
-    pub name: String,
-    /// Company or project.
-    pub vendor: String,
-    /// Of the shim itself.
-    pub version: String,
-    /// Name, version and path of the library it drives.
-    pub vendor_library: Option<String>,
-    /// Instances that may be open at once; 0 for any number.
-    pub instance_limit: u64,
-}
-
-/// A device or an offline target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Unique within the shim.
-    pub name: String,
-    /// Lower case, `mt6989`.
-    pub soc: Option<String>,
-    /// Architecture, driver version, … for people.
-    pub detail: Option<String>,
-    /// Where it is.
-    pub kind: DeviceKind,
-    /// What a run accepts.
-    pub memory_kinds: MemoryKinds,
-    /// What it can address; 0 if not known.
-    pub memory_bytes: u64,
-}
-
-/// Where a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum DeviceKind {
-    /// In this machine.
-    Present = raw::SW_DEVICE_PRESENT,
-    /// A named SoC, compiles only.
-    Offline = raw::SW_DEVICE_OFFLINE,
-    /// A named SoC, runs in a simulator.
-    Simulated = raw::SW_DEVICE_SIMULATED,
-}
-
-/// A set of memory kinds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryKinds(pub u32);
-
-impl MemoryKinds {
-    /// Any pointer of the process.
-    pub const HOST: MemoryKinds = MemoryKinds(raw::SW_MEMORY_HOST);
-    /// From [`Shim::allocate`].
-    pub const SHIM: MemoryKinds = MemoryKinds(raw::SW_MEMORY_SHIM);
-    /// Imported dma-buf.
-    pub const DMA_BUF: MemoryKinds = MemoryKinds(raw::SW_MEMORY_DMA_BUF);
-    /// Imported AHardwareBuffer.
-    pub const HARDWARE_BUFFER: MemoryKinds = MemoryKinds(raw::SW_MEMORY_HARDWARE_BUFFER);
-
-    /// Both sets.
-    pub const fn and(self, other: MemoryKinds) -> MemoryKinds {
-        MemoryKinds(self.0 | other.0)
-    }
-}
-
-/// Where a number comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Provenance {
-    /// The shim states it.
-    Declared = raw::SW_PROVENANCE_DECLARED,
-    /// Observed in the field.
-    Reported = raw::SW_PROVENANCE_REPORTED,
-    /// Found by trying.
-    Probed = raw::SW_PROVENANCE_PROBED,
-    /// Timed on the device.
-    Measured = raw::SW_PROVENANCE_MEASURED,
-    /// Computed by a simulator.
-    Simulated = raw::SW_PROVENANCE_SIMULATED,
-    /// Estimated by a formula.
-    Modelled = raw::SW_PROVENANCE_MODELLED,
-}
-
 /// An upper bound, inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -316,26 +236,6 @@ pub enum Verdict {
     Refused(String),
 }
 
-/// What one run costs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Estimate {
-    /// Time of one run with all rows, without the uncosted nodes.
-    pub time_microseconds: u64,
-    /// Where the number comes from.
-    pub provenance: Provenance,
-    /// Bytes from and to main memory; 0 if not known.
-    pub bytes_moved: u64,
-    /// Indices of nodes left out; all of them where no time is known.
-    pub uncosted: Vec<u64>,
-    /// Operations of the vendor's that the entry becomes, which a limit `ops` counts; 0 for one to each node. The sum over the layers of a
-    /// shard must be what the shard is compiled with.
-    pub operations: u64,
-    /// Bytes of an artefact of this entry point alone, weights included; 0 if not known.
-    pub artefact_bytes: u64,
-    /// Of those, what an artefact holds once for all its entry points.
-    pub shared_bytes: u64,
-}
-
 /// What became of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -361,19 +261,6 @@ pub struct FlagReport {
     pub outcome: FlagOutcome,
     /// How that is known, or why not.
     pub evidence: String,
-}
-
-/// Whether a shim can use an artefact.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Compatibility {
-    /// Made by another shim.
-    NotMine(String),
-    /// As good as freshly compiled.
-    Optimal,
-    /// Runs, but compiling again would be better.
-    Recompile(String),
-    /// Made by this shim, cannot run here.
-    Unsupported(String),
 }
 
 /// What a file is.

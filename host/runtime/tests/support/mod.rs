@@ -19,11 +19,11 @@ use shardwright_runtime::{
     ShardOrigin,
 };
 use shardwright_shims::{
-    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, MemoryKinds, Port, RunOptions,
-    ShimError, Update,
+    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, Port, RunOptions, ShimError,
+    Update,
 };
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorClass};
+use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorClass, MemoryKinds};
 
 /// The graph of a generated checkpoint.
 pub fn graph(spec: &Spec) -> Graph {

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_runtime::bundle::{Bundle, ProvedFile, ShardEntry};
-use shardwright_runtime::shims::{Artefact, Compatibility, Device, DeviceKind, ShimInstance};
-use shardwright_vocabulary::TargetKind;
+use shardwright_runtime::shims::{Artefact, ShimInstance};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, TargetKind};
 
 use crate::advised::{Advisers, FlagAdvice};
 use crate::bundled::{devices_for, only_compiles};

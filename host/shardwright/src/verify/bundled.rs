@@ -1,11 +1,12 @@
 //! Proving a bundle: its own artefacts, against the checkpoint it was compiled from.
 
+use shardwright_vocabulary::{Device, DeviceKind};
 use std::path::Path;
 use std::sync::Arc;
 
 use shardwright_build::bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
 use shardwright_build::models::Checkpoint;
-use shardwright_build::shims::{Artefact, Device, DeviceKind, Part, Place, Watch, WorkOrder};
+use shardwright_build::shims::{Artefact, Part, Place, Watch, WorkOrder};
 use shardwright_build::{BuildError, CompiledGraphs, Executor as TargetExecutor, Shelf};
 
 use super::report::{TwinArtefact, TwinReport, VerifyReport};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shardwright_graph::{EntryGraph, Verdict, Weight};
-use shardwright_vocabulary::{FlagSchema, Limit};
+use shardwright_vocabulary::{Compatibility, Device, Estimate, FlagSchema, Limit};
 
 use crate::buffer::Buffer;
 use crate::chip::Chip;
@@ -19,7 +19,7 @@ use crate::compile::Output;
 use crate::error::{LoadError, ShimError};
 use crate::instance::Answers;
 use crate::os;
-use crate::shim::{Compatibility, Device, Estimate, Facts, Held, Shim, lock};
+use crate::shim::{Facts, Held, Shim, lock};
 use crate::work_order::WorkOrder;
 
 mod end;

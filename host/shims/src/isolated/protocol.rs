@@ -13,13 +13,13 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{EntryGraph, Weight, WeightData, WeightId, WeightQuantisation};
-use shardwright_vocabulary::{ErrorClass, FlagSchema, FlagVerdict, Limit};
+use shardwright_vocabulary::{Compatibility, Device, ErrorClass, Estimate, FlagSchema, FlagVerdict, Limit};
 
 use crate::chip::Chip;
 use crate::compile::Placement;
 use crate::error::{Failure, LoadError, ShimError};
 use crate::loaded::{ToldEntry, ToldFlag};
-use crate::shim::{Compatibility, Device, Estimate, Facts};
+use crate::shim::Facts;
 use crate::work_order::OrderWeight;
 
 /// Host and worker are of one release; this grows with every change of the messages all the same.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::common::{self, Builder, Shims, doubling, f32_bytes, f32_values};
 use shardwright_graph::{Op, Role};
 use shardwright_shims::{
-    Artefact, Bound, Compatibility, DeviceKind, Place, RunOptions, ShimError, ShimInstance, ShimRegistry,
-    Watch, WorkOrder, WorkOrderBuilder,
+    Artefact, Bound, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, Watch, WorkOrder,
+    WorkOrderBuilder,
 };
 use shardwright_vocabulary::{
-    DType, EntryKind, ErrorClass, Flag, FlagStage, FlagType, FlagVerdict, Provenance,
+    Compatibility, DType, DeviceKind, EntryKind, ErrorClass, Flag, FlagStage, FlagType, FlagVerdict,
+    Provenance,
 };
 
 struct Fixture {

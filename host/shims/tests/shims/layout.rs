@@ -1,13 +1,13 @@
 //! The layouts of Rust shims: the example is accepted; one built against a changed struct is refused although its symbol
 //! and version are right; and it still enters when it was built against another minor version.
 
+use shardwright_vocabulary::Compatibility;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Shims, doubling, f32_bytes, f32_values, repository};
 use shardwright_shims::{
-    Bound, Compatibility, LayoutCheck, LoadError, Place, RunOptions, ShimInstance, ShimRegistry,
-    WorkOrderBuilder,
+    Bound, LayoutCheck, LoadError, Place, RunOptions, ShimInstance, ShimRegistry, WorkOrderBuilder,
 };
 
 /// Builds the example's crate, whose library is called `library`, and gives its path. It has the crates of others with the

@@ -7,10 +7,10 @@ use crate::common::{
 };
 use shardwright_graph::{Attention, KeySource, Op};
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Compatibility, Direction, LoadedShard, Place, RunOptions, ShimError,
-    ShimInstance, Update, WorkOrder, WorkOrderBuilder,
+    Artefact, Bound, Buffer, Direction, LoadedShard, Place, RunOptions, ShimError, ShimInstance, Update,
+    WorkOrder, WorkOrderBuilder,
 };
-use shardwright_vocabulary::{EntryKind, ErrorClass};
+use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass};
 
 fn order() -> WorkOrder {
     let weights = decoder_weights();

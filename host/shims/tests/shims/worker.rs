@@ -13,11 +13,11 @@ use crate::common::{
 };
 use shardwright_graph::WeightId;
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Caps, Chip, ChipError, Compatibility, Direction, Isolation, LoadError,
-    LoadedShard, Place, RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch,
-    WorkOrder, WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
+    Artefact, Bound, Buffer, Caps, Chip, ChipError, Direction, Isolation, LoadError, LoadedShard, Place,
+    RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder,
+    WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
 };
-use shardwright_vocabulary::{EntryKind, ErrorClass, Flag, FlagOutcome, FlagVerdict};
+use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass, Flag, FlagOutcome, FlagVerdict};
 
 /// The dying shim, found by a registry that opens no library in this process.
 fn registry() -> &'static ShimRegistry {
