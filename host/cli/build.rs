@@ -1,5 +1,5 @@
-//! Gathers what `shardwright shim new` and `planner new` write: the examples of this tree, and the crates they depend on with
-//! a manifest that stands alone.
+//! Gathers what `shardwright shim new` and `planner new` write: the examples of this tree, and the
+//! crates they depend on with a manifest that stands alone.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -78,8 +78,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     paths.into_iter().flat_map(below).collect()
 }
 
-/// A manifest without what it inherits: the workspace's own lines take the place of `NAME.workspace = true`. What tests and
-/// lints need is left out.
+/// A manifest without what it inherits: the workspace's own lines take the place of
+/// `NAME.workspace = true`. What tests and lints need is left out.
 fn alone(manifest: &str, workspace: &str) -> String {
     let mut text = String::new();
     let mut kept = true;

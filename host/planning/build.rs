@@ -43,8 +43,8 @@ fn embed() {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
     let out = PathBuf::from(variable("OUT_DIR"));
-    // OUT_DIR is TARGET/PROFILE/build/PACKAGE/out. Planners share one directory beside the profiles, so that a second
-    // profile or a test builds nothing again.
+    // OUT_DIR is TARGET/PROFILE/build/PACKAGE/out. Planners share one directory beside the
+    // profiles, so that a second profile or a test builds nothing again.
     let planners = out.ancestors().nth(4).unwrap_or(&out).join("planners");
     let built = shardwright_planner_build::build(&workspace.join("plugins/generic/Cargo.toml"), &planners);
     let component = built.unwrap_or_else(|error| {

@@ -1,9 +1,13 @@
-//! Reading the history of a planning loop: what each refusal taught, and a plan that was not tried before.
+//! Reading the history of a planning loop: what each refusal taught, and a plan that was not tried
+//! before.
 //!
-//! * `limit=NAME value=V max=M` becomes the learned limit NAME ≤ M; without a maximum, NAME ≤ V / 2.
-//! * A refusal as a whole (`unmappable`, `deadline`, a compiler that died: `worker`) halves the operations of a shard on that
-//!   target; of a shard that cannot be cut it makes its kind illegal there.
-//! * `unsupported-op` with `layer=N` makes that layer's kind illegal there; without it, or a shard of one layer.
+//! * `limit=NAME value=V max=M` becomes the learned limit NAME ≤ M; without a maximum, NAME ≤ V /
+//!   2.
+//! * A refusal as a whole (`unmappable`, `deadline`, a compiler that died: `worker`) halves the
+//!   operations of a shard on that target; of a shard that cannot be cut it makes its kind illegal
+//!   there.
+//! * `unsupported-op` with `layer=N` makes that layer's kind illegal there; without it, or a shard
+//!   of one layer.
 //! * Drift makes quantised formats illegal for the layers concerned.
 //! * Measured times correct the cost table.
 //! * Anything else forbids the shard; a target that fails like that twice is given up.
@@ -16,8 +20,8 @@ use crate::{
     Relief, Request, Shard, Target, TimeCost, WeightFormat, names,
 };
 
-/// Different plans tried within one revision before giving up. Each round forbids one more shard, so a planner that needs
-/// more is at the end of its ideas.
+/// Different plans tried within one revision before giving up. Each round forbids one more shard,
+/// so a planner that needs more is at the end of its ideas.
 const ROUNDS: usize = 64;
 
 /// A request with what the history taught added to it.
@@ -64,7 +68,8 @@ fn exhausted(refusal: Refusal, attempts: usize) -> Refusal {
     Refusal { kind: RefusalKind::Exhausted, message, details: refusal.details }
 }
 
-/// A shard of a repeated solution to forbid next: one that was refused, otherwise the largest not yet forbidden.
+/// A shard of a repeated solution to forbid next: one that was refused, otherwise the largest not
+/// yet forbidden.
 fn avoid(solution: &Solution, history: &[Attempt], settings: &Settings) -> Option<Forbidden> {
     let refused = |shard: &Forbidden| {
         history.iter().any(|attempt| {
@@ -110,7 +115,8 @@ fn number(feedback: &Feedback, name: &str) -> Option<u64> {
     detail(feedback, name)?.trim().parse().ok()
 }
 
-/// What is known of flags against a limit, once a shard compiled with `flags` was refused: those it had did not help.
+/// What is known of flags against a limit, once a shard compiled with `flags` was refused: those it
+/// had did not help.
 fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
     let mut known: Vec<Relief> = Vec::new();
     for relief in target.limits.iter().filter(|limit| limit.name == name).flat_map(|limit| &limit.relief) {
@@ -199,8 +205,8 @@ impl Lesson {
             self.refused_as_a_whole(shard, class, feedback);
             return;
         };
-        // What a compiler counts may differ from the table's count. The learned limit is in the table's counting: scaled
-        // by how far the two are apart, and always below what was refused.
+        // What a compiler counts may differ from the table's count. The learned limit is in the
+        // table's counting: scaled by how far the two are apart, and always below what was refused.
         let refused = value.unwrap_or(planned).max(1);
         let (limit, because) = match number(feedback, "max") {
             Some(max) => {
@@ -214,8 +220,8 @@ impl Lesson {
         self.learn_limit(shard, class, name, limit, because);
     }
 
-    /// What the plan's shard had of a limited quantity, in the table's counting; operations at the entry point that was refused, if it was
-    /// named, else at the largest.
+    /// What the plan's shard had of a limited quantity, in the table's counting; operations at the
+    /// entry point that was refused, if it was named, else at the largest.
     fn planned(&self, shard: &Shard, name: &str, entry: Option<&str>) -> Option<u64> {
         let cost = self.cost(shard, entry)?;
         match name {

@@ -1,12 +1,14 @@
-//! What a planner author needs: the typed request and plan, the [`Planner`] trait, a solver, and log lines.
+//! What a planner author needs: the typed request and plan, the [`Planner`] trait, a solver, and
+//! log lines.
 //!
-//! **Job.** A planner is a WebAssembly component that answers one question: where is this model cut, on which target
-//! does each part run, in which formats, and why. This crate gives it the question and the answer as Rust types (the
-//! records of `wit/v0.1/planner.wit`), an exact [`solver`], a reader for the history of refusals ([`learn`]), and
-//! [`testing`] requests, so that a planner is written and tested natively and only then compiled to WebAssembly.
+//! **Job.** A planner is a WebAssembly component that answers one question: where is this model
+//! cut, on which target does each part run, in which formats, and why. This crate gives it the
+//! question and the answer as Rust types (the records of `wit/v0.1/planner.wit`), an exact
+//! [`solver`], a reader for the history of refusals ([`learn`]), and [`testing`] requests, so that
+//! a planner is written and tested natively and only then compiled to WebAssembly.
 //!
-//! **Not its job.** It has no clock, no files, no random numbers and no import but `log`; it compiles nothing and
-//! knows no device. The host checks whatever a planner returns.
+//! **Not its job.** It has no clock, no files, no random numbers and no import but `log`; it
+//! compiles nothing and knows no device. The host checks whatever a planner returns.
 //!
 //! ```
 //! use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, solver};
@@ -39,8 +41,8 @@
 //! assert_eq!(Frugal::make_plan(&request).unwrap().shards.len(), 3); // embed, decoder, head
 //! ```
 //!
-//! Determinism: compare integers only, iterate sorted or in the order of the request, keep no global state. The same
-//! request must give the same plan on every engine, and the host tests that.
+//! Determinism: compare integers only, iterate sorted or in the order of the request, keep no
+//! global state. The same request must give the same plan on every engine, and the host tests that.
 
 #[allow(
     missing_docs,
@@ -89,8 +91,9 @@ pub trait Planner {
     /// Answer a request.
     fn make_plan(request: &Request) -> Result<Plan, Refusal>;
 
-    /// Answer a request again after plans were tried. `history` holds every attempt, oldest first, and is never empty;
-    /// its last plan is `previous`. Returning a plan that was tried before ends the loop.
+    /// Answer a request again after plans were tried. `history` holds every attempt, oldest first,
+    /// and is never empty; its last plan is `previous`. Returning a plan that was tried before ends
+    /// the loop.
     fn revise(request: &Request, previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal>;
 }
 
@@ -110,7 +113,8 @@ impl Request {
         position(self.model.components.iter().position(|component| component.name == name))
     }
 
-    /// Whether the model keeps states, so that it has decode and prefill entry points rather than encode ones.
+    /// Whether the model keeps states, so that it has decode and prefill entry points rather than
+    /// encode ones.
     pub fn has_states(&self) -> bool {
         self.entries.iter().any(|entry| entry.kind != EntryKind::Encode)
     }
@@ -157,8 +161,9 @@ fn position(position: Option<usize>) -> Option<u32> {
     position.and_then(|position| u32::try_from(position).ok())
 }
 
-/// Makes a type that implements [`Planner`] the planner of this component. To be called once, in a crate of type
-/// `cdylib`. On other targets than WebAssembly it expands to nothing, so that planners are tested as ordinary Rust.
+/// Makes a type that implements [`Planner`] the planner of this component. To be called once, in a
+/// crate of type `cdylib`. On other targets than WebAssembly it expands to nothing, so that
+/// planners are tested as ordinary Rust.
 #[macro_export]
 macro_rules! export_planner {
     ($planner:ty) => {

@@ -13,8 +13,8 @@ pub fn log(level: Level, message: impl Display) {
     eprintln!("planner {level:?}: {message}");
 }
 
-/// Sends what a panic says to the host before the component stops, which by itself tells no more than that it did. Every call
-/// runs in a fresh instance, so each begins with this.
+/// Sends what a panic says to the host before the component stops, which by itself tells no more
+/// than that it did. Every call runs in a fresh instance, so each begins with this.
 #[doc(hidden)]
 pub fn log_panics() {
     #[cfg(target_arch = "wasm32")]

@@ -1,8 +1,9 @@
 //! A solver: where to cut, on which target, in which formats.
 //!
-//! A dynamic programme over cut points. Every partial chain is a *label*: what it costs so far, what it has used up of
-//! memory, quality and shards, and where the states live that later layers read. A label that is no better than another
-//! in anything is dropped; what is left at the end is the optimum.
+//! A dynamic programme over cut points. Every partial chain is a *label*: what it costs so far,
+//! what it has used up of memory, quality and shards, and where the states live that later layers
+//! read. A label that is no better than another in anything is dropped; what is left at the end is
+//! the optimum.
 //!
 //! **Objective**, most important first:
 //! 1. As many layers as possible on the targets the request names first. Neighbours in that order
@@ -20,11 +21,12 @@
 //!    squares, by time or by
 //!    weight bytes.
 //!
-//! Ties go to the earliest target, then the earliest formats, then the earliest cuts, so the answer is one.
+//! Ties go to the earliest target, then the earliest formats, then the earliest cuts, so the answer
+//! is one.
 //!
-//! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim and device, memory
-//! and quality goals, context and prefill rows. Weights of two bits lose so much that nothing but a
-//! quality goal admits them, unless nothing else is offered.
+//! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
+//! and device, memory and quality goals, context and prefill rows. Weights of two bits lose so much
+//! that nothing but a quality goal admits them, unless nothing else is offered.
 //!
 //! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
 //! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. So a
@@ -122,9 +124,11 @@ pub struct Settings {
     pub forbidden: Vec<Forbidden>,
     /// When shards are compiled.
     pub build: BuildTime,
-    /// Where soft-caps must be computed. None: in the graph, unless no target takes them there or the runtime takes less time.
+    /// Where soft-caps must be computed. None: in the graph, unless no target takes them there or
+    /// the runtime takes less time.
     pub softcap: Option<SoftcapPlace>,
-    /// The format tuple of every shard, by index. None: what the objective makes of those the request offers.
+    /// The format tuple of every shard, by index. None: what the objective makes of those the
+    /// request offers.
     pub formats: Option<u32>,
     /// Weight formats that some layers must have.
     pub wanted: Vec<WantedFormat>,
@@ -141,8 +145,8 @@ pub struct Settings {
 
 impl Default for Settings {
     /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps
-    /// wherever is better, any formats in any number of shards, goals in the order of the objective, a gain of [`GAIN`] percent, a thorough
-    /// search.
+    /// wherever is better, any formats in any number of shards, goals in the order of the
+    /// objective, a gain of [`GAIN`] percent, a thorough search.
     fn default() -> Self {
         Self {
             balance: Balance::Automatic,
@@ -184,8 +188,8 @@ pub struct Placement {
 pub struct Solution {
     /// Shards in order of execution.
     pub shards: Vec<Placement>,
-    /// Entry points of the chain, the one whose time counts first. A shard that has nothing to do in prefill leaves
-    /// that one out.
+    /// Entry points of the chain, the one whose time counts first. A shard that has nothing to do
+    /// in prefill leaves that one out.
     pub entries: Vec<Entry>,
     /// Context capacity; zero without states.
     pub context: u32,
@@ -195,7 +199,8 @@ pub struct Solution {
     pub exact: bool,
     /// What was balanced.
     pub balanced_by: Balance,
-    /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target index, flag).
+    /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target
+    /// index, flag).
     pub relieving: Vec<(u32, Flag)>,
     /// For every target whether all its legal rows have a time.
     timed: Vec<bool>,
@@ -204,11 +209,13 @@ pub struct Solution {
 
 /// Find the optimum, or say why there is none.
 ///
-/// Errors: `invalid-request` if indices or entry points make no sense, `unsupported` if something is legal nowhere,
-/// `over-limit` if a single layer exceeds a limit or shards are too many, `state-not-shareable`, `over-memory`,
-/// `over-quality`, and `exhausted` if only forbidden shards would do.
+/// Errors: `invalid-request` if indices or entry points make no sense, `unsupported` if something
+/// is legal nowhere, `over-limit` if a single layer exceeds a limit or shards are too many,
+/// `state-not-shareable`, `over-memory`, `over-quality`, and `exhausted` if only forbidden shards
+/// would do.
 ///
-/// Flags that are known to raise a limit in the way are tried before it is cut to it: they are set where that saves shards.
+/// Flags that are known to raise a limit in the way are tried before it is cut to it: they are set
+/// where that saves shards.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let plain = solve_under(request, settings);
     let relieving = relief::candidates(request, plain.as_ref().ok());
@@ -239,8 +246,8 @@ fn solve_under(request: &Request, settings: &Settings) -> Result<Solution, Refus
     }))
 }
 
-/// Entry points a chain may have, best first: the smallest context that is enough, decode of one row, and the largest
-/// prefill that the goal allows; without states the largest encode.
+/// Entry points a chain may have, best first: the smallest context that is enough, decode of one
+/// row, and the largest prefill that the goal allows; without states the largest encode.
 fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
     let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
     let rows = |kind: EntryKind, context: u32| {
@@ -330,7 +337,8 @@ struct Choice {
 }
 
 impl Choice {
-    /// What units cost, with what they take the runtime; none if the target does not take one of them.
+    /// What units cost, with what they take the runtime; none if the target does not take one of
+    /// them.
     fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
         if self.unwanted[end] > self.unwanted[first] {
             return None;
@@ -560,7 +568,8 @@ impl Part {
 
 const RUNTIME: Option<SoftcapPlace> = Some(SoftcapPlace::Runtime);
 
-/// Where the soft-cap of a component may be computed, best first; one place that is none for a component without one.
+/// Where the soft-cap of a component may be computed, best first; one place that is none for a
+/// component without one.
 fn softcap_places(component: &crate::Component, settings: &Settings) -> Vec<Option<SoftcapPlace>> {
     match (&component.softcap, settings.softcap) {
         (None, _) => vec![None],

@@ -86,8 +86,9 @@ pub fn unit_kinds_at(component: &Component, softcap: Option<SoftcapPlace>) -> Ve
     }
 }
 
-/// Sums over the units of one component on one target in one format tuple, so that any range is added up in constant
-/// time. All sums saturate: a saturated sum is above every limit, and the host refuses costs that overflow.
+/// Sums over the units of one component on one target in one format tuple, so that any range is
+/// added up in constant time. All sums saturate: a saturated sum is above every limit, and the host
+/// refuses costs that overflow.
 pub struct Prefix {
     entries: Vec<EntryPrefix>,
     weights: Vec<u64>,
@@ -101,7 +102,8 @@ struct EntryPrefix {
     uncosted: Vec<u64>,
     artefact: Vec<u64>,
     states: Vec<u64>,
-    /// Units that take part: an entry point is built only for shards that have something to do in it.
+    /// Units that take part: an entry point is built only for shards that have something to do in
+    /// it.
     active: Vec<u32>,
 }
 
@@ -189,7 +191,8 @@ impl Prefix {
         Some(self.sum(first, end))
     }
 
-    /// Cost of the units `first..end` whether or not the target takes them; rows that are missing count as zero.
+    /// Cost of the units `first..end` whether or not the target takes them; rows that are missing
+    /// count as zero.
     pub fn sum(&self, first: usize, end: usize) -> RangeCost {
         let span = |sums: &[u64]| {
             if sums[end] == u64::MAX { u64::MAX } else { sums[end] - sums[first] }

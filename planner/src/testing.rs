@@ -1,4 +1,5 @@
-//! Requests to test planners with. Numbers are small and round so that expected plans can be worked out by hand.
+//! Requests to test planners with. Numbers are small and round so that expected plans can be worked
+//! out by hand.
 
 use crate::{
     ActivationFormat, Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, FormatTuple,
@@ -6,9 +7,10 @@ use crate::{
     Target, TargetKind, TimeCost, WeightFormat,
 };
 
-/// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that takes everything as
-/// 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight bytes, 10 artefact bytes per entry point
-/// and 50 state bytes; embed and head have 1 and 2 operations and 10 and 4000 weight bytes.
+/// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that
+/// takes everything as 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight
+/// bytes, 10 artefact bytes per entry point and 50 state bytes; embed and head have 1 and 2
+/// operations and 10 and 4000 weight bytes.
 #[derive(Debug, Clone)]
 pub struct RequestBuilder {
     request: Request,
@@ -133,8 +135,8 @@ impl RequestBuilder {
         self
     }
 
-    /// What a flag does to the limits of that name: `value` is the bound with it, none if it does not move it. The schema of every
-    /// target that has such a limit knows the flag.
+    /// What a flag does to the limits of that name: `value` is the bound with it, none if it does
+    /// not move it. The schema of every target that has such a limit knows the flag.
     #[must_use]
     pub fn relief(mut self, name: &str, flag: (&str, &str), value: Option<u64>, note: &str) -> Self {
         let flag = Flag { name: flag.0.to_owned(), value: flag.1.to_owned() };
@@ -162,7 +164,8 @@ impl RequestBuilder {
         self
     }
 
-    /// Gives layer `layer` a kind of its own, with `weight_bytes` and so many operations at every entry point.
+    /// Gives layer `layer` a kind of its own, with `weight_bytes` and so many operations at every
+    /// entry point.
     #[must_use]
     pub fn layer(mut self, layer: usize, ops: u64, weight_bytes: u64) -> Self {
         let kind = u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX);
@@ -182,8 +185,8 @@ impl RequestBuilder {
         self
     }
 
-    /// One more format tuple, which every target takes with weights of `numerator / denominator` of the first tuple's
-    /// size.
+    /// One more format tuple, which every target takes with weights of `numerator / denominator` of
+    /// the first tuple's size.
     #[must_use]
     pub fn formats(mut self, weights: WeightFormat, numerator: u64, denominator: u64) -> Self {
         let formats = u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX);
@@ -212,7 +215,8 @@ impl RequestBuilder {
         self
     }
 
-    /// Ends the head with a soft-cap of one operation, which takes the runtime `microseconds` for a row.
+    /// Ends the head with a soft-cap of one operation, which takes the runtime `microseconds` for a
+    /// row.
     #[must_use]
     pub fn softcap(mut self, microseconds: u64) -> Self {
         let kind = u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX);

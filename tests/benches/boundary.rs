@@ -1,6 +1,7 @@
-//! What one more shard costs the host: the same model in one shard and in one per layer, one token at a time, in turns.
-//! The difference of the quickest steps is divided by the number of added boundaries. It holds everything a boundary
-//! brings: binding, the call through the C interface, the shim's own start of a run.
+//! What one more shard costs the host: the same model in one shard and in one per layer, one token
+//! at a time, in turns. The difference of the quickest steps is divided by the number of added
+//! boundaries. It holds everything a boundary brings: binding, the call through the C interface,
+//! the shim's own start of a run.
 
 use std::time::{Duration, Instant};
 

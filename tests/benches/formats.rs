@@ -1,8 +1,9 @@
-//! What formats cost the demo model on the CPU shim: tables in Markdown, or JSON after `--format json`; `combinations`, `weights` or `ranges` alone
-//! where that is named.
+//! What formats cost the demo model on the CPU shim: tables in Markdown, or JSON after
+//! `--format json`; `combinations`, `weights` or `ranges` alone where that is named.
 //!
-//! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every layer alone, and is run again by the
-//! reference on a few rows. `docs/benchmarks/quality.md` holds a run of it.
+//! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every
+//! layer alone, and is run again by the reference on a few rows. `docs/benchmarks/quality.md` holds
+//! a run of it.
 
 use std::path::Path;
 
@@ -33,7 +34,8 @@ const WEIGHING_TOKENS: usize = 128;
 const REFERENCE_EVERY: usize = 16;
 const REFERENCE_TOKENS: usize = 64;
 
-/// Rows of each prompt through every shard alone, positions of it at which every shard takes one row, tokens chosen after it.
+/// Rows of each prompt through every shard alone, positions of it at which every shard takes one
+/// row, tokens chosen after it.
 const EFFORT: Effort = Effort { rows: 48, steps: 24, greedy: 64 };
 
 fn main() {

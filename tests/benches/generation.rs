@@ -1,4 +1,5 @@
-//! Prefill and decode of the demo model on the CPU shim; the time from starting the program to its first output.
+//! Prefill and decode of the demo model on the CPU shim; the time from starting the program to its
+//! first output.
 
 use std::io::Read;
 use std::process::{Command, Stdio};

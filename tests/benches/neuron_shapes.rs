@@ -1,12 +1,15 @@
-//! Gemma 4 E2B at its real shapes for mt6989, through MediaTek's shim and the simulator of its library that takes as many operations as Dimensity 9300 was
-//! reported to: from a checkpoint to a refused plan, a cut, a bundle and a step, in both lowerings.
+//! Gemma 4 E2B at its real shapes for mt6989, through MediaTek's shim and the simulator of its
+//! library that takes as many operations as Dimensity 9300 was reported to: from a checkpoint to a
+//! refused plan, a cut, a bundle and a step, in both lowerings.
 //!
 //! ```text
 //! cargo bench -p shardwright-tests --bench neuron_shapes -- [e2b|toy] [plain|lean] [--into FOLDER]
 //! ```
 //!
-//! Weights are random numbers, written piece by piece into a checkpoint that is gone afterwards (22 GB of disk for `e2b`); the table of per-layer embeddings, which
-//! no shard holds, reads as zeros. Each case runs in child processes of this program, whose memory is watched. With `--into` the tables are also written into a folder, as Markdown and as JSON.
+//! Weights are random numbers, written piece by piece into a checkpoint that is gone afterwards (22
+//! GB of disk for `e2b`); the table of per-layer embeddings, which no shard holds, reads as zeros.
+//! Each case runs in child processes of this program, whose memory is watched. With `--into` the
+//! tables are also written into a folder, as Markdown and as JSON.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -181,7 +184,8 @@ fn surrounded(program: &Path, folder: &Path, lowering: Option<&str>) -> Command 
     command
 }
 
-/// What a child of this program prints, the most memory that it and that any child of its own had resident.
+/// What a child of this program prints, the most memory that it and that any child of its own had
+/// resident.
 fn child(folder: &Path, lowering: &str, arguments: &[&str]) -> (Value, (u64, u64)) {
     let this = std::env::current_exe().expect("this program");
     let child = surrounded(&this, folder, Some(lowering)).args(arguments).spawn().expect("it starts");
@@ -210,7 +214,8 @@ fn watched(mut child: Child, what: &str) -> (String, (u64, u64)) {
     (reader.join().expect("read"), peaks)
 }
 
-/// The most memory that a process, and that any child of it, had resident, in bytes. Mapped files count.
+/// The most memory that a process, and that any child of it, had resident, in bytes. Mapped files
+/// count.
 fn resident(process: u32) -> (u64, u64) {
     let field = |status: &str, name: &str| {
         let line = status.lines().find(|line| line.starts_with(name))?;
@@ -247,7 +252,8 @@ fn compile(folder: &Path, lowering: &str) {
     // Nothing that was reported of the chip stands in the way of one shard.
     let open = options(folder).limit("ops", 1_000_000);
     let wanted = open.plan(&checkpoint).expect("the plan").report;
-    // What was reported holds for graphs of this kind, which the first plan is to find out by itself; the lean one is planned as a user's.
+    // What was reported holds for graphs of this kind, which the first plan is to find out by
+    // itself; the lean one is planned as a user's.
     let open = if lowering == "plain" { open } else { options(folder) };
     let mut stages = Stages::default();
     let report = open.compile(&checkpoint, folder.join("bundle"), &mut stages).expect("compiled");

@@ -1,7 +1,8 @@
-//! What Qualcomm's compiler and simulation make of small models in formats and cuts: a table in Markdown, or JSON after `--format json`.
+//! What Qualcomm's compiler and simulation make of small models in formats and cuts: a table in
+//! Markdown, or JSON after `--format json`.
 //!
-//! Every shard alone is fed the reference's values and held against it; the chain as a whole scores held-out text and chooses tokens. Names of
-//! formats or checkpoints choose cases.
+//! Every shard alone is fed the reference's values and held against it; the chain as a whole scores
+//! held-out text and chooses tokens. Names of formats or checkpoints choose cases.
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::DEMO_MODEL;
@@ -53,7 +54,8 @@ fn main() {
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    // One recorded prompt, and the beginnings of some held-out rows: a simulated step takes its time.
+    // One recorded prompt, and the beginnings of some held-out rows: a simulated step takes its
+    // time.
     let part = Recorded::some(1, 24, 32);
     let float = float_nll(DEMO_MODEL, &part, cache.path());
     eprintln!("the demo model in float: {float:.4} nats per token of the same text");

@@ -1,12 +1,14 @@
-//! Gemma 4 at its real shapes through Qualcomm's compiler: sizes, compile times, peak memory and simulated time per token.
+//! Gemma 4 at its real shapes through Qualcomm's compiler: sizes, compile times, peak memory and
+//! simulated time per token.
 //!
 //! ```text
 //! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--soc sm8850] [--context 512]
 //! ```
 //!
-//! The plan is the planner's, made from the checkpoint's shapes. Weights are random numbers made on the fly, one shard at a time: the compiler's
-//! work and the artefact's size do not depend on their values, as long as no two are equal. Each shard is compiled in a worker
-//! that a child process of this program starts; its peak memory is the worker's.
+//! The plan is the planner's, made from the checkpoint's shapes. Weights are random numbers made on
+//! the fly, one shard at a time: the compiler's work and the artefact's size do not depend on their
+//! values, as long as no two are equal. Each shard is compiled in a worker that a child process of
+//! this program starts; its peak memory is the worker's.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -232,7 +234,8 @@ fn compile_one(task: &Value) {
     println!("{}", json!({ "bytes": artefact.payload().len(), "seconds": seconds, "peak": peak }));
 }
 
-/// The most memory that any child of this process had resident, in bytes. Mapped pages of the work order count.
+/// The most memory that any child of this process had resident, in bytes. Mapped pages of the work
+/// order count.
 fn peak_of_children() -> u64 {
     let this = format!("{}", std::process::id());
     let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };

@@ -1,7 +1,9 @@
-//! Loading a tokenizer: time and memory, for the demo model's and for one with as many tokens as Gemma's.
+//! Loading a tokenizer: time and memory, for the demo model's and for one with as many tokens as
+//! Gemma's.
 //!
-//! The large one is generated: 262,144 tokens, each but the first ones the union of two earlier ones, with one merge
-//! each (the published file has about two merges per token, so it takes longer than this).
+//! The large one is generated: 262,144 tokens, each but the first ones the union of two earlier
+//! ones, with one merge each (the published file has about two merges per token, so it takes longer
+//! than this).
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,8 +13,8 @@ use shardwright_tests::measure::{resident_memory, row, timed};
 use shardwright_tests::tree;
 use shardwright_text::Tokenizer;
 
-/// An argument that makes this program load one file and print what that took of memory: only a fresh process can
-/// say, an earlier load leaves memory behind.
+/// An argument that makes this program load one file and print what that took of memory: only a
+/// fresh process can say, an earlier load leaves memory behind.
 const MEMORY_OF: &str = "--memory-of";
 
 fn main() {
@@ -71,7 +73,8 @@ fn generated(count: usize) -> String {
     let mut tokens: Vec<String> = ('a'..='z').chain('A'..='Z').map(String::from).collect();
     let base = tokens.len();
     let mut merges = String::new();
-    // Left halves in order, right halves of one letter: every union is new, and lengths stay near those of words.
+    // Left halves in order, right halves of one letter: every union is new, and lengths stay near
+    // those of words.
     for at in 0..count.saturating_sub(base) {
         let (left, right) = (tokens[at / base].clone(), tokens[at % base].clone());
         let _ = write!(merges, "{}\"{left} {right}\"", if at == 0 { "" } else { "," });

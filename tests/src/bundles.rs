@@ -97,7 +97,8 @@ pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// The bits of the logits after `prompt` as a prompt and after each of `further` alone; for models that generate.
+/// The bits of the logits after `prompt` as a prompt and after each of `further` alone; for models
+/// that generate.
 ///
 /// # Panics
 /// If the model refuses.

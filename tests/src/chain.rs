@@ -1,8 +1,9 @@
-//! Chains of shards on real shims, cut by hand: what lies between a graph and a session, without a planner.
+//! Chains of shards on real shims, cut by hand: what lies between a graph and a session, without a
+//! planner.
 //!
-//! [`Bench`] walks the way of the program: a request from the graph, a plan, the check, the build, loaded shards, a
-//! chain. Only the plan is written here, one [`Cut`] at a time. Every step that a test does not ask about panics when it
-//! fails.
+//! [`Bench`] walks the way of the program: a request from the graph, a plan, the check, the build,
+//! loaded shards, a chain. Only the plan is written here, one [`Cut`] at a time. Every step that a
+//! test does not ask about panics when it fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,8 +24,8 @@ use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetK
 
 use crate::tree;
 
-/// The shims that lie beside the program, the CPU shim among them: those of `SHARDWRIGHT_BIN_DIR` (`cargo xtask test` sets
-/// it), else the CPU shim and the C example, built now.
+/// The shims that lie beside the program, the CPU shim among them: those of `SHARDWRIGHT_BIN_DIR`
+/// (`cargo xtask test` sets it), else the CPU shim and the C example, built now.
 ///
 /// # Panics
 /// If the CPU shim is not there or is refused.
@@ -52,8 +53,8 @@ fn build_shims(folder: &Path) {
     build_c_example(folder);
 }
 
-/// The same shims for worker processes, which open their files again and again, and the program for those: from
-/// `SHARDWRIGHT_BIN_DIR`, else built now, the shims into `folder`.
+/// The same shims for worker processes, which open their files again and again, and the program for
+/// those: from `SHARDWRIGHT_BIN_DIR`, else built now, the shims into `folder`.
 ///
 /// # Panics
 /// If the CPU shim or the worker is not there.
@@ -74,8 +75,9 @@ pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Isolation) {
     (registry, isolation)
 }
 
-/// Has cargo build into this program's own target folder; gives the folder of its profile. What things there depend on was built
-/// with this program, so that takes a moment at most; it sees to it that they are not older than their source.
+/// Has cargo build into this program's own target folder; gives the folder of its profile. What
+/// things there depend on was built with this program, so that takes a moment at most; it sees to
+/// it that they are not older than their source.
 fn cargo_build(selection: &[&str]) -> PathBuf {
     let this = std::env::current_exe().expect("the test program's own path");
     // <target>/<profile>/deps/<this>
@@ -188,14 +190,16 @@ impl Opened {
     }
 }
 
-/// A plan in short: where the decoder is cut, and what runs where. Numbers count the bench's instances.
+/// A plan in short: where the decoder is cut, and what runs where. Numbers count the bench's
+/// instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Layers before which the decoder is cut, ascending.
     pub before: Vec<u32>,
     /// Where all but the decoder runs.
     pub around: usize,
-    /// Where each decoder shard runs; the last stands for those that follow. Empty: like all the rest.
+    /// Where each decoder shard runs; the last stands for those that follow. Empty: like all the
+    /// rest.
     pub decoders: Vec<usize>,
 }
 
@@ -335,7 +339,8 @@ impl<'g> Bench<'g> {
         .unwrap_or_else(|error| panic!("{cut:?}: {error}"))
     }
 
-    /// Loads built shards, each on the instance of the same place in `instances`, and makes a chain of them.
+    /// Loads built shards, each on the instance of the same place in `instances`, and makes a chain
+    /// of them.
     ///
     /// # Errors
     /// With why they make none.

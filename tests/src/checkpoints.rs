@@ -22,7 +22,8 @@ pub const EMBEDDING_FIXTURE: &str = "tests/fixtures/embeddinggemma";
 /// The trained model.
 pub const DEMO_MODEL: &str = "demo-model";
 
-/// A private copy of a fixture, gone when dropped. Its methods panic where the fixture is not what they expect.
+/// A private copy of a fixture, gone when dropped. Its methods panic where the fixture is not what
+/// they expect.
 #[derive(Debug)]
 pub struct Copy {
     folder: TempDir,

@@ -1,4 +1,5 @@
-//! A chip to lose: the shim of `tests/shims/chip.c`, which is the CPU under another name, with a profile, and orders to die.
+//! A chip to lose: the shim of `tests/shims/chip.c`, which is the CPU under another name, with a
+//! profile, and orders to die.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,8 +14,8 @@ use crate::tree;
 /// Name of the chip, its profile and its shim.
 pub const CHIP: &str = "testchip";
 
-/// A folder with the chip's shim and another with its profile, gone when dropped. Each has a library of its own, so that the runs of one
-/// are not counted with another's.
+/// A folder with the chip's shim and another with its profile, gone when dropped. Each has a
+/// library of its own, so that the runs of one are not counted with another's.
 #[derive(Debug)]
 pub struct Chip {
     folder: TempDir,
@@ -59,8 +60,8 @@ impl Chip {
         chip
     }
 
-    /// A chip that dies in a run: `how` is `abort`, `overrun` (writes behind a buffer), `hang` or `lost` (says so and lives on), `run`
-    /// counts from when an instance is opened, from 1.
+    /// A chip that dies in a run: `how` is `abort`, `overrun` (writes behind a buffer), `hang` or
+    /// `lost` (says so and lives on), `run` counts from when an instance is opened, from 1.
     ///
     /// # Panics
     /// As [`Chip::new`].
@@ -78,9 +79,10 @@ impl Chip {
         fs::write(self.orders(), format!("{how} {run}\n")).expect("written");
     }
 
-    /// Has instances that are opened from now on be of a chip whose library is not here (`broken`), of one that is only compiled for and simulated
-    /// here (`offline`), or of one that estimates (`estimates`); or say of every artefact `recompile`, `unsupported` or `not-mine`, or compile with
-    /// a node that slips to the CPU (`slip`); or take no hyperbolic tangent (`no-tangent`).
+    /// Has instances that are opened from now on be of a chip whose library is not here (`broken`),
+    /// of one that is only compiled for and simulated here (`offline`), or of one that estimates
+    /// (`estimates`); or say of every artefact `recompile`, `unsupported` or `not-mine`, or compile
+    /// with a node that slips to the CPU (`slip`); or take no hyperbolic tangent (`no-tangent`).
     ///
     /// # Panics
     /// As [`Chip::is_to_die`].
@@ -88,7 +90,8 @@ impl Chip {
         self.is_to_die(answer, 0);
     }
 
-    /// What it was asked to estimate so far, where it was told to (`estimates`): device and entry point of each.
+    /// What it was asked to estimate so far, where it was told to (`estimates`): device and entry
+    /// point of each.
     ///
     /// # Panics
     /// If the notes cannot be read.

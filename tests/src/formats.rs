@@ -1,7 +1,8 @@
-//! What formats cost the demo model on the CPU shim: bytes, likelihood of held-out text, chosen tokens, and in which layer.
+//! What formats cost the demo model on the CPU shim: bytes, likelihood of held-out text, chosen
+//! tokens, and in which layer.
 //!
-//! Everything about the running model is [`shardwright::verify`]'s finding. What it is held against besides is the reference evaluator, which
-//! quantises and runs the same formats by itself.
+//! Everything about the running model is [`shardwright::verify`]'s finding. What it is held against
+//! besides is the reference evaluator, which quantises and runs the same formats by itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -155,7 +156,8 @@ pub struct Part {
 }
 
 impl Recorded {
-    /// The first `prompts` recorded prompts and of every `every`-th held-out row the first `length` tokens.
+    /// The first `prompts` recorded prompts and of every `every`-th held-out row the first `length`
+    /// tokens.
     ///
     /// # Panics
     /// If the demo model's files are not what its page says.
@@ -262,11 +264,12 @@ pub struct Cost {
     pub as_float: u64,
     /// How many of these come before the first difference of their prompt.
     pub before_first_difference: u64,
-    /// Of each layer fed the hidden rows and states of the float reference: relative error that 95 of 100 of its output rows
-    /// do not exceed, after the norm that reads them.
+    /// Of each layer fed the hidden rows and states of the float reference: relative error that 95
+    /// of 100 of its output rows do not exceed, after the norm that reads them.
     pub layers: Vec<f64>,
-    /// The largest relative error of any result of any shard against the reference on the graph the shard was compiled from, fed
-    /// the same values; and the one that 95 of 100 rows keep, of the result where that is largest.
+    /// The largest relative error of any result of any shard against the reference on the graph the
+    /// shard was compiled from, fed the same values; and the one that 95 of 100 rows keep, of the
+    /// result where that is largest.
     pub off_reference: (f64, f64),
 }
 
@@ -315,8 +318,8 @@ impl Cost {
         100.0 * (self.nll / stored.nll - 1.0)
     }
 
-    /// The layer that is farthest from the float reference when fed its values, and how far; `None` where none differs by more than
-    /// orders of summation do.
+    /// The layer that is farthest from the float reference when fed its values, and how far; `None`
+    /// where none differs by more than orders of summation do.
     pub fn worst_layer(&self) -> Option<(usize, f64)> {
         let worst = self.layers.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
         worst.filter(|&(_, error)| error > 1e-5)
@@ -382,7 +385,8 @@ pub struct AgainstReference {
     pub shim: f64,
     /// Of the reference evaluator on the same quantised graph, which it makes for itself.
     pub reference: f64,
-    /// Mean relative entropy of the reference's predictions to those of the model in float, in nats.
+    /// Mean relative entropy of the reference's predictions to those of the model in float, in
+    /// nats.
     pub divergence: f64,
 }
 
@@ -429,7 +433,8 @@ fn reference(graph: &Graph, cases: &[Case], calibration: &Calibration, rows: &[V
     found
 }
 
-/// What the reference makes of one format of weights: nats per token and divergence from the model in float.
+/// What the reference makes of one format of weights: nats per token and divergence from the model
+/// in float.
 #[derive(Clone, Copy, Debug)]
 pub struct Weighing {
     /// The format, of all matrices.
@@ -441,7 +446,8 @@ pub struct Weighing {
 }
 
 impl Weighing {
-    /// Everything, for programs; besides the matrices' own error, beside nats of the model as stored.
+    /// Everything, for programs; besides the matrices' own error, beside nats of the model as
+    /// stored.
     pub fn json(&self, weight_error: f64, stored_nll: f64) -> Value {
         json!({
             "format": self.format.to_string(),
@@ -455,7 +461,8 @@ impl Weighing {
     }
 }
 
-/// Whether it helps that columns count by what they are multiplied with; besides, nats of the model as stored.
+/// Whether it helps that columns count by what they are multiplied with; besides, nats of the model
+/// as stored.
 ///
 /// # Panics
 /// If the reference cannot run it.
@@ -482,8 +489,8 @@ pub fn weighing(formats: &[WeightFormat], part: &Recorded, cache: &Path) -> (f64
     (table.nll.expect("a model that generates"), found)
 }
 
-/// Ways to ranges of 16 bits, and what each costs by the reference when activations are integers: nats per token and divergence from the model
-/// in float; besides, nats of the model as stored.
+/// Ways to ranges of 16 bits, and what each costs by the reference when activations are integers:
+/// nats per token and divergence from the model in float; besides, nats of the model as stored.
 ///
 /// # Panics
 /// If the reference cannot run it.
@@ -513,7 +520,8 @@ pub fn ranging(part: &Recorded, cache: &Path) -> (f64, Vec<(RangeMethod, f64, f6
     (stored, found.into())
 }
 
-/// How far the demo model's matrices are from themselves in a format: length of all differences over length of all values.
+/// How far the demo model's matrices are from themselves in a format: length of all differences
+/// over length of all values.
 ///
 /// # Panics
 /// If a matrix cannot be made.
@@ -546,7 +554,8 @@ fn candidate(case: &Case) -> Candidate {
     }
 }
 
-/// Ranges as the public crate takes them: ample ones for 16 bits, least squared error for states of 8.
+/// Ranges as the public crate takes them: ample ones for 16 bits, least squared error for states of
+/// 8.
 fn ranges(calibration: &Calibration, narrow: bool) -> Ranges {
     let mut ranges = calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).expect("ranges");
     if narrow {
@@ -565,7 +574,8 @@ fn calibrate(graph: &Graph, case: &Case, cache: &Path) -> Calibration {
     calibrator.finish().expect("conversations")
 }
 
-/// The conversations of the calibration text that comes with the program, as the demo model sees them: through its chat template.
+/// The conversations of the calibration text that comes with the program, as the demo model sees
+/// them: through its chat template.
 ///
 /// # Panics
 /// If one of them cannot be rendered.

@@ -1,10 +1,12 @@
-//! The tests of the whole house: the program from outside, the arrows between the rooms, the house rules.
+//! The tests of the whole house: the program from outside, the arrows between the rooms, the house
+//! rules.
 //!
-//! **Job.** What no single room can test: goldens and hostile inputs through the program's own commands, the how-to
-//! pages followed step by step, the dependency arrows, the rules every room keeps. This library holds what those
-//! tests share.
+//! **Job.** What no single room can test: goldens and hostile inputs through the program's own
+//! commands, the how-to pages followed step by step, the dependency arrows, the rules every room
+//! keeps. This library holds what those tests share.
 //!
-//! **Not its job.** It tests no function of a room; that is done beside the function. Nothing depends on it.
+//! **Not its job.** It tests no function of a room; that is done beside the function. Nothing
+//! depends on it.
 //!
 //! The test files under `tests/` say in their first lines what they hold the house to.
 
@@ -26,11 +28,13 @@ pub mod worker;
 
 use std::io::Write;
 
-/// Positions that hold the longest prompt of a fixture and what follows it: what a simulator is asked for unless a sweep is to be whole.
+/// Positions that hold the longest prompt of a fixture and what follows it: what a simulator is
+/// asked for unless a sweep is to be whole.
 pub const SIMULATED_CONTEXT: u32 = 160;
 
-/// Says loudly that something was not checked and why. Written past the test harness's capture, which would hide the
-/// line of a passing test; `cargo xtask test` repeats these lines at its end and, with `--ci`, fails over them.
+/// Says loudly that something was not checked and why. Written past the test harness's capture,
+/// which would hide the line of a passing test; `cargo xtask test` repeats these lines at its end
+/// and, with `--ci`, fails over them.
 pub fn skipped(why: &str) {
     // A standard output that went away is no reason to fail a test.
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");

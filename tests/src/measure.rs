@@ -1,5 +1,6 @@
-//! Timing for the benches: few repetitions, the middle one reported, beside the best one. On a shared machine the
-//! best says what the code can do and the distance of the middle one how quiet the machine was.
+//! Timing for the benches: few repetitions, the middle one reported, beside the best one. On a
+//! shared machine the best says what the code can do and the distance of the middle one how quiet
+//! the machine was.
 
 use std::fmt;
 use std::fs;
@@ -16,7 +17,8 @@ pub struct Timing {
     pub repetitions: usize,
 }
 
-/// Runs `work` this often (at least once) and times each run; the results are dropped outside the time.
+/// Runs `work` this often (at least once) and times each run; the results are dropped outside the
+/// time.
 pub fn timed<T>(repetitions: usize, mut work: impl FnMut() -> T) -> Timing {
     let mut times: Vec<_> = (0..repetitions.max(1))
         .map(|_| {
@@ -50,8 +52,8 @@ pub fn shown(time: Duration) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// The memory this process has resident and the most it ever had, in bytes. `None` where the system does not say
-/// (anything but Linux).
+/// The memory this process has resident and the most it ever had, in bytes. `None` where the system
+/// does not say (anything but Linux).
 pub fn resident_memory() -> Option<(u64, u64)> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let field = |name: &str| {

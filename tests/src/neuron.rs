@@ -1,4 +1,5 @@
-//! Checkpoints through the MediaTek shim and the simulator of its library: what comes out beside the reference's numbers.
+//! Checkpoints through the MediaTek shim and the simulator of its library: what comes out beside
+//! the reference's numbers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,8 @@ impl Case {
         }
     }
 
-    /// Every shard alone against the reference and the chain as a whole against what was recorded, on the simulator.
+    /// Every shard alone against the reference and the chain as a whole against what was recorded,
+    /// on the simulator.
     ///
     /// # Panics
     /// If it cannot be run, or another plan than the one asked for is.

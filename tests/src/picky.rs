@@ -1,5 +1,5 @@
-//! Chains on the picky shim of `tests/shims/picky`: from a quantised graph to a running chain without a planner, so that a test
-//! sees what legalisation made of each entry point on the way.
+//! Chains on the picky shim of `tests/shims/picky`: from a quantised graph to a running chain
+//! without a planner, so that a test sees what legalisation made of each entry point on the way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,7 +75,8 @@ pub fn open(options: &[(&str, &str)]) -> ShimInstance {
     registry().open("picky", "picky", &options).unwrap_or_else(|error| panic!("picky: {error}"))
 }
 
-/// A model whose constants are in their formats, and how its activations are to be encoded; ports of the encodings are left out.
+/// A model whose constants are in their formats, and how its activations are to be encoded; ports
+/// of the encodings are left out.
 pub struct Formatted<'a> {
     /// The model.
     pub graph: &'a Graph,

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use crate::tree;
 
-/// The longest any one command of a test may take. The machine may be a loaded one with two cores; a command that
-/// hangs must still end the test, not the run.
+/// The longest any one command of a test may take. The machine may be a loaded one with two cores;
+/// a command that hangs must still end the test, not the run.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The folder that holds the program and, beside it, `shims/`, `planners/` and `profiles/`: what
-/// `SHARDWRIGHT_BIN_DIR` says (`cargo xtask test` sets it), else what `cargo xtask build` makes now.
+/// `SHARDWRIGHT_BIN_DIR` says (`cargo xtask test` sets it), else what `cargo xtask build` makes
+/// now.
 ///
 /// # Panics
 /// If there is no such folder and none can be built.
@@ -83,7 +84,8 @@ pub struct Outcome {
 pub fn shardwright<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Run {
     let mut command = Command::new(executable());
     command.current_dir(tree::root()).args(arguments).stdin(Stdio::null());
-    // The last one a shim sets for a chip, in this very process where a test compiles without a worker.
+    // The last one a shim sets for a chip, in this very process where a test compiles without a
+    // worker.
     let variables = [
         "SHARDWRIGHT_SHIM_PATH",
         "SHARDWRIGHT_PLANNER_PATH",
@@ -133,7 +135,8 @@ impl Run {
     /// Runs to the end.
     ///
     /// # Panics
-    /// If the program cannot be started, does not end in time, panics, or writes something that is not UTF-8.
+    /// If the program cannot be started, does not end in time, panics, or writes something that is
+    /// not UTF-8.
     pub fn outcome(self) -> Outcome {
         finished(self.command)
     }
@@ -159,8 +162,9 @@ impl Run {
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{shown}: {error}\n{stdout}"))
     }
 
-    /// Runs to the end and expects it to refuse in the way all commands do: an exit code of its own, nothing that
-    /// looks like an answer, an `error:` line and a `help:` line. Returns the code and standard error.
+    /// Runs to the end and expects it to refuse in the way all commands do: an exit code of its
+    /// own, nothing that looks like an answer, an `error:` line and a `help:` line. Returns the
+    /// code and standard error.
     ///
     /// # Panics
     /// As [`Run::outcome`], and if it succeeds, is ended by a signal or says too little.

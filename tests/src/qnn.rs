@@ -1,4 +1,5 @@
-//! Checkpoints through Qualcomm's compiler and its simulation of a chip: what comes out beside the reference's numbers.
+//! Checkpoints through Qualcomm's compiler and its simulation of a chip: what comes out beside the
+//! reference's numbers.
 
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use shardwright::{Executor, FormatChoice, OpenOptions, VerifyOptions, VerifyRepo
 use crate::formats::{Effort, Recorded};
 use crate::{program, skipped, tree};
 
-/// Relative error of a row against the same quantised graph that 95 of 100 rows keep, after the norm that reads them. The vendor's products and
-/// functions round in places of their own.
+/// Relative error of a row against the same quantised graph that 95 of 100 rows keep, after the
+/// norm that reads them. The vendor's products and functions round in places of their own.
 pub const ROW_P95: f64 = 0.03;
 /// The same of the worst row.
 pub const ROW_WORST: f64 = 0.1;
@@ -18,7 +19,8 @@ pub const COSINE: f64 = 0.999;
 /// What eight bits of weights may lose of the demo model's likelihood.
 pub const LOSS: f64 = 0.02;
 
-/// Where the vendor's library is said to be. Without it there is nothing to test: that is said loudly.
+/// Where the vendor's library is said to be. Without it there is nothing to test: that is said
+/// loudly.
 pub fn library() -> bool {
     let given = std::env::var_os("SHARDWRIGHT_QNN_LIB").is_some_and(|path| !path.is_empty());
     if !given {
@@ -65,7 +67,8 @@ impl Case {
             .formats(choice)
     }
 
-    /// Every shard alone against the reference and the chain as a whole against what was recorded, on the vendor's simulation.
+    /// Every shard alone against the reference and the chain as a whole against what was recorded,
+    /// on the vendor's simulation.
     ///
     /// # Panics
     /// If it cannot be run, or another plan than the one asked for is.
@@ -88,7 +91,8 @@ impl Case {
     }
 }
 
-/// Nats per token that the model in float gives of the same text, on this machine's CPU. A part of the recorded rows has no recorded likelihood.
+/// Nats per token that the model in float gives of the same text, on this machine's CPU. A part of
+/// the recorded rows has no recorded likelihood.
 ///
 /// # Panics
 /// If it cannot be run.
@@ -103,21 +107,25 @@ pub fn float_nll(checkpoint: &str, recorded: &Recorded, cache: &Path) -> f64 {
 /// What a verification found, in a line.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Of every result of every shard against the same quantised graph: the largest error that 95 of 100 rows keep.
+    /// Of every result of every shard against the same quantised graph: the largest error that 95
+    /// of 100 rows keep.
     pub row_p95: f64,
     /// The largest of any row.
     pub row_worst: f64,
     /// The least cosine of any row.
     pub cosine: f64,
-    /// Largest error that 95 of 100 rows keep, and the least cosine, of the decoder's results against the checkpoint in float.
+    /// Largest error that 95 of 100 rows keep, and the least cosine, of the decoder's results
+    /// against the checkpoint in float.
     pub float: (f64, f64),
     /// Least mean cosine of a decoder result against the checkpoint in float.
     pub float_cosine_mean: f64,
     /// Rows compared.
     pub rows: u64,
-    /// Nats per token and how much more than the checkpoint in float gives, of so many tokens: none for an encoder.
+    /// Nats per token and how much more than the checkpoint in float gives, of so many tokens: none
+    /// for an encoder.
     pub nll: (f64, f64, u64),
-    /// Tokens chosen as the model in float chose them after its own, of how many; and those before the first difference of their prompt.
+    /// Tokens chosen as the model in float chose them after its own, of how many; and those before
+    /// the first difference of their prompt.
     pub greedy: (u64, u64, u64),
 }
 

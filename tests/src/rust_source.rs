@@ -1,7 +1,8 @@
-//! Simple scans of Rust source. They read text, not syntax: they know comments and literals, and otherwise rely on
-//! rustfmt, which the whole tree passes.
+//! Simple scans of Rust source. They read text, not syntax: they know comments and literals, and
+//! otherwise rely on rustfmt, which the whole tree passes.
 
-/// The source with comments, strings and character literals blanked out, line breaks kept: what remains is code.
+/// The source with comments, strings and character literals blanked out, line breaks kept: what
+/// remains is code.
 pub fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut code = bytes.to_vec();
@@ -33,8 +34,8 @@ pub fn code_only(source: &str) -> String {
     String::from_utf8(code).expect("blanking keeps UTF-8")
 }
 
-/// The part of a source file that is compiled for tests only: from its first `#[cfg(test)]` that opens a module.
-/// Nothing for a file without one.
+/// The part of a source file that is compiled for tests only: from its first `#[cfg(test)]` that
+/// opens a module. Nothing for a file without one.
 pub fn test_part(source: &str) -> &str {
     source
         .match_indices("#[cfg(test)]")
@@ -67,7 +68,8 @@ pub fn public_enums(source: &str, suffix: &str) -> Vec<Enum> {
     enums
 }
 
-/// The words at depth 0 of an enum's body that begin a variant: the first word, and the first after each comma.
+/// The words at depth 0 of an enum's body that begin a variant: the first word, and the first after
+/// each comma.
 fn variants(body: &str) -> Vec<String> {
     let mut variants = Vec::new();
     let (mut depth, mut expecting) = (0_usize, true);

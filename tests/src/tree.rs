@@ -10,8 +10,8 @@ pub fn root() -> PathBuf {
     crate_folder.parent().expect("the tests' crate lies in the root").to_owned()
 }
 
-/// Every file git tracks or would track (new, not ignored), relative to the root, sorted. `None` where there is no
-/// git or no repository, for example in an unpacked archive.
+/// Every file git tracks or would track (new, not ignored), relative to the root, sorted. `None`
+/// where there is no git or no repository, for example in an unpacked archive.
 pub fn files() -> Option<Vec<PathBuf>> {
     let output = Command::new("git")
         .current_dir(root())

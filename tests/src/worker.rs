@@ -1,5 +1,6 @@
-//! Tests that need the worker program: it is looked for beside the running program, where a test has none, or where a variable of the
-//! environment says, which a process sets for its children alone.
+//! Tests that need the worker program: it is looked for beside the running program, where a test
+//! has none, or where a variable of the environment says, which a process sets for its children
+//! alone.
 
 use std::process::Command;
 
@@ -7,7 +8,8 @@ use crate::{program, skipped};
 
 const VARIABLE: &str = "SHARDWRIGHT_WORKER";
 
-/// Whether this process finds a worker. If not, the test is run again in a child that does, to its end, and has nothing to do here.
+/// Whether this process finds a worker. If not, the test is run again in a child that does, to its
+/// end, and has nothing to do here.
 ///
 /// `test` is the test's full name.
 ///

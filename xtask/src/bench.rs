@@ -1,5 +1,6 @@
-//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo xtask bench peers [MODEL …]`: the CPU engine beside others;
-//! `cargo xtask bench growth`: how its work grows.
+//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other;
+//! `cargo xtask bench peers [MODEL …]`: the CPU engine beside others; `cargo xtask bench growth`:
+//! how its work grows.
 
 mod neuron;
 mod peers;
@@ -15,7 +16,8 @@ use crate::{build, process, setup};
 /// Names of benches that take long begin so: they run when a filter names them.
 const LONG: [&str; 2] = ["qnn_", "neuron_"];
 
-/// Runs every bench target whose name contains one of the filters (without a filter all but the long ones). Each prints its own table.
+/// Runs every bench target whose name contains one of the filters (without a filter all but the
+/// long ones). Each prints its own table.
 pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     if let Some((peers::NAME, models)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return peers::compare(workspace, models);

@@ -13,20 +13,23 @@ use crate::{process, shims};
 pub enum Scope {
     /// The program, shims and planners: what a user needs.
     Program,
-    /// All members. Cargo unites features over what one command builds, so a program built alone first and with the
-    /// tests later would compile its dependencies twice: whoever tests or measures afterwards builds everything.
+    /// All members. Cargo unites features over what one command builds, so a program built alone
+    /// first and with the tests later would compile its dependencies twice: whoever tests or
+    /// measures afterwards builds everything.
     Workspace,
-    /// All members and their tests: with these, dependencies have the features that `cargo test` asks for. A build without them would
-    /// compile the engine, and what makes its bindings, a second time.
+    /// All members and their tests: with these, dependencies have the features that `cargo test`
+    /// asks for. A build without them would compile the engine, and what makes its bindings, a
+    /// second time.
     Tests,
 }
 
-/// What selects all members. The excluded one is built by a test: it is about fewer features than the workspace has
-/// together.
+/// What selects all members. The excluded one is built by a test: it is about fewer features than
+/// the workspace has together.
 pub const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "shardwright-planning-runtime-only"];
 
-/// The program, the one in whose processes it has shims when asked to, and the one that makes planners into components. Cargo puts
-/// them into one folder, which is where they look for each other.
+/// The program, the one in whose processes it has shims when asked to, and the one that makes
+/// planners into components. Cargo puts them into one folder, which is where they look for each
+/// other.
 const PROGRAMS: [&str; 6] = [
     "--package",
     "shardwright-cli",

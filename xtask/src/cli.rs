@@ -1,5 +1,6 @@
-//! The command line of `cargo xtask`. Read by hand on `lexopt`: this program is built before everything else, with
-//! features of its own, so a larger parser would be compiled a second time for it.
+//! The command line of `cargo xtask`. Read by hand on `lexopt`: this program is built before
+//! everything else, with features of its own, so a larger parser would be compiled a second time
+//! for it.
 
 use std::ffi::OsString;
 

@@ -1,5 +1,6 @@
-//! What can go wrong, and what would help. Written out rather than derived: the macro and what parses for it would be
-//! compiled a second time for this program, which is built before everything else.
+//! What can go wrong, and what would help. Written out rather than derived: the macro and what
+//! parses for it would be compiled a second time for this program, which is built before everything
+//! else.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! What makes a component of a planner in JavaScript, from npm: fetched once, for the test of the page that says how.
+//! What makes a component of a planner in JavaScript, from npm: fetched once, for the test of the
+//! page that says how.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,12 +1,12 @@
 //! The project's own tool: `cargo xtask <command>`.
 //!
-//! **Job.** Everything between a fresh clone and a running program: the set-up of a machine, the builds that one
-//! `cargo build` cannot express (planners for WebAssembly, the shim written in C, manifests beside the dylibs), the
-//! demo, the tests, the benches.
+//! **Job.** Everything between a fresh clone and a running program: the set-up of a machine, the
+//! builds that one `cargo build` cannot express (planners for WebAssembly, the shim written in C,
+//! manifests beside the dylibs), the demo, the tests, the benches.
 //!
-//! **Not its job.** Nothing a user of the finished program needs: no command here plans, compiles or runs a model,
-//! they only start `shardwright`. It installs nothing but the WebAssembly target of the pinned toolchain; what it fetches
-//! from vendors goes into the user's cache folder.
+//! **Not its job.** Nothing a user of the finished program needs: no command here plans, compiles
+//! or runs a model, they only start `shardwright`. It installs nothing but the WebAssembly target
+//! of the pinned toolchain; what it fetches from vendors goes into the user's cache folder.
 
 mod aarch64;
 mod bench;

@@ -1,4 +1,5 @@
-//! Running other programs: each command line is shown before it runs, and a failure carries its exit code on.
+//! Running other programs: each command line is shown before it runs, and a failure carries its
+//! exit code on.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
@@ -6,8 +7,9 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::error::Error;
 
-/// A `cargo` of the toolchain this program was started with, freed of what `cargo run` put into the environment
-/// about the package `xtask`: build scripts that watch such variables would otherwise run again in every mode.
+/// A `cargo` of the toolchain this program was started with, freed of what `cargo run` put into the
+/// environment about the package `xtask`: build scripts that watch such variables would otherwise
+/// run again in every mode.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     without_this_package(&mut command);

@@ -9,22 +9,25 @@ use crate::workspace::Workspace;
 /// The target planners are compiled for.
 pub const PLANNER_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Adds the planners' target to the pinned toolchain and checks the C compiler. Quick when nothing is to be done.
+/// Adds the planners' target to the pinned toolchain and checks the C compiler. Quick when nothing
+/// is to be done.
 pub fn prepare(workspace: &Workspace) -> Result<(), Error> {
     target(workspace, PLANNER_TARGET, "planners are")?;
-    // `cc` links every Rust program, so it is here if this program was built here; the C shim needs its headers too.
+    // `cc` links every Rust program, so it is here if this program was built here; the C shim needs
+    // its headers too.
     if !process::succeeds(Command::new("cc").arg("--version")) {
         return Err(process::not_started(&Command::new("cc"), std::io::ErrorKind::NotFound.into()));
     }
     Ok(())
 }
 
-/// Whether the toolchain has the standard library of a target. Asked of `rustc`, not of rustup: a toolchain may come
-/// from elsewhere.
+/// Whether the toolchain has the standard library of a target. Asked of `rustc`, not of rustup: a
+/// toolchain may come from elsewhere.
 fn has_target(workspace: &Workspace, target: &str) -> bool {
     let mut command = Command::new("rustc");
     command.current_dir(&workspace.root).args(["--print", "target-libdir", "--target", target]);
-    // The folder exists for every target the compiler knows; only an installed one has libraries in it.
+    // The folder exists for every target the compiler knows; only an installed one has libraries in
+    // it.
     process::output(&mut command)
         .is_ok_and(|folder| std::fs::read_dir(folder.trim()).is_ok_and(|mut files| files.next().is_some()))
 }

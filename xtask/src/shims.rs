@@ -1,8 +1,10 @@
-//! Shims: a dylib and a manifest beside it, the same for one built by cargo and one built by the C compiler.
+//! Shims: a dylib and a manifest beside it, the same for one built by cargo and one built by the C
+//! compiler.
 //!
-//! A shim's folder under `vendor-shims/` holds its manifest as `<name>.shim.json`. The one laid out beside the dylib
-//! is named after it, as the host looks for it. It states no hash: whoever strips a library, as packagers do, would have one
-//! that nobody loads. `shardwright shim hash` adds it, after that.
+//! A shim's folder under `vendor-shims/` holds its manifest as `<name>.shim.json`. The one laid out
+//! beside the dylib is named after it, as the host looks for it. It states no hash: whoever strips
+//! a library, as packagers do, would have one that nobody loads. `shardwright shim hash` adds it,
+//! after that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +18,8 @@ use crate::workspace::{self, Package, Profile, Workspace};
 /// What a manifest's file name ends with.
 const MANIFEST_SUFFIX: &str = ".shim.json";
 
-/// Lays out the dylib and the manifest of a shim that cargo has built; nothing for a package that is none.
+/// Lays out the dylib and the manifest of a shim that cargo has built; nothing for a package that
+/// is none.
 pub fn lay_out(workspace: &Workspace, package: &Package, profile: Profile) -> Result<Vec<PathBuf>, Error> {
     let Some(library) = &package.library else { return Ok(Vec::new()) };
     let built = workspace.output(profile).join(library);

@@ -1,4 +1,5 @@
-//! `cargo xtask sizes`: what an application ships, with two profiles, and what the crates in it weigh.
+//! `cargo xtask sizes`: what an application ships, with two profiles, and what the crates in it
+//! weigh.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,8 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::{self, Workspace};
 
-/// What is shipped: its name in the table, what cargo is told, and the file below the profile's folder.
+/// What is shipped: its name in the table, what cargo is told, and the file below the profile's
+/// folder.
 struct Shipped {
     name: &'static str,
     build: &'static [&'static str],

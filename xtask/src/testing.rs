@@ -1,5 +1,5 @@
-//! `cargo xtask test`: set-up, builds, then every test of the workspace, doc tests included; then how long each test
-//! program ran, slowest first, and one line of sums.
+//! `cargo xtask test`: set-up, builds, then every test of the workspace, doc tests included; then
+//! how long each test program ran, slowest first, and one line of sums.
 
 mod durations;
 mod programs;
@@ -16,8 +16,8 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, javascript, process, setup, vendor};
 
-/// A line that starts like this says that something was not checked. Tests write it past the test harness's capture
-/// (`shardwright_tests::skipped`), so that it is seen although they pass.
+/// A line that starts like this says that something was not checked. Tests write it past the test
+/// harness's capture (`shardwright_tests::skipped`), so that it is seen although they pass.
 const SKIPPED: &str = "SKIPPED: ";
 
 /// A program some test needs beyond what the builds need.
@@ -116,8 +116,8 @@ fn nothing_skipped(strict: bool, skipped: &[String]) -> Result<(), Error> {
     if strict && !skipped.is_empty() { Err(Error::Skipped(skipped.len())) } else { Ok(()) }
 }
 
-/// Passes on what a program wrote, under its name, and reads the sums from it. A reader of this program's output that
-/// went away does not stop the tests.
+/// Passes on what a program wrote, under its name, and reads the sums from it. A reader of this
+/// program's output that went away does not stop the tests.
 fn relay(ended: &Ended, onto: &mut impl Write, sums: &mut Sums, skipped: &mut Vec<String>) {
     let _ = writeln!(onto, "\n{:>12} {} in {:.1} s", "Ran", ended.name, ended.took.as_secs_f64());
     let _ = onto.write_all(&ended.output).and_then(|()| onto.flush());
@@ -146,7 +146,8 @@ impl Sums {
         }
     }
 
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`, which a
+    /// Adds a line such as
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`, which a
     /// library may have begun with words of its own.
     fn add(&mut self, line: &str) {
         let Some((_, result)) = line.split_once("test result: ") else { return };

@@ -1,9 +1,10 @@
-//! `cargo xtask vendor`: what vendors publish and this project may not pass on, fetched from where they publish it and
-//! unpacked outside the tree.
+//! `cargo xtask vendor`: what vendors publish and this project may not pass on, fetched from where
+//! they publish it and unpacked outside the tree.
 //!
-//! Qualcomm's library for x86-64 (compiler, functional simulator, estimates) is part of the wheel `onnxruntime-qnn`; Google's
-//! compiler plugin for MediaTek's chips, the tool that drives it and the runtime of LiteRT are part of the wheel `ai-edge-litert`. Their wheels for all
-//! versions of Python hold the same files, so one of them is pinned whatever Python is here.
+//! Qualcomm's library for x86-64 (compiler, functional simulator, estimates) is part of the wheel
+//! `onnxruntime-qnn`; Google's compiler plugin for MediaTek's chips, the tool that drives it and
+//! the runtime of LiteRT are part of the wheel `ai-edge-litert`. Their wheels for all versions of
+//! Python hold the same files, so one of them is pinned whatever Python is here.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -87,8 +88,8 @@ const LITERT: Wheel = Wheel {
 
 const WHEELS: [&Wheel; 2] = [&QNN, &LITERT];
 
-/// The tool that applies a compiler plugin to a model, the plugin for MediaTek's chips, and the runtime whose arithmetic the simulator is
-/// held to.
+/// The tool that applies a compiler plugin to a model, the plugin for MediaTek's chips, and the
+/// runtime whose arithmetic the simulator is held to.
 const LITERT_MEMBERS: [Member; 4] = [
     Member {
         path: "ai_edge_litert/tools/apply_plugin_main",
@@ -112,7 +113,8 @@ const LITERT_MEMBERS: [Member; 4] = [
     },
 ];
 
-/// The library, and what it needs to be opened: its loader's path leads to the folder of the wheel's own C++ runtime.
+/// The library, and what it needs to be opened: its loader's path leads to the folder of the
+/// wheel's own C++ runtime.
 const QNN_MEMBERS: [Member; 7] = [
     Member {
         path: "onnxruntime_qnn/libQnnHtp.so",
@@ -152,8 +154,8 @@ const QNN_MEMBERS: [Member; 7] = [
     },
 ];
 
-/// Unpacks the members named after the wheel and the folder. Members are named one by one: a wheel cannot make it write
-/// anything else.
+/// Unpacks the members named after the wheel and the folder. Members are named one by one: a wheel
+/// cannot make it write anything else.
 const UNPACK: &str = "
 import os, shutil, sys, zipfile
 wheel, folder, *members = sys.argv[1:]
@@ -167,7 +169,8 @@ with zipfile.ZipFile(wheel) as archive:
         os.chmod(target, 0o755)
 ";
 
-/// `cargo xtask vendor qnn`: fetches and unpacks the library unless it is there unharmed, and prints where on stdout.
+/// `cargo xtask vendor qnn`: fetches and unpacks the library unless it is there unharmed, and
+/// prints where on stdout.
 pub fn qnn() -> Result<(), Error> {
     provide(&QNN)
 }
@@ -184,7 +187,8 @@ fn provide(wheel: &Wheel) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fetches the library for the tests unless it is there; sizes alone are looked at, since every test run asks.
+/// Fetches the library for the tests unless it is there; sizes alone are looked at, since every
+/// test run asks.
 pub fn qnn_for_tests() -> Result<(), Error> {
     for_tests(&QNN)
 }
@@ -223,7 +227,8 @@ impl Wheel {
     }
 }
 
-/// The folder below which everything fetched is kept, outside the tree: it outlives clones and is shared by them.
+/// The folder below which everything fetched is kept, outside the tree: it outlives clones and is
+/// shared by them.
 pub fn cache_folder() -> Result<PathBuf, Error> {
     cache_below(std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from), std::env::home_dir())
 }
@@ -239,7 +244,8 @@ fn cache_below(cache: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf,
 /// How closely what is already there is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
-    /// Names and sizes: what was unpacked came here by one renaming, so half a library is never met.
+    /// Names and sizes: what was unpacked came here by one renaming, so half a library is never
+    /// met.
     Sizes,
     /// Every byte.
     Bytes,
@@ -260,7 +266,8 @@ fn fetch(wheel: &Wheel, folder: &Path, check: Check) -> Result<(), Error> {
     usable_here(wheel)?;
     let Some(parent) = folder.parent() else { return Err(Error::NoCacheFolder) };
     fs::create_dir_all(parent).map_err(|source| file_error(parent, source))?;
-    // Held until the end: a second command waits and then finds the library. The system lets go of it if this one dies.
+    // Held until the end: a second command waits and then finds the library. The system lets go of
+    // it if this one dies.
     let lock_path = parent.join(".lock");
     let lock = File::create(&lock_path).map_err(|source| file_error(&lock_path, source))?;
     lock.lock().map_err(|source| file_error(&lock_path, source))?;
@@ -271,7 +278,8 @@ fn fetch(wheel: &Wheel, folder: &Path, check: Check) -> Result<(), Error> {
     remove(&scratch)?;
     let made = fetch_into(wheel, &scratch).and_then(|()| put(&scratch, folder));
     if made.is_err() {
-        // The first error says more than a second one about the leftovers, which the next try removes anyway.
+        // The first error says more than a second one about the leftovers, which the next try
+        // removes anyway.
         let _ = remove(&scratch);
     }
     made

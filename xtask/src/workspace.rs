@@ -169,8 +169,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// Writes a file by renaming: a program that has the old one mapped keeps it whole. A file that already holds these
-/// bytes is left alone, so that its time stamp says when it really changed.
+/// Writes a file by renaming: a program that has the old one mapped keeps it whole. A file that
+/// already holds these bytes is left alone, so that its time stamp says when it really changed.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());
@@ -188,12 +188,13 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     fs::rename(&beside, path).map_err(failed)
 }
 
-/// Names, one per line, of the files in a folder that a build laid out: the others there are the user's.
+/// Names, one per line, of the files in a folder that a build laid out: the others there are the
+/// user's.
 const LAID_OUT: &str = ".laid-out";
 
-/// Notes which files this build laid out in a folder, and removes those an earlier build laid out and this one did
-/// not: a planner or shim deleted from the tree must not live on beside the program. What somebody else dropped there
-/// stays.
+/// Notes which files this build laid out in a folder, and removes those an earlier build laid out
+/// and this one did not: a planner or shim deleted from the tree must not live on beside the
+/// program. What somebody else dropped there stays.
 pub fn settle(folder: &Path, laid_out: &[PathBuf]) -> Result<(), Error> {
     let name_of = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
     let names: Vec<_> = laid_out.iter().filter_map(name_of).collect();

@@ -11,7 +11,8 @@ use shardwright_vocabulary::ShimIdentity;
 
 use crate::{BuildError, BuiltShard, Executor, PlanReport, Shelf};
 
-/// Puts artefacts into a bundle as they are made, and takes those of an earlier, interrupted run instead of making them again.
+/// Puts artefacts into a bundle as they are made, and takes those of an earlier, interrupted run
+/// instead of making them again.
 pub struct BundleShelf<'w> {
     writer: &'w mut BundleWriter,
     staging: PathBuf,
@@ -89,8 +90,9 @@ impl<'w> BundleShelf<'w> {
     }
 }
 
-/// What an artefact follows from: the work order, the shim that compiles it, for which device, and as a hash what else decides what that shim
-/// makes: its vendor's library, what it says of the device, its settings.
+/// What an artefact follows from: the work order, the shim that compiles it, for which device, and
+/// as a hash what else decides what that shim makes: its vendor's library, what it says of the
+/// device, its settings.
 pub fn artefact_key(order: &WorkOrder, executor: &Executor) -> Result<String, BuildError> {
     let shim = executor.instance.shim();
     let description = shim.description();

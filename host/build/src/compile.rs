@@ -28,14 +28,16 @@ pub struct Executor {
     pub instance: ShimInstance,
     /// Its device.
     pub device: String,
-    /// What the shim says of that device: the version of its vendor's library, how graphs are written for it.
+    /// What the shim says of that device: the version of its vendor's library, how graphs are
+    /// written for it.
     pub detail: Option<String>,
     /// Whether that is a simulator of the planned target.
     pub simulated: bool,
-    /// Whether what is compiled is loaded once, so that bindings which contradict the graph are found now and not where it is to
-    /// run: for artefacts that are kept, on devices that are here.
+    /// Whether what is compiled is loaded once, so that bindings which contradict the graph are
+    /// found now and not where it is to run: for artefacts that are kept, on devices that are here.
     pub loads: bool,
-    /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach only the target itself.
+    /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach
+    /// only the target itself.
     pub is_target: bool,
 }
 
@@ -98,7 +100,8 @@ pub struct BuiltShard {
     pub simulated: bool,
     /// Nodes that were decomposed, and states that the runtime updates.
     pub rewritten: Vec<Rewrite>,
-    /// The cap of a soft-cap that the plan leaves to the runtime: what was compiled gives logits before it.
+    /// The cap of a soft-cap that the plan leaves to the runtime: what was compiled gives logits
+    /// before it.
     pub logits_softcap: Option<f32>,
     /// What was compiled.
     pub compiled: CompiledGraphs,
@@ -107,7 +110,8 @@ pub struct BuiltShard {
     pub unpromised_size: Option<String>,
 }
 
-/// The entry graphs of a shard as its shim was given them: what a verification holds its results against.
+/// The entry graphs of a shard as its shim was given them: what a verification holds its results
+/// against.
 #[derive(Clone, Debug)]
 pub struct CompiledGraphs {
     /// Legalised and encoded, one for each entry point.
@@ -216,8 +220,8 @@ pub struct BuildSite<'a> {
 
 /// Compiles every shard of the plan with the executor of its target (by index in the request).
 ///
-/// A refusal names the shard and carries the shim's class and details, for `revise`. What was compiled is held against the cost
-/// table: a planner was promised exact sums.
+/// A refusal names the shard and carries the shim's class and details, for `revise`. What was
+/// compiled is held against the cost table: a planner was promised exact sums.
 pub fn compile_plan(
     site: &BuildSite<'_>,
     plan: &CheckedPlan,
@@ -390,8 +394,8 @@ pub fn shard_name(request: &Request, shard: &Shard) -> String {
     }
 }
 
-/// The graph's view of an entry of a plan. Rings hold the window and the rows of the largest entry point of the whole plan, whichever
-/// shard has it.
+/// The graph's view of an entry of a plan. Rings hold the window and the rows of the largest entry
+/// point of the whole plan, whichever shard has it.
 pub(crate) fn point_of(plan: &CheckedPlan, entry: &EntryName) -> EntryPoint {
     let all_entries = plan.plan().shards.iter().flat_map(|shard| &shard.entries);
     EntryPoint::of(*entry, all_entries.map(|entry| entry.rows).max().unwrap_or(1))

@@ -73,7 +73,8 @@ impl Costs {
         Costs::default()
     }
 
-    /// The row of `key`, from the directory or else by asking. None where the shim knows none; that it failed is told.
+    /// The row of `key`, from the directory or else by asking. None where the shim knows none; that
+    /// it failed is told.
     pub(crate) fn row(
         &self,
         instance: &ShimInstance,

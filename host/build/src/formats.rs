@@ -12,8 +12,8 @@ use crate::{BuildError, stored_formats};
 
 /// One model, once per format tuple of a request, in the request's order.
 ///
-/// Graphs differ in their constants alone. As long as they are counted, nothing was quantised and ranges are assumed: enough for a
-/// planner and for a shim's `check`, not for compiling.
+/// Graphs differ in their constants alone. As long as they are counted, nothing was quantised and
+/// ranges are assumed: enough for a planner and for a shim's `check`, not for compiling.
 pub struct ModelFormats {
     tuples: Vec<FormatTuple>,
     graphs: Vec<Graph>,
@@ -26,7 +26,8 @@ impl ModelFormats {
         ModelFormats { tuples: vec![stored_formats(graph)], graphs: vec![graph.clone()], ranges: None }
     }
 
-    /// The model counted in each of `tuples`; one equal to [`stored_formats`] stays as it is stored.
+    /// The model counted in each of `tuples`; one equal to [`stored_formats`] stays as it is
+    /// stored.
     pub fn counted(graph: &Graph, tuples: &[FormatTuple]) -> Result<ModelFormats, GraphError> {
         let stored = stored_formats(graph);
         let count = |tuple: &FormatTuple| match *tuple == stored {
@@ -61,8 +62,9 @@ impl ModelFormats {
         plan.plan().shards.iter().any(|shard| needs_ranges(&self.tuples[shard.formats as usize]))
     }
 
-    /// What a plan's shards are compiled from: for every tuple they use, `make` makes the constants that are read in it, given the
-    /// model as stored and what becomes of each weight. `ranges` are what calibration found, where the plan needs them.
+    /// What a plan's shards are compiled from: for every tuple they use, `make` makes the constants
+    /// that are read in it, given the model as stored and what becomes of each weight. `ranges` are
+    /// what calibration found, where the plan needs them.
     ///
     /// `from` is the model as its checkpoint stores it.
     pub fn made(

@@ -30,11 +30,11 @@ pub struct ArtefactCost {
 
 /// Who answers what a target takes.
 ///
-/// A loaded shim is the real judge. For a target whose shim is not at hand, [`PrimitiveCount`] stands in, and every number that
-/// comes from it is *modelled*.
+/// A loaded shim is the real judge. For a target whose shim is not at hand, [`PrimitiveCount`]
+/// stands in, and every number that comes from it is *modelled*.
 pub trait Judge: Send + Sync {
-    /// The graph as the target would take it in `encodings`, or why it does not. `graph` is the model the entry is of, its constants
-    /// in the formats asked about.
+    /// The graph as the target would take it in `encodings`, or why it does not. `graph` is the
+    /// model the entry is of, its constants in the formats asked about.
     fn legalise(
         &self,
         graph: &Graph,
@@ -45,8 +45,8 @@ pub trait Judge: Send + Sync {
     /// What one run with all rows costs. It may take seconds, and ends early where `watch` says so.
     fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<Costing>;
 
-    /// What the target's compiler is handed for a legalised entry, where that is not one operation to each node: what a limit of operations
-    /// counts.
+    /// What the target's compiler is handed for a legalised entry, where that is not one operation
+    /// to each node: what a limit of operations counts.
     fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
         let _ = (graph, entry);
         None
@@ -59,9 +59,11 @@ pub trait Judge: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// Counts every operation in primitives and takes everything: the stand-in for a compiler that is not here.
+/// Counts every operation in primitives and takes everything: the stand-in for a compiler that is
+/// not here.
 ///
-/// Vendors' compilers count what they are sent; without fused operations that is close to the primitive count.
+/// Vendors' compilers count what they are sent; without fused operations that is close to the
+/// primitive count.
 #[derive(Clone, Debug)]
 pub struct PrimitiveCount {
     known: Vec<(FormatTuple, Result<(), String>)>,
@@ -76,8 +78,8 @@ impl Default for PrimitiveCount {
 }
 
 impl PrimitiveCount {
-    /// One that takes what is known to be taken and refuses everything else, what is known to be refused with the reason. Where
-    /// nothing is known it takes everything.
+    /// One that takes what is known to be taken and refuses everything else, what is known to be
+    /// refused with the reason. Where nothing is known it takes everything.
     pub fn knowing(known: Vec<(FormatTuple, Result<(), String>)>) -> Self {
         PrimitiveCount { known, ..PrimitiveCount::default() }
     }

@@ -1,8 +1,9 @@
 //! Limits that a compiler's refusals taught, kept for the next request.
 //!
-//! One file for each chip and compiler, `CHIP-HASH.json`; removing it forgets them. A limit is kept in the cost table's counting, with the
-//! refusal it was learned from. Another chip, shim, library or setting of a shim has a file of its own: what one compiler refuses says
-//! nothing about another.
+//! One file for each chip and compiler, `CHIP-HASH.json`; removing it forgets them. A limit is kept
+//! in the cost table's counting, with the refusal it was learned from. Another chip, shim, library
+//! or setting of a shim has a file of its own: what one compiler refuses says nothing about
+//! another.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,8 @@ pub struct Compiler {
     pub shim_version: String,
     /// The vendor's library, as the shim describes it.
     pub library: Option<String>,
-    /// What the shim says of the chip's device: the version of the library that was found, how graphs are lowered.
+    /// What the shim says of the chip's device: the version of the library that was found, how
+    /// graphs are lowered.
     pub device: Option<String>,
     /// Settings of the shim.
     pub settings: Vec<(String, String)>,
@@ -79,8 +81,8 @@ impl Compiler {
 pub struct LearnedLimit {
     /// Name, one of those a cost table counts.
     pub name: String,
-    /// The most that is taken, in the cost table's counting: told by the compiler, or the most that it took when it had refused more
-    /// without saying how much is too much.
+    /// The most that is taken, in the cost table's counting: told by the compiler, or the most that
+    /// it took when it had refused more without saying how much is too much.
     pub value: u64,
     /// What was refused, in the same counting.
     pub refused: u64,
@@ -141,10 +143,12 @@ impl Learned {
         Learned::default()
     }
 
-    /// Adds what is known of the compiler to a target's limits; gives what is to be said of it, and of a file that cannot be used.
+    /// Adds what is known of the compiler to a target's limits; gives what is to be said of it, and
+    /// of a file that cannot be used.
     ///
-    /// `decided` names limits the user set, which hold against everything learned. A learned limit takes the place of one that somebody
-    /// reported or a formula gave; beside what the vendor declares the tighter of both holds.
+    /// `decided` names limits the user set, which hold against everything learned. A learned limit
+    /// takes the place of one that somebody reported or a formula gave; beside what the vendor
+    /// declares the tighter of both holds.
     pub fn offer(&self, compiler: &Compiler, summary: &mut TargetSummary, decided: &[&str]) -> Vec<String> {
         let Some(path) = self.path(compiler) else { return Vec::new() };
         let limits = match read(&path) {
@@ -185,8 +189,9 @@ impl Learned {
         said
     }
 
-    /// Keeps what a history of refusals taught, now that `accepted` was carried out. `compilers` are those of the request's targets, none
-    /// where another device stood in. Gives what is to be said of it.
+    /// Keeps what a history of refusals taught, now that `accepted` was carried out. `compilers`
+    /// are those of the request's targets, none where another device stood in. Gives what is to be
+    /// said of it.
     pub fn keep(
         &self,
         request: &Request,
@@ -260,7 +265,8 @@ fn ignored(path: &Path, fault: &str) -> String {
     format!("{}: {fault}; it is ignored, and what is learned next takes its place", path.display())
 }
 
-/// What is known of flags against a limit, once a shard that had `flags` was refused: those did not help.
+/// What is known of flags against a limit, once a shard that had `flags` was refused: those did not
+/// help.
 fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
     let after = |relief: &Relief| match flags.contains(&relief.flag) {
         true => {
@@ -373,7 +379,8 @@ fn read(path: &Path) -> Result<Option<Kept>, String> {
     }
 }
 
-/// Whole or not at all. New lessons take the place of those of the same name, but never allow what was refused before.
+/// Whole or not at all. New lessons take the place of those of the same name, but never allow what
+/// was refused before.
 fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std::io::Result<()> {
     let before = read(path).ok().flatten().filter(|kept| kept.learned_of == compiler);
     for held in before.map_or_else(Vec::new, |kept| kept.limits) {

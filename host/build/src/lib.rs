@@ -1,10 +1,11 @@
 //! Building: from a graph and a plan to loaded shards.
 //!
-//! **Job.** Fills the request a planner is asked ([`make_request`]), carries the checked plan out (entry graphs, legalisation,
-//! work orders, `compile`), turns refusals into feedback for `revise`, and reports what was decided ([`report_plan`]).
+//! **Job.** Fills the request a planner is asked ([`make_request`]), carries the checked plan out
+//! (entry graphs, legalisation, work orders, `compile`), turns refusals into feedback for `revise`,
+//! and reports what was decided ([`report_plan`]).
 //!
-//! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs nothing: a built shard goes
-//! to `runtime`.
+//! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs
+//! nothing: a built shard goes to `runtime`.
 
 mod bundled;
 mod compile;

@@ -18,7 +18,8 @@ const SHORT_PREFILL_ROWS: u32 = 16;
 const SCORING_ROWS: u32 = 16;
 
 impl EntryMenu {
-    /// The usual menu for a model: `prefill_128`, `prefill_16`, `decode_1`, `decode_16` (or one `encode`), all within `context`.
+    /// The usual menu for a model: `prefill_128`, `prefill_16`, `decode_1`, `decode_16` (or one
+    /// `encode`), all within `context`.
     pub fn usual(graph: &Graph, context: u32) -> Self {
         let context = context.max(1);
         let name = |kind, rows: u32| EntryName { kind, rows: rows.min(context), context };

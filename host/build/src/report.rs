@@ -24,7 +24,8 @@ pub struct TargetLimit {
 pub struct BoundaryReport {
     /// Its name.
     pub name: String,
-    /// Its encoding, where the plan fixes one; else it is written as the shard holds its activations.
+    /// Its encoding, where the plan fixes one; else it is written as the shard holds its
+    /// activations.
     pub encoding: Option<Encoding>,
 }
 
@@ -180,7 +181,8 @@ pub struct PlanReport {
     pub reasons: Vec<ReasonReport>,
     /// What must not be kept silent.
     pub notices: Vec<Notice>,
-    /// Whether an executor other than the planned targets runs it; the heading of every report then.
+    /// Whether an executor other than the planned targets runs it; the heading of every report
+    /// then.
     pub emulated_on: Option<String>,
 }
 

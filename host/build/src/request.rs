@@ -35,9 +35,11 @@ pub struct ModelName {
     pub family: String,
 }
 
-/// The formats of a checkpoint that is built without converting a weight: each weight as it is stored.
+/// The formats of a checkpoint that is built without converting a weight: each weight as it is
+/// stored.
 ///
-/// Named after the type that most weight bytes are stored in; f32 norms beside bf16 projections stay f32.
+/// Named after the type that most weight bytes are stored in; f32 norms beside bf16 projections
+/// stay f32.
 pub fn stored_formats(graph: &Graph) -> FormatTuple {
     let stored = |dtype: DType| {
         graph.weights.iter().filter(|weight| weight.dtype == dtype).map(|weight| weight.bytes()).sum::<u64>()
@@ -64,11 +66,12 @@ pub struct Question<'q> {
     pub options: Vec<PlannerOption>,
 }
 
-/// Builds the request: the model's components and layers, and one cost row per kind, target, format tuple and entry point.
+/// Builds the request: the model's components and layers, and one cost row per kind, target, format
+/// tuple and entry point.
 ///
-/// Rows are taken from the graphs themselves, legalised by the target's judge, one representative layer per kind; since layers
-/// of a kind differ in nothing that costs, a planner adds up any cut exactly. A vendor's compiler may take seconds for a row: `watch` hears
-/// of each and may end it.
+/// Rows are taken from the graphs themselves, legalised by the target's judge, one representative
+/// layer per kind; since layers of a kind differ in nothing that costs, a planner adds up any cut
+/// exactly. A vendor's compiler may take seconds for a row: `watch` hears of each and may end it.
 pub fn make_request(
     graph: &Graph,
     offers: &[TargetOffer],
@@ -200,7 +203,8 @@ enum Logits {
     BeforeSoftcap,
 }
 
-/// Picoseconds that the runtime takes for one logit on one core: measured at 2,900 to 3,500 on a loaded server. No phone was measured.
+/// Picoseconds that the runtime takes for one logit on one core: measured at 2,900 to 3,500 on a
+/// loaded server. No phone was measured.
 const SOFTCAP_PICOSECONDS: u64 = 3_000;
 
 /// What the soft-cap of one row of logits takes the runtime.

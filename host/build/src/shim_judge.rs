@@ -47,7 +47,8 @@ impl ShimJudge {
         }
     }
 
-    /// The same without times, where they are of another machine than those they would be compared with.
+    /// The same without times, where they are of another machine than those they would be compared
+    /// with.
     #[must_use]
     pub fn without_times(mut self) -> Self {
         self.timed = false;
@@ -90,7 +91,8 @@ impl Judge for ShimJudge {
         })
     }
 
-    /// Of shims that count other operations than nodes, which they have said by then; the others may take seconds to answer.
+    /// Of shims that count other operations than nodes, which they have said by then; the others
+    /// may take seconds to answer.
     fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
         if !self.counts.load(Ordering::Relaxed) {
             return None;

@@ -16,8 +16,9 @@ use crate::layout::Layout;
 use crate::manifest::{self, AssetEntry, FileReference, MANIFEST_BYTES, Manifest, TextFile};
 use crate::{BundleError, Digest, Proofs, file};
 
-/// Files up to this length are hashed already when the bundle is opened, so that what little a start depends on besides the
-/// manifest (the heads of artefacts, plans, settings) is known to be as written.
+/// Files up to this length are hashed already when the bundle is opened, so that what little a
+/// start depends on besides the manifest (the heads of artefacts, plans, settings) is known to be
+/// as written.
 pub const TINY_FILE_BYTES: u64 = 64 << 10;
 
 /// Most bytes that [`Bundle::read`] brings into memory.
@@ -33,7 +34,8 @@ pub struct ProvedFile {
     pub file: fs::File,
 }
 
-/// A complete bundle whose manifest was checked in full, and whose files are all there in their length.
+/// A complete bundle whose manifest was checked in full, and whose files are all there in their
+/// length.
 ///
 /// Longer files are proved when they are used: every byte is hashed, unless [`Proofs`] remember
 /// that it was and nobody can have changed the file since.
@@ -52,8 +54,9 @@ pub struct Bundle {
 impl Bundle {
     /// Opens the bundle in `directory`.
     ///
-    /// Costs the manifest, the files of at most [`TINY_FILE_BYTES`], and one look at each other file, no matter how long. Whatever
-    /// lies there, it ends in a bundle or an error, within a small multiple of 16 MiB of memory.
+    /// Costs the manifest, the files of at most [`TINY_FILE_BYTES`], and one look at each other
+    /// file, no matter how long. Whatever lies there, it ends in a bundle or an error, within a
+    /// small multiple of 16 MiB of memory.
     pub fn open(directory: impl AsRef<Path>) -> Result<Bundle, BundleError> {
         let layout = Layout::of(directory.as_ref());
         let (manifest, sha256) = read_manifest(&layout)?;
@@ -189,7 +192,8 @@ impl Bundle {
         BundleError::Invalid { path: self.layout.manifest(), field, reason: error.to_string() }
     }
 
-    /// Hashes every file; the first that differs is the error. `progress` hears of every file before it is read.
+    /// Hashes every file; the first that differs is the error. `progress` hears of every file
+    /// before it is read.
     pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<(), BundleError> {
         let total = self.total_bytes();
         let mut done = 0;
@@ -206,7 +210,8 @@ impl Bundle {
         self.uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add)
     }
 
-    /// What lies in the directory and is no part of the bundle. It is never read, and does no harm beyond its size.
+    /// What lies in the directory and is no part of the bundle. It is never read, and does no harm
+    /// beyond its size.
     pub fn unreferenced(&self) -> Result<Vec<Stray>, BundleError> {
         unreferenced(&self.layout, &self.manifest)
     }

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes read at once where a file is hashed or copied: long enough that the system call does not count.
+/// Bytes read at once where a file is hashed or copied: long enough that the system call does not
+/// count.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// A SHA-256; written as 64 lower-case hexadecimal digits and in no other way.

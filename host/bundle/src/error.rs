@@ -197,7 +197,8 @@ impl BundleError {
     }
 }
 
-/// Text out of a file or a directory as it may stand in a message: a name could otherwise write over the terminal.
+/// Text out of a file or a directory as it may stand in a message: a name could otherwise write
+/// over the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,5 @@
-//! Opening files that may be anything: no link is followed, nothing but a regular file is read, nothing hangs.
+//! Opening files that may be anything: no link is followed, nothing but a regular file is read,
+//! nothing hangs.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -82,16 +83,17 @@ pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Resul
 
 /// A file of a bundle in memory, page-aligned; cloning shares it.
 ///
-/// Were it truncated by another program while mapped, reading the lost pages would end this process (SIGBUS); the system
-/// offers no mapping without that. The files of a bundle must not be changed in place while it is open. Writing the
-/// bundle anew is fine: files are replaced, never rewritten.
+/// Were it truncated by another program while mapped, reading the lost pages would end this process
+/// (SIGBUS); the system offers no mapping without that. The files of a bundle must not be changed
+/// in place while it is open. Writing the bundle anew is fine: files are replaced, never rewritten.
 #[derive(Clone, Debug)]
 pub struct MappedFile(pub(crate) Arc<Mmap>);
 
 impl MappedFile {
     pub(crate) fn new(path: &Path, file: &File, length: u64) -> Result<MappedFile, BundleError> {
-        // SAFETY: the mapping is only read, and lives as long as any clone of the `Arc`. Its content can change only if
-        // another program writes the file in place, which the documentation of `MappedFile` forbids.
+        // SAFETY: the mapping is only read, and lives as long as any clone of the `Arc`. Its
+        // content can change only if another program writes the file in place, which the
+        // documentation of `MappedFile` forbids.
         let map = unsafe { Mmap::map(file) }.map_err(BundleError::io(path))?;
         let found = map.len() as u64;
         if found != length {
@@ -116,8 +118,9 @@ impl WeightBytes for MappedFile {
 
     #[cfg(unix)]
     fn release(&self, range: Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read from the file again and no byte
-        // of a slice changes. Advice that the system refuses changes nothing either.
+        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read
+        // from the file again and no byte of a slice changes. Advice that the system refuses
+        // changes nothing either.
         let advised = unsafe {
             self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };

@@ -66,8 +66,8 @@ const MAGICS: &[(&[u8], Kind)] = &[
 /// The longest of them.
 const LONGEST: u64 = 32;
 
-/// Tells what lies at `path`. Links are followed: it is the reader's own path. An error if nothing is there or it cannot be
-/// looked at; pipes and devices are unknown and not opened.
+/// Tells what lies at `path`. Links are followed: it is the reader's own path. An error if nothing
+/// is there or it cannot be looked at; pipes and devices are unknown and not opened.
 pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
     let path = path.as_ref();
     let path = &path.canonicalize().map_err(BundleError::io(path))?;

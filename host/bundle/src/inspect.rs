@@ -11,7 +11,8 @@ use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progre
 /// How closely files are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Examine {
-    /// What opening looks at: whether they are there in their length, and the content of those up to [`TINY_FILE_BYTES`].
+    /// What opening looks at: whether they are there in their length, and the content of those up
+    /// to [`TINY_FILE_BYTES`].
     #[default]
     Presence,
     /// Every byte.
@@ -67,8 +68,8 @@ pub enum FileState {
     },
 }
 
-/// Looks at the bundle in `directory`. An error only if its manifest cannot be read; damaged files are part of the answer.
-/// `progress` hears of every file before it is looked at.
+/// Looks at the bundle in `directory`. An error only if its manifest cannot be read; damaged files
+/// are part of the answer. `progress` hears of every file before it is looked at.
 pub fn inspect(
     directory: impl AsRef<Path>,
     examine: Examine,

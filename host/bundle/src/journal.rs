@@ -7,8 +7,9 @@
 //! <check> <sha256> <bytes> <key>
 //! ```
 //!
-//! `check` is the first 16 digits of the SHA-256 of the rest of the line. The last line may be torn; what follows the
-//! first line that does not hold is forgotten. The journal only saves work: a piece it names is hashed before it is used.
+//! `check` is the first 16 digits of the SHA-256 of the rest of the line. The last line may be
+//! torn; what follows the first line that does not hold is forgotten. The journal only saves work:
+//! a piece it names is hashed before it is used.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -67,7 +68,8 @@ impl Journal {
         self.pieces.get(key).copied()
     }
 
-    /// Notes a finished piece. Keys that cannot stand in a line are not noted: that costs work later and nothing else.
+    /// Notes a finished piece. Keys that cannot stand in a line are not noted: that costs work
+    /// later and nothing else.
     pub(crate) fn put(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
         if !is_key(key) || self.pieces.get(key) == Some(&reference) {
             return Ok(());

@@ -43,7 +43,8 @@ impl Layout {
         self.directory.join(FILES).join(sha256.to_string())
     }
 
-    /// There while a bundle is being written: says that the directory is ours, and what is already done.
+    /// There while a bundle is being written: says that the directory is ours, and what is already
+    /// done.
     pub(crate) fn journal(&self) -> PathBuf {
         self.directory.join(JOURNAL)
     }

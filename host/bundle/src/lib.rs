@@ -1,10 +1,12 @@
 //! The bundle: a directory that holds everything a model needs to run, and nothing that made it.
 //!
-//! **Job.** The format of a bundle: writing one piece by piece so that an interrupted build resumes, opening one
-//! whatever it holds, proving every byte of it, and telling by its first bytes what any file of ours is.
+//! **Job.** The format of a bundle: writing one piece by piece so that an interrupted build
+//! resumes, opening one whatever it holds, proving every byte of it, and telling by its first bytes
+//! what any file of ours is.
 //!
-//! **Not its job.** It knows no checkpoint, no planner and no shim: artefacts, plans and texts are files to it, whose
-//! bytes it keeps and proves. It takes no decision about what belongs into a bundle.
+//! **Not its job.** It knows no checkpoint, no planner and no shim: artefacts, plans and texts are
+//! files to it, whose bytes it keeps and proves. It takes no decision about what belongs into a
+//! bundle.
 //!
 //! # The format
 //!
@@ -14,10 +16,11 @@
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
 //! ```
 //!
-//! The manifest has one spelling: members in the order of [`Manifest`], no blanks. A reader refuses any other, unknown
-//! members, and anything beyond its caps. It names every file by hash and length, so its own hash ([`Bundle::sha256`]) stands for the whole
-//! bundle: equal inputs give equal bytes, in every file and in the manifest. Nothing outside `DIR` is named, and nothing in it is
-//! reached through a link.
+//! The manifest has one spelling: members in the order of [`Manifest`], no blanks. A reader refuses
+//! any other, unknown members, and anything beyond its caps. It names every file by hash and
+//! length, so its own hash ([`Bundle::sha256`]) stands for the whole bundle: equal inputs give
+//! equal bytes, in every file and in the manifest. Nothing outside `DIR` is named, and nothing in
+//! it is reached through a link.
 //!
 //! # When bytes are proved
 //!
@@ -153,8 +156,8 @@
 //! # Ok::<(), BundleError>(())
 //! ```
 //!
-//! A result that comes later, such as a verification, is added by a writer on the same directory that takes
-//! [`BundleWriter::previous`], adds its file and finishes with the longer manifest.
+//! A result that comes later, such as a verification, is added by a writer on the same directory
+//! that takes [`BundleWriter::previous`], adds its file and finishes with the longer manifest.
 //!
 //! Reading order: [`Manifest`], [`BundleWriter`], [`Bundle`], [`inspect()`], [`identify()`].
 

@@ -159,8 +159,8 @@ pub struct AssetQuantisation {
 
 macro_rules! text_files {
     ($($(#[$meta:meta])* $case:ident = $name:literal,)+) => {
-        /// A file of a checkpoint that the text side reads, under the name it has there. The list is closed: nothing else of
-        /// a checkpoint comes into a bundle.
+        /// A file of a checkpoint that the text side reads, under the name it has there. The list
+        /// is closed: nothing else of a checkpoint comes into a bundle.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum TextFile {
             $($(#[$meta])* #[serde(rename = $name)] $case,)+
@@ -218,7 +218,8 @@ impl fmt::Display for TextFile {
 pub struct ChainEntry {
     /// Unique within the bundle: `primary`, `cpu`.
     pub name: String,
-    /// The executor that stands in for the planned targets, if one does; the heading of every report then.
+    /// The executor that stands in for the planned targets, if one does; the heading of every
+    /// report then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
     /// What the planner was asked: canonical JSON of the planning room.
@@ -260,8 +261,8 @@ pub struct ShardEntry {
     pub flags: Vec<FlagOutcome>,
     /// Nodes and states that run otherwise than the graph has them.
     pub rewritten: Vec<Rewrite>,
-    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits this shard gives; none where they leave it
-    /// as they are.
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits this
+    /// shard gives; none where they leave it as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
     /// Nodes that run elsewhere than on the device itself.
@@ -282,7 +283,8 @@ pub struct Verification {
     pub summary: String,
     /// The whole report, JSON of the room that made it.
     pub report: FileReference,
-    /// What was run in place of the chain's own artefacts, where those do not run on the machine that proved it.
+    /// What was run in place of the chain's own artefacts, where those do not run on the machine
+    /// that proved it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin: Option<TwinEntry>,
 }

@@ -8,10 +8,11 @@
 //!   showing it.
 //! * Whoever opens it later changes a time with the first byte, also through a mapping. The file
 //!   systems that do are listed; those in memory do not, and layers do not see every writer.
-//! * Its last change was some seconds ago: another one in the same tick of the clock would not show.
+//! * Its last change was some seconds ago: another one in the same tick of the clock would not
+//!   show.
 //!
-//! Elsewhere, and for files of another user, every start hashes every byte. What is remembered is an
-//! aid, never needed. It is read only where nobody but this user can have written it, and is no
+//! Elsewhere, and for files of another user, every start hashes every byte. What is remembered is
+//! an aid, never needed. It is read only where nobody but this user can have written it, and is no
 //! protection from who may write both the file and this directory, or the disk behind the file
 //! system.
 

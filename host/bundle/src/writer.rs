@@ -17,18 +17,21 @@ use crate::manifest::{
 };
 use crate::{Bundle, BundleError, Digest, bundle, envelope, file, manifest};
 
-/// Entries of a directory that are looked at before it counts as somebody else's: a bundle's own has at most four and
-/// leftovers of interrupted writers.
+/// Entries of a directory that are looked at before it counts as somebody else's: a bundle's own
+/// has at most four and leftovers of interrupted writers.
 const ENTRIES_LOOKED_AT: usize = 4096;
 
 /// Writes a bundle into a directory of its own.
 ///
-/// Files are added one by one and lie on disk, under the name of their content, when `add_…` returns. [`finish`] writes the manifest
-/// last, in one step: before it the directory holds no bundle (or still the one from before), after it the complete new one. A writer that
-/// is dropped, or whose process dies, leaves what was added; the next one on the same directory finds it: by content, and
-/// by key through [`recall`], which saves making it again. Files nobody names any more are removed at the end.
+/// Files are added one by one and lie on disk, under the name of their content, when `add_…`
+/// returns. [`finish`] writes the manifest last, in one step: before it the directory holds no
+/// bundle (or still the one from before), after it the complete new one. A writer that is dropped,
+/// or whose process dies, leaves what was added; the next one on the same directory finds it: by
+/// content, and by key through [`recall`], which saves making it again. Files nobody names any more
+/// are removed at the end.
 ///
-/// One process writes at a time; whoever has the bundle open meanwhile keeps the files it has mapped, but may miss those it has not.
+/// One process writes at a time; whoever has the bundle open meanwhile keeps the files it has
+/// mapped, but may miss those it has not.
 ///
 /// [`finish`]: BundleWriter::finish
 /// [`recall`]: BundleWriter::recall
@@ -43,10 +46,11 @@ pub struct BundleWriter {
 }
 
 impl BundleWriter {
-    /// Begins a bundle in `directory`, or goes on with one. The directory is made if it does not exist; the one it lies in must exist.
+    /// Begins a bundle in `directory`, or goes on with one. The directory is made if it does not
+    /// exist; the one it lies in must exist.
     ///
-    /// Refuses a directory that holds anything that is no bundle, finished or not. What is there already of a bundle stays
-    /// valid until [`BundleWriter::finish`].
+    /// Refuses a directory that holds anything that is no bundle, finished or not. What is there
+    /// already of a bundle stays valid until [`BundleWriter::finish`].
     pub fn create(directory: impl AsRef<Path>) -> Result<BundleWriter, BundleError> {
         let directory = directory.as_ref();
         let made = match fs::create_dir(directory) {
@@ -83,13 +87,14 @@ impl BundleWriter {
         &self.layout.directory
     }
 
-    /// Where a file lies that was added or recalled, for another room that opens it while the bundle is being written.
+    /// Where a file lies that was added or recalled, for another room that opens it while the
+    /// bundle is being written.
     pub fn path(&self, reference: &FileReference) -> PathBuf {
         self.layout.file(reference.sha256)
     }
 
-    /// What the bundle says that was complete here before, for whoever only adds to it (the result of a verification).
-    /// Files it names may be named again without being added again.
+    /// What the bundle says that was complete here before, for whoever only adds to it (the result
+    /// of a verification). Files it names may be named again without being added again.
     pub fn previous(&self) -> Option<&Manifest> {
         self.previous.as_ref()
     }
@@ -175,8 +180,9 @@ impl BundleWriter {
         self.keep(temporary, FileReference { sha256, bytes })
     }
 
-    /// A folder on the same file system for whatever is on its way into the bundle, such as artefacts being compiled. It
-    /// outlives an interruption, but for files that begin with `.writing-`, and is removed by [`BundleWriter::finish`].
+    /// A folder on the same file system for whatever is on its way into the bundle, such as
+    /// artefacts being compiled. It outlives an interruption, but for files that begin with
+    /// `.writing-`, and is removed by [`BundleWriter::finish`].
     pub fn staging(&self) -> Result<PathBuf, BundleError> {
         let staging = self.layout.staging();
         make_directory(&staging)?;
@@ -248,8 +254,8 @@ impl BundleWriter {
         Ok(texts)
     }
 
-    /// What an earlier writer, interrupted or not yet finished, made under `key`; `None` if there is nothing, or not
-    /// whole. It is hashed before it is given.
+    /// What an earlier writer, interrupted or not yet finished, made under `key`; `None` if there
+    /// is nothing, or not whole. It is hashed before it is given.
     pub fn recall(&mut self, key: &str) -> Option<FileReference> {
         let reference = self.journal.get(key)?;
         self.holds(reference).then(|| {
@@ -258,16 +264,17 @@ impl BundleWriter {
         })
     }
 
-    /// Notes that `key` was made and is that file, for [`BundleWriter::recall`]. A key names everything the file depends on, such
-    /// as a work order and a shim with its version; keys with control characters and those beyond [`NAME_BYTES_MAX`] are not noted.
+    /// Notes that `key` was made and is that file, for [`BundleWriter::recall`]. A key names
+    /// everything the file depends on, such as a work order and a shim with its version; keys with
+    /// control characters and those beyond [`NAME_BYTES_MAX`] are not noted.
     ///
     /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
     pub fn remember(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
         self.journal.put(key, reference)
     }
 
-    /// Completes the bundle: checks that the manifest holds together and every file it names is there, writes it in one
-    /// step, and removes what nobody names.
+    /// Completes the bundle: checks that the manifest holds together and every file it names is
+    /// there, writes it in one step, and removes what nobody names.
     pub fn finish(self, manifest: &Manifest) -> Result<Bundle, BundleError> {
         let path = self.layout.manifest();
         let (bytes, _) = manifest::canonical(&path, manifest)?;
@@ -282,8 +289,8 @@ impl BundleWriter {
         temporary.persist(&path).map_err(|error| io(error.error))?;
         sync_directory(directory)?;
 
-        // From here on the bundle is complete; what follows is tidying, and the journal goes last, so that an interruption is
-        // tidied up by the next writer.
+        // From here on the bundle is complete; what follows is tidying, and the journal goes last,
+        // so that an interruption is tidied up by the next writer.
         remove_tree(&self.layout.staging())?;
         let kept: HashSet<Digest> =
             manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
@@ -300,7 +307,8 @@ impl BundleWriter {
         Bundle::open(directory)
     }
 
-    /// Every file of the manifest was added, or was a file of the complete bundle that was here, or is there and has that content.
+    /// Every file of the manifest was added, or was a file of the complete bundle that was here, or
+    /// is there and has that content.
     fn expect_files(&self, manifest: &Manifest) -> Result<(), BundleError> {
         let before: HashSet<FileReference> = match &self.previous {
             Some(previous) => previous.references().into_iter().map(|(_, reference)| reference).collect(),
@@ -332,7 +340,8 @@ impl BundleWriter {
         file::check(&path, (reference.sha256, reference.bytes), true).is_ok()
     }
 
-    /// Gives a written file its name. One that is there already has the same content or is damaged, and is replaced either way.
+    /// Gives a written file its name. One that is there already has the same content or is damaged,
+    /// and is replaced either way.
     fn keep(&mut self, temporary: TempPath, reference: FileReference) -> Result<FileReference, BundleError> {
         let path = self.layout.file(reference.sha256);
         temporary.persist(&path).map_err(|error| BundleError::io(&path)(error.error))?;
@@ -356,7 +365,8 @@ impl Lock {
         match handle.try_lock() {
             Ok(()) => Ok(Lock(handle)),
             Err(TryLockError::WouldBlock) => Err(BundleError::Busy { directory: directory.to_owned() }),
-            // File systems without locks: two writers would still leave a complete bundle, of one or the other.
+            // File systems without locks: two writers would still leave a complete bundle, of one
+            // or the other.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(Lock(handle)),
             Err(TryLockError::Error(error)) => Err(BundleError::io(directory)(error)),
         }
@@ -365,8 +375,9 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing alone is not enough: a process that another thread is starting right now has a copy of the handle, and
-        // with it the lock. Where it cannot be released, closing is what is left.
+        // Closing alone is not enough: a process that another thread is starting right now has a
+        // copy of the handle, and with it the lock. Where it cannot be released, closing is what is
+        // left.
         let _ = self.0.unlock();
     }
 }

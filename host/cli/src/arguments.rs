@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, WeightFormat};
 
-/// Runs language models on phone NPUs by plan: what is cut where, in which format, with which flags, and why.
+/// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
+/// flags, and why.
 #[derive(Parser, Debug)]
 #[command(name = "shardwright", version, propagate_version = true)]
 pub struct Arguments {
@@ -45,20 +46,23 @@ pub enum Command {
     /// Generate text from a checkpoint or a bundle.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArguments),
-    /// Measure how fast a checkpoint or a bundle runs, alone or in turns with llama.cpp's `llama-bench`.
+    /// Measure how fast a checkpoint or a bundle runs, alone or in turns with llama.cpp's
+    /// `llama-bench`.
     Bench(BenchArguments),
-    /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run goes on where it stopped.
+    /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run goes
+    /// on where it stopped.
     #[command(after_help = COMPILE_EXAMPLES)]
     Compile(CompileArguments),
-    /// Show what a bundle, an artefact, a work order or a checkpoint says of itself, or what a shim says of a file of its
-    /// vendor's tools.
+    /// Show what a bundle, an artefact, a work order or a checkpoint says of itself, or what a shim
+    /// says of a file of its vendor's tools.
     Inspect {
         /// The file or directory.
         path: PathBuf,
         /// Prove every byte of a bundle, not the manifest and small files alone.
         #[arg(long)]
         verify: bool,
-        /// The chip whose profile says which flags are worth setting, for files that do not name theirs.
+        /// The chip whose profile says which flags are worth setting, for files that do not name
+        /// theirs.
         #[arg(long)]
         soc: Option<String>,
         #[command(flatten)]
@@ -75,12 +79,14 @@ pub enum Command {
     Embed(EmbedArguments),
     /// Compare a checkpoint's outputs with recorded ones. Exits with 1 if they differ.
     Verify(VerifyArguments),
-    /// Show what there is to run on here, what was passed over and why, and what would come of a bundle.
+    /// Show what there is to run on here, what was passed over and why, and what would come of a
+    /// bundle.
     Doctor(DoctorArguments),
     /// Shims: list them and why others were skipped, begin one, state a hash.
     #[command(subcommand)]
     Shim(ShimCommand),
-    /// Planners: begin, build, join and check them, and make signed packs for hosts without a compiler.
+    /// Planners: begin, build, join and check them, and make signed packs for hosts without a
+    /// compiler.
     #[command(subcommand)]
     Planner(PlannerCommand),
     /// Write a completion script for a shell to standard output.
@@ -136,28 +142,31 @@ pub struct TargetArguments {
     /// Override or add a limit of the chip; its provenance becomes `user`.
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
     pub limits: Vec<(String, u64)>,
-    /// Set a flag of the chip's compiler, beside those of the chip's profile, or one of the session such as `power`,
-    /// for a bundle too (may be repeated).
+    /// Set a flag of the chip's compiler, beside those of the chip's profile, or one of the session
+    /// such as `power`, for a bundle too (may be repeated).
     #[arg(long = "flag", value_name = "NAME=VALUE", value_parser = name_and_text)]
     pub flags: Vec<(String, String)>,
     /// Leave a flag of the chip's profile out (may be repeated).
     #[arg(long = "without-flag", value_name = "NAME")]
     pub flags_left_out: Vec<String>,
-    /// Offer these formats, best first (may be repeated): `stored`, or WEIGHTS/ACTIVATIONS/STATES such as
-    /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile, then `stored`;
-    /// without a chip `stored` alone.
+    /// Offer these formats, best first (may be repeated): `stored`, or WEIGHTS/ACTIVATIONS/STATES
+    /// such as `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile,
+    /// then `stored`; without a chip `stored` alone.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub formats: Vec<FormatChoice>,
     /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored.
     #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
     pub tables: Vec<(Table, WeightFormat)>,
-    /// The most quality a plan may lose, in thousandths of the negative log-likelihood. Measured once for a checkpoint.
+    /// The most quality a plan may lose, in thousandths of the negative log-likelihood. Measured
+    /// once for a checkpoint.
     #[arg(long, value_name = "PER_MILLE")]
     pub quality: Option<u32>,
-    /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with the program.
+    /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with
+    /// the program.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,
-    /// The planner: a `.wasm` file, a planner pack, or a name from a planner directory. Default: the built-in one.
+    /// The planner: a `.wasm` file, a planner pack, or a name from a planner directory. Default:
+    /// the built-in one.
     #[arg(long, value_name = "FILE|NAME")]
     pub planner: Option<String>,
     /// A setting for the planner, as `planner check` lists them.
@@ -233,12 +242,14 @@ pub enum Executor {
 
 #[derive(Args, Debug)]
 pub struct RunArguments {
-    /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), or a bundle.
+    /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), or a
+    /// bundle.
     pub checkpoint: PathBuf,
     /// The text to continue, or with --chat the user's turn. Default: standard input.
     #[arg(short, long)]
     pub prompt: Option<String>,
-    /// Wrap the prompt in the checkpoint's chat template; without a prompt, one turn per line of standard input.
+    /// Wrap the prompt in the checkpoint's chat template; without a prompt, one turn per line of
+    /// standard input.
     #[arg(long)]
     pub chat: bool,
     /// A system turn before the first user turn.
@@ -281,8 +292,8 @@ pub struct RunArguments {
     /// Do not print statistics to standard error.
     #[arg(long)]
     pub quiet: bool,
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
-    /// just-in-time.
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
+    /// here, where their plan says just-in-time.
     #[arg(long = "checkpoint", value_name = "DIR")]
     pub compiled_from: Option<PathBuf>,
     #[command(flatten)]
@@ -296,10 +307,12 @@ pub struct RunArguments {
 pub struct BenchArguments {
     /// A directory as Hugging Face publishes it, or a bundle.
     pub checkpoint: PathBuf,
-    /// Prompts of so many tokens (`pp512`): given at once, answered by the logits after the last. Default: 512, or none beside `-n`.
+    /// Prompts of so many tokens (`pp512`): given at once, answered by the logits after the last.
+    /// Default: 512, or none beside `-n`.
     #[arg(short = 'p', long, value_name = "TOKENS", value_delimiter = ',')]
     pub prompt_tokens: Vec<u32>,
-    /// Generation of so many tokens (`tg128`): one at a time, none of them known to the step before. Default: 128, or none beside `-p`.
+    /// Generation of so many tokens (`tg128`): one at a time, none of them known to the step
+    /// before. Default: 128, or none beside `-p`.
     #[arg(short = 'n', long, value_name = "TOKENS", value_delimiter = ',')]
     pub generated_tokens: Vec<u32>,
     /// Tokens that are there already when a measurement begins.
@@ -308,13 +321,16 @@ pub struct BenchArguments {
     /// How often each is measured; with a peer, how many pairs there are of each.
     #[arg(short = 'r', long, default_value_t = 5)]
     pub repetitions: u32,
-    /// Generate with all logits, as `llama-bench` does. Otherwise a step is asked for the largest alone, as a greedy choice asks.
+    /// Generate with all logits, as `llama-bench` does. Otherwise a step is asked for the largest
+    /// alone, as a greedy choice asks.
     #[arg(long)]
     pub all_logits: bool,
-    /// Given tokens of the first step of all, which tells how long the program takes to its first token.
+    /// Given tokens of the first step of all, which tells how long the program takes to its first
+    /// token.
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     pub first_tokens: u32,
-    /// Load the tokenizer too, beside the weights, and tell when it was ready: what a text pays before its first token.
+    /// Load the tokenizer too, beside the weights, and tell when it was ready: what a text pays
+    /// before its first token.
     #[arg(long)]
     pub text: bool,
     /// Measure llama.cpp in turns with this program: its `llama-bench`, built for this machine.
@@ -326,7 +342,8 @@ pub struct BenchArguments {
     /// Seconds after which a run of the peer has failed.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "peer_llama_bench")]
     pub peer_timeout: u64,
-    /// Also measure how fast memory can be read, before and after each measurement; always done with a peer.
+    /// Also measure how fast memory can be read, before and after each measurement; always done
+    /// with a peer.
     #[arg(long, group = "probes")]
     pub probe: bool,
     /// Memory that a probe reads; more than the caches hold.
@@ -338,8 +355,8 @@ pub struct BenchArguments {
     /// … as fast where both are above so many, and else not at all.
     #[arg(long, value_name = "GB/S", default_value_t = 80.0, requires = "peer_llama_bench")]
     pub fast_above: f64,
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
-    /// just-in-time.
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
+    /// here, where their plan says just-in-time.
     #[arg(long = "checkpoint", value_name = "DIR")]
     pub compiled_from: Option<PathBuf>,
     #[command(flatten)]
@@ -379,8 +396,8 @@ pub struct EmbedArguments {
     /// Keep only the first values of each vector and renormalise.
     #[arg(long, value_name = "VALUES")]
     pub dimensions: Option<usize>,
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew here, where their plan says
-    /// just-in-time.
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
+    /// here, where their plan says just-in-time.
     #[arg(long = "checkpoint", value_name = "DIR")]
     pub compiled_from: Option<PathBuf>,
     #[command(flatten)]
@@ -393,7 +410,8 @@ pub struct EmbedArguments {
 pub struct VerifyArguments {
     /// The checkpoint directory.
     pub checkpoint: PathBuf,
-    /// Directory of recorded outputs (goldens.safetensors and what lies beside it). Default: the checkpoint's own.
+    /// Directory of recorded outputs (goldens.safetensors and what lies beside it). Default: the
+    /// checkpoint's own.
     #[arg(long, value_name = "DIR")]
     pub golden: Option<PathBuf>,
     /// Break one scale in one layer and check that this layer is named.
@@ -405,24 +423,28 @@ pub struct VerifyArguments {
     /// Write the outcome into the bundle.
     #[arg(long, requires = "bundle")]
     pub store: bool,
-    /// Set a bound: row-p95, row-worst (relative error of a row), cosine (of 95 % of rows), nll (relative), greedy (least share of
-    /// tokens). Default: by the formats of the plan; the report says which.
+    /// Set a bound: row-p95, row-worst (relative error of a row), cosine (of 95 % of rows), nll
+    /// (relative), greedy (least share of tokens). Default: by the formats of the plan; the report
+    /// says which.
     #[arg(long = "threshold", value_name = "NAME=VALUE", value_parser = name_and_bound)]
     pub thresholds: Vec<(String, f64)>,
-    /// Take as much on a vendor's simulator as elsewhere, in all that no other option says. That may take hours.
+    /// Take as much on a vendor's simulator as elsewhere, in all that no other option says. That
+    /// may take hours.
     #[arg(long)]
     pub all: bool,
-    /// Most rows of each prompt that shards are run over one by one [default: 256, on a simulator 32].
+    /// Most rows of each prompt that shards are run over one by one [default: 256, on a simulator
+    /// 32].
     #[arg(long, value_name = "ROWS")]
     pub rows: Option<usize>,
-    /// Positions of each prompt at which entry points of one row are run [default: 8, on a simulator 2].
+    /// Positions of each prompt at which entry points of one row are run [default: 8, on a
+    /// simulator 2].
     #[arg(long, value_name = "COUNT")]
     pub steps: Option<usize>,
     /// Most tokens of each prompt chosen greedily [default: 64, on a simulator 8].
     #[arg(long, value_name = "TOKENS")]
     pub greedy: Option<usize>,
-    /// Most evaluation rows whose likelihood is compared, of each as many tokens as `--rows`; all are taken whole where there are no
-    /// more [default: all, on a simulator 4].
+    /// Most evaluation rows whose likelihood is compared, of each as many tokens as `--rows`; all
+    /// are taken whole where there are no more [default: all, on a simulator 4].
     #[arg(long, value_name = "ROWS")]
     pub evaluation: Option<usize>,
     #[command(flatten)]
@@ -447,12 +469,14 @@ pub struct DoctorArguments {
 pub enum ShimCommand {
     /// List shims, their devices and limits, and every library that was skipped with the reason.
     List(ShimPlaces),
-    /// Write the hash of its library into a shim's manifest: whoever changes the library then, or strips it, has one that is refused.
+    /// Write the hash of its library into a shim's manifest: whoever changes the library then, or
+    /// strips it, has one that is refused.
     Hash {
         /// The manifest, `NAME.shim.json`, beside the library.
         manifest: PathBuf,
     },
-    /// Begin a shim: a folder of that name, outside this tree, that builds, is listed and runs as it is.
+    /// Begin a shim: a folder of that name, outside this tree, that builds, is listed and runs as
+    /// it is.
     #[command(after_help = SHIM_NEW_EXAMPLE)]
     New {
         /// What users will ask for: a letter of a-z, then letters, digits and hyphens.
@@ -495,7 +519,8 @@ pub enum PlannerCommand {
         #[arg(long, value_name = "DIR", default_value = ".")]
         within: PathBuf,
     },
-    /// Compile a planner that is a Rust package into a component. Needs cargo and `wasm32-unknown-unknown`.
+    /// Compile a planner that is a Rust package into a component. Needs cargo and
+    /// `wasm32-unknown-unknown`.
     Build {
         /// The folder of the package, or its manifest.
         package: PathBuf,
@@ -522,7 +547,8 @@ pub enum PlannerCommand {
         /// The file, which must not be there yet.
         file: PathBuf,
     },
-    /// Load a planner, let it plan twice under the sandbox's rules, and show the plan, its fuel and its time.
+    /// Load a planner, let it plan twice under the sandbox's rules, and show the plan, its fuel and
+    /// its time.
     Check {
         /// A `.wasm` file, a pack, or a name from a planner directory.
         planner: String,

@@ -184,7 +184,8 @@ fn once(target: &TargetArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Directories named on the command line, then those of the environment, then those beside the program.
+/// Directories named on the command line, then those of the environment, then those beside the
+/// program.
 fn search_path(shims: &ShimPlaces, planners: &PlannerPlaces, profiles: &ProfilePlaces) -> SearchPath {
     let mut path = SearchPath::standard();
     path.shims.splice(0..0, shims.shims.iter().cloned());

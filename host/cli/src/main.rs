@@ -1,9 +1,10 @@
 //! The `shardwright` program: the public crate on a command line.
 //!
-//! **Job.** Arguments, tables, JSON, streaming to a terminal, exit codes. Data goes to standard output; progress, statistics and
-//! diagnostics to standard error.
+//! **Job.** Arguments, tables, JSON, streaming to a terminal, exit codes. Data goes to standard
+//! output; progress, statistics and diagnostics to standard error.
 //!
-//! **Not its job.** It computes, plans and loads nothing itself, and knows nothing the public crate does not tell.
+//! **Not its job.** It computes, plans and loads nothing itself, and knows nothing the public crate
+//! does not tell.
 
 mod arguments;
 mod commands;

@@ -85,7 +85,8 @@ const fn general_help(kind: ErrorKind) -> &'static str {
 }
 
 impl Failure {
-    /// Whether something else can be asked next: it is about one text, not about the program or the model.
+    /// Whether something else can be asked next: it is about one text, not about the program or the
+    /// model.
     pub fn is_of_what_was_asked(&self) -> bool {
         let kinds = [ErrorKind::Argument, ErrorKind::Context, ErrorKind::Unsupported];
         matches!(self, Failure::Library(error) if kinds.contains(&error.kind()))

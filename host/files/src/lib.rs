@@ -1,8 +1,8 @@
 //! Files that may be anything, and folders that must be the user's own.
 //!
-//! **Job.** Opening a file somebody else named without waiting for it ([`open`]), reading it without
-//! trusting its length ([`read`], [`read_from`]), and telling whether a folder and the files in it
-//! can have been written by this user alone ([`own`]).
+//! **Job.** Opening a file somebody else named without waiting for it ([`open`]), reading it
+//! without trusting its length ([`read`], [`read_from`]), and telling whether a folder and the
+//! files in it can have been written by this user alone ([`own`]).
 //!
 //! **Not its job.** It knows no format and no path of its own, keeps nothing, and decides nothing
 //! about what a file that was refused means to its reader.

@@ -7,8 +7,9 @@ use crate::{
 
 /// Builds a [`Component`] node by node; used by whoever translates a model.
 ///
-/// Shapes are stated by the caller where an operation does not keep its first operand's shape; [`EntryGraph`](crate::EntryGraph)
-/// instantiation checks every one of them against [`infer_shape`](crate::infer_shape).
+/// Shapes are stated by the caller where an operation does not keep its first operand's shape;
+/// [`EntryGraph`](crate::EntryGraph) instantiation checks every one of them against
+/// [`infer_shape`](crate::infer_shape).
 pub struct ComponentBuilder<'g> {
     graph: &'g Graph,
     component: Component,
@@ -33,7 +34,8 @@ impl<'g> ComponentBuilder<'g> {
         }
     }
 
-    /// Declares the residual stream where layer `layer` begins; nodes added from now on belong to it.
+    /// Declares the residual stream where layer `layer` begins; nodes added from now on belong to
+    /// it.
     pub fn begin_layer(&mut self, stream: ValueId) {
         self.layer = Some(self.component.layers);
         self.component.layers += 1;
@@ -47,7 +49,8 @@ impl<'g> ComponentBuilder<'g> {
     }
 
     fn value(&mut self, name: String, shape: Vec<Dim>, dtype: DType, source: ValueSource) -> ValueId {
-        // A node's result is new by its making; only what comes from outside can have been asked for before.
+        // A node's result is new by its making; only what comes from outside can have been asked
+        // for before.
         let known = match source {
             ValueSource::Node(_) => None,
             _ => self.component.values.iter().position(|value| value.source == source && value.name == name),
@@ -132,7 +135,8 @@ impl<'g> ComponentBuilder<'g> {
         let state: &State = &self.graph.states[id.0 as usize];
         let shape = vec![Dim::Capacity(id), Dim::Fixed(state.width)];
         let before = self.value(state.name.clone(), shape.clone(), DType::F32, ValueSource::State(id));
-        // The capacity is filled in at instantiation; until then the state's identity stands for it.
+        // The capacity is filled in at instantiation; until then the state's identity stands for
+        // it.
         let slots = self.value(
             format!("slots.{}", state.name),
             vec![Dim::Rows],

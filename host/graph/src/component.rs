@@ -106,7 +106,8 @@ pub struct Value {
 pub struct Node {
     /// Unique within the component; `layer.3.q`.
     pub name: String,
-    /// What it does. A [`Op::Reshape`] over rows carries the shape in `reshape` instead, since it is symbolic.
+    /// What it does. A [`Op::Reshape`] over rows carries the shape in `reshape` instead, since it
+    /// is symbolic.
     pub op: Op,
     /// For reshapes: the symbolic target shape.
     pub reshape: Option<Vec<Dim>>,
@@ -135,7 +136,8 @@ pub struct Component {
     pub cuts: Vec<ValueId>,
     /// Results of the whole component besides states.
     pub outputs: Vec<(ValueId, Role)>,
-    /// Values that can be added as outputs for verification, by tap name. Layer outputs (`layer.N`) are the cuts and are not listed.
+    /// Values that can be added as outputs for verification, by tap name. Layer outputs (`layer.N`)
+    /// are the cuts and are not listed.
     pub taps: Vec<(String, ValueId)>,
 }
 

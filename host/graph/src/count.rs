@@ -2,7 +2,8 @@ use crate::operations::rules;
 use crate::{EntryGraph, EntryNode, Role};
 
 impl EntryGraph {
-    /// Multiply-adds of one run over all rows: matrix products and attention, where the work is; elementwise operations are not counted.
+    /// Multiply-adds of one run over all rows: matrix products and attention, where the work is;
+    /// elementwise operations are not counted.
     ///
     /// Attention over a state counts every slot, visible or not.
     pub fn multiply_adds(&self) -> u64 {

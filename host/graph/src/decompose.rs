@@ -1,12 +1,14 @@
 //! Semantic operations in terms of lower ones, a level at a time.
 //!
-//! `Rope` and `Attention` stop depending on positions here: their tables become the step inputs `rotary-cos`,
-//! `rotary-sin` and `mask`. What is left of them is a `Rotate`, and primitives around a `Softmax` and a `Softcap`, which fall into primitives
-//! when they are decomposed in turn; all others do so at once. `StateUpdate` has no decomposition; `legalise` turns it into rows for the
+//! `Rope` and `Attention` stop depending on positions here: their tables become the step inputs
+//! `rotary-cos`, `rotary-sin` and `mask`. What is left of them is a `Rotate`, and primitives around
+//! a `Softmax` and a `Softcap`, which fall into primitives when they are decomposed in turn; all
+//! others do so at once. `StateUpdate` has no decomposition; `legalise` turns it into rows for the
 //! runtime instead.
 //!
-//! A step is named after its operation and its place among the steps of its level, and the last one writes the tensor of what it
-//! replaces. So a tensor that a half-way form has keeps its name all the way down, and ranges seen in primitives serve every form.
+//! A step is named after its operation and its place among the steps of its level, and the last one
+//! writes the tensor of what it replaces. So a tensor that a half-way form has keeps its name all
+//! the way down, and ranges seen in primitives serve every form.
 
 use shardwright_vocabulary::DType;
 
@@ -24,10 +26,12 @@ pub fn decompose_all(entry: &EntryGraph) -> EntryGraph {
     graph
 }
 
-/// The graph with the chosen semantic operations one level down; `StateUpdate` and primitives stay, chosen or not.
+/// The graph with the chosen semantic operations one level down; `StateUpdate` and primitives stay,
+/// chosen or not.
 ///
-/// Inputs that nothing reads any more (positions, as a rule) are dropped. Steps are in f32: a graph is decomposed before it is encoded, and
-/// one that was encoded before gets steps of another rounding.
+/// Inputs that nothing reads any more (positions, as a rule) are dropped. Steps are in f32: a graph
+/// is decomposed before it is encoded, and one that was encoded before gets steps of another
+/// rounding.
 pub fn decompose_where(entry: &EntryGraph, mut chosen: impl FnMut(usize, &EntryNode) -> bool) -> EntryGraph {
     let mut rewrite = Rewrite::new(entry);
     for (index, node) in entry.nodes.iter().enumerate() {
@@ -40,7 +44,8 @@ pub fn decompose_where(entry: &EntryGraph, mut chosen: impl FnMut(usize, &EntryN
     rewrite.finish()
 }
 
-/// Copies a graph node by node; new tensors are appended, so existing ids stay valid until [`Rewrite::finish`].
+/// Copies a graph node by node; new tensors are appended, so existing ids stay valid until
+/// [`Rewrite::finish`].
 pub(crate) struct Rewrite {
     pub(crate) graph: EntryGraph,
     /// Name and layer of the node being replaced.
@@ -107,7 +112,8 @@ impl Rewrite {
         self.graph.tensor(tensor).shape.clone()
     }
 
-    /// Adds a node with a fresh output. Operands come from valid nodes, so their shapes fit by construction.
+    /// Adds a node with a fresh output. Operands come from valid nodes, so their shapes fit by
+    /// construction.
     pub(crate) fn step(&mut self, op: Op, inputs: &[TensorId]) -> TensorId {
         self.steps += 1;
         let name = format!("{}.{}-{}", self.name, op.name(), self.steps);
@@ -134,8 +140,9 @@ impl Rewrite {
         }
     }
 
-    /// `[state ‖ new rows]`, named after the state and not counted as a step: the steps of an attention have one name each, whoever
-    /// writes its states, so what is known of them (ranges) serves every form.
+    /// `[state ‖ new rows]`, named after the state and not counted as a step: the steps of an
+    /// attention have one name each, whoever writes its states, so what is known of them (ranges)
+    /// serves every form.
     pub(crate) fn joined(&mut self, before: TensorId, rows: TensorId) -> TensorId {
         let steps = self.steps;
         let joined = self.step(Op::Concat { axis: 0 }, &[before, rows]);
@@ -148,8 +155,8 @@ impl Rewrite {
         joined
     }
 
-    /// Makes the last step write the replaced node's output; a step that moves its operand does so through a conversion where the two are
-    /// encoded differently.
+    /// Makes the last step write the replaced node's output; a step that moves its operand does so
+    /// through a conversion where the two are encoded differently.
     pub(crate) fn deliver(&mut self, output: TensorId) {
         let last = self.graph.nodes.last().filter(|last| last.op.is_movement()).map(|last| last.output);
         if let Some(made) = last

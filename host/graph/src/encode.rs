@@ -1,8 +1,9 @@
 //! Giving every tensor of an entry graph its encoding.
 //!
-//! The graph that a model family builds is in f32. Which formats its activations and states take is the plan's choice; what a stored
-//! integer stands for follows from ranges that calibration found. This pass joins the two: it changes types, never the
-//! operations, but for the conversions it inserts where a port is encoded otherwise than the shard's inside.
+//! The graph that a model family builds is in f32. Which formats its activations and states take is
+//! the plan's choice; what a stored integer stands for follows from ranges that calibration found.
+//! This pass joins the two: it changes types, never the operations, but for the conversions it
+//! inserts where a port is encoded otherwise than the shard's inside.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +12,8 @@ use shardwright_vocabulary::{ActivationFormat, Encoding, FormatTuple, StateForma
 
 use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Tensor, TensorId};
 
-/// How far below the lowest visible score an invisible one must lie: exp(−24) is 4e-11, far below the step of a 16-bit probability.
+/// How far below the lowest visible score an invisible one must lie: exp(−24) is 4e-11, far below
+/// the step of a 16-bit probability.
 const INVISIBLE_DISTANCE: f32 = 24.0;
 
 /// The values a tensor was seen to take.
@@ -22,8 +24,8 @@ pub struct Range {
     pub low: f32,
     /// Largest.
     pub high: f32,
-    /// Whether masked values (see [`INVISIBLE`]) were seen besides: the encoding leaves room below `low` for them, as it does wherever a
-    /// mask is added, seen or not.
+    /// Whether masked values (see [`INVISIBLE`]) were seen besides: the encoding leaves room below
+    /// `low` for them, as it does wherever a mask is added, seen or not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub masked: bool,
 }
@@ -53,8 +55,9 @@ impl Range {
 /// Ranges by [`range_key`].
 pub type Ranges = BTreeMap<String, Range>;
 
-/// Under which name the range of a tensor is kept: `decoder/layer.3.q-projection`. Equal in every entry point and form of a model, and for
-/// the two sides of a cut: the residual stream that enters layer n is `hidden@n` where it is made and where it is read.
+/// Under which name the range of a tensor is kept: `decoder/layer.3.q-projection`. Equal in every
+/// entry point and form of a model, and for the two sides of a cut: the residual stream that enters
+/// layer n is `hidden@n` where it is made and where it is read.
 pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
     let role_in = |ports: &'_ [(TensorId, Role)]| {
         ports.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role.clone())
@@ -79,8 +82,9 @@ pub fn hidden_key(layer: u32) -> String {
     format!("hidden@{layer}")
 }
 
-/// [`range_key`] of the residual stream after the last layer, where a head or pooling reads it. The decoder that makes it does not know
-/// that it is the last: there it is the [`hidden_key`] of the layer count.
+/// [`range_key`] of the residual stream after the last layer, where a head or pooling reads it. The
+/// decoder that makes it does not know that it is the last: there it is the [`hidden_key`] of the
+/// layer count.
 pub const LAST_HIDDEN: &str = "hidden@last";
 
 /// [`range_key`] of the per-layer inputs, those of all layers together.
@@ -95,8 +99,8 @@ pub struct Encodings<'a> {
     pub states: StateFormat,
     /// What calibration found; needed for static integers alone.
     pub ranges: &'a Ranges,
-    /// What stands in for a range that is not known: graphs that are counted and checked before anything was calibrated have types and
-    /// operations as the calibrated ones, and other scales.
+    /// What stands in for a range that is not known: graphs that are counted and checked before
+    /// anything was calibrated have types and operations as the calibrated ones, and other scales.
     pub assumed: Option<Range>,
     /// Of ports, as the plan fixes them. A port that is not named takes the encoding of the inside.
     pub ports: Vec<(PortSide, Role, Encoding)>,
@@ -130,8 +134,8 @@ impl<'a> Encodings<'a> {
         Encodings { assumed, ..Encodings::of(formats, &NONE) }
     }
 
-    /// How a state of that name is held: by the format of states and the state's own range, since not every shard that reads it sees what
-    /// was written to it.
+    /// How a state of that name is held: by the format of states and the state's own range, since
+    /// not every shard that reads it sees what was written to it.
     pub fn state(&self, name: &str) -> Result<Encoding, EncodeError> {
         let bits = match self.states {
             StateFormat::F32 => return Ok(Encoding::F32),
@@ -144,8 +148,8 @@ impl<'a> Encodings<'a> {
         if bits == 16 && self.activations == ActivationFormat::A16Symmetric {
             return Ok(Encoding::symmetric_over(low, high, bits));
         }
-        // Processors multiply activations with integers around their middle; those around another zero point they move there first, and round
-        // 8 bits a second time.
+        // Processors multiply activations with integers around their middle; those around another
+        // zero point they move there first, and round 8 bits a second time.
         Ok(Encoding::centred_over(low, high, bits))
     }
 
@@ -201,7 +205,8 @@ impl EncodeError {
     }
 }
 
-/// Linear operations over integer weights quantise their rows at run time, where the format of activations says so.
+/// Linear operations over integer weights quantise their rows at run time, where the format of
+/// activations says so.
 pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
     let mut graph = entry.clone();
     if activations == ActivationFormat::A8Dynamic {
@@ -217,7 +222,8 @@ pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) ->
 
 /// The graph with every activation and state encoded.
 ///
-/// Tensors that only move into each other ([`Op::is_movement`]) share one encoding; those a state moves into take the state's.
+/// Tensors that only move into each other ([`Op::is_movement`]) share one encoding; those a state
+/// moves into take the state's.
 pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGraph, EncodeError> {
     if let Some(tensor) = entry.tensors.iter().find(|tensor| tensor.affine.is_some()) {
         return Err(EncodeError::Encoded { tensor: tensor.name.clone(), dtype: tensor.dtype });
@@ -285,8 +291,8 @@ impl Classes {
     }
 }
 
-/// Which tensors hold masked scores, whether calibration saw a key masked or not: the sums of a mask and what follows from them up to the
-/// softmax's exponential.
+/// Which tensors hold masked scores, whether calibration saw a key masked or not: the sums of a
+/// mask and what follows from them up to the softmax's exponential.
 fn masked_tensors(entry: &EntryGraph) -> Vec<bool> {
     let mut masked = vec![false; entry.tensors.len()];
     for (tensor, role) in &entry.inputs {
@@ -353,7 +359,8 @@ impl Inside<'_> {
         )
     }
 
-    /// What a class must cover: what the step input it is always covers, else what calibration saw of its members.
+    /// What a class must cover: what the step input it is always covers, else what calibration saw
+    /// of its members.
     fn ends(&self, class: usize) -> Result<(f32, f32), EncodeError> {
         for (tensor, role) in self.entry.inputs.iter().chain(&self.entry.outputs) {
             if self.classes.class(tensor.0 as usize) != class {
@@ -386,7 +393,8 @@ impl Inside<'_> {
         }
     }
 
-    /// Whether every value of a class comes out of a softmax, whole or in primitives: no calibration is needed to know the range.
+    /// Whether every value of a class comes out of a softmax, whole or in primitives: no
+    /// calibration is needed to know the range.
     fn is_probability(&self, class: usize) -> bool {
         let maker = |tensor: TensorId| self.makers.get(&tensor).map(|&index| &self.entry.nodes[index]);
         let is_softmax = |node: &EntryNode| match (&node.op, node.inputs.as_slice()) {

@@ -12,7 +12,8 @@ pub struct EntryPoint {
     pub rows: u64,
     /// Context capacity: rows of linear states. For [`EntryKind::Encode`] equal to `rows`.
     pub context: u64,
-    /// The largest row count among all entry points that share the states; rings hold window + this.
+    /// The largest row count among all entry points that share the states; rings hold window +
+    /// this.
     pub largest_rows: u64,
 }
 
@@ -68,10 +69,12 @@ pub struct Tensor {
     pub shape: Vec<u64>,
     /// Element type.
     pub dtype: DType,
-    /// For encoded activations: what the stored integers stand for. Constants carry theirs with the weight.
+    /// For encoded activations: what the stored integers stand for. Constants carry theirs with the
+    /// weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affine: Option<Affine>,
-    /// For constants: the weight of the graph (after work-order assembly: of the work order) it holds.
+    /// For constants: the weight of the graph (after work-order assembly: of the work order) it
+    /// holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<WeightId>,
 }
@@ -97,7 +100,8 @@ impl Tensor {
         matches!(self.dtype, DType::I32 | DType::I64)
     }
 
-    /// How its values are stored, as far as floats and encoded integers go; `None` for indices and packed weights.
+    /// How its values are stored, as far as floats and encoded integers go; `None` for indices and
+    /// packed weights.
     pub fn encoding(&self) -> Option<Encoding> {
         Encoding::of(self.dtype, self.affine)
     }
@@ -136,7 +140,8 @@ pub struct StatePort {
 
 /// One entry point of a shard: static shapes, nodes in an order in which they can run.
 ///
-/// A state that is written appears as input and as output with the same role; the two are one buffer. No other tensor is both.
+/// A state that is written appears as input and as output with the same role; the two are one
+/// buffer. No other tensor is both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryGraph {
     /// Which component.

@@ -11,12 +11,14 @@ pub enum ConstantFormat {
     Stored,
     /// A matrix in one of the weight formats.
     Matrix(WeightFormat),
-    /// Encoded like an activation: `U16` per tensor with a zero point. Norm scales and the like, where activations are 16-bit integers.
+    /// Encoded like an activation: `U16` per tensor with a zero point. Norm scales and the like,
+    /// where activations are 16-bit integers.
     Activation,
 }
 
 impl Graph {
-    /// Which weights are matrices of a product, by [`WeightId`]: weight formats apply to these alone.
+    /// Which weights are matrices of a product, by [`WeightId`]: weight formats apply to these
+    /// alone.
     pub fn matrices(&self) -> Vec<bool> {
         let mut matrices = vec![false; self.weights.len()];
         for component in &self.components {
@@ -34,8 +36,9 @@ impl Graph {
 
     /// What becomes of each weight under `formats`, by [`WeightId`].
     ///
-    /// A matrix takes the format of its role; one that is stored in it already stays as it is. Other constants follow the activations:
-    /// encoded where those are static integers, `f16` where those are, else as stored.
+    /// A matrix takes the format of its role; one that is stored in it already stays as it is.
+    /// Other constants follow the activations: encoded where those are static integers, `f16` where
+    /// those are, else as stored.
     pub fn constant_formats(&self, formats: &FormatTuple) -> Vec<ConstantFormat> {
         let matrices = self.matrices();
         let of = |(weight, is_matrix): (&Weight, &bool)| {
@@ -57,7 +60,8 @@ impl Graph {
         self.weights.iter().zip(&matrices).map(of).collect()
     }
 
-    /// This model with its constants in `formats`, counted but not made: what planning and `check` look at.
+    /// This model with its constants in `formats`, counted but not made: what planning and `check`
+    /// look at.
     pub fn planned(&self, formats: &FormatTuple) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
         for (weight, format) in graph.weights.iter_mut().zip(self.constant_formats(formats)) {

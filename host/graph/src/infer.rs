@@ -1,7 +1,8 @@
 use crate::Op;
 use crate::operations::rules;
 
-/// Most axes a tensor may have: batch, heads, group, rows, values is the most a decomposition needs.
+/// Most axes a tensor may have: batch, heads, group, rows, values is the most a decomposition
+/// needs.
 pub const RANK_LIMIT: usize = 6;
 
 /// Most operands of an operation; only [`Op::Concat`] takes more than four.
@@ -9,7 +10,8 @@ pub const OPERAND_LIMIT: usize = 64;
 
 /// The shape an operation gives for operand shapes, or what does not fit.
 ///
-/// This is the definition of which shapes each operation takes; evaluators and shims may rely on it.
+/// This is the definition of which shapes each operation takes; evaluators and shims may rely on
+/// it.
 pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
     let rules = rules(op);
     let (least, most) = rules.operands.clone().into_inner();

@@ -14,17 +14,17 @@ use crate::{
 /// What to add to an entry graph beyond what a run needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryOptions {
-    /// Whether layer outputs (`layer.N`, all but the last of the range, which is the residual stream) and the component's named
-    /// taps become extra outputs. Taps never ship.
+    /// Whether layer outputs (`layer.N`, all but the last of the range, which is the residual
+    /// stream) and the component's named taps become extra outputs. Taps never ship.
     pub taps: bool,
 }
 
 impl Graph {
-    /// The static graph of `layers` of a component under an entry point; `None` where nothing is to be done (a prefill
-    /// of layers after which no state is written).
+    /// The static graph of `layers` of a component under an entry point; `None` where nothing is to
+    /// be done (a prefill of layers after which no state is written).
     ///
-    /// Only what a wanted result depends on is kept: a prefill wants the states of its layers, and the residual stream
-    /// after them only if a later layer writes a state.
+    /// Only what a wanted result depends on is kept: a prefill wants the states of its layers, and
+    /// the residual stream after them only if a later layer writes a state.
     pub fn entry(
         &self,
         kind: ComponentKind,
@@ -82,7 +82,8 @@ impl Graph {
             if kind != EntryKind::Prefill || later_states {
                 wanted.push((component.cuts[layers.end as usize], Role::Hidden));
                 if options.taps {
-                    // The last layer's output leaves as the residual stream itself; one tensor never leaves twice.
+                    // The last layer's output leaves as the residual stream itself; one tensor
+                    // never leaves twice.
                     for layer in layers.start..layers.end - 1 {
                         let name = format!("layer.{layer}");
                         wanted.push((component.cuts[layer as usize + 1], Role::Tap { name }));
@@ -269,7 +270,8 @@ impl<'g> Instantiation<'g> {
                 }
                 ValueSource::Input(role) => self.add_input(&value.name, shape, value.dtype, role.clone()),
                 ValueSource::Constant(weight) => {
-                    // The weight's own type: it may have been changed since the component was built.
+                    // The weight's own type: it may have been changed since the component was
+                    // built.
                     let dtype = self.graph.weight(*weight).dtype;
                     let tensor = self.add_tensor(value.name.clone(), shape, dtype);
                     self.entry.tensors[tensor.0 as usize].weight = Some(*weight);
@@ -285,7 +287,8 @@ impl<'g> Instantiation<'g> {
                             layer: node.layer.unwrap_or(0),
                         });
                     };
-                    // The writer lies in an earlier shard, which has run by now: its state is complete.
+                    // The writer lies in an earlier shard, which has run by now: its state is
+                    // complete.
                     self.state_input(state)
                 }
             }

@@ -5,7 +5,8 @@ use shardwright_vocabulary::EntryKind;
 
 use crate::{ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role};
 
-/// Layers grouped by equal structure: same operations, shapes and attributes; other weights, states and donors.
+/// Layers grouped by equal structure: same operations, shapes and attributes; other weights, states
+/// and donors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerKinds {
     /// Kind of each layer.
@@ -14,9 +15,11 @@ pub struct LayerKinds {
     pub representative: Vec<u32>,
 }
 
-/// Groups the decoder's layers by hashing the graphs of each single layer under every entry kind it has.
+/// Groups the decoder's layers by hashing the graphs of each single layer under every entry kind it
+/// has.
 ///
-/// The prefill graph takes part, so the last layer that writes a state is a kind of its own where it computes less.
+/// The prefill graph takes part, so the last layer that writes a state is a kind of its own where
+/// it computes less.
 pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
     let entry_kinds: &[EntryKind] =
         if graph.is_generative() { &[EntryKind::Prefill, EntryKind::Decode] } else { &[EntryKind::Encode] };
@@ -25,7 +28,8 @@ pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
     for layer in 0..graph.layers() {
         let mut digest = Sha256::new();
         for &kind in entry_kinds {
-            // Any row count and context serve: both scale all layers alike. Distinct primes keep extents apart.
+            // Any row count and context serve: both scale all layers alike. Distinct primes keep
+            // extents apart.
             let point = EntryPoint { kind, rows: 3, context: 1 << 30, largest_rows: 7 };
             let entry =
                 graph.entry(ComponentKind::Decoder, layer..layer + 1, point, EntryOptions::default())?;
@@ -41,7 +45,8 @@ pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
     Ok(found)
 }
 
-/// Text that is equal for graphs of equal structure: names, weights, states and layer numbers left out.
+/// Text that is equal for graphs of equal structure: names, weights, states and layer numbers left
+/// out.
 fn structure(entry: Option<&EntryGraph>) -> String {
     let Some(entry) = entry else { return "nothing".to_owned() };
     let mut text = String::new();

@@ -120,12 +120,14 @@ impl<E> LegaliseError<E> {
     }
 }
 
-/// Shows the whole entry point to `check`, keeps what is taken, decomposes the rest by one level, and asks again until nothing is refused.
+/// Shows the whole entry point to `check`, keeps what is taken, decomposes the rest by one level,
+/// and asks again until nothing is refused.
 ///
-/// A refused `StateUpdate` becomes `update: by-runtime`: the attention that follows it reads `[state ‖ new rows]`, itself one level
-/// down, and the new rows leave as an output; the update of the other of a key and value pair goes with it. Each round replaces at
-/// least one semantic node by strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives, those by
-/// primitives) and adds none that is as high, so it ends.
+/// A refused `StateUpdate` becomes `update: by-runtime`: the attention that follows it reads
+/// `[state ‖ new rows]`, itself one level down, and the new rows leave as an output; the update of
+/// the other of a key and value pair goes with it. Each round replaces at least one semantic node
+/// by strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives,
+/// those by primitives) and adds none that is as high, so it ends.
 pub fn legalise<E>(
     entry: &EntryGraph,
     check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
@@ -133,10 +135,11 @@ pub fn legalise<E>(
     legalise_shown(entry, |graph| Ok(graph.clone()), check)
 }
 
-/// [`legalise`] of a graph in f32 that is encoded before it is shown: the shim sees, and the result is, the encoded graph.
+/// [`legalise`] of a graph in f32 that is encoded before it is shown: the shim sees, and the result
+/// is, the encoded graph.
 ///
-/// Encoding follows each round, since the steps of a decomposed operation need encodings of their own. A conversion at a port that
-/// is refused ends it like any primitive.
+/// Encoding follows each round, since the steps of a decomposed operation need encodings of their
+/// own. A conversion at a port that is refused ends it like any primitive.
 pub fn legalise_encoded<E>(
     entry: &EntryGraph,
     encodings: &Encodings<'_>,
@@ -209,8 +212,8 @@ fn legalise_shown<E>(
     }
 }
 
-/// The refused updates and those that must go with them, since an attention reads keys and values of one numbering:
-/// by output tensor, the state and the reason.
+/// The refused updates and those that must go with them, since an attention reads keys and values
+/// of one numbering: by output tensor, the state and the reason.
 fn moved_updates<E>(
     graph: &EntryGraph,
     refused: &[(usize, String)],
@@ -268,7 +271,8 @@ fn written_state(graph: &EntryGraph, output: TensorId) -> Option<StateId> {
     })
 }
 
-/// Removes the given updates: attention over them reads `[state ‖ new rows]`, the new rows become outputs.
+/// Removes the given updates: attention over them reads `[state ‖ new rows]`, the new rows become
+/// outputs.
 fn update_by_runtime(
     entry: &EntryGraph,
     moved: &HashMap<TensorId, (StateId, String)>,

@@ -1,13 +1,16 @@
 //! The graph: what a model computes, before anyone decides where it runs.
 //!
-//! **Job.** The intermediate representation all rooms share: semantic operations with frozen numbers, symbolic
-//! row counts, components, layer boundaries as cut points, the three kinds of entry point, step-input roles,
-//! states, and the passes over them (instantiate, decompose, legalise, count).
+//! **Job.** The intermediate representation all rooms share: semantic operations with frozen
+//! numbers, symbolic row counts, components, layer boundaries as cut points, the three kinds of
+//! entry point, step-input roles, states, and the passes over them (instantiate, decompose,
+//! legalise, count).
 //!
-//! **Not its job.** It knows no vendor, no model family and no file format, it computes no tensor, and it takes
-//! no decision: a planner chooses cuts, a shim says what it takes, the reference evaluator does arithmetic.
+//! **Not its job.** It knows no vendor, no model family and no file format, it computes no tensor,
+//! and it takes no decision: a planner chooses cuts, a shim says what it takes, the reference
+//! evaluator does arithmetic.
 //!
-//! Reading order: [`Op`], [`Role`], [`Component`], [`Graph::entry`], [`EntryGraph`], [`legalise()`].
+//! Reading order: [`Op`], [`Role`], [`Component`], [`Graph::entry`], [`EntryGraph`],
+//! [`legalise()`].
 
 mod builder;
 mod component;

@@ -3,9 +3,10 @@ use shardwright_vocabulary::OpKind;
 
 /// Rotary position embedding of every head, half-split pairs.
 ///
-/// For head vectors of `head_dim` values, pair `i` is `(x[i], x[i + head_dim/2])`. Pairs `i < rotated_pairs` turn
-/// by `position · theta^(−2i/head_dim) / factor` radians (all in f32); the others stay. "Proportional" partial rotary of
-/// Gemma 4 is `rotated_pairs < head_dim/2` with the exponent's denominator still the whole `head_dim`.
+/// For head vectors of `head_dim` values, pair `i` is `(x[i], x[i + head_dim/2])`. Pairs
+/// `i < rotated_pairs` turn by `position · theta^(−2i/head_dim) / factor` radians (all in f32); the
+/// others stay. "Proportional" partial rotary of Gemma 4 is `rotated_pairs < head_dim/2` with the
+/// exponent's denominator still the whole `head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// Values per head.
@@ -28,10 +29,11 @@ pub enum KeySource {
     Rows,
 }
 
-/// Scaled dot-product attention with grouped heads: `softmax(scale · q·k, soft-capped, over the visible keys) · v`.
+/// Scaled dot-product attention with grouped heads:
+/// `softmax(scale · q·k, soft-capped, over the visible keys) · v`.
 ///
-/// Which keys are visible is the rule of [`Mask`](crate::Mask). A query that sees no key, which only a row beyond the valid ones can be,
-/// gives anything finite.
+/// Which keys are visible is the rule of [`Mask`](crate::Mask). A query that sees no key, which
+/// only a row beyond the valid ones can be, gives anything finite.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
     /// Query heads.
@@ -55,16 +57,19 @@ pub struct Attention {
 /// An operation. The first group is semantic and has a decomposition; the second is primitive.
 ///
 /// Numbers ([`Op::number`]) are part of the shim contract: never renumbered, only appended.
-/// Reductions are over the last axis. Every operation means the same whatever its tensors' encodings: operands are decoded to
-/// f32, the result is computed as in the float graph and encoded once (see [`Affine`](shardwright_vocabulary::Affine)). Two exceptions: operations that only move
-/// values ([`Op::is_movement`]) move the stored ones, and products of two integer operands ([`Op::Linear`], [`Op::MatMul`]) sum the products of
-/// `stored − zero point` exactly, for block formats block by block in their order, before the scales are multiplied in.
+/// Reductions are over the last axis. Every operation means the same whatever its tensors'
+/// encodings: operands are decoded to f32, the result is computed as in the float graph and encoded
+/// once (see [`Affine`](shardwright_vocabulary::Affine)). Two exceptions: operations that only move
+/// values ([`Op::is_movement`]) move the stored ones, and products of two integer operands
+/// ([`Op::Linear`], [`Op::MatMul`]) sum the products of `stored − zero point` exactly, for block
+/// formats block by block in their order, before the scales are multiplied in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "op")]
 pub enum Op {
     /// `x [.., K] · wᵀ [N, K] (+ bias [N]) → [.., N]`.
     Linear,
-    /// `x / sqrt(mean(x²) + eps) ⊙ (weight + weight_offset)` over each consecutive `width` values of the last axis.
+    /// `x / sqrt(mean(x²) + eps) ⊙ (weight + weight_offset)` over each consecutive `width` values
+    /// of the last axis.
     RmsNorm {
         /// Group length; divides the last axis.
         width: u32,
@@ -75,7 +80,8 @@ pub enum Op {
     },
     /// See [`Rope`]. Inputs `x [R, heads·head_dim]`, `positions i32 [R]`.
     Rope(Rope),
-    /// See [`Attention`]. Inputs `q [R, heads·d]`, `k [S, kv·d]`, `v [S, kv·d]`, `positions i32 [R]` → `[R, heads·d]`.
+    /// See [`Attention`]. Inputs `q [R, heads·d]`, `k [S, kv·d]`, `v [S, kv·d]`,
+    /// `positions i32 [R]` → `[R, heads·d]`.
     Attention(Attention),
     /// `0.5 x (1 + tanh(sqrt(2/π) (x + 0.044715 x³)))`.
     Gelu,
@@ -88,23 +94,24 @@ pub enum Op {
     },
     /// Over the last axis.
     Softmax,
-    /// Inputs `state [C, W]`, `rows [R, W]`, `slots i32 [R]` → the state with row `slots[r]` replaced by `rows[r]`; slot −1 writes nothing.
-    /// In place wherever it runs.
+    /// Inputs `state [C, W]`, `rows [R, W]`, `slots i32 [R]` → the state with row `slots[r]`
+    /// replaced by `rows[r]`; slot −1 writes nothing. In place wherever it runs.
     StateUpdate,
-    /// `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis, the variance that of
-    /// the whole population. Weight and bias may be missing, the bias alone not.
+    /// `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis, the variance
+    /// that of the whole population. Weight and bias may be missing, the bias alone not.
     LayerNorm {
         /// Added under the root.
         eps: f32,
     },
     /// `x / max(‖x‖₂, 1e-12)` over the last axis.
     L2Normalize,
-    /// [`Op::Linear`] with an integer weight, whose `x` is quantised to 8 bit at run time, row by row:
-    /// `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32; then `y = s · scale · Σ q·w`, the sum exact
-    /// (+ bias).
+    /// [`Op::Linear`] with an integer weight, whose `x` is quantised to 8 bit at run time, row by
+    /// row: `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32;
+    /// then `y = s · scale · Σ q·w`, the sum exact (+ bias).
     DynamicLinear,
-    /// [`Rope`] by tables: inputs `x [R, heads·head_dim]`, `cos [R, head_dim/2]`, `sin [R, head_dim/2]`. Of every head, pair
-    /// `(x[i], x[i + head_dim/2])` becomes `(x[i]·cos[i] − x[i + head_dim/2]·sin[i], x[i + head_dim/2]·cos[i] + x[i]·sin[i])`.
+    /// [`Rope`] by tables: inputs `x [R, heads·head_dim]`, `cos [R, head_dim/2]`,
+    /// `sin [R, head_dim/2]`. Of every head, pair `(x[i], x[i + head_dim/2])` becomes
+    /// `(x[i]·cos[i] − x[i + head_dim/2]·sin[i], x[i + head_dim/2]·cos[i] + x[i]·sin[i])`.
     Rotate {
         /// Values per head.
         head_dim: u32,
@@ -151,7 +158,8 @@ pub enum Op {
     ReduceMean,
     /// Last axis, kept as 1.
     ReduceMax,
-    /// `a [.., M, K] · b [.., K, N]` (or `b [.., N, K]` with `transpose_b`); leading axes broadcast like NumPy.
+    /// `a [.., M, K] · b [.., K, N]` (or `b [.., N, K]` with `transpose_b`); leading axes broadcast
+    /// like NumPy.
     MatMul {
         /// Whether the last two axes of `b` are swapped.
         transpose_b: bool,
@@ -266,7 +274,8 @@ impl Op {
         self.kind().name()
     }
 
-    /// Whether it only moves stored values: operands and result have one encoding, and nothing is decoded.
+    /// Whether it only moves stored values: operands and result have one encoding, and nothing is
+    /// decoded.
     pub const fn is_movement(&self) -> bool {
         matches!(
             self,

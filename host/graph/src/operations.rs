@@ -1,8 +1,8 @@
-//! The rules of every operation: one arm of [`rules`] an operation, keyed by the one list of them in
-//! [`operations!`](shardwright_vocabulary::operations).
+//! The rules of every operation: one arm of [`rules`] an operation, keyed by the one list of them
+//! in [`operations!`](shardwright_vocabulary::operations).
 //!
-//! Adding an operation: a line there, a variant of [`Op`], an arm here, an arm of the reference. Engines
-//! that do not know it get its decomposition.
+//! Adding an operation: a line there, a variant of [`Op`], an arm here, an arm of the reference.
+//! Engines that do not know it get its decomposition.
 
 mod activation;
 pub(crate) mod attention;
@@ -35,7 +35,8 @@ pub(crate) struct Rules<'o> {
     pub(crate) shape: Box<Shape<'o>>,
     /// One level down: adds steps, the last of which makes the result. Semantic operations have it.
     pub(crate) decompose: Option<Box<Decompose<'o>>>,
-    /// Multiply-adds for the shapes of its operands and its result; elementwise work is not counted.
+    /// Multiply-adds for the shapes of its operands and its result; elementwise work is not
+    /// counted.
     pub(crate) multiply_adds: MultiplyAdds,
 }
 

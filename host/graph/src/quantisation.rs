@@ -1,5 +1,6 @@
-//! How stored integers stand for values: of activations (affine, one scale a tensor) and of weights (symmetric as a rule, scales per
-//! tensor, per output channel or per block), and the one exact way back.
+//! How stored integers stand for values: of activations (affine, one scale a tensor) and of weights
+//! (symmetric as a rule, scales per tensor, per output channel or per block), and the one exact way
+//! back.
 
 use half::{bf16, f16};
 use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat, scale_count};
@@ -18,10 +19,12 @@ pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
     }
 }
 
-/// How the stored integers of a weight stand for values: value = (stored − zero point) · scale, one f32 multiplication.
+/// How the stored integers of a weight stand for values: value = (stored − zero point) · scale, one
+/// f32 multiplication.
 ///
-/// Our own quantiser is symmetric (W8 −127..=127, W4 −7..=7, W2 −1..=1, zero point 0); constants encoded like activations (`U16`, per
-/// tensor) have a zero point. Readers take the whole range of the type.
+/// Our own quantiser is symmetric (W8 −127..=127, W4 −7..=7, W2 −1..=1, zero point 0); constants
+/// encoded like activations (`U16`, per tensor) have a zero point. Readers take the whole range of
+/// the type.
 #[derive(Clone, Debug)]
 pub struct WeightQuantisation {
     /// Which values share a scale.
@@ -82,10 +85,11 @@ impl Weight {
         outer.iter().product::<u64>() as usize
     }
 
-    /// The values of one row (one line of the last axis), decoded exactly; the definition of what a stored weight means.
+    /// The values of one row (one line of the last axis), decoded exactly; the definition of what a
+    /// stored weight means.
     ///
-    /// `into` has [`Weight::row_width`] places. Bytes that are not there (planned data, a short file) leave it as it was, and `false` is
-    /// given.
+    /// `into` has [`Weight::row_width`] places. Bytes that are not there (planned data, a short
+    /// file) leave it as it was, and `false` is given.
     pub fn decode_row(&self, row: usize, into: &mut [f32]) -> bool {
         let Some(line) = self.line(row) else { return false };
         match self.dtype {
@@ -122,7 +126,8 @@ impl Weight {
         Some(RawValues::new(self.dtype, self.line(row)?).take(self.row_width()))
     }
 
-    /// The scale of a value by row and index within the row; `None` for floats and where bytes are missing.
+    /// The scale of a value by row and index within the row; `None` for floats and where bytes are
+    /// missing.
     pub fn scale(&self, row: usize, index: usize) -> Option<f32> {
         let quantisation = self.quantisation.as_ref()?;
         let at = match quantisation.granularity {

@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AssetId, Rope, StateId};
 
-/// Mask value of an invisible key. Finite, so that a wholly invisible row gives numbers rather than NaN;
-/// far below any score, so that `exp` of the difference is exactly 0 in f32.
+/// Mask value of an invisible key. Finite, so that a wholly invisible row gives numbers rather than
+/// NaN; far below any score, so that `exp` of the difference is exactly 0 in f32.
 pub const INVISIBLE: f32 = -1.0e30;
 
 /// The rotary table a `rotary-cos` or `rotary-sin` step input holds: `f32 [R, head_dim/2]`.
@@ -27,12 +27,15 @@ pub enum Keys {
     Rows,
 }
 
-/// The additive mask a `mask` step input holds: `f32 [R, keys]`, 0 where visible and [`INVISIBLE`] elsewhere.
+/// The additive mask a `mask` step input holds: `f32 [R, keys]`, 0 where visible and [`INVISIBLE`]
+/// elsewhere.
 ///
-/// For a query at position p and a state of capacity C, slot s holds position `p' = p − ((p − s) mod C)` once the row
-/// at p was written; it is visible iff `p' ≥ 0` and (no window or `p' > p − window`). In a state before the run, whose first row stands
-/// at p₀, slot s holds `p' = (p₀ − 1) − ((p₀ − 1 − s) mod C)` for every row of the run, with the same condition. Row j of the
-/// entry's own rows is visible to row i iff it is valid, not later than i (where causal), and `|i − j| < window` (where there is one).
+/// For a query at position p and a state of capacity C, slot s holds position
+/// `p' = p − ((p − s) mod C)` once the row at p was written; it is visible iff `p' ≥ 0` and (no
+/// window or `p' > p − window`). In a state before the run, whose first row stands at p₀, slot s
+/// holds `p' = (p₀ − 1) − ((p₀ − 1 − s) mod C)` for every row of the run, with the same condition.
+/// Row j of the entry's own rows is visible to row i iff it is valid, not later than i (where
+/// causal), and `|i − j| < window` (where there is one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mask {
     /// What the columns are.
@@ -44,14 +47,15 @@ pub struct Mask {
     pub causal: bool,
 }
 
-/// What an input or output of an entry point means. A closed list: `legalise` may lift a sub-expression into a
-/// listed role and never invents one.
+/// What an input or output of an entry point means. A closed list: `legalise` may lift a
+/// sub-expression into a listed role and never invents one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "role")]
 pub enum Role {
     /// Step input `i32 [R]`: position of each row; rows beyond the valid ones continue the count.
     Positions,
-    /// Step input `i32 [R]`: the state row each new row goes to (`position mod capacity`), −1 beyond the valid rows.
+    /// Step input `i32 [R]`: the state row each new row goes to (`position mod capacity`), −1
+    /// beyond the valid rows.
     Slots {
         /// Rows of the states this numbering is for.
         capacity: u64,
@@ -71,7 +75,8 @@ pub enum Role {
     },
     /// Boundary `f32 [R, H]`: the residual stream.
     Hidden,
-    /// Boundary `f32 [layers, R, P]`: per-layer inputs of the shard's layers, a contiguous slice of the whole.
+    /// Boundary `f32 [layers, R, P]`: per-layer inputs of the shard's layers, a contiguous slice of
+    /// the whole.
     PerLayer {
         /// First layer of the slice.
         first: u32,
@@ -92,7 +97,8 @@ pub enum Role {
         /// Which state.
         state: StateId,
     },
-    /// Output `[R, width]`: the new rows of a state that the runtime copies to their slots (`update: by-runtime`).
+    /// Output `[R, width]`: the new rows of a state that the runtime copies to their slots
+    /// (`update: by-runtime`).
     StateRows {
         /// Which state.
         state: StateId,

@@ -1,4 +1,5 @@
-//! The soft-cap of the logits: whether a model has one as its last operation, and the model without it.
+//! The soft-cap of the logits: whether a model has one as its last operation, and the model without
+//! it.
 
 use crate::{Component, ComponentKind, Graph, Op, Role, ValueId, ValueSource};
 
@@ -21,7 +22,8 @@ impl Graph {
         Some(self.component(ComponentKind::Head).ok()?.capped_logits()?.1)
     }
 
-    /// The same model with logits that leave before their soft-cap; the same where there is none. Data of weights are shared.
+    /// The same model with logits that leave before their soft-cap; the same where there is none.
+    /// Data of weights are shared.
     #[must_use]
     pub fn without_logits_softcap(&self) -> Graph {
         let mut graph = self.clone();
@@ -30,7 +32,8 @@ impl Graph {
             if let Some((uncapped, _)) = head.capped_logits()
                 && let Some(logits) = head.outputs.iter_mut().find(|(_, role)| *role == Role::Logits)
             {
-                // Entry points hold only what a result depends on, so the operation is gone from them.
+                // Entry points hold only what a result depends on, so the operation is gone from
+                // them.
                 logits.0 = uncapped;
             }
         }

@@ -11,8 +11,9 @@ pub struct StateId(pub u32);
 pub enum StateKind {
     /// One row per position; capacity is the context.
     Linear,
-    /// The last rows only: `slot = position mod capacity`, capacity = window + the largest row count of the plan's entries
-    /// (a query inside a chunk still needs the keys before the chunk), at most the context.
+    /// The last rows only: `slot = position mod capacity`, capacity = window + the largest row
+    /// count of the plan's entries (a query inside a chunk still needs the keys before the chunk),
+    /// at most the context.
     Ring {
         /// Visible distance, the query itself included.
         window: u32,
@@ -33,7 +34,8 @@ pub struct State {
 }
 
 impl State {
-    /// Rows of the state for a context capacity and the largest row count among the entries that share it.
+    /// Rows of the state for a context capacity and the largest row count among the entries that
+    /// share it.
     pub fn capacity(&self, context: u64, largest_rows: u64) -> u64 {
         match self.kind {
             StateKind::Linear => context,

@@ -1,8 +1,10 @@
-//! Checking an entry graph that comes from outside: a work order read back from disk, a replayed case.
+//! Checking an entry graph that comes from outside: a work order read back from disk, a replayed
+//! case.
 //!
-//! After [`EntryGraph::validate`] every index is in range, nodes are in an order in which they can run, shapes agree with
-//! [`infer_shape`], and states are written in place safely; whoever holds such a graph may index freely.
-//! The time and memory of the check are linear in the graph, which its reader has bounded in bytes; nothing here panics or allocates by a number from the file.
+//! After [`EntryGraph::validate`] every index is in range, nodes are in an order in which they can
+//! run, shapes agree with [`infer_shape`], and states are written in place safely; whoever holds
+//! such a graph may index freely. The time and memory of the check are linear in the graph, which
+//! its reader has bounded in bytes; nothing here panics or allocates by a number from the file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +14,8 @@ use crate::infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 use crate::operations::rules;
 use crate::{AttributeValue, EntryGraph, EntryNode, KeySource, Keys, Op, Role, StateId, TensorId};
 
-/// Most operations of one entry graph. The largest model planned for has about 10 000 in primitives, uncut.
+/// Most operations of one entry graph. The largest model planned for has about 10 000 in
+/// primitives, uncut.
 pub const NODE_LIMIT: usize = 1 << 17;
 /// Most tensors of one entry graph: one per operation, and as many constants and inputs again.
 pub const TENSOR_LIMIT: usize = 2 * NODE_LIMIT;
@@ -26,7 +29,8 @@ pub const LAYER_LIMIT: u32 = 1 << 10;
 pub const NAME_LIMIT: usize = 256;
 /// Largest extent of an axis: positions and slots are `i32`.
 pub const EXTENT_LIMIT: u64 = i32::MAX as u64;
-/// Most elements of one tensor: 4 TiB of f32, beyond any machine this runs on, and no product of it overflows.
+/// Most elements of one tensor: 4 TiB of f32, beyond any machine this runs on, and no product of it
+/// overflows.
 pub const ELEMENT_LIMIT: u64 = 1 << 40;
 
 /// Why an entry graph from outside is refused.
@@ -439,7 +443,8 @@ impl<'g> Check<'g> {
         Ok(&tensor.name)
     }
 
-    /// Shape a role prescribes (`None` for any shape, and for any extent), and whether it holds indices.
+    /// Shape a role prescribes (`None` for any shape, and for any extent), and whether it holds
+    /// indices.
     #[expect(clippy::type_complexity, reason = "read in one place, three lines above")]
     fn role_shape(&self, role: &Role) -> Result<(Option<Vec<Option<u64>>>, bool), String> {
         let rows = Some(self.graph.point.rows);
@@ -499,7 +504,8 @@ impl<'g> Check<'g> {
         }
     }
 
-    /// What shapes do not say: integer operands are the right step inputs, states are states, the rest is floating-point.
+    /// What shapes do not say: integer operands are the right step inputs, states are states, the
+    /// rest is floating-point.
     fn operands_fit(&self, node: &EntryNode) -> Result<(), String> {
         let indices = rules(&node.op).indices;
         let (floats, integers) = node.inputs.split_at(node.inputs.len() - indices);

@@ -22,8 +22,8 @@ pub trait WeightBytes: Send + Sync {
     /// All bytes of the source.
     fn bytes(&self) -> &[u8];
 
-    /// Says that a range was read and is not needed soon. A mapped file gives its memory back and reads it again when asked; others do
-    /// nothing.
+    /// Says that a range was read and is not needed soon. A mapped file gives its memory back and
+    /// reads it again when asked; others do nothing.
     fn release(&self, _range: Range<usize>) {}
 }
 
@@ -67,7 +67,8 @@ impl WeightData {
         self.source.bytes().get(self.offset..self.offset + self.length).unwrap_or_default()
     }
 
-    /// Says that bytes of a range, counted within this data, are not needed soon; see [`WeightBytes::release`].
+    /// Says that bytes of a range, counted within this data, are not needed soon; see
+    /// [`WeightBytes::release`].
     pub fn release(&self, range: Range<usize>) {
         let end = range.end.min(self.bytes().len());
         if range.start < end {
@@ -97,7 +98,8 @@ impl fmt::Debug for WeightData {
 pub struct Weight {
     /// Name in the checkpoint.
     pub name: String,
-    /// What it is to the network, independent of family: `q`, `k`, `v`, `o`, `gate`, `up`, `down`, `norm`, `head`, … A plan chooses formats by this word.
+    /// What it is to the network, independent of family: `q`, `k`, `v`, `o`, `gate`, `up`, `down`,
+    /// `norm`, `head`, … A plan chooses formats by this word.
     pub part: &'static str,
     /// Dense row-major shape; rank ≥ 1.
     pub shape: Vec<u64>,
@@ -117,8 +119,8 @@ impl Weight {
     }
 }
 
-/// A table that is only ever gathered by token id. It belongs to no artefact: the runtime maps it, gathers the rows of
-/// a step and widens them to f32.
+/// A table that is only ever gathered by token id. It belongs to no artefact: the runtime maps it,
+/// gathers the rows of a step and widens them to f32.
 #[derive(Clone, Debug)]
 pub struct Asset {
     /// `embedding`, `per-layer-embedding`.

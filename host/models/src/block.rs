@@ -84,8 +84,8 @@ enum KeyWeights {
 }
 
 impl AttentionWeights {
-    /// Takes the tensors below `layers.N.self_attn.` and declares the states, if any. A layer that reads a donor's keys
-    /// takes no key or value tensor, even if the file has some.
+    /// Takes the tensors below `layers.N.self_attn.` and declares the states, if any. A layer that
+    /// reads a donor's keys takes no key or value tensor, even if the file has some.
     pub fn take(
         translation: &mut Translation,
         layer: u32,

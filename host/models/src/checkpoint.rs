@@ -16,9 +16,9 @@ const HASHED_AT_ONCE: usize = 8 << 20;
 
 /// A directory in Hugging Face layout, read and translated.
 ///
-/// Weights stay in the files, which are mapped: opening costs headers only, and the graph keeps the files mapped. The files
-/// must not be changed while in use; one that another program truncates would end the process when its lost pages are
-/// read, as with every mapping.
+/// Weights stay in the files, which are mapped: opening costs headers only, and the graph keeps the
+/// files mapped. The files must not be changed while in use; one that another program truncates
+/// would end the process when its lost pages are read, as with every mapping.
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
@@ -30,7 +30,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads `config.json`, the weight files and, for a sentence model, its modules; checks all of it and makes the graph.
+    /// Reads `config.json`, the weight files and, for a sentence model, its modules; checks all of
+    /// it and makes the graph.
     ///
     /// Tokenizer and chat template are not read here.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
@@ -118,8 +119,9 @@ impl Checkpoint {
         self.graph
     }
 
-    /// Tensors that no part of the graph reads: towers of a multimodal checkpoint, keys and values of layers that share
-    /// those of others, an output matrix where the embedding serves. By file and name.
+    /// Tensors that no part of the graph reads: towers of a multimodal checkpoint, keys and values
+    /// of layers that share those of others, an output matrix where the embedding serves. By file
+    /// and name.
     pub fn unused_tensors(&self) -> &[UnusedTensor] {
         &self.unused
     }
@@ -129,14 +131,15 @@ impl Checkpoint {
         &self.notes
     }
 
-    /// SHA-256 over the settings and, of each weight file, its length and header. Quick to make; it tells checkpoints of other
-    /// settings, names, shapes and types apart, but not two sets of values in equal files.
+    /// SHA-256 over the settings and, of each weight file, its length and header. Quick to make; it
+    /// tells checkpoints of other settings, names, shapes and types apart, but not two sets of
+    /// values in equal files.
     pub fn weights_fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
 
-    /// SHA-256 over the settings and every value the graph reads: what a calibration or a bundle belongs to. Reads all of them, about
-    /// a gigabyte a second and core.
+    /// SHA-256 over the settings and every value the graph reads: what a calibration or a bundle
+    /// belongs to. Reads all of them, about a gigabyte a second and core.
     pub fn content_hash(&self) -> [u8; 32] {
         let tables = self.graph.assets.iter().map(|asset| &asset.table);
         let chunks: Vec<&[u8]> = self

@@ -1,6 +1,7 @@
 //! EmbeddingGemma: the Gemma 3 stack seeing both ways, then one vector per text.
 //!
-//! What follows the stack is read from the sentence-transformers files beside it: `modules.json` and a folder per module.
+//! What follows the stack is read from the sentence-transformers files beside it: `modules.json`
+//! and a folder per module.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,8 @@ pub(crate) struct Dense {
 }
 
 impl SentenceModel {
-    /// The mean of the rows and nothing else: what sentence-transformers does with a checkpoint without modules.
+    /// The mean of the rows and nothing else: what sentence-transformers does with a checkpoint
+    /// without modules.
     pub fn mean_only() -> Self {
         SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new() }
     }

@@ -200,7 +200,8 @@ pub enum CheckpointError {
         /// The name.
         tensor: String,
     },
-    /// Tensor data lie where their element type cannot be read in place, in a file too large to be copied.
+    /// Tensor data lie where their element type cannot be read in place, in a file too large to be
+    /// copied.
     #[error("{path}: tensor `{tensor}` ({dtype}) begins at byte {offset}, which is not aligned")]
     Misaligned {
         /// The file.

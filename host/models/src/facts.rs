@@ -20,7 +20,8 @@ pub struct Facts {
     pub heads: u32,
     /// Each layer.
     pub layers: Vec<LayerFacts>,
-    /// Visible distance of sliding layers, the query itself included (both ways in an encoder); `None` without such layers.
+    /// Visible distance of sliding layers, the query itself included (both ways in an encoder);
+    /// `None` without such layers.
     pub window: Option<u32>,
     /// Values per layer of the per-layer inputs; 0 for none.
     pub per_layer_width: u64,
@@ -30,7 +31,8 @@ pub struct Facts {
     pub weight_files: Vec<FileFacts>,
     /// Element types of the weights in use, in alphabetical order.
     pub dtypes: Vec<&'static str>,
-    /// Tensors that no part of the graph reads: towers, keys and values of layers that share others'.
+    /// Tensors that no part of the graph reads: towers, keys and values of layers that share
+    /// others'.
     pub unused_tensors: usize,
     /// Their bytes.
     pub unused_bytes: u64,

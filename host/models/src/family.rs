@@ -27,8 +27,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// The values of `model_type` that are read. EmbeddingGemma has none of its own: it is a `gemma3_text` that sees both
-    /// ways, or has sentence-transformers modules beside it.
+    /// The values of `model_type` that are read. EmbeddingGemma has none of its own: it is a
+    /// `gemma3_text` that sees both ways, or has sentence-transformers modules beside it.
     pub(crate) const MODEL_TYPES: [(&'static str, Family); 5] = [
         ("gemma3", Family::Gemma3),
         ("gemma3_text", Family::Gemma3),
@@ -63,7 +63,8 @@ pub(crate) enum Settings {
 }
 
 impl Settings {
-    /// Finds the family and checks everything it reads: the configuration and, for a sentence model, its modules.
+    /// Finds the family and checks everything it reads: the configuration and, for a sentence
+    /// model, its modules.
     pub fn read(directory: &Path, top: Fields<'_>) -> Result<Self, CheckpointError> {
         let model_type = top.text("model_type")?.ok_or_else(|| top.invalid("model_type", "is missing"))?;
         let known = Family::MODEL_TYPES.into_iter().find(|(name, _)| *name == model_type);
@@ -75,7 +76,8 @@ impl Settings {
         };
         check_architectures(top)?;
         let text = text_fields(top, model_type)?;
-        // The class a multimodal checkpoint is saved as decides by its own field, not by the text part's.
+        // The class a multimodal checkpoint is saved as decides by its own field, not by the text
+        // part's.
         let tied = if model_type.ends_with("_text") { None } else { top.flag("tie_word_embeddings")? };
         match family {
             Family::Gemma3 | Family::EmbeddingGemma => {
@@ -135,7 +137,8 @@ fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// The object with the text model's settings: the file itself, or `text_config` in a multimodal one.
+/// The object with the text model's settings: the file itself, or `text_config` in a multimodal
+/// one.
 fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, CheckpointError> {
     if !matches!(model_type, "gemma3" | "gemma4") {
         return Ok(top);
@@ -149,7 +152,8 @@ fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, Chec
     }
 }
 
-/// Sentence modules are understood for one family only; as anything else the checkpoint would give wrong vectors.
+/// Sentence modules are understood for one family only; as anything else the checkpoint would give
+/// wrong vectors.
 fn refuse_modules(directory: &Path) -> Result<(), CheckpointError> {
     let path = directory.join(crate::embeddinggemma::MODULES_FILE);
     if !path.exists() {

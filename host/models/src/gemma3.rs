@@ -1,6 +1,7 @@
 //! Gemma 3 text: a stack of normalised-before-and-after blocks, most layers with a sliding window.
 //!
-//! Also the stack of EmbeddingGemma, which sees both ways and ends in a pooling head instead of logits.
+//! Also the stack of EmbeddingGemma, which sees both ways and ends in a pooling head instead of
+//! logits.
 
 use shardwright_graph::{ComponentBuilder, ComponentKind};
 
@@ -17,7 +18,8 @@ use crate::{CheckpointError, LayerType, limits, pattern};
 pub(crate) struct Gemma3 {
     pub dimensions: Dimensions,
     pub types: Vec<LayerType>,
-    /// Visible distance of sliding layers, the query itself included. For a stack that sees both ways, to either side.
+    /// Visible distance of sliding layers, the query itself included. For a stack that sees both
+    /// ways, to either side.
     pub window: u32,
     rotary: PerType,
     /// Factor on `q·k`.
@@ -57,7 +59,8 @@ impl Gemma3 {
         Ok(Gemma3 {
             dimensions,
             types,
-            // The file keeps the width of the whole window; its half counts on either side, plus the query itself.
+            // The file keeps the width of the whole window; its half counts on either side, plus
+            // the query itself.
             window: if bidirectional { window / 2 + 1 } else { window },
             rotary: read_rotary(fields)?,
             scale: f64::from(fields.positive("query_pre_attn_scalar")?.unwrap_or(256.0)).sqrt().recip()
@@ -138,7 +141,8 @@ impl Gemma3 {
     }
 }
 
-/// Older files give two thetas and a scaling of the full layers; newer ones a set of parameters per layer type.
+/// Older files give two thetas and a scaling of the full layers; newer ones a set of parameters per
+/// layer type.
 fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
     let plain = PerType {
         full: Rotary::plain(fields.positive("rope_theta")?.unwrap_or(1e6)),

@@ -1,4 +1,5 @@
-//! Gemma 4 text: two head sizes, per-layer inputs, layers that share the keys and values of earlier ones.
+//! Gemma 4 text: two head sizes, per-layer inputs, layers that share the keys and values of earlier
+//! ones.
 
 use shardwright_graph::{AssetId, ComponentBuilder, ComponentKind, Dim, Op, Role, ValueId, WeightId};
 use shardwright_vocabulary::DType;
@@ -115,8 +116,8 @@ impl Gemma4 {
         Norm { eps: self.dimensions.eps, offset: 0.0 }
     }
 
-    /// The generating model. `placeholders` are token ids that stand for pictures or sound and are never embedded as
-    /// themselves: both tables give the padding row for them.
+    /// The generating model. `placeholders` are token ids that stand for pictures or sound and are
+    /// never embedded as themselves: both tables give the padding row for them.
     pub fn translate(
         &self,
         store: TensorStore,
@@ -136,8 +137,8 @@ impl Gemma4 {
         Ok(translation)
     }
 
-    /// `p = (norm(W e / √H) + t √P) / √2` for all layers at once, laid out `[layer, row, P]` so that a shard's layers
-    /// are one contiguous slice.
+    /// `p = (norm(W e / √H) + t √P) / √2` for all layers at once, laid out `[layer, row, P]` so
+    /// that a shard's layers are one contiguous slice.
     fn per_layer_input(
         &self,
         translation: &mut Translation,
@@ -293,7 +294,8 @@ fn read_layers(
     let first_shared = types.len() - shared;
     let double_wide = fields.flag("use_double_wide_mlp")?.unwrap_or(false);
     let global = fields.whole("global_head_dim", &limits::HEAD_DIM)?.map(|size| size as u32);
-    // A field present as `null` switches the second size off, an absent one means the library's 512.
+    // A field present as `null` switches the second size off, an absent one means the library's
+    // 512.
     let global = if fields.mentions("global_head_dim") { global } else { Some(512) };
     if let Some(size) = global {
         dimensions::check_head_dim(fields, "global_head_dim", size)?;

@@ -1,12 +1,14 @@
-//! Caps on what a checkpoint may claim. Each is far above every published model of the families known here and low
-//! enough that a hostile file costs little before it is refused.
+//! Caps on what a checkpoint may claim. Each is far above every published model of the families
+//! known here and low enough that a hostile file costs little before it is refused.
 
 use std::ops::RangeInclusive;
 
-/// Bytes of `config.json` and of the small JSON files beside it. Published ones hold a few kilobytes.
+/// Bytes of `config.json` and of the small JSON files beside it. Published ones hold a few
+/// kilobytes.
 pub const CONFIG_BYTES: u64 = 4 << 20;
 
-/// Bytes of `model.safetensors.index.json`: one line per tensor, a few megabytes for the largest models.
+/// Bytes of `model.safetensors.index.json`: one line per tensor, a few megabytes for the largest
+/// models.
 pub const INDEX_BYTES: u64 = 64 << 20;
 
 /// Bytes of a safetensors header; the format's own limit.
@@ -21,8 +23,8 @@ pub const TENSORS: usize = 1 << 20;
 /// Axes of a stored tensor, used or not.
 pub const TENSOR_RANK: usize = 8;
 
-/// Bytes read into memory, over all files, because their tensors are not aligned for mapping (files written
-/// without padding the header). Larger files of that sort are refused.
+/// Bytes read into memory, over all files, because their tensors are not aligned for mapping (files
+/// written without padding the header). Larger files of that sort are refused.
 pub const UNALIGNED_BYTES: u64 = 1 << 30;
 
 /// Layers of a decoder. The graph holds some thirty nodes for each.

@@ -88,7 +88,8 @@ impl Qwen3 {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
         let mut translation = Translation::new(store, name, hidden, context)?;
         let embedding = translation.embedding(vocabulary, Vec::new())?;
-        // The family does not scale; a factor of one is exact and keeps the component the same everywhere.
+        // The family does not scale; a factor of one is exact and keeps the component the same
+        // everywhere.
         block::embed(&mut translation, embedding, 1.0)?;
         let mut layers = Vec::with_capacity(self.types.len());
         for (index, &kind) in self.types.iter().enumerate() {

@@ -25,8 +25,8 @@ impl Rotary {
 
     /// Reads one set of parameters; `theta` and `partial` stand for those the set leaves out.
     ///
-    /// `rope_type` (older: `type`) decides which of the other fields count; a field that the type would ignore is
-    /// refused rather than ignored.
+    /// `rope_type` (older: `type`) decides which of the other fields count; a field that the type
+    /// would ignore is refused rather than ignored.
     pub fn read(fields: Fields<'_>, theta: f32, partial: f64) -> Result<Self, CheckpointError> {
         let name = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
         let kind = fields.text(name)?.unwrap_or("default");
@@ -50,7 +50,8 @@ impl Rotary {
 
     /// The operation for heads of `head_dim` values.
     ///
-    /// The number of turning pairs is rounded down as the defining library does: ⌊partial · head_dim / 2⌋ in f64.
+    /// The number of turning pairs is rounded down as the defining library does: ⌊partial ·
+    /// head_dim / 2⌋ in f64.
     pub fn rope(&self, head_dim: u32) -> Rope {
         let rotated_pairs = (self.partial * f64::from(head_dim) / 2.0).floor() as u32;
         Rope { head_dim, theta: self.theta, rotated_pairs, factor: self.factor }
@@ -83,9 +84,11 @@ impl PerType {
         }
     }
 
-    /// Reads `rope_parameters`, if the file has it; a family reads its own older spelling otherwise.
+    /// Reads `rope_parameters`, if the file has it; a family reads its own older spelling
+    /// otherwise.
     ///
-    /// `defaults` stand for a type that is left out, and their thetas for a theta that is; `partial` for a share that is.
+    /// `defaults` stand for a type that is left out, and their thetas for a theta that is;
+    /// `partial` for a share that is.
     pub fn read(
         fields: Fields<'_>,
         defaults: PerType,

@@ -1,7 +1,8 @@
 //! One safetensors file: mapped, its header read and proved consistent before anything is believed.
 //!
-//! The `safetensors` crate is not used for reading because its header type silently drops the first of two tensors of one
-//! name and its errors do not say where a fault lies; a test holds both readers against each other.
+//! The `safetensors` crate is not used for reading because its header type silently drops the first
+//! of two tensors of one name and its errors do not say where a fault lies; a test holds both
+//! readers against each other.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,8 @@ const TYPES: &[StoredType] = &{
     ]
 };
 
-/// A tensor as the header describes it; its bytes are known to lie within the file and to belong to it alone.
+/// A tensor as the header describes it; its bytes are known to lie within the file and to belong to
+/// it alone.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
     pub name: String,
@@ -68,8 +70,9 @@ pub(crate) struct StoredTensor {
     pub length: u64,
 }
 
-/// A mapped file. Were it truncated by another program while mapped, reading the lost pages would end this process
-/// (SIGBUS); the system offers no mapping without that. Checkpoints must not be rewritten in place while in use.
+/// A mapped file. Were it truncated by another program while mapped, reading the lost pages would
+/// end this process (SIGBUS); the system offers no mapping without that. Checkpoints must not be
+/// rewritten in place while in use.
 struct Mapped(memmap2::Mmap);
 
 impl WeightBytes for Mapped {
@@ -79,8 +82,9 @@ impl WeightBytes for Mapped {
 
     #[cfg(unix)]
     fn release(&self, range: std::ops::Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read from the file again and no byte
-        // of a slice changes. Advice that the system refuses changes nothing either.
+        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read
+        // from the file again and no byte of a slice changes. Advice that the system refuses
+        // changes nothing either.
         let advised = unsafe {
             self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };
@@ -99,8 +103,8 @@ pub(crate) struct WeightFile {
 }
 
 impl WeightFile {
-    /// Maps the file and checks its header: every tensor within the file, as long as its shape and type say,
-    /// overlapping no other, and no byte left over.
+    /// Maps the file and checks its header: every tensor within the file, as long as its shape and
+    /// type say, overlapping no other, and no byte left over.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (file, length) = json::open_file(path)?;
         let truncated = |what: &str, needed| CheckpointError::Truncated {
@@ -112,8 +116,9 @@ impl WeightFile {
         if length < LENGTH_BYTES {
             return Err(truncated("the header's length", LENGTH_BYTES));
         }
-        // SAFETY: the mapping is only read, and stays alive as long as any slice of it. Its content can change only
-        // if another program writes the file meanwhile, which the documentation of `Mapped` and `Checkpoint` forbids.
+        // SAFETY: the mapping is only read, and stays alive as long as any slice of it. Its content
+        // can change only if another program writes the file meanwhile, which the documentation of
+        // `Mapped` and `Checkpoint` forbids.
         let mapping = unsafe { memmap2::Mmap::map(&file) }
             .map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
         let available = mapping.len() as u64;
@@ -151,7 +156,8 @@ impl WeightFile {
     }
 }
 
-/// Turns header entries into tensors in the order of their data; `data` is the first byte after the header.
+/// Turns header entries into tensors in the order of their data; `data` is the first byte after the
+/// header.
 fn check(
     path: &Path,
     entries: Vec<(String, Entry)>,
@@ -392,8 +398,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A header with some of its bytes changed: never a panic, and nothing is accepted that the format's own reader
-        /// refuses or reads otherwise.
+        /// A header with some of its bytes changed: never a panic, and nothing is accepted that the
+        /// format's own reader refuses or reads otherwise.
         #[test]
         fn nothing_is_accepted_that_the_formats_own_reader_refuses(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..128), 0..4),

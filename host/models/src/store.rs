@@ -1,4 +1,5 @@
-//! All tensors of a checkpoint by name, whether one file holds them or many, and which of them were used.
+//! All tensors of a checkpoint by name, whether one file holds them or many, and which of them were
+//! used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};

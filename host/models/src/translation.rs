@@ -1,4 +1,5 @@
-//! The graph while it is being made: weights, tables and states first, then the components over them.
+//! The graph while it is being made: weights, tables and states first, then the components over
+//! them.
 
 use shardwright_graph::{Asset, AssetId, Component, Graph, State, StateId, StateKind, Weight, WeightId};
 
@@ -21,7 +22,8 @@ pub(crate) struct Translation {
 }
 
 impl Translation {
-    /// An empty graph over `store`. The prefix of the text model's tensors is where the embedding is found.
+    /// An empty graph over `store`. The prefix of the text model's tensors is where the embedding
+    /// is found.
     pub fn new(store: TensorStore, name: String, hidden: u64, context: u64) -> Result<Self, CheckpointError> {
         let found = PREFIXES.into_iter().find(|prefix| store.has(&format!("{prefix}{EMBEDDING}")));
         let prefix = found.ok_or_else(|| store.missing(&format!("model.{EMBEDDING}")))?;
@@ -44,7 +46,8 @@ impl Translation {
         &self.graph
     }
 
-    /// Takes a tensor of the text model as a weight. `part` is what it is to the network, see [`Weight::part`].
+    /// Takes a tensor of the text model as a weight. `part` is what it is to the network, see
+    /// [`Weight::part`].
     pub fn weight(
         &mut self,
         name: &str,
@@ -84,7 +87,8 @@ impl Translation {
         self.asset("embedding", EMBEDDING, shape, redirect)
     }
 
-    /// The output matrix `[vocabulary, hidden]`: the embedding once more when tied, else a tensor of its own.
+    /// The output matrix `[vocabulary, hidden]`: the embedding once more when tied, else a tensor
+    /// of its own.
     pub fn head(&mut self, vocabulary: u64, tied: bool) -> Result<WeightId, CheckpointError> {
         let name = if tied {
             format!("{}{EMBEDDING}", self.prefix)

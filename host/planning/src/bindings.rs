@@ -1,5 +1,5 @@
-//! The generated host side of `wit/v0.1/planner.wit`. Nothing outside [`convert`](crate::convert) and
-//! [`sandbox`](crate::sandbox) sees these types.
+//! The generated host side of `wit/v0.1/planner.wit`. Nothing outside [`convert`](crate::convert)
+//! and [`sandbox`](crate::sandbox) sees these types.
 
 wasmtime::component::bindgen!({
     path: "../../wit/v0.1",

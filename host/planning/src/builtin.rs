@@ -1,4 +1,5 @@
-//! The built-in planner, embedded as a component: the default, and what takes over when another fails.
+//! The built-in planner, embedded as a component: the default, and what takes over when another
+//! fails.
 
 use crate::error::PlannerError;
 use crate::sandbox::{CompiledCache, Planner, Sandbox};

@@ -1,9 +1,9 @@
-//! Holding a plan against its request. The only way from a [`Plan`], which an untrusted guest wrote, to a
-//! [`CheckedPlan`], which a compiler may see. Checks everything a compiler or the runtime will rely on; judges
-//! nothing (a slow plan passes).
+//! Holding a plan against its request. The only way from a [`Plan`], which an untrusted guest
+//! wrote, to a [`CheckedPlan`], which a compiler may see. Checks everything a compiler or the
+//! runtime will rely on; judges nothing (a slow plan passes).
 //!
-//! Never panics and takes time and memory in proportion to plan and request; every count and string of a plan has a
-//! cap below.
+//! Never panics and takes time and memory in proportion to plan and request; every count and string
+//! of a plan has a cap below.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ mod tests;
 
 pub use fault::{Direction, PlanFault};
 
-/// Caps on a plan. Each is far above what any model of 8 billion parameters needs and small enough that checking,
-/// printing and storing a plan stays trivial.
+/// Caps on a plan. Each is far above what any model of 8 billion parameters needs and small enough
+/// that checking, printing and storing a plan stays trivial.
 pub mod caps {
     /// One shard per layer for 200 layers, and the components around them.
     pub const SHARDS: usize = 256;
@@ -89,8 +89,8 @@ impl CheckedPlan {
 
 /// Hold `plan` against `request`.
 ///
-/// Errors with the first fault found; faults that make later checks meaningless (counts, indices, coverage) come
-/// first.
+/// Errors with the first fault found; faults that make later checks meaningless (counts, indices,
+/// coverage) come first.
 pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     counts_and_texts(&plan)?;
     indices(&plan, request)?;
@@ -370,8 +370,8 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
             }
         }
         for boundary in &shard.inputs {
-            // Nothing before the first shard writes; such inputs come from the runtime and may have any encoding.
-            // A side that names none takes what the other has, or is converted.
+            // Nothing before the first shard writes; such inputs come from the runtime and may have
+            // any encoding. A side that names none takes what the other has, or is converted.
             if let Some(&(writer, Some(encoding))) = written.get(boundary.name.as_str())
                 && let Some(read) = boundary.encoding
                 && encoding != read
@@ -482,7 +482,8 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
     Ok(costs)
 }
 
-/// The binding limit of this name under these flags, if the target has one: the smallest, its value being what the flags make of it.
+/// The binding limit of this name under these flags, if the target has one: the smallest, its value
+/// being what the flags make of it.
 fn limit(limits: &[Limit], name: &str, flags: &[Flag]) -> Option<Limit> {
     let named = limits.iter().filter(|limit| limit.name == name);
     let limit = named.min_by_key(|limit| limit.under(flags))?;
@@ -530,7 +531,8 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), Pla
     }
 }
 
-/// Whether weights in this format equal the checkpoint's up to rounding of floats, so that no loss is counted.
+/// Whether weights in this format equal the checkpoint's up to rounding of floats, so that no loss
+/// is counted.
 fn is_lossless(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
 }

@@ -1,5 +1,5 @@
-//! Between our own types and those of interface version 0.1, both ways. A later version of the interface gets its own
-//! module like this one; nothing else changes.
+//! Between our own types and those of interface version 0.1, both ways. A later version of the
+//! interface gets its own module like this one; nothing else changes.
 
 use shardwright_vocabulary as own;
 

@@ -1,4 +1,5 @@
-//! Adding up the cost table: what a shard costs, exactly as the request promises it. Decides nothing.
+//! Adding up the cost table: what a shard costs, exactly as the request promises it. Decides
+//! nothing.
 
 use std::collections::HashMap;
 
@@ -37,8 +38,8 @@ pub struct ShardCost {
 }
 
 impl ShardCost {
-    /// Bytes the loaded shard occupies: artefact and states. Cannot overflow: both were summed with a check that
-    /// includes this sum.
+    /// Bytes the loaded shard occupies: artefact and states. Cannot overflow: both were summed with
+    /// a check that includes this sum.
     pub fn context_bytes(&self) -> u64 {
         self.artefact_bytes.saturating_add(self.state_bytes)
     }
@@ -68,7 +69,8 @@ pub struct CostTable<'request> {
 }
 
 impl<'request> CostTable<'request> {
-    /// Index the table of `request`. Of two rows with one key the first counts; [`Request::validate`] refuses that.
+    /// Index the table of `request`. Of two rows with one key the first counts;
+    /// [`Request::validate`] refuses that.
     pub fn new(request: &'request Request) -> Self {
         let mut rows = HashMap::with_capacity(request.costs.len());
         for row in &request.costs {
@@ -82,7 +84,8 @@ impl<'request> CostTable<'request> {
         self.rows.get(&(kind, target, formats, entry)).copied()
     }
 
-    /// Whether a kind has anything to do at an entry point. If not, it costs nothing there and needs no row.
+    /// Whether a kind has anything to do at an entry point. If not, it costs nothing there and
+    /// needs no row.
     pub fn takes_part(&self, kind: u32, entry: EntryName) -> bool {
         let part = self.request.kinds.get(kind as usize).map(|kind| kind.prefill);
         entry.kind != EntryKind::Prefill || part.is_some_and(|part| part != PrefillPart::None)

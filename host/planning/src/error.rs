@@ -1,4 +1,5 @@
-//! What can go wrong with a planner. Every error names the planner and, once it has said so, its version.
+//! What can go wrong with a planner. Every error names the planner and, once it has said so, its
+//! version.
 
 use shardwright_vocabulary::ErrorKind;
 use std::fmt;

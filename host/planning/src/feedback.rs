@@ -66,8 +66,8 @@ impl Feedback {
         }
     }
 
-    /// The refusal of a shard that exceeds a limit: `limit=NAME value=VALUE max=MAX`, the maximum only if the
-    /// compiler told it.
+    /// The refusal of a shard that exceeds a limit: `limit=NAME value=VALUE max=MAX`, the maximum
+    /// only if the compiler told it.
     pub fn over_limit(shard: u32, limit: &str, value: u64, max: Option<u64>) -> Self {
         let mut details = vec![Detail::new("limit", limit), Detail::new("value", value)];
         let message = match max {

@@ -1,11 +1,12 @@
 //! Planner packs: how a planner reaches a host without a compiler.
 //!
-//! One file: the `.wasm` it was made of, its code for Pulley, the wasmtime version and the settings it was compiled
-//! under, and a signature over all of it. Compiled code is as powerful as a dylib, so a pack is opened only if a key the
-//! integrator trusts signed it, and run only by the wasmtime that compiled it.
+//! One file: the `.wasm` it was made of, its code for Pulley, the wasmtime version and the settings
+//! it was compiled under, and a signature over all of it. Compiled code is as powerful as a dylib,
+//! so a pack is opened only if a key the integrator trusts signed it, and run only by the wasmtime
+//! that compiled it.
 //!
-//! Layout, integers little endian: magic (8 bytes), length of the manifest (u32), manifest (JSON), `.wasm`, code, signature
-//! (64 bytes, ed25519 over everything before it).
+//! Layout, integers little endian: magic (8 bytes), length of the manifest (u32), manifest (JSON),
+//! `.wasm`, code, signature (64 bytes, ed25519 over everything before it).
 
 use std::fmt;
 use std::str::FromStr;
@@ -251,8 +252,8 @@ fn assemble(manifest: &PackManifest, wasm: &[u8], code: &[u8], key: &SecretKey) 
     pack
 }
 
-/// The pack with one text of its manifest replaced by another and a valid signature: what an old release would have
-/// written. For tests alone.
+/// The pack with one text of its manifest replaced by another and a valid signature: what an old
+/// release would have written. For tests alone.
 #[cfg(feature = "compiler")]
 #[doc(hidden)]
 pub fn resign_for_tests(bytes: &[u8], old: &str, new: &str, key: &SecretKey) -> Vec<u8> {
@@ -346,8 +347,8 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
 
 /// A planner out of a pack, run by Pulley.
 ///
-/// Errors: [`PackError`] inside a [`PlannerError`] unless one of `trusted` signed exactly these bytes and this wasmtime,
-/// under these settings, compiled them.
+/// Errors: [`PackError`] inside a [`PlannerError`] unless one of `trusted` signed exactly these
+/// bytes and this wasmtime, under these settings, compiled them.
 pub fn open(origin: &str, bytes: &[u8], trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
     let parts = checked(bytes, trusted).map_err(|error| PlannerError {
         planner: inspect(bytes).map_or_else(|_| origin.to_owned(), |manifest| manifest.planner),
@@ -355,7 +356,7 @@ pub fn open(origin: &str, bytes: &[u8], trusted: &[PublicKey]) -> Result<Planner
         kind: error.into(),
     })?;
     let sandbox = Sandbox::new(EngineKind::Pulley)?;
-    // SAFETY: a key the integrator trusts signed this code as what its compiler returned; trusting a key is trusting its
-    // owner's code.
+    // SAFETY: a key the integrator trusts signed this code as what its compiler returned; trusting
+    // a key is trusting its owner's code.
     unsafe { sandbox.deserialize(&parts.manifest.planner, parts.code) }
 }

@@ -1,6 +1,6 @@
 //! What a planner answers, as plain data. A [`Plan`] is what an untrusted guest said; only
-//! [`check`](crate::check::check) turns it into a [`CheckedPlan`](crate::check::CheckedPlan), which is all a
-//! compiler ever sees.
+//! [`check`](crate::check::check) turns it into a [`CheckedPlan`](crate::check::CheckedPlan), which
+//! is all a compiler ever sees.
 
 use std::fmt;
 
@@ -13,7 +13,8 @@ use shardwright_vocabulary::{Encoding, EntryName, Flag, SoftcapPlace};
 pub struct Boundary {
     /// Name, as the component lists it.
     pub name: String,
-    /// Its encoding; without one it is written as the shard holds its activations, and converted for a reader that holds them otherwise.
+    /// Its encoding; without one it is written as the shard holds its activations, and converted
+    /// for a reader that holds them otherwise.
     pub encoding: Option<Encoding>,
 }
 
@@ -131,7 +132,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan as JSON without whitespace, fields in order of declaration: equal plans, equal bytes.
+    /// The plan as JSON without whitespace, fields in order of declaration: equal plans, equal
+    /// bytes.
     pub fn canonical_bytes(&self) -> Vec<u8> {
         crate::canonical_json(self)
     }

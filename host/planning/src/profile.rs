@@ -1,7 +1,8 @@
 //! SoC profiles: what is known about a chip, as data, each fact with its provenance.
 //!
-//! A profile is a JSON file; `plugins/README.md` describes it. Some are built in, more come from directories. Nothing is
-//! remembered between calls: a file that is added is found, one that is taken away is gone.
+//! A profile is a JSON file; `plugins/README.md` describes it. Some are built in, more come from
+//! directories. Nothing is remembered between calls: a file that is added is found, one that is
+//! taken away is gone.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -125,7 +126,8 @@ pub struct Profile {
     pub title: String,
     /// Who makes it.
     pub vendor: String,
-    /// Other names it goes by. Case, spaces, hyphens and underscores do not matter when a name is looked up.
+    /// Other names it goes by. Case, spaces, hyphens and underscores do not matter when a name is
+    /// looked up.
     #[serde(default)]
     pub aliases: Vec<String>,
     /// Name of the shim that serves it.
@@ -164,7 +166,8 @@ impl Profile {
         self.facts.iter().find(|fact| fact.name == name)
     }
 
-    /// The limits with those a user set in their place: one of the same name replaces, another is added.
+    /// The limits with those a user set in their place: one of the same name replaces, another is
+    /// added.
     pub fn limits_with(&self, user: &[Limit]) -> Vec<Limit> {
         let mut limits: Vec<Limit> = self
             .limits
@@ -333,8 +336,9 @@ impl ProfileRegistry {
         self
     }
 
-    /// Every profile there is now, built-in ones first. A file that is none, or that claims a name another has, is
-    /// skipped with its error: it stands in the way of nobody who asks for another chip.
+    /// Every profile there is now, built-in ones first. A file that is none, or that claims a name
+    /// another has, is skipped with its error: it stands in the way of nobody who asks for another
+    /// chip.
     ///
     /// Errors: a directory that cannot be read.
     pub fn list(&self) -> Result<Profiles, ProfileError> {
@@ -487,7 +491,8 @@ fn normalise(name: &str) -> String {
         .collect()
 }
 
-/// Whether a name is likely a slip of another: one contains the other, or at most two letters differ.
+/// Whether a name is likely a slip of another: one contains the other, or at most two letters
+/// differ.
 fn is_near(known: &str, wanted: &str) -> bool {
     let short = wanted.chars().count().min(known.chars().count());
     if short >= 4 && (known.contains(wanted) || wanted.contains(known)) {

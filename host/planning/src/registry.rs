@@ -1,5 +1,5 @@
-//! Planners in directories: a `.wasm` or `.pack` dropped there is found by its file name, one taken away is gone.
-//! Nothing is remembered between calls.
+//! Planners in directories: a `.wasm` or `.pack` dropped there is found by its file name, one taken
+//! away is gone. Nothing is remembered between calls.
 
 use shardwright_vocabulary::ErrorKind;
 use std::collections::BTreeMap;
@@ -171,7 +171,8 @@ impl PlannerEntry {
         Self { name, path, file: if pack { PlannerFile::Pack } else { PlannerFile::Wasm } }
     }
 
-    /// Load it: a `.wasm` is compiled in `sandbox`, a pack is verified against `trusted` and run by Pulley.
+    /// Load it: a `.wasm` is compiled in `sandbox`, a pack is verified against `trusted` and run by
+    /// Pulley.
     #[cfg(feature = "compiler")]
     pub fn load(
         &self,

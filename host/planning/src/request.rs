@@ -1,8 +1,9 @@
 //! What a planner is asked: everything it may know about a model and its targets, as plain data.
 //!
-//! The same information as `wit/v0.1/planner.wit`, kept apart from the generated bindings so that a new version of
-//! the interface changes the conversion and nothing else. Serialised with `serde_json`; the fields are written in
-//! the order of declaration, hence equal requests have equal bytes ([`Request::canonical_bytes`]).
+//! The same information as `wit/v0.1/planner.wit`, kept apart from the generated bindings so that a
+//! new version of the interface changes the conversion and nothing else. Serialised with
+//! `serde_json`; the fields are written in the order of declaration, hence equal requests have
+//! equal bytes ([`Request::canonical_bytes`]).
 
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
@@ -80,11 +81,11 @@ pub struct Component {
     /// That it ends with a soft-cap; only where it is never cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softcap: Option<Softcap>,
-    /// Names of the boundary tensors it reads (`hidden`, `per-layer`). A shard reads what the nearest earlier shard
-    /// wrote under that name.
+    /// Names of the boundary tensors it reads (`hidden`, `per-layer`). A shard reads what the
+    /// nearest earlier shard wrote under that name.
     pub inputs: Vec<String>,
-    /// Names of the boundary tensors it writes (`hidden`, `per-layer`, `logits`, `embedding`). A name that is both
-    /// input and output runs through every shard of a layered component.
+    /// Names of the boundary tensors it writes (`hidden`, `per-layer`, `logits`, `embedding`). A
+    /// name that is both input and output runs through every shard of a layered component.
     pub outputs: Vec<String>,
 }
 
@@ -106,7 +107,8 @@ impl Component {
         }
     }
 
-    /// Kinds of the layers `first..end`, or of the whole; none if the range is not inside the component.
+    /// Kinds of the layers `first..end`, or of the whole; none if the range is not inside the
+    /// component.
     pub fn kinds(&self, first: u32, end: u32) -> Option<Vec<u32>> {
         match &self.body {
             Body::Whole(kind) => (first == 0 && end == 0).then(|| vec![*kind]),
@@ -144,7 +146,8 @@ pub struct TargetSummary {
     pub limits: Vec<Limit>,
     /// Compiler flags the shim knows.
     pub schema: Vec<FlagSchema>,
-    /// Flags that are set for the target: those its profile recommends and those that were asked for.
+    /// Flags that are set for the target: those its profile recommends and those that were asked
+    /// for.
     pub recommended: Vec<Flag>,
 }
 
@@ -207,8 +210,8 @@ pub struct Request {
     pub formats: Vec<FormatTuple>,
     /// Entry points the cost table covers.
     pub entries: Vec<EntryName>,
-    /// The cost table: kind × target × formats × entry. A missing row means the target does not take it, except that
-    /// a kind which takes no part in prefill needs no prefill rows.
+    /// The cost table: kind × target × formats × entry. A missing row means the target does not
+    /// take it, except that a kind which takes no part in prefill needs no prefill rows.
     pub costs: Vec<CostRow>,
     /// Measured sensitivities.
     pub sensitivities: Vec<Sensitivity>,
@@ -223,12 +226,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether every index, name and table is sound, and if not, the first fault. Planners are asked only after this.
+    /// Whether every index, name and table is sound, and if not, the first fault. Planners are
+    /// asked only after this.
     pub fn validate(&self) -> Result<(), RequestFault> {
         validate::validate(self)
     }
 
-    /// The request as JSON without whitespace, fields in order of declaration: equal requests, equal bytes.
+    /// The request as JSON without whitespace, fields in order of declaration: equal requests,
+    /// equal bytes.
     pub fn canonical_bytes(&self) -> Vec<u8> {
         crate::canonical_json(self)
     }

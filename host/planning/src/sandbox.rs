@@ -1,8 +1,9 @@
 //! The sandbox: compiles or loads one planner and calls it, each call in a fresh store.
 //!
-//! A planner gets no import but `log`, so it has no clock, files or random numbers; the engine settings leave nothing
-//! else that differs between machines, so the same request gives the same plan natively and under Pulley. Fuel bounds
-//! its time, a limiter its memory, hostcall fuel what is copied out of it, a budget its log.
+//! A planner gets no import but `log`, so it has no clock, files or random numbers; the engine
+//! settings leave nothing else that differs between machines, so the same request gives the same
+//! plan natively and under Pulley. Fuel bounds its time, a limiter its memory, hostcall fuel what
+//! is copied out of it, a budget its log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,20 +59,23 @@ impl EngineKind {
     }
 }
 
-/// Bounds of one planner. The defaults are far above what a real planner needs on a model of 8 billion parameters.
+/// Bounds of one planner. The defaults are far above what a real planner needs on a model of 8
+/// billion parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
     /// Size of a `.wasm` in bytes. A Rust planner has about 0.1 MB, a Python one 18 MB.
     pub wasm_bytes: u64,
     /// Time to compile.
     pub compile_time: Duration,
-    /// Fuel of one call, about one unit per instruction: half a second natively, some seconds under Pulley.
+    /// Fuel of one call, about one unit per instruction: half a second natively, some seconds under
+    /// Pulley.
     pub fuel: u64,
     /// Linear memory in bytes, all memories together.
     pub memory_bytes: usize,
     /// Elements of tables, all tables together.
     pub table_elements: usize,
-    /// Bytes copied out of the planner in one call. Strings of a guest may alias, so its memory bound is none.
+    /// Bytes copied out of the planner in one call. Strings of a guest may alias, so its memory
+    /// bound is none.
     pub output_bytes: usize,
     /// Log lines of one call.
     pub log_lines: usize,
@@ -176,8 +180,8 @@ impl Sandbox {
         &self.bounds
     }
 
-    /// Identity of the settings compiled code depends on: 64 hexadecimal digits. Code compiled under another identity
-    /// does not run here.
+    /// Identity of the settings compiled code depends on: 64 hexadecimal digits. Code compiled
+    /// under another identity does not run here.
     pub fn settings_id(&self) -> String {
         settings::id(self.kind)
     }
@@ -186,8 +190,8 @@ impl Sandbox {
     ///
     /// # Safety
     ///
-    /// `code` must be what [`Component::serialize`] or `precompile_component` returned, unaltered: wasmtime does not
-    /// check it, and altered code can do anything to this process.
+    /// `code` must be what [`Component::serialize`] or `precompile_component` returned, unaltered:
+    /// wasmtime does not check it, and altered code can do anything to this process.
     pub(crate) unsafe fn deserialize(&self, origin: &str, code: &[u8]) -> Result<Planner, PlannerError> {
         // SAFETY: passed on to the caller.
         let component = unsafe { Component::deserialize(&self.engine, code) };
@@ -232,8 +236,8 @@ fn named(planner: &str, kind: PlannerErrorKind) -> PlannerError {
     PlannerError { planner: planner.to_owned(), version: None, kind }
 }
 
-/// Hold imports against the allow-list and find the interface among the exports. Linking would refuse the same
-/// components, in words that help nobody.
+/// Hold imports against the allow-list and find the interface among the exports. Linking would
+/// refuse the same components, in words that help nobody.
 fn check_interface(engine: &Engine, component: &Component) -> Result<(), PlannerErrorKind> {
     let component_type = component.component_type();
     for (import, item) in component_type.imports(engine) {
@@ -285,7 +289,8 @@ fn base(interface: &str) -> &str {
     interface.split_once('@').map_or(interface, |(base, _)| base)
 }
 
-/// Whether two interface names differ in the patch version at most. Before 1.0 the minor version is the one that breaks.
+/// Whether two interface names differ in the patch version at most. Before 1.0 the minor version is
+/// the one that breaks.
 fn same_line(left: &str, right: &str) -> bool {
     let line = |name: &str| {
         let (base, version) = name.split_once('@')?;
@@ -356,7 +361,8 @@ impl Planner {
         self.answer("make-plan", |api, store| api.call_make_plan(store, &request))
     }
 
-    /// Ask again after attempts failed. `history` is never empty; its last plan is the previous one.
+    /// Ask again after attempts failed. `history` is never empty; its last plan is the previous
+    /// one.
     pub fn revise(&self, request: &Request, history: &[Attempt]) -> Answer {
         let request = wit::Request::from(request);
         let history: Vec<wit::Attempt> = history.iter().map(wit::Attempt::from).collect();
@@ -449,7 +455,8 @@ fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
     PlannerErrorKind::Refused { kind, message, details }
 }
 
-/// Why a call ended. Our own stops come first: they are what really happened, whatever trap carries them.
+/// Why a call ended. Our own stops come first: they are what really happened, whatever trap carries
+/// them.
 fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) -> PlannerErrorKind {
     match error.downcast_ref::<Stop>() {
         Some(Stop::Memory) => return PlannerErrorKind::OutOfMemory { cap: bounds.memory_bytes, function },
@@ -471,7 +478,8 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
     {
         return PlannerErrorKind::GiantOutput { cap: bounds.output_bytes, function };
     }
-    // What is left is a value that breaks the rules of the interface, such as an unknown case of a variant.
+    // What is left is a value that breaks the rules of the interface, such as an unknown case of a
+    // variant.
     let reason = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
     PlannerErrorKind::Trapped { reason, function }
 }

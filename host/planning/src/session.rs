@@ -39,7 +39,8 @@ pub struct Planned {
     pub plan: CheckedPlan,
     /// Who made it.
     pub by: PlannedBy,
-    /// Why it is not the plan of the planner that was asked for; the caller must say so. None if it is.
+    /// Why it is not the plan of the planner that was asked for; the caller must say so. None if it
+    /// is.
     pub fallback: Option<PlannerError>,
     /// Why the built-in planner's search was not what made it, but its simple way; the caller must
     /// say so. None if it was.
@@ -62,13 +63,14 @@ impl PlanningSession {
         Self { asked: None, builtin: Some(builtin), strict: false }
     }
 
-    /// Plan with `asked`, even if loading it failed: the failure is then reported like any other. `builtin` takes over; a
-    /// host without a compiler may have none.
+    /// Plan with `asked`, even if loading it failed: the failure is then reported like any other.
+    /// `builtin` takes over; a host without a compiler may have none.
     pub fn with_planner(asked: Result<Planner, PlannerError>, builtin: Option<Planner>) -> Self {
         Self { asked: Some(asked), builtin, strict: false }
     }
 
-    /// Whether a failure of the planner asked for is an error instead of a reason to fall back. Off unless set.
+    /// Whether a failure of the planner asked for is an error instead of a reason to fall back. Off
+    /// unless set.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -84,8 +86,8 @@ impl PlanningSession {
 
     /// A plan for `request`.
     ///
-    /// Errors: the fault of the request; the error of the planner asked for if strict or without another; otherwise the
-    /// error of the built-in planner.
+    /// Errors: the fault of the request; the error of the planner asked for if strict or without
+    /// another; otherwise the error of the built-in planner.
     pub fn plan(&self, request: &Request) -> Result<Planned, PlannerError> {
         self.next(request, &[], &mut vec![])
     }
@@ -182,8 +184,9 @@ fn ask(
     check(plan, request).map_err(|fault| planner.error(PlannerErrorKind::Plan(Box::new(fault))))
 }
 
-/// Ask `planner` for a plan; if it fails, or failed to load, use `builtin` and say so in [`Planned::fallback`], or fail
-/// if `strict`. A planner that refuses has not failed: its refusal is the answer.
+/// Ask `planner` for a plan; if it fails, or failed to load, use `builtin` and say so in
+/// [`Planned::fallback`], or fail if `strict`. A planner that refuses has not failed: its refusal
+/// is the answer.
 pub fn plan_with_fallback(
     planner: Result<Planner, PlannerError>,
     builtin: Planner,
@@ -300,8 +303,9 @@ impl<'session> RevisionLoop<'session> {
         self
     }
 
-    /// Plan and `attempt` until a plan is accepted. Every revision sees the whole history; a plan that was tried before is
-    /// an error of its planner, after which the built-in one takes over with the same history.
+    /// Plan and `attempt` until a plan is accepted. Every revision sees the whole history; a plan
+    /// that was tried before is an error of its planner, after which the built-in one takes over
+    /// with the same history.
     pub fn run<T, E>(
         &self,
         request: &Request,

@@ -1,4 +1,5 @@
-//! What formats cost the demo model: bytes and likelihood of the held-out rows, through the reference. Prints a table, or JSON.
+//! What formats cost the demo model: bytes and likelihood of the held-out rows, through the
+//! reference. Prints a table, or JSON.
 //!
 //! ```text
 //! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json] [--sensitivity]

@@ -1,5 +1,6 @@
-//! Quantises every matrix and table of Gemma 4 E2B or E4B at its real shape, with weights made on the fly, in a child process that is
-//! killed at 20 random moments; then once more without interruption, and compares every byte.
+//! Quantises every matrix and table of Gemma 4 E2B or E4B at its real shape, with weights made on
+//! the fly, in a child process that is killed at 20 random moments; then once more without
+//! interruption, and compares every byte.
 //!
 //! ```text
 //! cargo run --release -p shardwright-quantisation --example real_shapes -- e2b w4-block32 DIRECTORY

@@ -1,5 +1,6 @@
-//! The files of this room that hold what was measured: a kind, a version, the length, a hash, then the content. Written whole or not at
-//! all; read with a cap, and not believed before the hash fits.
+//! The files of this room that hold what was measured: a kind, a version, the length, a hash, then
+//! the content. Written whole or not at all; read with a cap, and not believed before the hash
+//! fits.
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! What combinations of formats cost a whole model: bytes and likelihood of text, through the reference.
+//! What combinations of formats cost a whole model: bytes and likelihood of text, through the
+//! reference.
 
 use std::ops::ControlFlow;
 
@@ -33,11 +34,14 @@ pub struct Evaluation {
     pub table_bytes: u64,
     /// Mean negative log-likelihood in nats; none for encoders.
     pub nll: Option<f64>,
-    /// How much larger that is than of the model as stored, in thousandths of it; of encoders 1 − cosine in thousandths.
+    /// How much larger that is than of the model as stored, in thousandths of it; of encoders 1 −
+    /// cosine in thousandths.
     pub loss_per_mille: f64,
-    /// Mean relative entropy of the predictions to those of the model as stored, in nats; of encoders 1 − cosine.
+    /// Mean relative entropy of the predictions to those of the model as stored, in nats; of
+    /// encoders 1 − cosine.
     pub divergence: f64,
-    /// The layer whose output is farthest from that of the model as stored, and how far relatively; none where nothing differs.
+    /// The layer whose output is farthest from that of the model as stored, and how far relatively;
+    /// none where nothing differs.
     pub worst_layer: Option<(u32, f64)>,
 }
 
@@ -56,10 +60,13 @@ pub struct Table {
     pub rows: Vec<Evaluation>,
 }
 
-/// Runs `sequences` through the model as stored and in each combination, by the reference and its definition of every format.
+/// Runs `sequences` through the model as stored and in each combination, by the reference and its
+/// definition of every format.
 ///
-/// `ranges` are needed for static integers, see [`Calibration::ranges`](crate::Calibration::ranges). Memory: the answers to all sequences
-/// (rows times vocabulary, f32) twice, and the weights in one combination. `progress` hears of sequences done and to be done.
+/// `ranges` are needed for static integers, see
+/// [`Calibration::ranges`](crate::Calibration::ranges). Memory: the answers to all sequences (rows
+/// times vocabulary, f32) twice, and the weights in one combination. `progress` hears of sequences
+/// done and to be done.
 pub fn evaluate(
     graph: &Graph,
     candidates: &[Candidate],

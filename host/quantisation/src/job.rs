@@ -1,5 +1,5 @@
-//! One weight made in one format, chunk by chunk: what a chunk gives depends on nothing but its values, so order, threads and
-//! interruptions change no byte.
+//! One weight made in one format, chunk by chunk: what a chunk gives depends on nothing but its
+//! values, so order, threads and interruptions change no byte.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,10 +15,12 @@ use crate::{QuantiseError, RowSource, pack};
 
 /// Values a chunk is cut to, where its rows are not longer: a megabyte as f32.
 const CHUNK_VALUES: usize = 1 << 18;
-/// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and results, 100 MB at the very most.
+/// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and
+/// results, 100 MB at the very most.
 const CHUNKS_PER_THREAD: usize = 2;
 const CHUNKS_AT_A_TIME: usize = 32;
-/// Values that may share a channel's scale: a gigabyte as f32, a hundred times the longest row of any published model.
+/// Values that may share a channel's scale: a gigabyte as f32, a hundred times the longest row of
+/// any published model.
 pub(crate) const CHANNEL_LIMIT: u64 = 1 << 28;
 
 /// Stored bytes of one chunk.
@@ -172,7 +174,8 @@ impl<'s> Job<'s> {
         self.planned.quantisation.as_ref().is_some_and(|held| held.granularity == Granularity::PerTensor)
     }
 
-    /// What must be known of the whole tensor, in one pass over it or two; `alive` ends the work with `false`.
+    /// What must be known of the whole tensor, in one pass over it or two; `alive` ends the work
+    /// with `false`.
     pub fn whole(&self, alive: &mut dyn FnMut() -> bool) -> Result<Option<Whole>, QuantiseError> {
         if !self.needs_whole() {
             return Ok(None);
@@ -211,12 +214,14 @@ impl<'s> Job<'s> {
                 (best, error) = (index, sums.squared_error(scale));
             }
         }
-        // The least-squares scale for the same integers, and rounding anew, can only lessen the error.
+        // The least-squares scale for the same integers, and rounding anew, can only lessen the
+        // error.
         let scale = all[best].fitted(grid[best], steps).unwrap_or(grid[best]);
         Ok(Some(Whole { scale, zero_point: 0 }))
     }
 
-    /// Makes the chunks in order, as many at a time as threads can take, and hands them on in order.
+    /// Makes the chunks in order, as many at a time as threads can take, and hands them on in
+    /// order.
     pub fn make(
         &self,
         wanted: impl Iterator<Item = usize>,

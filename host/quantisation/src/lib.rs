@@ -1,16 +1,21 @@
-//! Quantisation: weights, tables and constants of a graph in other formats, and what there is to know before choosing them.
+//! Quantisation: weights, tables and constants of a graph in other formats, and what there is to
+//! know before choosing them.
 //!
-//! **Job.** Make any weight in any [`WeightFormat`](shardwright_vocabulary::WeightFormat) with scales of least squared error, in memory
-//! or streamed through a [`Store`] that survives interruptions; calibrate activation ranges by running the reference on token
-//! sequences; measure what a format costs in quality, by layer and role or for a whole model.
+//! **Job.** Make any weight in any [`WeightFormat`](shardwright_vocabulary::WeightFormat) with
+//! scales of least squared error, in memory or streamed through a [`Store`] that survives
+//! interruptions; calibrate activation ranges by running the reference on token sequences; measure
+//! what a format costs in quality, by layer and role or for a whole model.
 //!
-//! **Not its job.** What a stored integer means is defined in `graph` (`Weight::decode_row`, `Encoding`) and what a quantised graph computes
-//! in `reference`; this room only chooses scales and ranges. It decides no format (a planner does), knows no text and no checkpoint file,
-//! and compiles nothing.
+//! **Not its job.** What a stored integer means is defined in `graph` (`Weight::decode_row`,
+//! `Encoding`) and what a quantised graph computes in `reference`; this room only chooses scales
+//! and ranges. It decides no format (a planner does), knows no text and no checkpoint file, and
+//! compiles nothing.
 //!
-//! The same bytes come out whatever the number of threads, and whether a run was interrupted or not.
+//! The same bytes come out whatever the number of threads, and whether a run was interrupted or
+//! not.
 //!
-//! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Calibrator`], [`Calibration`]; [`evaluate()`], [`Sensitivities`].
+//! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Calibrator`], [`Calibration`];
+//! [`evaluate()`], [`Sensitivities`].
 
 mod calibration;
 mod envelope;

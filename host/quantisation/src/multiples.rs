@@ -1,12 +1,16 @@
-//! Scales of blocks that are 1 to 16 times one scale of their row, chosen for the least squared error.
+//! Scales of blocks that are 1 to 16 times one scale of their row, chosen for the least squared
+//! error.
 //!
-//! A row's scale s is an f16 of at most seven significant bits, so that every k · s with k ≤ 16 is an f16 as well: nothing is rounded
-//! when a multiple is made, and whoever reads the scales of the blocks finds s and the multiples exactly.
+//! A row's scale s is an f16 of at most seven significant bits, so that every k · s with k ≤ 16 is
+//! an f16 as well: nothing is rounded when a multiple is made, and whoever reads the scales of the
+//! blocks finds s and the multiples exactly.
 //!
-//! Free scales come first, one a block. Then scales s are tried that put the largest block between the 9th and the 16th multiple; for
-//! each s a block takes the better of the multiples around its free scale and the one that cuts nothing off. Last, s is fitted to the
-//! integers of the best, as in [`scale`](crate::scale). Among what is tried is s a little above a sixteenth of the largest max-abs scale
-//! with nothing cut off: the error never exceeds Σ ((m + s) / 2)² over all values, m the max-abs scale of a value's block.
+//! Free scales come first, one a block. Then scales s are tried that put the largest block between
+//! the 9th and the 16th multiple; for each s a block takes the better of the multiples around its
+//! free scale and the one that cuts nothing off. Last, s is fitted to the integers of the best, as
+//! in [`scale`](crate::scale). Among what is tried is s a little above a sixteenth of the largest
+//! max-abs scale with nothing cut off: the error never exceeds Σ ((m + s) / 2)² over all values, m
+//! the max-abs scale of a value's block.
 
 use shardwright_vocabulary::DType;
 

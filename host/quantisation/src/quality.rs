@@ -1,4 +1,5 @@
-//! How far a model in other formats is from the model as stored: likelihood of text, divergence of predictions, error by layer.
+//! How far a model in other formats is from the model as stored: likelihood of text, divergence of
+//! predictions, error by layer.
 
 use shardwright_graph::{Encodings, Graph, Ranges};
 use shardwright_reference::{Arrangement, Array, ReferenceModel, Trace};
@@ -35,7 +36,8 @@ pub(crate) fn answers(
     let longest = sequences.iter().map(Vec::len).max().unwrap_or_default() as u64;
     let mut answers = Answers { outputs: Vec::new(), width: 1, layers: Vec::new() };
     for (index, ids) in sequences.iter().enumerate() {
-        // As many rows as there are tokens, so that no work is done for rows nobody reads; states as they would be.
+        // As many rows as there are tokens, so that no work is done for rows nobody reads; states
+        // as they would be.
         let arrangement = Arrangement { rows: ids.len() as u64, ..Arrangement::whole(longest) };
         let model = match is_encoded(formats) {
             true => ReferenceModel::new_encoded(graph, arrangement, Encodings::of(formats, ranges))?,
@@ -62,8 +64,8 @@ pub(crate) fn answers(
 }
 
 impl Answers {
-    /// Mean negative log-likelihood in nats of every id but the first of each sequence, and how many those are; `None` for encoders and
-    /// where there is nothing to predict.
+    /// Mean negative log-likelihood in nats of every id but the first of each sequence, and how
+    /// many those are; `None` for encoders and where there is nothing to predict.
     pub fn likelihood(&self, graph: &Graph, sequences: &[Vec<u32>]) -> Option<(f64, u64)> {
         let (mut sum, mut count) = (0.0, 0);
         for (output, ids) in self.outputs.iter().zip(sequences).filter(|_| graph.is_generative()) {
@@ -76,8 +78,9 @@ impl Answers {
         (count > 0).then(|| (sum / count as f64, count))
     }
 
-    /// How far these predictions are from those of the model as stored: the mean over rows of Σ p (ln p − ln q). For encoders 1 − cosine of
-    /// the vectors. Never negative, and 0 for equal answers.
+    /// How far these predictions are from those of the model as stored: the mean over rows of Σ p
+    /// (ln p − ln q). For encoders 1 − cosine of the vectors. Never negative, and 0 for equal
+    /// answers.
     pub fn divergence(&self, stored: &Answers, graph: &Graph) -> f64 {
         let (mut sum, mut count) = (0.0, 0_u64);
         for (ours, theirs) in self.outputs.iter().zip(&stored.outputs) {
@@ -94,8 +97,8 @@ impl Answers {
         if count == 0 { 0.0 } else { (sum / count as f64).max(0.0) }
     }
 
-    /// The layer whose output is farthest from that of the model as stored, and how far: root of the mean square of the difference by that
-    /// of the value. `None` where nothing differs.
+    /// The layer whose output is farthest from that of the model as stored, and how far: root of
+    /// the mean square of the difference by that of the value. `None` where nothing differs.
     pub fn worst_layer(&self, stored: &Answers) -> Option<(u32, f64)> {
         let layers = self.layers.first()?.len();
         let error = |layer: usize| {

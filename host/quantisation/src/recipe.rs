@@ -1,4 +1,5 @@
-//! A whole graph in other formats: what becomes of each weight and table, and the making of them in memory.
+//! A whole graph in other formats: what becomes of each weight and table, and the making of them in
+//! memory.
 
 use std::collections::BTreeMap;
 
@@ -23,17 +24,20 @@ impl TableFormats {
     }
 }
 
-/// How much each input column of a matrix counts, by name of the weight: the mean square of what it is multiplied with.
+/// How much each input column of a matrix counts, by name of the weight: the mean square of what it
+/// is multiplied with.
 pub type Importance = BTreeMap<String, Vec<f32>>;
 
 /// What becomes of every weight and table of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recipe {
-    /// By [`shardwright_graph::WeightId`]. What a caller has no use for may be set to [`ConstantFormat::Stored`].
+    /// By [`shardwright_graph::WeightId`]. What a caller has no use for may be set to
+    /// [`ConstantFormat::Stored`].
     pub weights: Vec<ConstantFormat>,
     /// Of the gathered tables.
     pub tables: TableFormats,
-    /// Of the columns of matrices, where calibration found them; a matrix that is not named has equal columns.
+    /// Of the columns of matrices, where calibration found them; a matrix that is not named has
+    /// equal columns.
     pub importance: Importance,
 }
 
@@ -112,7 +116,8 @@ pub(crate) fn apply(
     Ok(made)
 }
 
-/// The graph with its weights and tables as the recipe says, held in memory. What stays as stored is shared, not copied.
+/// The graph with its weights and tables as the recipe says, held in memory. What stays as stored
+/// is shared, not copied.
 ///
 /// For models that fit; [`Store::graph`](crate::Store::graph) gives the same bytes for any.
 pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph, QuantiseError> {
@@ -131,7 +136,8 @@ pub fn quantise_weight(
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
 }
 
-/// One weight encoded like an activation: `U16` with one scale and a zero point over its range and zero.
+/// One weight encoded like an activation: `U16` with one scale and a zero point over its range and
+/// zero.
 pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight, QuantiseError> {
     let job = Job::new(source, Target::Activation, None)?;
     let total = job.planned().bytes();

@@ -1,23 +1,27 @@
 //! The scale with the least squared error for values that share one.
 //!
-//! With w = s · v, stored q = clamp(round(v)), the error of a scale is s² Σ c (v − q)², c the importance of a value (1 unless calibration
-//! says otherwise). Max-abs scaling spends the range on one outlier, so smaller scales are tried on a geometric grid; then, for
-//! the stored integers of the best, the scale Σ c q w / Σ c q² is the least-squares one, after which values are rounded anew, a few
-//! rounds. The best of all that were tried wins, plain max-abs scaling among them, so the result is never worse than that.
+//! With w = s · v, stored q = clamp(round(v)), the error of a scale is s² Σ c (v − q)², c the
+//! importance of a value (1 unless calibration says otherwise). Max-abs scaling spends the range on
+//! one outlier, so smaller scales are tried on a geometric grid; then, for the stored integers of
+//! the best, the scale Σ c q w / Σ c q² is the least-squares one, after which values are rounded
+//! anew, a few rounds. The best of all that were tried wins, plain max-abs scaling among them, so
+//! the result is never worse than that.
 //!
-//! For ternary values no search is needed: the best set of non-zeros are the values above some threshold, so sorting by magnitude and
-//! running sums find the optimum.
+//! For ternary values no search is needed: the best set of non-zeros are the values above some
+//! threshold, so sorting by magnitude and running sums find the optimum.
 
 use half::f16;
 use shardwright_vocabulary::DType;
 
-/// Values summed in f32 lanes before they go into an f64: short enough that lanes lose nothing that matters.
+/// Values summed in f32 lanes before they go into an f64: short enough that lanes lose nothing that
+/// matters.
 const RUN: usize = 256;
 /// Independent sums, for the vector unit; a fixed number, since it decides the order of summation.
 const LANES: usize = 8;
 /// Rounds of fitting a scale to the integers and the integers to the scale.
 pub(crate) const FITS: usize = 3;
-/// Adding and subtracting 1.5 · 2²³ rounds to the nearest integer, ties to even, where a value is far smaller.
+/// Adding and subtracting 1.5 · 2²³ rounds to the nearest integer, ties to even, where a value is
+/// far smaller.
 const ROUNDER: f32 = 12_582_912.0;
 
 /// Ends of the positive f16 numbers.
@@ -45,7 +49,8 @@ impl Steps {
         }
     }
 
-    /// Scales worth trying, from the max-abs one down. Few integers profit from deep cuts, many do not.
+    /// Scales worth trying, from the max-abs one down. Few integers profit from deep cuts, many do
+    /// not.
     pub fn grid(self, largest: f32) -> impl Iterator<Item = f32> {
         let (ratio, count) = if self.limit > 16.0 { (0.96, 16) } else { (0.93, 24) };
         let plain = f64::from(largest) / f64::from(self.limit);
@@ -178,7 +183,8 @@ fn over_lanes<const N: usize>(
     total
 }
 
-/// The best scale found for values that share one. Values are finite; of none but zeros the scale is 1.
+/// The best scale found for values that share one. Values are finite; of none but zeros the scale
+/// is 1.
 pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Steps) -> f32 {
     let largest = largest(values);
     if largest == 0.0 {
@@ -214,14 +220,16 @@ pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Step
     best
 }
 
-/// The optimal scale for −1, 0, 1. Of m non-zeros the error is Σ c w² − (Σₘ c |w|)² / Σₘ c, and whichever set is best holds the m largest.
+/// The optimal scale for −1, 0, 1. Of m non-zeros the error is Σ c w² − (Σₘ c |w|)² / Σₘ c, and
+/// whichever set is best holds the m largest.
 fn ternary_scale(values: &[f32], importance: Option<&[f32]>, steps: Steps) -> f32 {
     let mut sorted: Vec<(f32, f32)> = values
         .iter()
         .enumerate()
         .map(|(index, value)| (value.abs(), importance.map_or(1.0, |importance| importance[index])))
         .collect();
-    // Magnitudes are not negative, so their bits sort as they do; equal ones by importance, so that the order of values is of no account.
+    // Magnitudes are not negative, so their bits sort as they do; equal ones by importance, so that
+    // the order of values is of no account.
     sorted.sort_unstable_by_key(|(value, c)| std::cmp::Reverse((value.to_bits(), c.to_bits())));
     let (mut sum, mut count) = (0.0_f64, 0.0_f64);
     let (mut best, mut scale) = (f64::NEG_INFINITY, f64::from(sorted[0].0));
@@ -277,7 +285,8 @@ mod tests {
             for steps in [WIDE, NARROW, BLOCK, TERNARY] {
                 let found = error(&values, importance, best_scale(&values, importance, steps), steps.limit);
                 let plain = error(&values, importance, plain(steps, &values), steps.limit);
-                // Where a grid meets the values exactly, what is left is the rounding of the scale itself to f32.
+                // Where a grid meets the values exactly, what is left is the rounding of the scale
+                // itself to f32.
                 let squares = |(i, &value): (usize, &f32)| {
                     f64::from(value).powi(2) * importance.map_or(1.0, |importance| f64::from(importance[i]))
                 };

@@ -1,4 +1,5 @@
-//! What a format costs, by layer and role: the weights of one role in one layer are in it, everything else as stored.
+//! What a format costs, by layer and role: the weights of one role in one layer are in it,
+//! everything else as stored.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -28,10 +29,10 @@ pub struct Sensitivity {
     pub role: WeightRole,
     /// In which format.
     pub format: WeightFormat,
-    /// Millionths of the model's negative log-likelihood by which it is expected to grow: the mean relative entropy of its predictions to
-    /// those of the model as stored. Unlike the difference of two likelihoods it is never negative and needs few tokens. Of encoders
-    /// 1 − cosine in millionths. Rounded up, so that what loses anything is never said to lose
-    /// nothing.
+    /// Millionths of the model's negative log-likelihood by which it is expected to grow: the mean
+    /// relative entropy of its predictions to those of the model as stored. Unlike the difference
+    /// of two likelihoods it is never negative and needs few tokens. Of encoders 1 − cosine in
+    /// millionths. Rounded up, so that what loses anything is never said to lose nothing.
     pub per_million: u64,
 }
 
@@ -48,9 +49,11 @@ pub struct Sensitivities {
 }
 
 impl Sensitivities {
-    /// Measures every layer and role in each of `formats` that is not the stored one, over a few sequences.
+    /// Measures every layer and role in each of `formats` that is not the stored one, over a few
+    /// sequences.
     ///
-    /// Costs a run of all sequences for each: take few tokens. `progress` hears of runs done and to be done.
+    /// Costs a run of all sequences for each: take few tokens. `progress` hears of runs done and to
+    /// be done.
     pub fn measure(
         graph: &Graph,
         checkpoint: [u8; 32],

@@ -7,8 +7,8 @@ use crate::QuantiseError;
 /// Bytes hashed at a time by one thread, and given back after.
 const HASHED_BYTES: usize = 1 << 22;
 
-/// Where one page of a mapped file is read, the system maps those around it, so pages before a range come back with its first; they are
-/// given back with it.
+/// Where one page of a mapped file is read, the system maps those around it, so pages before a
+/// range come back with its first; they are given back with it.
 pub(crate) const READ_AROUND: usize = 1 << 16;
 
 /// A weight that can be read row by row, in any order, by several threads at once.
@@ -32,8 +32,8 @@ pub trait RowSource: Sync {
     fn identity(&self) -> Result<[u8; 32], QuantiseError>;
 }
 
-/// A weight of a checkpoint: mapped, decoded row by row. Its identity is a hash of all its bytes, made by all threads; memory
-/// is given back behind both.
+/// A weight of a checkpoint: mapped, decoded row by row. Its identity is a hash of all its bytes,
+/// made by all threads; memory is given back behind both.
 impl RowSource for Weight {
     fn name(&self) -> &str {
         &self.name

@@ -45,14 +45,15 @@ impl Array {
         Ok(Array { shape, values: Values::Floats(DType::F32, values) })
     }
 
-    /// A tensor of i32 indices (positions, slots); refused when `values` are not as many as `shape` says.
+    /// A tensor of i32 indices (positions, slots); refused when `values` are not as many as `shape`
+    /// says.
     pub fn integers_of(shape: &[u64], values: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
         Ok(Array { shape, values: Values::Indices(values) })
     }
 
-    /// A tensor of stored integers; refused when they are not as many as `shape` says, when one lies outside its type, and for encodings of
-    /// floats.
+    /// A tensor of stored integers; refused when they are not as many as `shape` says, when one
+    /// lies outside its type, and for encodings of floats.
     pub fn stored_of(shape: &[u64], encoding: Encoding, stored: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, stored.len())?;
         let (low, high) = encoding.element.raw_range().unwrap_or((0, -1));
@@ -175,7 +176,8 @@ impl Array {
         }
     }
 
-    /// The same tensor in another encoding: decoded, and each value the nearest that the encoding holds. Indices stay.
+    /// The same tensor in another encoding: decoded, and each value the nearest that the encoding
+    /// holds. Indices stay.
     #[must_use]
     pub fn encoded(self, encoding: Encoding) -> Array {
         if self.encoding() == Some(encoding) || matches!(self.values, Values::Indices(_)) {
@@ -280,7 +282,8 @@ impl Array {
         }
     }
 
-    /// A tensor of runs of stored elements, in their order, of arrays of one encoding that are held in memory.
+    /// A tensor of runs of stored elements, in their order, of arrays of one encoding that are held
+    /// in memory.
     pub(crate) fn assembled<'a>(
         shape: &[usize],
         runs: impl IntoIterator<Item = (&'a Array, Range<usize>)>,

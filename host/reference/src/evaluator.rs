@@ -6,8 +6,8 @@ use crate::{Array, Bindings, ReferenceError, States, Weights, ops};
 
 /// An entry graph ready to run: checked once, its constants found.
 ///
-/// Constants are shared with the weights they came from and decoded while they are read, so an evaluator costs no memory beyond
-/// the tensors of a running step.
+/// Constants are shared with the weights they came from and decoded while they are read, so an
+/// evaluator costs no memory beyond the tensors of a running step.
 pub struct Evaluator {
     entry: EntryGraph,
     /// Per tensor: the constant it holds.
@@ -42,9 +42,10 @@ impl Evaluator {
         &self.entry
     }
 
-    /// Runs the graph with `rows` valid rows and gives its outputs by role, as they are encoded. What is bound in another encoding than its
-    /// port is encoded there; states must be held as the entry declares them. They are written in place and are not among the
-    /// outputs; nothing is changed when an error is returned.
+    /// Runs the graph with `rows` valid rows and gives its outputs by role, as they are encoded.
+    /// What is bound in another encoding than its port is encoded there; states must be held as the
+    /// entry declares them. They are written in place and are not among the outputs; nothing is
+    /// changed when an error is returned.
     pub fn run(
         &self,
         bindings: &Bindings,
@@ -54,9 +55,10 @@ impl Evaluator {
         self.run_with(bindings, states, rows, &mut |_, _| ())
     }
 
-    /// [`Evaluator::run`] with all rows valid, which shows every tensor that is no constant and no index: decoded, under its
-    /// [`range_key`]; a state after its update under its [`state_key`] besides. States before the run are not shown, and of
-    /// boundaries (`hidden`, `per-layer`) only what the entry gives, since the entry before showed what it takes; but the last residual
+    /// [`Evaluator::run`] with all rows valid, which shows every tensor that is no constant and no
+    /// index: decoded, under its [`range_key`]; a state after its update under its [`state_key`]
+    /// besides. States before the run are not shown, and of boundaries (`hidden`, `per-layer`) only
+    /// what the entry gives, since the entry before showed what it takes; but the last residual
     /// stream is shown again under its own name where a head or pooling takes it.
     pub fn run_observed(
         &self,

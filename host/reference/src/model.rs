@@ -21,8 +21,9 @@ pub enum Form {
     Semantic,
     /// Primitives and state updates only.
     Decomposed,
-    /// Attention and rotation by tables, and the driver copies new state rows to their slots; the rest semantic, softmaxes and
-    /// rotations too: what an accelerator with operations of its own takes.
+    /// Attention and rotation by tables, and the driver copies new state rows to their slots; the
+    /// rest semantic, softmaxes and rotations too: what an accelerator with operations of its own
+    /// takes.
     HalfWay,
     /// Primitives only; the driver copies new state rows to their slots.
     ByRuntime,
@@ -33,7 +34,8 @@ pub enum Form {
 pub struct Arrangement {
     /// Positions that linear states hold.
     pub context: u64,
-    /// Rows of the prefill, encode and many-row decode entries; longer inputs run in chunks, except encoders.
+    /// Rows of the prefill, encode and many-row decode entries; longer inputs run in chunks, except
+    /// encoders.
     pub rows: u64,
     /// Layers before which the decoder is cut, ascending, without 0 and the layer count.
     pub cuts: Vec<u32>,
@@ -60,7 +62,8 @@ pub struct Sequence {
 /// Everything a run over rows can show, valid rows only, as it is encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// `[T, H]` each: the first layer's input, then the output of every layer; without taps, of the last layer of every shard.
+    /// `[T, H]` each: the first layer's input, then the output of every layer; without taps, of the
+    /// last layer of every shard.
     pub hidden: Vec<Array>,
     /// `[layers, T, P]`: the per-layer inputs, where the model has them.
     pub per_layer: Option<Array>,
@@ -72,7 +75,8 @@ pub struct Trace {
     pub taps: BTreeMap<String, Array>,
 }
 
-/// A whole model on the plain evaluator, cut and chunked as arranged: the oracle of shims and runtimes.
+/// A whole model on the plain evaluator, cut and chunked as arranged: the oracle of shims and
+/// runtimes.
 ///
 /// Entry points are made on first use and kept.
 pub struct ReferenceModel<'g> {
@@ -95,16 +99,18 @@ struct Key {
 }
 
 impl<'g> ReferenceModel<'g> {
-    /// A model under an arrangement, activations and states in f32; weights are what the graph holds, quantised or not.
+    /// A model under an arrangement, activations and states in f32; weights are what the graph
+    /// holds, quantised or not.
     pub fn new(graph: &'g Graph, arrangement: Arrangement) -> Result<Self, ReferenceError> {
         Self::arranged(graph, arrangement, None)
     }
 
     /// The same with activations and states encoded: what a quantised graph should give.
     ///
-    /// `graph` holds the quantised weights. Every entry graph is brought into the arrangement's form and then encoded, so the steps of a
-    /// decomposed operation have encodings of their own. Between components and shards a tensor is encoded at the reader's port
-    /// when it leaves in another encoding. Ports that `encodings` names are so in every entry graph that has them.
+    /// `graph` holds the quantised weights. Every entry graph is brought into the arrangement's
+    /// form and then encoded, so the steps of a decomposed operation have encodings of their own.
+    /// Between components and shards a tensor is encoded at the reader's port when it leaves in
+    /// another encoding. Ports that `encodings` names are so in every entry graph that has them.
     pub fn new_encoded(
         graph: &'g Graph,
         arrangement: Arrangement,
@@ -166,7 +172,8 @@ impl<'g> ReferenceModel<'g> {
         Ok(())
     }
 
-    /// Runs `ids`, which come next in the sequence, through every layer; with `taps` the trace holds all layers and named taps.
+    /// Runs `ids`, which come next in the sequence, through every layer; with `taps` the trace
+    /// holds all layers and named taps.
     pub fn decode(&self, sequence: &mut Sequence, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
         if let [id] = ids {
             return self.run(EntryKind::Decode, 1, sequence, &[*id], taps, None);
@@ -213,8 +220,8 @@ impl<'g> ReferenceModel<'g> {
             .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Pooling)))
     }
 
-    /// The `count` most likely next tokens, each chosen given those before: prefill over all but the last id, then one row at a time.
-    /// Of equal logits the lowest id wins.
+    /// The `count` most likely next tokens, each chosen given those before: prefill over all but
+    /// the last id, then one row at a time. Of equal logits the lowest id wins.
     pub fn greedy(&self, ids: &[u32], count: usize) -> Result<Vec<u32>, ReferenceError> {
         let (&last, before) = ids.split_last().ok_or(ReferenceError::NoTokens)?;
         let mut sequence = self.start();
@@ -250,13 +257,16 @@ impl<'g> ReferenceModel<'g> {
         Ok(logits.chunks_exact(vocabulary).zip(targets).map(of).collect())
     }
 
-    /// Shows the values that every tensor takes over `ids` as one fresh sequence or text: what calibration collects.
+    /// Shows the values that every tensor takes over `ids` as one fresh sequence or text: what
+    /// calibration collects.
     ///
-    /// `observe` is given a key of [`Ranges`](shardwright_graph::Ranges) and values, once a tensor. The model runs whole and decomposed,
-    /// whatever the arrangement says, so every tensor of every form has its key; the boundary before layer n has
-    /// [`hidden_key`] besides the name of the tensor, equal values under both. All rows are valid and every row of a state is written.
-    /// Scores and what follows from them hold masked values ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector
-    /// must not count but note.
+    /// `observe` is given a key of [`Ranges`](shardwright_graph::Ranges) and values, once a tensor.
+    /// The model runs whole and decomposed, whatever the arrangement says, so every tensor of every
+    /// form has its key; the boundary before layer n has [`hidden_key`] besides the name of the
+    /// tensor, equal values under both. All rows are valid and every row of a state is written.
+    /// Scores and what follows from them hold masked values
+    /// ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector must not
+    /// count but note.
     pub fn observe(&self, ids: &[u32], observe: &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError> {
         let rows = ids.len() as u64;
         let arrangement = Arrangement { form: Form::Decomposed, ..Arrangement::whole(rows.max(1)) };
@@ -393,7 +403,8 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// Runs one entry graph; its outputs replace what was carried. Whether there was anything to run.
+    /// Runs one entry graph; its outputs replace what was carried. Whether there was anything to
+    /// run.
     fn component(
         &mut self,
         component: ComponentKind,
@@ -446,7 +457,8 @@ impl Pass<'_, '_, '_> {
         }
     }
 
-    /// Layer outputs are shown in layer order: inner layers of a shard leave as taps before its last leaves as the stream.
+    /// Layer outputs are shown in layer order: inner layers of a shard leave as taps before its
+    /// last leaves as the stream.
     fn show_tap(&mut self, name: &str, array: &Array) {
         let array = self.valid(array);
         if name.strip_prefix("layer.").is_some_and(|layer| layer.parse::<u32>().is_ok()) {

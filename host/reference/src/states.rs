@@ -51,8 +51,8 @@ impl States {
         self.buffers.insert(state, rows);
     }
 
-    /// Copies new rows to their slots, in the encoding of the state: what the runtime does for states with `update: by-runtime`. Slot −1 is
-    /// skipped.
+    /// Copies new rows to their slots, in the encoding of the state: what the runtime does for
+    /// states with `update: by-runtime`. Slot −1 is skipped.
     pub fn place(&mut self, state: StateId, rows: &Array, slots: &[i32]) -> Result<(), ReferenceError> {
         let width = rows.shape().last().copied().unwrap_or(0);
         let held = self.buffers.get_mut(&state);

@@ -79,8 +79,9 @@ pub fn rotary(step: Step, rope: &Rope) -> (Vec<f32>, Vec<f32>) {
 
 /// Cosine and sine of each pair at one position; pairs that do not turn have 1 and 0.
 ///
-/// Frequencies and angles are rounded to f32 at every step, as the models were trained: `theta^(2i/d)`, its reciprocal, the
-/// division by `factor`, and `position · frequency`. In f64 the angles of late positions would differ visibly.
+/// Frequencies and angles are rounded to f32 at every step, as the models were trained:
+/// `theta^(2i/d)`, its reciprocal, the division by `factor`, and `position · frequency`. In f64 the
+/// angles of late positions would differ visibly.
 pub fn rotary_angles(rope: &Rope, position: i32) -> Vec<(f32, f32)> {
     (0..rope.head_dim / 2)
         .map(|pair| {
@@ -120,7 +121,8 @@ pub fn mask(step: Step, mask: &Mask) -> Vec<f32> {
     values
 }
 
-/// Whether a query at `position` sees `slot` of a state of `capacity` rows that already holds the row at `position`.
+/// Whether a query at `position` sees `slot` of a state of `capacity` rows that already holds the
+/// row at `position`.
 ///
 /// The slot holds the latest position up to the query's that falls on it.
 pub fn slot_is_visible(position: i32, slot: usize, capacity: usize, window: u32) -> bool {
@@ -152,7 +154,8 @@ pub fn pooling(step: Step) -> Vec<f32> {
     (0..step.of).map(|row| if row < step.rows { 1.0 / step.rows as f32 } else { 0.0 }).collect()
 }
 
-/// `f32 [R, width]`: the rows of a table that the tokens read, decoded exactly; zeros beyond the valid rows.
+/// `f32 [R, width]`: the rows of a table that the tokens read, decoded exactly; zeros beyond the
+/// valid rows.
 pub fn gathered(step: Step, asset: &Asset, tokens: &[u32]) -> Result<Vec<f32>, ReferenceError> {
     let width = asset.width() as usize;
     check_layout(&asset.table)?;

@@ -1,7 +1,7 @@
 //! Descriptions from the manifest of a bundle, and for one.
 //!
-//! A manifest names shards and what they were made of. What they bind stands in their artefacts, so a chain is described from both: the
-//! manifest, and the shards as they were loaded.
+//! A manifest names shards and what they were made of. What they bind stands in their artefacts, so
+//! a chain is described from both: the manifest, and the shards as they were loaded.
 
 use shardwright_bundle::{AssetEntry, ChainEntry, Digest, FileReference, Manifest, ShardEntry, Structure};
 use shardwright_vocabulary::EntryName;
@@ -25,9 +25,10 @@ impl From<&AssetEntry> for AssetDescription {
 }
 
 impl ChainDescription {
-    /// A chain of a bundle, of which the artefacts are loaded: `shards` are those of [`ShardDescription::of`], in the chain's
-    /// order. Each must be what the manifest names; its origin becomes the manifest's, but for a fallback that was noted
-    /// already and the flags it was loaded with.
+    /// A chain of a bundle, of which the artefacts are loaded: `shards` are those of
+    /// [`ShardDescription::of`], in the chain's order. Each must be what the manifest names; its
+    /// origin becomes the manifest's, but for a fallback that was noted already and the flags it
+    /// was loaded with.
     pub fn of_bundle(
         manifest: &Manifest,
         chain: &ChainEntry,
@@ -60,7 +61,8 @@ impl ChainDescription {
         })
     }
 
-    /// What a manifest says of the model. `context` is how many positions the model was made for, which a chain does not know.
+    /// What a manifest says of the model. `context` is how many positions the model was made for,
+    /// which a chain does not know.
     pub fn structure(&self, context: u64) -> Structure {
         Structure {
             hidden: self.hidden,

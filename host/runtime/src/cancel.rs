@@ -5,8 +5,8 @@ use crate::executor::Interrupt;
 
 /// Ends what a session is doing, from any thread.
 ///
-/// A request that finds nothing in progress ends the next operation; the operation that it ends consumes it, and so does the
-/// end of a [`Generation`](crate::Generation).
+/// A request that finds nothing in progress ends the next operation; the operation that it ends
+/// consumes it, and so does the end of a [`Generation`](crate::Generation).
 #[derive(Clone, Default)]
 pub struct CancelHandle {
     shared: Arc<Shared>,
@@ -26,7 +26,8 @@ impl std::fmt::Debug for CancelHandle {
 }
 
 impl CancelHandle {
-    /// Asks the session to stop: at once where the shim can end a run, else when the run in progress is done.
+    /// Asks the session to stop: at once where the shim can end a run, else when the run in
+    /// progress is done.
     pub fn cancel(&self) {
         self.shared.requested.store(true, Ordering::SeqCst);
         if let Some(interrupt) = self.running().as_ref() {

@@ -20,7 +20,8 @@ use crate::session::Session;
 
 /// Loaded shards that together are a model. Clones are cheap and mean the same shards.
 ///
-/// Any number of sessions may use it, from any threads; a shard runs one step of one of them at a time.
+/// Any number of sessions may use it, from any threads; a shard runs one step of one of them at a
+/// time.
 #[derive(Clone)]
 pub struct Chain {
     shared: Arc<Shared>,
@@ -45,9 +46,10 @@ impl std::fmt::Debug for Chain {
 }
 
 impl Chain {
-    /// Checks that the executors (one for each described shard, in order) and the gathered tables make the chain described: every
-    /// component and layer once, the same entry points everywhere, prefills that fill every state, neighbours that agree, states on the
-    /// place of all their readers, and loaded artefacts that bind exactly what is described.
+    /// Checks that the executors (one for each described shard, in order) and the gathered tables
+    /// make the chain described: every component and layer once, the same entry points everywhere,
+    /// prefills that fill every state, neighbours that agree, states on the place of all their
+    /// readers, and loaded artefacts that bind exactly what is described.
     pub fn new(
         description: ChainDescription,
         executors: Vec<Box<dyn ShardExecutor>>,
@@ -88,8 +90,8 @@ impl Chain {
         self.description().is_generative()
     }
 
-    /// Lends what runs a shard, for runs outside any session, such as those of a verification; sessions wait meanwhile. `None` beyond
-    /// the last shard.
+    /// Lends what runs a shard, for runs outside any session, such as those of a verification;
+    /// sessions wait meanwhile. `None` beyond the last shard.
     pub fn with_executor<R>(
         &self,
         shard: usize,
@@ -107,7 +109,8 @@ impl Chain {
         &self.shared.assets
     }
 
-    /// A panic in an executor poisons nothing that matters: the chain keeps no state of its own in it.
+    /// A panic in an executor poisons nothing that matters: the chain keeps no state of its own in
+    /// it.
     pub(crate) fn executor(&self, shard: usize) -> MutexGuard<'_, Box<dyn ShardExecutor>> {
         self.shared.executors[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,8 +129,8 @@ impl Chain {
         (0..schedules.len()).filter(move |&index| schedules[index].point.kind == kind)
     }
 
-    /// The schedule for the next step over `rows` rows: of those that are filled whole, the one with the most rows;
-    /// otherwise the smallest there is.
+    /// The schedule for the next step over `rows` rows: of those that are filled whole, the one
+    /// with the most rows; otherwise the smallest there is.
     pub(crate) fn choose(&self, kind: EntryKind, rows: u64) -> Option<usize> {
         let of = |index: &usize| self.layout().schedules[*index].point.rows;
         let mut schedules = self.schedules(kind);

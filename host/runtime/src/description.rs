@@ -1,4 +1,5 @@
-//! What a chain is made of, as data: what a bundle holds and an assembly of loaded shards is checked against.
+//! What a chain is made of, as data: what a bundle holds and an assembly of loaded shards is
+//! checked against.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,8 @@ use crate::origin::ShardOrigin;
 /// Where a shard runs. Two shards with an equal place can bind the same memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The opened shim, as the session that opened it calls it: two instances of one shim are two places.
+    /// The opened shim, as the session that opened it calls it: two instances of one shim are two
+    /// places.
     pub instance: String,
     /// The shim.
     pub shim: String,
@@ -38,7 +40,8 @@ pub struct ShardDescription {
     pub place: Place,
     /// What it can run.
     pub entries: Vec<EntryInterface>,
-    /// The cap of a soft-cap, cap · tanh(logits / cap), that is left to the runtime: the logits this shard gives are not capped.
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that is left to the runtime: the logits
+    /// this shard gives are not capped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
     /// What was asked, and what became of that before it was loaded.
@@ -47,8 +50,8 @@ pub struct ShardDescription {
 }
 
 impl ShardDescription {
-    /// The description of a loaded shard that holds exactly what its artefact says; `None` where that has no entry. What was asked is for
-    /// whoever opens the chain to add to its origin.
+    /// The description of a loaded shard that holds exactly what its artefact says; `None` where
+    /// that has no entry. What was asked is for whoever opens the chain to add to its origin.
     pub fn of(name: impl Into<String>, shard: &LoadedShard) -> Option<Self> {
         let entries: Vec<EntryInterface> =
             shard.entries().iter().map(|entry| entry.interface.clone()).collect();
@@ -169,7 +172,8 @@ pub struct ChainDescription {
     pub beforehand: Beforehand,
 }
 
-/// What came before a chain: others that could not be used, and compiling that was done for it here and now.
+/// What came before a chain: others that could not be used, and compiling that was done for it here
+/// and now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beforehand {

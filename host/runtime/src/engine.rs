@@ -74,15 +74,17 @@ impl Engine {
             cancel: CancelHandle::default(),
             deadline: None,
         };
-        // Memory begins as zero bytes, which most states take for zero already; the others' pages are not touched for nothing.
+        // Memory begins as zero bytes, which most states take for zero already; the others' pages
+        // are not touched for nothing.
         if engine.chain.layout().states.iter().any(|plan| plan.storage.zero_point != 0) {
             engine.clear_states();
         }
         Ok(engine)
     }
 
-    /// Runs every shard of a schedule over `tokens` at `position`; so many of the largest logits are looked at, without a number all. When
-    /// it fails, what lies at and beyond `position` is undefined.
+    /// Runs every shard of a schedule over `tokens` at `position`; so many of the largest logits
+    /// are looked at, without a number all. When it fails, what lies at and beyond `position` is
+    /// undefined.
     pub(crate) fn step(
         &mut self,
         schedule: usize,
@@ -186,8 +188,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Rows beyond the valid ones hold anything. A shim that multiplies them by zero, as masks in primitives do, must not find
-    /// infinities or NaN there.
+    /// Rows beyond the valid ones hold anything. A shim that multiplies them by zero, as masks in
+    /// primitives do, must not find infinities or NaN there.
     fn clear_tail(&self, given: &BoundaryRows, rows: u64) -> Result<(), ShimError> {
         if rows >= given.rows {
             return Ok(());
@@ -200,8 +202,8 @@ impl Engine {
         Ok(())
     }
 
-    /// After a failed run the state rows that it was to write hold anything; they become zero, for the same reason. What cannot be
-    /// reached any more is left.
+    /// After a failed run the state rows that it was to write hold anything; they become zero, for
+    /// the same reason. What cannot be reached any more is left.
     pub(crate) fn clear_state_rows(&self, position: usize, rows: usize) {
         for plan in &self.chain.layout().states {
             let Some(memory) = plan.memory else { continue };
@@ -225,7 +227,8 @@ impl Engine {
         }
     }
 
-    /// Whether somebody asked to stop, or time is up, with `position` complete positions; takes the request.
+    /// Whether somebody asked to stop, or time is up, with `position` complete positions; takes the
+    /// request.
     pub(crate) fn interrupted(&self, position: usize) -> Result<(), SessionError> {
         if self.cancel.is_requested() {
             self.cancel.reset();
@@ -262,7 +265,8 @@ impl Engine {
         Ok(copy.blocks * valid as u64 * to_size as u64)
     }
 
-    /// Puts new rows of a state to their slots; consecutive slots go in one piece. Gives the bytes written.
+    /// Puts new rows of a state to their slots; consecutive slots go in one piece. Gives the bytes
+    /// written.
     fn place(&mut self, placed: &PlacedRows, position: u64, rows: u64) -> Result<u64, ShimError> {
         let width = placed.width as usize;
         let (from_size, to_size) = (

@@ -371,7 +371,8 @@ impl ChainError {
     }
 }
 
-/// What goes wrong in a session. Whatever it is, the session stays valid at its last complete position.
+/// What goes wrong in a session. Whatever it is, the session stays valid at its last complete
+/// position.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -509,7 +510,8 @@ fn list(reasons: &[String]) -> String {
 }
 
 impl SessionError {
-    /// What kind of failure, where a shim's or a user's deed failed; `None` for cancellation and text.
+    /// What kind of failure, where a shim's or a user's deed failed; `None` for cancellation and
+    /// text.
     pub fn class(&self) -> Option<ErrorClass> {
         match self {
             SessionError::PromptTooLong { .. } | SessionError::InputTooLong { .. } => {

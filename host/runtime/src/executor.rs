@@ -10,7 +10,8 @@ use crate::origin::ProcessPlacement;
 /// Ends the run in progress from another thread; does nothing when none is.
 pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
 
-/// Runs the entries of one shard. [`ShimShard`] is the one that ships; others stand in for it in tests.
+/// Runs the entries of one shard. [`ShimShard`] is the one that ships; others stand in for it in
+/// tests.
 pub trait ShardExecutor: Send {
     /// Where it runs.
     fn place(&self) -> &Place;
@@ -21,8 +22,9 @@ pub trait ShardExecutor: Send {
     /// Zeroed memory that every executor of an equal place can bind and the host can see.
     fn allocate(&self, bytes: u64, alignment: u64) -> Result<Buffer, ShimError>;
 
-    /// Runs `entry` (an index) over `rows` valid rows; blocks until done. `bound` has one item per binding, in their order. After a
-    /// failure states hold their old rows below the first position of the run, unless its class says that they are lost.
+    /// Runs `entry` (an index) over `rows` valid rows; blocks until done. `bound` has one item per
+    /// binding, in their order. After a failure states hold their old rows below the first position
+    /// of the run, unless its class says that they are lost.
     fn run(
         &mut self,
         entry: usize,

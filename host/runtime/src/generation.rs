@@ -104,8 +104,9 @@ pub enum GenerationEvent {
     },
 }
 
-/// One reply in the making. It owns no session; [`Generation::next`] is given the same one every time, and afterwards that holds
-/// the prompt and the reply, but for the last token, and of its logits those right that choosing a token looks at.
+/// One reply in the making. It owns no session; [`Generation::next`] is given the same one every
+/// time, and afterwards that holds the prompt and the reply, but for the last token, and of its
+/// logits those right that choosing a token looks at.
 pub struct Generation {
     prompt: Vec<u32>,
     sampler: Sampler,
@@ -131,8 +132,8 @@ enum Stage {
 }
 
 impl Generation {
-    /// A reply to `prompt` (ids of the whole conversation so far; what the session holds of it already is not run again).
-    /// Nothing runs before the first [`Generation::next`].
+    /// A reply to `prompt` (ids of the whole conversation so far; what the session holds of it
+    /// already is not run again). Nothing runs before the first [`Generation::next`].
     pub fn new(
         tokenizer: &Tokenizer,
         prompt: Vec<u32>,
@@ -153,9 +154,11 @@ impl Generation {
         })
     }
 
-    /// The next event; `None` after [`GenerationEvent::Done`] and after an error. Runs the session as far as needed.
+    /// The next event; `None` after [`GenerationEvent::Done`] and after an error. Runs the session
+    /// as far as needed.
     ///
-    /// A cancellation or deadline is no error here: the text held back is given and the reply is done.
+    /// A cancellation or deadline is no error here: the text held back is given and the reply is
+    /// done.
     pub fn next(&mut self, session: &mut Session) -> Option<Result<GenerationEvent, SessionError>> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -258,8 +261,8 @@ impl Generation {
 }
 
 impl Session {
-    /// Generates a reply to `prompt` and hands every event to `receive`, which may break off: that ends the reply as cancelled. Gives the
-    /// reason and the statistics.
+    /// Generates a reply to `prompt` and hands every event to `receive`, which may break off: that
+    /// ends the reply as cancelled. Gives the reason and the statistics.
     pub fn generate(
         &mut self,
         tokenizer: &Tokenizer,

@@ -1,11 +1,13 @@
-//! The runtime: tokens in, logits or a sentence vector out, over shards that somebody else compiled and loaded.
+//! The runtime: tokens in, logits or a sentence vector out, over shards that somebody else compiled
+//! and loaded.
 //!
-//! **Job.** Check that loaded shards make a [`Chain`]; keep a [`Session`]'s states and history; compute the inputs of a step once and
-//! share them; carry boundaries and states between shards, by reference where that is legal and as a counted copy elsewhere;
-//! prefill, decode, score, encode, truncate, cancel; generate text; go on elsewhere, from the history, when a device is lost.
+//! **Job.** Check that loaded shards make a [`Chain`]; keep a [`Session`]'s states and history;
+//! compute the inputs of a step once and share them; carry boundaries and states between shards, by
+//! reference where that is legal and as a counted copy elsewhere; prefill, decode, score, encode,
+//! truncate, cancel; generate text; go on elsewhere, from the history, when a device is lost.
 //!
-//! **Not its job.** It knows no model family, no planner, no compiler and no file format. It computes nothing but step inputs: all
-//! arithmetic of a model happens in a shim.
+//! **Not its job.** It knows no model family, no planner, no compiler and no file format. It
+//! computes nothing but step inputs: all arithmetic of a model happens in a shim.
 //!
 //! ```no_run
 //! use std::error::Error;
@@ -26,8 +28,9 @@
 //! }
 //! ```
 //!
-//! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`], [`PlacementRecord`]; for other executors than shims,
-//! [`ShardExecutor`]; for going on when a device is lost, [`NextChain`].
+//! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`],
+//! [`PlacementRecord`]; for other executors than shims, [`ShardExecutor`]; for going on when a
+//! device is lost, [`NextChain`].
 
 #![forbid(unsafe_code)]
 

@@ -4,15 +4,17 @@ use crate::chain::Chain;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
 
-/// Where a session goes on when what it runs on is lost. Whoever opens chains fills it: the runtime knows no plans and no compilers.
+/// Where a session goes on when what it runs on is lost. Whoever opens chains fills it: the runtime
+/// knows no plans and no compilers.
 ///
 /// `FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain, NextChainError>>` is one.
 pub trait NextChain: Send {
-    /// The next chain to try, loaded and of the same model; `None` when there is no further one. An error passes one over: it is
-    /// recorded, and this is asked again.
+    /// The next chain to try, loaded and of the same model; `None` when there is no further one. An
+    /// error passes one over: it is recorded, and this is asked again.
     ///
-    /// It may take as long as building takes. Cancellation and deadline are looked at before and after; whoever builds holds the
-    /// session's [`CancelHandle`](crate::CancelHandle) to end it earlier.
+    /// It may take as long as building takes. Cancellation and deadline are looked at before and
+    /// after; whoever builds holds the session's [`CancelHandle`](crate::CancelHandle) to end it
+    /// earlier.
     fn next(
         &mut self,
         lost: &SessionError,
@@ -48,8 +50,8 @@ impl NextChainError {
     }
 }
 
-/// Chains that are loaded already, in the order in which to try them. Those with a shard on the very place that was lost are left out:
-/// what was loaded there is lost too.
+/// Chains that are loaded already, in the order in which to try them. Those with a shard on the
+/// very place that was lost are left out: what was loaded there is lost too.
 #[derive(Clone, Debug, Default)]
 pub struct FallbackChains {
     chains: VecDeque<Chain>,

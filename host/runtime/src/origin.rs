@@ -21,8 +21,9 @@ pub enum ProcessPlacement {
     },
 }
 
-/// What was asked for a shard and what became of it before it was loaded. The runtime does not know these things: whoever
-/// opens a chain says them, so that the [`PlacementRecord`](crate::PlacementRecord) keeps nothing silent.
+/// What was asked for a shard and what became of it before it was loaded. The runtime does not know
+/// these things: whoever opens a chain says them, so that the
+/// [`PlacementRecord`](crate::PlacementRecord) keeps nothing silent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardOrigin {
@@ -81,7 +82,8 @@ impl ShardOrigin {
         *self == ShardOrigin::default()
     }
 
-    /// What was done in another way than asked, with reasons. Under emulation neither the place nor the flags are the plan's.
+    /// What was done in another way than asked, with reasons. Under emulation neither the place nor
+    /// the flags are the plan's.
     pub fn fallbacks(&self, place: &Place, emulated: bool) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let elsewhere =
@@ -109,7 +111,8 @@ impl ShardOrigin {
         found
     }
 
-    /// Nodes that run where they were asked to and of which the shim says something all the same, such as what their floats are computed in.
+    /// Nodes that run where they were asked to and of which the shim says something all the same,
+    /// such as what their floats are computed in.
     pub fn remarks(&self) -> impl Iterator<Item = &NodePlacement> {
         let on_device = |held: &&NodePlacement| {
             self.is_where_asked(held) && !matches!(held.place.as_str(), "fused" | "none")

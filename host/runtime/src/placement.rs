@@ -6,7 +6,8 @@ use crate::chain::Chain;
 use crate::description::{Beforehand, Place};
 use crate::origin::{ProcessPlacement, ShardOrigin};
 
-/// What became of every shard, boundary and state of a session. Counts are since the session began on this chain.
+/// What became of every shard, boundary and state of a session. Counts are since the session began
+/// on this chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementRecord {
     /// The model's name.
@@ -14,7 +15,8 @@ pub struct PlacementRecord {
     /// What stands in for the planned targets, if something does: the heading of every report then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// What came before the chain: others that could not be used, compiling that was done for it here.
+    /// What came before the chain: others that could not be used, compiling that was done for it
+    /// here.
     #[serde(skip_serializing_if = "Beforehand::is_nothing")]
     pub beforehand: Beforehand,
     /// In the order in which a step runs them.
@@ -71,7 +73,8 @@ impl std::fmt::Display for Fallback {
 }
 
 impl PlacementRecord {
-    /// Everything that was done in another way than asked: shards, nodes and flags of the chain, then the moves.
+    /// Everything that was done in another way than asked: shards, nodes and flags of the chain,
+    /// then the moves.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -116,7 +119,8 @@ pub struct ShardPlacement {
     /// What was asked, and what became of that before it was loaded.
     #[serde(skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
-    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applied in f32 to the logits this shard gave, as planned.
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applied in f32 to the
+    /// logits this shard gave, as planned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
     /// Runs of any entry.

@@ -17,9 +17,11 @@ use shardwright_vocabulary::{EntryKind, ErrorClass};
 
 /// A sequence of tokens with the states of a chain.
 ///
-/// Positions belong to the session: a run that fails, is cancelled or passes the deadline leaves it at its last complete position,
-/// and the same call again goes on from there. States that a shim lost are filled again from the history by the next call, which
-/// says so. When a device or the process of a shim is lost, a session with a [`NextChain`](crate::NextChain) goes on elsewhere, within the same call.
+/// Positions belong to the session: a run that fails, is cancelled or passes the deadline leaves it
+/// at its last complete position, and the same call again goes on from there. States that a shim
+/// lost are filled again from the history by the next call, which says so. When a device or the
+/// process of a shim is lost, a session with a [`NextChain`](crate::NextChain) goes on elsewhere,
+/// within the same call.
 pub struct Session {
     engine: Engine,
     /// The history.
@@ -53,7 +55,8 @@ impl std::fmt::Debug for Session {
 pub struct Appended {
     /// New tokens.
     pub tokens: usize,
-    /// Tokens whose states had been lost and were computed again; those of this call among them, where a chain was lost within it.
+    /// Tokens whose states had been lost and were computed again; those of this call among them,
+    /// where a chain was lost within it.
     pub recomputed: usize,
 }
 
@@ -71,7 +74,8 @@ pub struct Prompted {
 pub enum Truncation {
     /// Nothing: all states before the new end are there.
     Free,
-    /// The states of sliding layers were overwritten (`state-lost`): the next call runs so many tokens of the history again.
+    /// The states of sliding layers were overwritten (`state-lost`): the next call runs so many
+    /// tokens of the history again.
     StateLost {
         /// Tokens that will be run again.
         recompute: usize,
@@ -120,13 +124,15 @@ impl StepView<'_> {
         self.logits.chunks_exact(self.logits.len() / self.rows).nth(row)
     }
 
-    /// Names of what [`StepView::tensor`] gives: taps, and the residual streams between shards (`embed`, `layer.3`).
+    /// Names of what [`StepView::tensor`] gives: taps, and the residual streams between shards
+    /// (`embed`, `layer.3`).
     pub fn names(&self) -> Vec<String> {
         let named = &self.engine.chain.layout().schedules[self.schedule].named;
         named.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The values of that name; `None` where the chain was not built with it. Rows beyond the valid ones are undefined.
+    /// The values of that name; `None` where the chain was not built with it. Rows beyond the valid
+    /// ones are undefined.
     pub fn tensor(&mut self, name: &str) -> Option<StepTensor> {
         let chain = self.engine.chain.clone();
         let named = &chain.layout().schedules[self.schedule].named;
@@ -156,8 +162,9 @@ impl Session {
         })
     }
 
-    /// The same history on another chain, for when a device is lost: the next call runs the history there, for as many of the largest
-    /// logits. Cancellation handles and the deadline stay with this session.
+    /// The same history on another chain, for when a device is lost: the next call runs the history
+    /// there, for as many of the largest logits. Cancellation handles and the deadline stay with
+    /// this session.
     pub fn resume_on(&self, chain: &Chain) -> Result<Session, SessionError> {
         let mut session = chain.session()?;
         session.largest_logits = self.largest_logits;
@@ -187,21 +194,24 @@ impl Session {
         self.engine.chain.context() as usize
     }
 
-    /// Logits after the last token, one for each entry of the vocabulary; `None` before the first token, after a truncation,
-    /// and after an error. As many of the largest are right as [`Session::logits_right`] says.
+    /// Logits after the last token, one for each entry of the vocabulary; `None` before the first
+    /// token, after a truncation, and after an error. As many of the largest are right as
+    /// [`Session::logits_right`] says.
     pub fn logits(&self) -> Option<&[f32]> {
         Some(self.logits.values()).filter(|values| !values.is_empty())
     }
 
-    /// How many of the largest of [`Session::logits`] are right, of equal ones those of lower id; every other may be less than it is, never
-    /// more. `None`: all are right, as they always are unless a [`Generation`](crate::Generation) ran or [`Session::set_largest_logits`]
-    /// asked for fewer.
+    /// How many of the largest of [`Session::logits`] are right, of equal ones those of lower id;
+    /// every other may be less than it is, never more. `None`: all are right, as they always are
+    /// unless a [`Generation`](crate::Generation) ran or [`Session::set_largest_logits`] asked for
+    /// fewer.
     pub fn logits_right(&self) -> Option<NonZeroUsize> {
         self.logits_right
     }
 
-    /// From then on only so many of the largest logits of every row are looked at, which spares work where shims make use of it; `None`,
-    /// as in a new session: all of them. What [`Session::logits`] gives already stays as it is. Where the runtime caps logits, all are
+    /// From then on only so many of the largest logits of every row are looked at, which spares
+    /// work where shims make use of it; `None`, as in a new session: all of them. What
+    /// [`Session::logits`] gives already stays as it is. Where the runtime caps logits, all are
     /// computed whatever is said here: capping may make equal what was not.
     pub fn set_largest_logits(&mut self, count: Option<NonZeroUsize>) {
         self.largest_logits = count;
@@ -229,15 +239,16 @@ impl Session {
         self.engine.deadline = deadline;
     }
 
-    /// Where everything ran so far, what was copied, and how often the session had to go on elsewhere.
+    /// Where everything ran so far, what was copied, and how often the session had to go on
+    /// elsewhere.
     pub fn placement(&self) -> PlacementRecord {
         let mut record = self.engine.counters.record(&self.engine.chain);
         record.moves.clone_from(&self.onward.moves);
         record
     }
 
-    /// Runs `ids` after the history; [`Session::logits`] are then those after the last of them. All but the last go through prefill
-    /// entries, the largest that is filled first.
+    /// Runs `ids` after the history; [`Session::logits`] are then those after the last of them. All
+    /// but the last go through prefill entries, the largest that is filled first.
     pub fn append(&mut self, ids: &[u32]) -> Result<Appended, SessionError> {
         self.append_with(ids, &mut |_| {})
     }
@@ -251,7 +262,8 @@ impl Session {
         })
     }
 
-    /// Runs `ids` after the history through decode entries and shows every step: [`StepView::logits`] are there for each of them.
+    /// Runs `ids` after the history through decode entries and shows every step:
+    /// [`StepView::logits`] are there for each of them.
     pub fn score(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.extend(ids, &mut |session, work, recomputed| {
             session.prefill(work, recomputed, &mut |_| {})?;
@@ -259,8 +271,8 @@ impl Session {
         })
     }
 
-    /// Hands `run` all tokens without states, old and new, and how many of them are old. Where a chain is lost, the next one is handed what
-    /// is left.
+    /// Hands `run` all tokens without states, old and new, and how many of them are old. Where a
+    /// chain is lost, the next one is handed what is left.
     fn extend(&mut self, ids: &[u32], run: Run<'_>) -> Result<Appended, SessionError> {
         self.check_generative(ids)?;
         let before = self.tokens.len();
@@ -275,7 +287,8 @@ impl Session {
         Ok(Appended { tokens: ids.len(), recomputed })
     }
 
-    /// Makes the history equal to `ids`, and [`Session::logits`] those after them, without running again what both have in common.
+    /// Makes the history equal to `ids`, and [`Session::logits`] those after them, without running
+    /// again what both have in common.
     pub fn prompt(&mut self, ids: &[u32]) -> Result<Prompted, SessionError> {
         if !self.engine.chain.is_generative() {
             return Err(SessionError::NotGenerative);
@@ -359,8 +372,9 @@ impl Session {
 
     /// Forgets everything from position `length` on.
     ///
-    /// Linear states keep every position, so that costs nothing. Rings keep the window and as many rows as the largest entry has: that far
-    /// back from the furthest position ever written it costs nothing either, and further back it loses the states.
+    /// Linear states keep every position, so that costs nothing. Rings keep the window and as many
+    /// rows as the largest entry has: that far back from the furthest position ever written it
+    /// costs nothing either, and further back it loses the states.
     pub fn truncate(&mut self, length: usize) -> Result<Truncation, SessionError> {
         if length > self.tokens.len() {
             return Err(SessionError::TruncateBeyond { length, tokens: self.tokens.len() });
@@ -394,7 +408,8 @@ impl Session {
         self.lose_states();
     }
 
-    /// Nothing written so far counts any more. Whoever starts at position 0 sees only what was written since.
+    /// Nothing written so far counts any more. Whoever starts at position 0 sees only what was
+    /// written since.
     fn lose_states(&mut self) {
         self.filled = 0;
         self.high_water = 0;
@@ -474,7 +489,8 @@ impl Session {
         // A run that fails may have written all of its rows.
         self.high_water = self.high_water.max(position + rows);
         let cap = chain.description().logits_softcap();
-        // Two logits that differ may be capped to the same, and then the lower id is the larger one.
+        // Two logits that differ may be capped to the same, and then the lower id is the larger
+        // one.
         let largest_logits = self.largest_logits.filter(|_| cap.is_none());
         if let Err(error) = self.engine.step(schedule, position, work, largest_logits) {
             self.engine.clear_state_rows(position, rows);

@@ -1,7 +1,8 @@
 //! The soft-cap of logits where a plan leaves it to the runtime: `cap · tanh(logit / cap)` in f32.
 //!
-//! A vocabulary has hundreds of thousands of entries and one token needs them all, so the hyperbolic tangent is written such that
-//! compilers make vectors of it: no call, no branch. Within 3 · 10⁻⁷ of the exact value, relatively.
+//! A vocabulary has hundreds of thousands of entries and one token needs them all, so the
+//! hyperbolic tangent is written such that compilers make vectors of it: no call, no branch. Within
+//! 3 · 10⁻⁷ of the exact value, relatively.
 
 /// From there on the exponential is exact enough; below, the rational function is.
 const SWITCH: f32 = 0.625;
@@ -20,8 +21,8 @@ pub(crate) fn softcap(cap: f32, logits: &mut [f32]) {
 /// What is no number stays none.
 fn tanh(x: f32) -> f32 {
     let size = x.abs();
-    // The fifth convergent of Lambert's continued fraction x / (1 + x² / (3 + x² / (5 + …))); its error grows with x¹⁰ and is
-    // below 10⁻⁹ at the switch.
+    // The fifth convergent of Lambert's continued fraction x / (1 + x² / (3 + x² / (5 + …))); its
+    // error grows with x¹⁰ and is below 10⁻⁹ at the switch.
     let square = size * size;
     let near = size * (945.0 + square * (105.0 + square)) / (945.0 + square * (420.0 + square * 15.0));
     let far = 1.0 - 2.0 / (exponential(2.0 * size.min(SATURATED)) + 1.0);
@@ -29,7 +30,8 @@ fn tanh(x: f32) -> f32 {
     tangent.copysign(x)
 }
 
-/// Of 0 to 2 · [`SATURATED`]: a power of two times the Taylor polynomial of what is left, at most half of ln 2.
+/// Of 0 to 2 · [`SATURATED`]: a power of two times the Taylor polynomial of what is left, at most
+/// half of ln 2.
 fn exponential(x: f32) -> f32 {
     /// 1.5 · 2²³: a sum with it is rounded to an integer, which its lowest bits hold.
     const ROUNDER: f32 = 12_582_912.0;

@@ -37,7 +37,8 @@ pub(crate) fn natural_storage(role: &Role) -> Storage {
     }
 }
 
-/// The shape a step input has in an entry of `rows` rows; `None` for roles that are no step inputs, or an asset that does not exist.
+/// The shape a step input has in an entry of `rows` rows; `None` for roles that are no step inputs,
+/// or an asset that does not exist.
 pub(crate) fn natural_shape(role: &Role, rows: u64, assets: &[u64]) -> Option<Vec<u64>> {
     Some(match role {
         Role::Positions | Role::Slots { .. } => vec![rows],
@@ -100,11 +101,13 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Rows after which the pages of a mapped table are given back. A system may map a file in pieces of two megabytes (Linux does from 6.18 on where
-/// it holds the file so), whatever little is read of them.
+/// Rows after which the pages of a mapped table are given back. A system may map a file in pieces
+/// of two megabytes (Linux does from 6.18 on where it holds the file so), whatever little is read
+/// of them.
 const KEPT_ROWS: u64 = 4;
 
-/// Rows beyond the valid ones are zero. Of the table only the rows asked for are read, and little stays: it may be larger than memory.
+/// Rows beyond the valid ones are zero. Of the table only the rows asked for are read, and little
+/// stays: it may be larger than memory.
 fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) -> Result<(), SessionError> {
     for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
         let Some(&token) = step.tokens.get(row) else {

@@ -98,7 +98,8 @@ impl std::fmt::Display for Storage {
 /// Values converted at once: small enough for the cache, large enough to keep the loops long.
 const BLOCK: usize = 256;
 
-/// Converts elements; both slices hold the same number of them. The same storage is copied as it is.
+/// Converts elements; both slices hold the same number of them. The same storage is copied as it
+/// is.
 ///
 /// Integers are rounded to even and clamped to their range.
 pub(crate) fn convert(from: Storage, source: &[u8], to: Storage, target: &mut [u8]) {

@@ -1,5 +1,5 @@
-//! `run_bundle DIR PROMPT`: what an application does with a bundle, with nothing but the `runtime` feature: no compiler, no reader of
-//! checkpoints, no planner.
+//! `run_bundle DIR PROMPT`: what an application does with a bundle, with nothing but the `runtime`
+//! feature: no compiler, no reader of checkpoints, no planner.
 
 use std::io::Write;
 use std::process::ExitCode;

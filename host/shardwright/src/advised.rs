@@ -1,7 +1,9 @@
-//! The flags something was compiled with beside those that the chip's profile finds worth setting: what is missing, and what that has cost others.
+//! The flags something was compiled with beside those that the chip's profile finds worth setting:
+//! what is missing, and what that has cost others.
 //!
-//! Shims tell what a file was compiled with in a member `compilations` of their document: a list of objects with `name`, `soc` and `flags`, a list of
-//! `name` and `value`; `vendor-shims/README.md` describes it. What a profile says of flags is the host's to know.
+//! Shims tell what a file was compiled with in a member `compilations` of their document: a list of
+//! objects with `name`, `soc` and `flags`, a list of `name` and `value`; `vendor-shims/README.md`
+//! describes it. What a profile says of flags is the host's to know.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -33,7 +35,8 @@ pub struct FlagAdvice {
     pub different: Vec<AdvisedFlag>,
     /// Those of them that were asked for and came to nothing.
     pub without_effect: Vec<AdvisedFlag>,
-    /// What missing flags cost others, where some are missing or came to nothing and the profile knows.
+    /// What missing flags cost others, where some are missing or came to nothing and the profile
+    /// knows.
     pub cost: Option<String>,
     /// Why nothing could be compared.
     pub unknown: Option<String>,
@@ -127,7 +130,8 @@ impl Advisers {
         Advisers { registry: ProfileRegistry::new() }
     }
 
-    /// What a shim's document says of flags, compared; `soc` counts where the document names no chip.
+    /// What a shim's document says of flags, compared; `soc` counts where the document names no
+    /// chip.
     pub(crate) fn on_document(&self, document: &Value, soc: Option<&str>) -> Vec<FlagAdvice> {
         let compilations = document.get(COMPILATIONS).and_then(Value::as_array).map(Vec::as_slice);
         let one = |compilation: &Value| {

@@ -75,8 +75,9 @@ impl BundleOptions {
         self
     }
 
-    /// Sets a flag that takes effect when shards are loaded, such as `power`. One that the bundle has decided
-    /// is an error, and so is one that none of its shims knows; what becomes of it is a notice.
+    /// Sets a flag that takes effect when shards are loaded, such as `power`. One that the bundle
+    /// has decided is an error, and so is one that none of its shims knows; what becomes of it is a
+    /// notice.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.flags.push((name.into(), value.into()));
@@ -92,7 +93,8 @@ impl BundleOptions {
         self
     }
 
-    /// Loads the tokenizer when something asks for it first, not beside the shards: for programs that bring token ids. Default: off.
+    /// Loads the tokenizer when something asks for it first, not beside the shards: for programs
+    /// that bring token ids. Default: off.
     #[must_use]
     pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
         self.tokenizer_when_asked = when_asked;
@@ -111,8 +113,9 @@ impl BundleOptions {
         self
     }
 
-    /// The checkpoint the bundle was made of. Where a chain cannot be loaded and its plan says `just-in-time` of every shard, it is planned and
-    /// compiled anew on this machine, which the placement record tells with its cost. Default: none, nothing is compiled.
+    /// The checkpoint the bundle was made of. Where a chain cannot be loaded and its plan says
+    /// `just-in-time` of every shard, it is planned and compiled anew on this machine, which the
+    /// placement record tells with its cost. Default: none, nothing is compiled.
     #[cfg(feature = "build")]
     #[must_use]
     pub fn checkpoint(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
@@ -120,7 +123,8 @@ impl BundleOptions {
         self
     }
 
-    /// As [`OpenOptions::cache_directory`](crate::OpenOptions::cache_directory), for what is compiled here.
+    /// As [`OpenOptions::cache_directory`](crate::OpenOptions::cache_directory), for what is
+    /// compiled here.
     #[cfg(feature = "build")]
     #[must_use]
     pub fn cache_directory(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
@@ -171,7 +175,8 @@ impl BundleOptions {
         let mut notices = bundle.manifest().notices.clone();
         let made = notices.len();
         let say = |kind, text| Notice { kind, text };
-        // A bundle runs in this process in any case; what is compiled for it here could have been elsewhere.
+        // A bundle runs in this process in any case; what is compiled for it here could have been
+        // elsewhere.
         #[cfg(feature = "build")]
         let compiled_here = compiled.plan.is_some();
         #[cfg(not(feature = "build"))]
@@ -280,7 +285,8 @@ impl Loader {
         Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the bundle has no chain")))
     }
 
-    /// The chain compiled on this machine, if its plan allows that and the checkpoint is at hand; else `error`, with what would have helped.
+    /// The chain compiled on this machine, if its plan allows that and the checkpoint is at hand;
+    /// else `error`, with what would have helped.
     #[cfg(feature = "build")]
     fn compile_here(
         &self,
@@ -298,8 +304,9 @@ impl Loader {
         Err(error)
     }
 
-    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that nothing of the
-    /// first chain knows is an error; a later one runs without it, which its origins tell.
+    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that
+    /// nothing of the first chain knows is an error; a later one runs without it, which its origins
+    /// tell.
     fn load(
         &self,
         entry: &ChainEntry,
@@ -426,7 +433,8 @@ fn flags_of(pairs: &[(String, String)]) -> Vec<Flag> {
 /// Why a chain was not loaded.
 struct NotLoaded {
     error: Error,
-    /// Whether that is no reason to take another way: damage, and a machine that has no such chip and only compiles for it.
+    /// Whether that is no reason to take another way: damage, and a machine that has no such chip
+    /// and only compiles for it.
     ends: bool,
     /// Whether it is the latter.
     elsewhere: bool,
@@ -454,7 +462,8 @@ pub(crate) fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardE
     }
 }
 
-/// Devices of the shim that compiled a shard: those of this machine, and those it has for the chip of the bundle.
+/// Devices of the shim that compiled a shard: those of this machine, and those it has for the chip
+/// of the bundle.
 pub(crate) fn devices_for(
     instance: &ShimInstance,
     shard: &ShardEntry,

@@ -28,12 +28,14 @@ pub struct CompileReport {
     pub plan: PlanReport,
 }
 
-/// How far compiling is when the first chain is made, of 1000: one for the CPU may follow, and everything is written.
+/// How far compiling is when the first chain is made, of 1000: one for the CPU may follow, and
+/// everything is written.
 const PRIMARY: u32 = 850;
 /// How far it is when every chain is made, of 1000.
 const WRITTEN: u32 = 970;
 
-/// Compiles a checkpoint into a bundle: the chain of the plan, and where the plan names other targets to go on with, one for the CPU.
+/// Compiles a checkpoint into a bundle: the chain of the plan, and where the plan names other
+/// targets to go on with, one for the CPU.
 pub(crate) fn compile(
     directory: &Path,
     into: &Path,

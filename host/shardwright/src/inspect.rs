@@ -1,4 +1,5 @@
-//! What a file or directory is, and what it says of itself: ours, or of a vendor whose shim is here.
+//! What a file or directory is, and what it says of itself: ours, or of a vendor whose shim is
+//! here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -78,7 +79,8 @@ pub struct Told {
     pub format: Option<String>,
     /// In the shim's words.
     pub document: serde_json::Value,
-    /// The flags it was compiled with beside those worth setting, where the document tells of flags.
+    /// The flags it was compiled with beside those worth setting, where the document tells of
+    /// flags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<FlagAdvice>,
     /// Why it could not tell.
@@ -96,7 +98,8 @@ pub struct ForeignReport {
     pub format: String,
     /// In the shim's words.
     pub document: serde_json::Value,
-    /// The flags it was compiled with beside those worth setting, where the document tells of flags.
+    /// The flags it was compiled with beside those worth setting, where the document tells of
+    /// flags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<FlagAdvice>,
 }
@@ -141,11 +144,13 @@ pub struct WorkOrderEntry {
     pub operations: usize,
 }
 
-/// Looks at a file or directory. With `content`, every byte of a bundle is proved; `progress` hears of each file.
+/// Looks at a file or directory. With `content`, every byte of a bundle is proved; `progress` hears
+/// of each file.
 ///
-/// What is none of ours is shown to the shims of `search`, and so is what they compiled: in a worker process where that program is found, for
-/// the file may be anyone's. The flags it was compiled with are compared with those that the profile of its chip finds worth setting; `soc` is the
-/// chip where the file names none.
+/// What is none of ours is shown to the shims of `search`, and so is what they compiled: in a
+/// worker process where that program is found, for the file may be anyone's. The flags it was
+/// compiled with are compared with those that the profile of its chip finds worth setting; `soc` is
+/// the chip where the file names none.
 pub fn inspect(
     path: impl AsRef<Path>,
     content: bool,
@@ -339,7 +344,8 @@ fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
         .with_help(help))
 }
 
-/// Whether `path` is a bundle, or wants to be one: whoever opens that as a bundle is told what is wrong with it.
+/// Whether `path` is a bundle, or wants to be one: whoever opens that as a bundle is told what is
+/// wrong with it.
 pub fn is_bundle(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     let recognised = matches!(identify(path), Ok(Kind::Bundle | Kind::UnfinishedBundle));

@@ -2,22 +2,25 @@ use shardwright_runtime::shims::{Isolation as WorkerIsolation, RegistryBuilder, 
 
 use crate::{Error, Result, SearchPath};
 
-/// Which work of shims happens in a process of its own, where a crash, a hang or an endless allocation of a vendor's library does no harm.
+/// Which work of shims happens in a process of its own, where a crash, a hang or an endless
+/// allocation of a vendor's library does no harm.
 ///
 /// Files are mapped. An artefact that another program cuts short while it runs ends the process it
 /// runs in (SIGBUS): the worker with [`Process`](Isolation::Process), this one otherwise. Tables
 /// and checkpoints are mapped in this process in every case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Isolation {
-    /// Questions and compiling in a worker, where the program `shardwright-worker` is found, and in this process where not, which is said.
-    /// Running in this process.
+    /// Questions and compiling in a worker, where the program `shardwright-worker` is found, and in
+    /// this process where not, which is said. Running in this process.
     #[default]
     Automatic,
     /// Everything in this process.
     Off,
-    /// Questions and compiling in a worker, running in this process. Without a worker it is an error.
+    /// Questions and compiling in a worker, running in this process. Without a worker it is an
+    /// error.
     Compile,
-    /// Everything in a worker: a driver that dies costs a second, not the application. Without a worker it is an error.
+    /// Everything in a worker: a driver that dies costs a second, not the application. Without a
+    /// worker it is an error.
     Process,
 }
 

@@ -1,4 +1,5 @@
-//! Compiling a bundle's chain on the machine that runs it, where the plan allows that and what was compiled ahead cannot be used.
+//! Compiling a bundle's chain on the machine that runs it, where the plan allows that and what was
+//! compiled ahead cannot be used.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -38,11 +39,12 @@ pub(crate) struct CompiledChain {
 }
 
 impl Site {
-    /// Plans and compiles what the chain was made from, for this machine, because of `error`. What was asked for the bundle is asked again; the
-    /// plan may be another one, since this machine's compiler is.
+    /// Plans and compiles what the chain was made from, for this machine, because of `error`. What
+    /// was asked for the bundle is asked again; the plan may be another one, since this machine's
+    /// compiler is.
     ///
-    /// Errors: `error` itself, with what stood in the way, where the plan does not allow it or the checkpoint is not at hand; and of
-    /// planning and compiling.
+    /// Errors: `error` itself, with what stood in the way, where the plan does not allow it or the
+    /// checkpoint is not at hand; and of planning and compiling.
     pub(crate) fn compile(
         &self,
         bundle: &Bundle,

@@ -1,7 +1,9 @@
-//! What was compiled for a checkpoint that is run, kept in the user's cache: the next start loads it instead of compiling again.
+//! What was compiled for a checkpoint that is run, kept in the user's cache: the next start loads
+//! it instead of compiling again.
 //!
-//! A file is found by everything it follows from: the work order, the bytes of the shim's library, what the shim says of its
-//! vendor's and of the device. It is believed only where nobody but this user can have written it, and its own hash is right.
+//! A file is found by everything it follows from: the work order, the bytes of the shim's library,
+//! what the shim says of its vendor's and of the device. It is believed only where nobody but this
+//! user can have written it, and its own hash is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,11 +20,12 @@ use shardwright_vocabulary::Notice;
 
 use crate::OpenOptions;
 
-/// Models whose weights have more are kept for the CPU too, on which a smaller one is prepared in a moment.
+/// Models whose weights have more are kept for the CPU too, on which a smaller one is prepared in a
+/// moment.
 const LARGE_BYTES: u64 = 256 << 20;
 
-/// Most bytes kept: of those that were used longest ago, files go until no more are there. A model of billions of weights fits
-/// some times.
+/// Most bytes kept: of those that were used longest ago, files go until no more are there. A model
+/// of billions of weights fits some times.
 const KEPT_BYTES_MAX: u64 = 24 << 30;
 
 /// Most bytes of a library that is hashed.
@@ -43,8 +46,8 @@ pub(crate) struct KeptArtefacts {
 }
 
 impl KeptArtefacts {
-    /// For a model that is worth it: one that is compiled for a chip, or a large one. Where the folder is not the user's own, why
-    /// nothing is kept.
+    /// For a model that is worth it: one that is compiled for a chip, or a large one. Where the
+    /// folder is not the user's own, why nothing is kept.
     pub(crate) fn of(options: &OpenOptions, graph: &Graph) -> Option<Result<Self, Notice>> {
         let stored: u64 = graph.weights.iter().map(Weight::bytes).sum();
         let worth = options.soc.is_some() || stored > LARGE_BYTES;
@@ -68,7 +71,8 @@ impl KeptArtefacts {
         }))
     }
 
-    /// What is to be said after a run in which something was made, and which took that long before anything was loaded.
+    /// What is to be said after a run in which something was made, and which took that long before
+    /// anything was loaded.
     pub(crate) fn told(&self, took: Duration) -> Option<Notice> {
         (self.made > 0).then(|| {
             Notice::note(format!(
@@ -81,7 +85,8 @@ impl KeptArtefacts {
         })
     }
 
-    /// The file that says which artefact was made of this; none where the shim's library cannot be told from another.
+    /// The file that says which artefact was made of this; none where the shim's library cannot be
+    /// told from another.
     fn reference(&mut self, order: &WorkOrder, executor: &Executor) -> Result<Option<PathBuf>, BuildError> {
         let library = executor.instance.shim().path().to_owned();
         let hash = self.libraries.entry(library).or_insert_with_key(|path| {

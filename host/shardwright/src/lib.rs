@@ -1,12 +1,15 @@
 //! Runs language models on phone NPUs by plan. This is the crate applications link.
 //!
-//! **Job.** Three words: *open* a checkpoint (read, plan, compile, load), start a *session*, *stream* text. One error type with
-//! a kind to act on and a help line. No generics, everything `Send`, so that bindings can stand on it.
+//! **Job.** Three words: *open* a checkpoint (read, plan, compile, load), start a *session*,
+//! *stream* text. One error type with a kind to act on and a help line. No generics, everything
+//! `Send`, so that bindings can stand on it.
 //!
-//! **Not its job.** It holds no mechanism of its own: reading is `models`, deciding is a planner, building is `build`, running is
-//! `runtime`. What those rooms export beside this crate may change without notice.
+//! **Not its job.** It holds no mechanism of its own: reading is `models`, deciding is a planner,
+//! building is `build`, running is `runtime`. What those rooms export beside this crate may change
+//! without notice.
 //!
-//! An app runs what was compiled into a bundle (`shardwright compile`), beside which it ships the shims:
+//! An app runs what was compiled into a bundle (`shardwright compile`), beside which it ships the
+//! shims:
 //!
 //! ```no_run
 //! use shardwright::{GenerationEvent, open_bundle};
@@ -140,7 +143,8 @@ pub fn open_bundle(directory: impl AsRef<std::path::Path>) -> Result<Model> {
     BundleOptions::new().open(directory)
 }
 
-/// Plans, compiles and loads a checkpoint with the default [`OpenOptions`]: the generic profile on this machine's CPU.
+/// Plans, compiles and loads a checkpoint with the default [`OpenOptions`]: the generic profile on
+/// this machine's CPU.
 #[cfg(feature = "build")]
 pub fn open(checkpoint: impl AsRef<std::path::Path>) -> Result<Model> {
     OpenOptions::new().open(checkpoint)

@@ -1,5 +1,5 @@
-//! Flags that take effect when shards are loaded, such as `power`: a session decides them, of a bundle too,
-//! and no plan and no artefact depends on them.
+//! Flags that take effect when shards are loaded, such as `power`: a session decides them, of a
+//! bundle too, and no plan and no artefact depends on them.
 
 use shardwright_runtime::ShardDescription;
 use shardwright_runtime::bundle::ShardEntry;
@@ -11,8 +11,8 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Argument`] where it takes another value, or takes the flag when it compiles, which is over
-/// for `compiled`.
+/// [`ErrorKind::Argument`] where it takes another value, or takes the flag when it compiles, which
+/// is over for `compiled`.
 pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], compiled: Option<&ShardEntry>) -> Result<bool> {
     let Some(known) = schema.iter().find(|known| known.name == flag.name) else { return Ok(false) };
     match (known.stage, compiled) {
@@ -50,7 +50,8 @@ fn refused(flag: &Flag, why: &str) -> Error {
         .with_help("`shardwright shim list` tells of every flag")
 }
 
-/// What became of the flags that shards were loaded with, each once, and whether that is other than asked.
+/// What became of the flags that shards were loaded with, each once, and whether that is other than
+/// asked.
 pub(crate) fn told(shards: &[ShardDescription]) -> Vec<(bool, String)> {
     let mut told: Vec<(bool, String)> = Vec::new();
     for FlagOutcome { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {

@@ -1,4 +1,5 @@
-//! What a plan is compiled from: constants in the formats it names, each made once, and calibrated ranges where integers need them.
+//! What a plan is compiled from: constants in the formats it names, each made once, and calibrated
+//! ranges where integers need them.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +17,8 @@ use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
 
 use crate::{OpenOptions, Result, measuring};
 
-/// Made weights that are kept in memory at most; more go to a store in the cache directory, from which they are mapped.
+/// Made weights that are kept in memory at most; more go to a store in the cache directory, from
+/// which they are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// How far the materials are when ranges are calibrated, of 1000.
@@ -119,7 +121,8 @@ impl<'a> Making<'a> {
         Ok(made)
     }
 
-    /// The ranges for the formats of a plan: ample ones for 16 bits, of least squared error for states of 8.
+    /// The ranges for the formats of a plan: ample ones for 16 bits, of least squared error for
+    /// states of 8.
     fn ranges_of(calibration: &Calibration, formats: &[FormatTuple]) -> Result<Ranges> {
         let mut ranges =
             calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).map_err(measuring::told)?;

@@ -1,5 +1,5 @@
-//! What must be measured before a plan or a compilation: ranges of activations, and what formats cost in quality. Kept in the cache
-//! directory by the hash of the checkpoint's content.
+//! What must be measured before a plan or a compilation: ranges of activations, and what formats
+//! cost in quality. Kept in the cache directory by the hash of the checkpoint's content.
 
 use shardwright_build::bundle::Digest;
 use shardwright_build::graph::Graph;
@@ -30,7 +30,8 @@ const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
 /// One conversation a line, turns separated by tabs, user first.
 const CALIBRATION_TEXT: &str = include_str!("calibration.txt");
 
-/// What the float model's tensors take over the calibration text; from the cache, where it was found before.
+/// What the float model's tensors take over the calibration text; from the cache, where it was
+/// found before.
 pub(crate) fn calibrate(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -63,7 +64,8 @@ pub(crate) fn calibrate(
     Ok(calibration)
 }
 
-/// The calibration text as token ids, through the chat template where there is one, special tokens included.
+/// The calibration text as token ids, through the chat template where there is one, special tokens
+/// included.
 fn conversations(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -110,7 +112,8 @@ fn conversations(
     Ok(conversations)
 }
 
-/// What every layer and role loses in each of the weight formats of `tuples`, for a planner that has a quality to keep.
+/// What every layer and role loses in each of the weight formats of `tuples`, for a planner that
+/// has a quality to keep.
 pub(crate) fn sensitivities(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -166,7 +169,8 @@ pub(crate) fn sensitivities(
         })
     };
     let mut rows: Vec<Sensitivity> = measured.rows().iter().filter_map(row).collect();
-    // Where there is no matrix nothing can be lost, which a planner cannot tell from nothing measured.
+    // Where there is no matrix nothing can be lost, which a planner cannot tell from nothing
+    // measured.
     for (index, component) in graph.components.iter().enumerate() {
         let component_index = index as u32;
         for layer in 0..component.layers.max(1) {

@@ -10,7 +10,8 @@ use crate::session::check_modality;
 use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Result, Session};
 
-/// A model that is loaded: from a checkpoint, which was planned and compiled for it, or from a bundle. Cloning shares it.
+/// A model that is loaded: from a checkpoint, which was planned and compiled for it, or from a
+/// bundle. Cloning shares it.
 #[derive(Clone)]
 pub struct Model {
     inner: Arc<Inner>,
@@ -24,7 +25,8 @@ struct Inner {
     times: OpeningTimes,
 }
 
-/// What opening a model took, by what was done. What happens beside it, such as loading the tokenizer, counts nowhere.
+/// What opening a model took, by what was done. What happens beside it, such as loading the
+/// tokenizer, counts nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpeningTimes {
     /// Reading the checkpoint, or opening the bundle.
@@ -100,8 +102,9 @@ impl Model {
         self.inner.times
     }
 
-    /// Hash of the plan it runs by: the same for a checkpoint that is opened and a bundle that is compiled from it in the same way. Of a chain
-    /// that was compiled anew here, of the plan in the bundle.
+    /// Hash of the plan it runs by: the same for a checkpoint that is opened and a bundle that is
+    /// compiled from it in the same way. Of a chain that was compiled anew here, of the plan in the
+    /// bundle.
     pub fn plan_id(&self) -> String {
         match &self.inner.origin {
             #[cfg(feature = "build")]
@@ -112,7 +115,8 @@ impl Model {
         }
     }
 
-    /// A session at position 0. When what it runs on is lost, it goes on with the next target of the plan, where there is one.
+    /// A session at position 0. When what it runs on is lost, it goes on with the next target of
+    /// the plan, where there is one.
     pub fn session(&self) -> Result<Session> {
         // Asked for here, so that a damaged tokenizer is an error of the first call that needs it.
         self.tokenizer()?;
@@ -158,7 +162,8 @@ impl Model {
         Ok(vector)
     }
 
-    /// The plan it was built by, with everything that was done in another way than asked; `None` for a bundle that carries no report.
+    /// The plan it was built by, with everything that was done in another way than asked; `None`
+    /// for a bundle that carries no report.
     #[cfg(feature = "build")]
     pub fn plan(&self) -> Option<&shardwright_build::PlanReport> {
         match &self.inner.origin {
@@ -187,8 +192,9 @@ impl Model {
         }
     }
 
-    /// What must be said of a bundle: what was noted when it was made, then what was done in another way here, such as running its second
-    /// chain. Empty for a checkpoint, whose plan says it.
+    /// What must be said of a bundle: what was noted when it was made, then what was done in
+    /// another way here, such as running its second chain. Empty for a checkpoint, whose plan says
+    /// it.
     pub fn bundle_notices(&self) -> &[Notice] {
         match &self.inner.origin {
             #[cfg(feature = "build")]
@@ -197,13 +203,14 @@ impl Model {
         }
     }
 
-    /// Those of [`Model::bundle_notices`] that were noted when the bundle was made: they are the same at every opening, and for whoever
-    /// makes bundles.
+    /// Those of [`Model::bundle_notices`] that were noted when the bundle was made: they are the
+    /// same at every opening, and for whoever makes bundles.
     pub fn notices_of_making(&self) -> &[Notice] {
         self.split_notices().0
     }
 
-    /// Those of [`Model::bundle_notices`] that are of this opening on this machine: what a user may be told.
+    /// Those of [`Model::bundle_notices`] that are of this opening on this machine: what a user may
+    /// be told.
     pub fn notices_of_opening(&self) -> &[Notice] {
         self.split_notices().1
     }

@@ -43,7 +43,8 @@ use crate::model::{BuiltOrigin, NextOf, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result, user_cache_directory};
 
-/// Context taken when none is asked for, where the model allows more: long enough for a conversation, small enough for a phone.
+/// Context taken when none is asked for, where the model allows more: long enough for a
+/// conversation, small enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
 
 /// Folder in the cache directory of limits that refusals taught.
@@ -116,7 +117,8 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
     Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin)), times))
 }
 
-/// What became of the flags that a chain was loaded with; under `strict` one that was not done is an error.
+/// What became of the flags that a chain was loaded with; under `strict` one that was not done is
+/// an error.
 fn told_flags(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
     let told = load_flags::told(&chain.description().shards).into_iter();
     told.map(|(otherwise, text)| match (otherwise, strict) {
@@ -233,8 +235,8 @@ pub(crate) fn settle(
     })
 }
 
-/// What a session goes on with when the chip is lost: everything on this machine's CPU, built when it is needed. `None` where the plan
-/// names no other target, and under `strict`.
+/// What a session goes on with when the chip is lost: everything on this machine's CPU, built when
+/// it is needed. `None` where the plan names no other target, and under `strict`.
 fn going_on(directory: &Path, options: &OpenOptions, settled: &Settled) -> Option<Arc<NextOf>> {
     let cpu = on_the_cpu(options, settled)?;
     let directory = directory.to_owned();
@@ -322,7 +324,8 @@ pub(crate) struct Preparation {
     executors: Vec<TargetExecutor>,
     /// One list per target: flags that its shards are loaded with, in which no plan has a part.
     load_flags: Vec<Vec<Flag>>,
-    /// What refusals taught, and whose they are: one per target, none where something stands in for it.
+    /// What refusals taught, and whose they are: one per target, none where something stands in for
+    /// it.
     learned: Learned,
     compilers: Vec<Option<Compiler>>,
     /// Where shards run, one per target, once everything is compiled.
@@ -387,13 +390,15 @@ impl Preparation {
         for mut summary in targets {
             let own = OwnShim::of(&shims, &summary.target, (&profile, &source), options)?;
             if let OwnShim::Unusable(error) = &own {
-                // On the CPU its shim is not needed, and what the plan rests on instead is said below.
+                // On the CPU its shim is not needed, and what the plan rests on instead is said
+                // below.
                 if options.on != Some(Executor::Cpu) {
                     passing.push(Notice::note(unusable(&summary.target, error)));
                 }
             }
             let judged = own.judge();
-            // The CPU beside a chip that is elsewhere is not the one here: its times say nothing about where work belongs.
+            // The CPU beside a chip that is elsewhere is not the one here: its times say nothing
+            // about where work belongs.
             if summary.target.kind != TargetKind::Cpu {
                 chip_is_here = judged.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
@@ -511,7 +516,8 @@ impl Preparation {
         })
     }
 
-    /// The plan with everything that must be said of it; under `strict` a fallback is an error instead.
+    /// The plan with everything that must be said of it; under `strict` a fallback is an error
+    /// instead.
     fn report(&self, planned: &PlannedBy, refused_plans: usize, more: Vec<Notice>) -> Result<PlanReport> {
         let mut notices = self.notices.clone();
         if let Some(error) = &planned.fallback {
@@ -558,8 +564,8 @@ impl Preparation {
         Ok(report_plan(&self.request, &planned.plan, heading))
     }
 
-    /// What a shim did otherwise than it was asked when it compiled a shard, said once per shard: nodes that run elsewhere than on the
-    /// device, flags it refused or does not know.
+    /// What a shim did otherwise than it was asked when it compiled a shard, said once per shard:
+    /// nodes that run elsewhere than on the device, flags it refused or does not know.
     fn otherwise_notice(&self, shard: &BuiltShard) -> Option<Notice> {
         let executor = &self.executors[shard.target];
         let place = Place {
@@ -608,7 +614,8 @@ impl Preparation {
         )))
     }
 
-    /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the CPU.
+    /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the
+    /// CPU.
     fn left_the_chip(&self, planned: &PlannedBy) -> Vec<Notice> {
         let target = |index: u32| &self.request.targets[index as usize].target;
         if self.profile.kind == TargetKind::Cpu {
@@ -675,7 +682,8 @@ impl Preparation {
         })
     }
 
-    /// Closes what was opened for questions and compiling, as far as running opens its own: a chip may be open only once.
+    /// Closes what was opened for questions and compiling, as far as running opens its own: a chip
+    /// may be open only once.
     fn let_go(&mut self) {
         let keeps = self.shims.compiles_where_it_runs();
         self.offers.clear();
@@ -744,15 +752,17 @@ impl Preparation {
     }
 }
 
-/// What the planner may choose from, best first: what the user names, else what the chip is known to take, then every weight as it is
-/// stored. `asked` is whether the planner was asked for a format.
+/// What the planner may choose from, best first: what the user names, else what the chip is known
+/// to take, then every weight as it is stored. `asked` is whether the planner was asked for a
+/// format.
 fn offered_formats(graph: &Graph, profile: &Profile, options: &OpenOptions, asked: bool) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
     // Who asks for a format by name says what may be lost.
     let known = profile.offered_formats(asked || options.quality_per_million.is_some()).cloned();
     let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
-        // A processor takes every format; which of them is faster is no reason to round somebody's weights unasked.
+        // A processor takes every format; which of them is faster is no reason to round somebody's
+        // weights unasked.
         [] if profile.kind == TargetKind::Cpu && !asked => vec![stored.clone()],
         [] => known.chain([stored]).collect(),
         named => named
@@ -771,7 +781,8 @@ fn offered_formats(graph: &Graph, profile: &Profile, options: &OpenOptions, aske
     offered
 }
 
-/// What a chip whose shim is not here is taken to accept: what its profile says, and what the user names beyond that, which is said.
+/// What a chip whose shim is not here is taken to accept: what its profile says, and what the user
+/// names beyond that, which is said.
 #[expect(clippy::type_complexity, reason = "what `PrimitiveCount` takes, beside the notices")]
 fn known_formats(
     profile: &Profile,
@@ -841,8 +852,8 @@ fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, String)> {
     }
 }
 
-/// The chip of the profile and, where that is no CPU, this machine's CPU, which takes what the chip does not and what is left when
-/// the chip is lost.
+/// The chip of the profile and, where that is no CPU, this machine's CPU, which takes what the chip
+/// does not and what is left when the chip is lost.
 fn targets(profile: &Profile) -> Vec<TargetSummary> {
     let target = |name: &str, shim: &str, device: &str, kind| TargetSummary {
         target: Target { name: name.to_owned(), shim: shim.to_owned(), device: device.to_owned(), kind },
@@ -862,10 +873,11 @@ fn targets(profile: &Profile) -> Vec<TargetSummary> {
     targets
 }
 
-/// Adds what the target's own shim says: limits the profile does not have, the schema of its flags. Flags of the profile that the
-/// shim does not know are left out, and that is said. Without the shim they are taken at their word: nobody can check them. What the user
-/// sets joins the profile's flags, and takes the place of one alone. Gives what is to be said, and the flags that shards of the target are loaded
-/// with: those take effect then, and only what runs here takes them.
+/// Adds what the target's own shim says: limits the profile does not have, the schema of its flags.
+/// Flags of the profile that the shim does not know are left out, and that is said. Without the
+/// shim they are taken at their word: nobody can check them. What the user sets joins the profile's
+/// flags, and takes the place of one alone. Gives what is to be said, and the flags that shards of
+/// the target are loaded with: those take effect then, and only what runs here takes them.
 fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,
@@ -1111,7 +1123,8 @@ impl OwnShim {
         found.map(|device| (instance, device))
     }
 
-    /// Who answers for the target: the same whether it is to run on the device or in a simulator, so that the plan is the same.
+    /// Who answers for the target: the same whether it is to run on the device or in a simulator,
+    /// so that the plan is the same.
     fn judge(&self) -> Option<(&ShimInstance, &Device)> {
         self.device(&[DeviceKind::Present, DeviceKind::Offline, DeviceKind::Simulated])
     }
@@ -1121,7 +1134,8 @@ fn unusable(target: &Target, error: &Error) -> String {
     format!("target {}: shim `{}` cannot be used: {error}", target.name, target.shim)
 }
 
-/// Who asks for the device or its simulator and has a shim that cannot be used wants to know, also where nothing is to run.
+/// Who asks for the device or its simulator and has a shim that cannot be used wants to know, also
+/// where nothing is to run.
 fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Result<()> {
     match own {
         OwnShim::Unusable(error) if matches!(on, Some(Executor::Device | Executor::Simulator)) => {
@@ -1219,8 +1233,8 @@ fn executor(
     Ok(TargetExecutor { instance, device, detail, simulated: false, loads: kept, is_target: false })
 }
 
-/// A limit of the user replaces the profile's of that name on every accelerator that has it; a new one goes to all accelerators, or
-/// to the CPU where there is none.
+/// A limit of the user replaces the profile's of that name on every accelerator that has it; a new
+/// one goes to all accelerators, or to the CPU where there is none.
 fn override_limits(targets: &mut [TargetSummary], limits: &[(String, u64)]) {
     let accelerated = targets.iter().any(|target| target.target.kind != TargetKind::Cpu);
     for (name, value) in limits {
@@ -1276,7 +1290,8 @@ fn planning_session(options: &OpenOptions) -> Result<PlanningSession> {
                     }
                     loaded => loaded,
                 },
-                // A bundle names the planner of whoever compiled it; a person one that should be here.
+                // A bundle names the planner of whoever compiled it; a person one that should be
+                // here.
                 Err(error) if options.strict || !options.planner_by_name => return Err(error),
                 Err(error) => Err(PlannerError {
                     planner: named.clone(),

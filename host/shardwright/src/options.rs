@@ -19,7 +19,8 @@ pub enum FormatChoice {
 impl FromStr for FormatChoice {
     type Err = UnknownName;
 
-    /// `stored`, or a tuple as reports spell it: `w4-block32[head=w8-per-channel]/f32/f32`. A weight format alone means f32 for the rest.
+    /// `stored`, or a tuple as reports spell it: `w4-block32[head=w8-per-channel]/f32/f32`. A
+    /// weight format alone means f32 for the rest.
     fn from_str(text: &str) -> std::result::Result<Self, UnknownName> {
         match text {
             "stored" => Ok(FormatChoice::Stored),
@@ -44,7 +45,8 @@ pub enum Executor {
     Device,
     /// The vendor's simulator of the chip.
     Simulator,
-    /// The CPU shim, with the chip's cut, formats and encodings. Every report is headed *emulated on cpu*.
+    /// The CPU shim, with the chip's cut, formats and encodings. Every report is headed *emulated
+    /// on cpu*.
     Cpu,
 }
 
@@ -59,7 +61,8 @@ impl Executor {
     }
 }
 
-/// How to open a checkpoint. The default plans for the generic profile and runs on this machine's CPU.
+/// How to open a checkpoint. The default plans for the generic profile and runs on this machine's
+/// CPU.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     pub(crate) soc: Option<String>,
@@ -100,8 +103,8 @@ impl OpenOptions {
         self
     }
 
-    /// What runs the plan. Default: the device where its shim finds it, else an error that names the alternatives; without
-    /// [`OpenOptions::soc`] the CPU.
+    /// What runs the plan. Default: the device where its shim finds it, else an error that names
+    /// the alternatives; without [`OpenOptions::soc`] the CPU.
     #[must_use]
     pub fn on(mut self, executor: Executor) -> Self {
         self.on = Some(executor);
@@ -115,9 +118,11 @@ impl OpenOptions {
         self
     }
 
-    /// A flag for the chip's compiler, beside those of its profile; in place of the profile's value where that has the same flag, which is said.
-    /// What the shim does not know, or a value it does not take, is an error. A flag that takes effect when shards are loaded, such as `power`,
-    /// is one of the session: [`OpenOptions::open`] takes it, and what becomes of it is a notice; planning and compiling refuse it.
+    /// A flag for the chip's compiler, beside those of its profile; in place of the profile's value
+    /// where that has the same flag, which is said. What the shim does not know, or a value it does
+    /// not take, is an error. A flag that takes effect when shards are loaded, such as `power`, is
+    /// one of the session: [`OpenOptions::open`] takes it, and what becomes of it is a notice;
+    /// planning and compiling refuse it.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.flags.push((name.into(), value.into()));
@@ -131,7 +136,8 @@ impl OpenOptions {
         self
     }
 
-    /// The planner: a path to a `.wasm` component or pack, or a name from a planner directory. Default: the built-in one.
+    /// The planner: a path to a `.wasm` component or pack, or a name from a planner directory.
+    /// Default: the built-in one.
     #[must_use]
     pub fn planner(mut self, planner: impl Into<String>) -> Self {
         self.planner = Some(planner.into());
@@ -152,7 +158,8 @@ impl OpenOptions {
         self
     }
 
-    /// Context capacity in tokens. States grow with it. Default: what the model was made for, at most 4096.
+    /// Context capacity in tokens. States grow with it. Default: what the model was made for, at
+    /// most 4096.
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
         self.context = Some(tokens);
@@ -166,8 +173,9 @@ impl OpenOptions {
         self
     }
 
-    /// Offers these formats to the planner, best first, instead of those of the chip's profile and the stored ones. May be called several
-    /// times. What a shim does not take is refused all the same.
+    /// Offers these formats to the planner, best first, instead of those of the chip's profile and
+    /// the stored ones. May be called several times. What a shim does not take is refused all the
+    /// same.
     #[must_use]
     pub fn formats(mut self, choice: FormatChoice) -> Self {
         self.formats.push(choice);
@@ -181,16 +189,17 @@ impl OpenOptions {
         self
     }
 
-    /// The most quality a plan may lose, in thousandths of the model's negative log-likelihood. What each layer and role loses in each
-    /// format is measured once for a checkpoint, which takes minutes. Default: no bound, nothing is measured.
+    /// The most quality a plan may lose, in thousandths of the model's negative log-likelihood.
+    /// What each layer and role loses in each format is measured once for a checkpoint, which takes
+    /// minutes. Default: no bound, nothing is measured.
     #[must_use]
     pub fn quality(mut self, per_mille: u32) -> Self {
         self.quality_per_million = Some(u64::from(per_mille) * 1000);
         self
     }
 
-    /// A text file to calibrate on, one conversation turn a line, where formats need ranges. Default: a text that comes with the
-    /// program. It goes through the checkpoint's chat template.
+    /// A text file to calibrate on, one conversation turn a line, where formats need ranges.
+    /// Default: a text that comes with the program. It goes through the checkpoint's chat template.
     #[must_use]
     pub fn calibration_text(mut self, path: impl Into<PathBuf>) -> Self {
         self.calibration_text = Some(path.into());
@@ -218,22 +227,25 @@ impl OpenOptions {
         self
     }
 
-    /// A private directory for compiled planners. Whoever can write to it can run code here. Default: `shardwright` in the user's
-    /// cache directory; planners are compiled anew where there is none.
+    /// A private directory for compiled planners. Whoever can write to it can run code here.
+    /// Default: `shardwright` in the user's cache directory; planners are compiled anew where there
+    /// is none.
     #[must_use]
     pub fn cache_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache = Some(directory.into());
         self
     }
 
-    /// Loads the tokenizer when something asks for it first, not beside planning and compiling: for programs that bring token ids. Default: off.
+    /// Loads the tokenizer when something asks for it first, not beside planning and compiling: for
+    /// programs that bring token ids. Default: off.
     #[must_use]
     pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
         self.tokenizer_when_asked = when_asked;
         self
     }
 
-    /// Whether layer outputs can be read after a step, for verification. Costs a copy per layer. Default: off.
+    /// Whether layer outputs can be read after a step, for verification. Costs a copy per layer.
+    /// Default: off.
     #[must_use]
     pub fn taps(mut self, taps: bool) -> Self {
         self.taps = taps;
@@ -257,8 +269,9 @@ impl OpenOptions {
         crate::opening::open(checkpoint.as_ref(), self, watch)
     }
 
-    /// Plans, compiles and writes a bundle into `directory`, which [`BundleOptions`](crate::BundleOptions) opens. An interrupted call that is
-    /// made again goes on where it stopped.
+    /// Plans, compiles and writes a bundle into `directory`, which
+    /// [`BundleOptions`](crate::BundleOptions) opens. An interrupted call that is made again goes
+    /// on where it stopped.
     pub fn compile(
         &self,
         checkpoint: impl AsRef<Path>,
@@ -273,7 +286,8 @@ impl OpenOptions {
         crate::opening::plan(checkpoint.as_ref(), self, &mut ())
     }
 
-    /// [`OpenOptions::plan`] that tells how far it is and asks whether to go on: a vendor's compiler may be asked for times.
+    /// [`OpenOptions::plan`] that tells how far it is and asks whether to go on: a vendor's
+    /// compiler may be asked for times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
         crate::opening::plan(checkpoint.as_ref(), self, watch)
     }

@@ -15,7 +15,8 @@ use crate::opening::{PlannerTools, find_planner};
 use crate::{Error, ErrorKind, Result, SearchPath};
 use shardwright_files::read_named;
 
-/// Largest request read for a replay: the tables of a model of 100 layer kinds on 16 targets stay far below.
+/// Largest request read for a replay: the tables of a model of 100 layer kinds on 16 targets stay
+/// far below.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest key file read: its 64 digits and some blanks.
@@ -83,13 +84,15 @@ pub struct PlannerOptionReport {
     pub summary: String,
 }
 
-/// A request that planners are tried on: the demo model on a chip with two formats and a limit on operations, and the CPU.
+/// A request that planners are tried on: the demo model on a chip with two formats and a limit on
+/// operations, and the CPU.
 const SAMPLE_REQUEST: &str = include_str!("planners/sample_request.json");
 
-/// Loads a planner under all the sandbox's rules, asks it twice and checks its plan; without a recorded request it is asked
-/// one that is built in.
+/// Loads a planner under all the sandbox's rules, asks it twice and checks its plan; without a
+/// recorded request it is asked one that is built in.
 ///
-/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: whatever the sandbox refuses, a plan that does not hold, or two answers that differ.
+/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: whatever the sandbox
+/// refuses, a plan that does not hold, or two answers that differ.
 pub fn check_planner(
     planner: &str,
     request: Option<&Path>,
@@ -142,8 +145,8 @@ fn sample_request() -> Result<Request> {
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the built-in request: {error}")))
 }
 
-/// Makes a signing key of chance in a new file that only this user may read, and gives the public half, which hosts are told to
-/// trust.
+/// Makes a signing key of chance in a new file that only this user may read, and gives the public
+/// half, which hosts are told to trust.
 ///
 /// Errors: the file is there already, or cannot be written.
 pub fn make_planner_key(file: &Path) -> Result<String> {

@@ -1,13 +1,17 @@
 use std::path::PathBuf;
 
-/// Directories in which shims, planners and profiles are looked for, in this order; shims that are named by themselves come first.
+/// Directories in which shims, planners and profiles are looked for, in this order; shims that are
+/// named by themselves come first.
 ///
-/// Profiles and the planner that the library carries are always there, whatever the directories hold.
+/// Profiles and the planner that the library carries are always there, whatever the directories
+/// hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchPath {
-    /// Shims: dylibs with their manifests. Loading one runs its code: name only directories whose owner you trust.
+    /// Shims: dylibs with their manifests. Loading one runs its code: name only directories whose
+    /// owner you trust.
     pub shims: Vec<PathBuf>,
-    /// Single shims, each a library with the text of its manifest: where nothing but libraries can lie, as in an Android package.
+    /// Single shims, each a library with the text of its manifest: where nothing but libraries can
+    /// lie, as in an Android package.
     pub libraries: Vec<(PathBuf, String)>,
     /// Planners: `.wasm` components and packs. They run in a sandbox.
     pub planners: Vec<PathBuf>,
@@ -16,8 +20,9 @@ pub struct SearchPath {
 }
 
 impl SearchPath {
-    /// What the variables `SHARDWRIGHT_SHIM_PATH`, `SHARDWRIGHT_PLANNER_PATH` and `SHARDWRIGHT_PROFILE_PATH` list, then `shims`,
-    /// `planners` and `profiles` beside the running program where they exist.
+    /// What the variables `SHARDWRIGHT_SHIM_PATH`, `SHARDWRIGHT_PLANNER_PATH` and
+    /// `SHARDWRIGHT_PROFILE_PATH` list, then `shims`, `planners` and `profiles` beside the running
+    /// program where they exist.
     pub fn standard() -> Self {
         let beside = std::env::current_exe().ok().and_then(|program| program.parent().map(PathBuf::from));
         let list = |variable: &str, folder: &str| {
@@ -36,7 +41,8 @@ impl SearchPath {
     }
 }
 
-/// Where this user's programs keep what can be made again: `$XDG_CACHE_HOME/shardwright`, else `~/.cache/shardwright`.
+/// Where this user's programs keep what can be made again: `$XDG_CACHE_HOME/shardwright`, else
+/// `~/.cache/shardwright`.
 pub fn user_cache_directory() -> Option<PathBuf> {
     let absolute = |path: PathBuf| path.is_absolute().then_some(path);
     let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);

@@ -12,8 +12,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// A conversation or a text in the making, with the states of its own.
 ///
-/// What was run once is not run again: a new turn costs its own tokens only. Use [`Session::cancel_handle`] to end a reply from
-/// another thread; the session stays usable.
+/// What was run once is not run again: a new turn costs its own tokens only. Use
+/// [`Session::cancel_handle`] to end a reply from another thread; the session stays usable.
 pub struct Session {
     inner: shardwright_runtime::Session,
     text: Arc<TextSide>,
@@ -42,9 +42,9 @@ impl Session {
         self.messages.push(Message::system(text));
     }
 
-    /// Adds a user turn and starts the reply. The reply becomes a turn of the conversation when it is done or dropped.
-    /// Where it fails, or ends before it said anything and not by itself, the user turn is taken
-    /// back too: it can be given again.
+    /// Adds a user turn and starts the reply. The reply becomes a turn of the conversation when it
+    /// is done or dropped. Where it fails, or ends before it said anything and not by itself, the
+    /// user turn is taken back too: it can be given again.
     ///
     /// Control tokens that `text` spells out, such as `<|turn>`, are encoded as the letters they
     /// are and open or close no turn; so are those in a system turn, in tools and in what the model
@@ -126,8 +126,9 @@ impl Session {
         self.inner.tokens()
     }
 
-    /// Forgets the oldest user turn with its reply, and with turns in between if there are any; system turns stay. `false` where
-    /// no user turn is left. What a conversation that outgrew the context does before the next turn.
+    /// Forgets the oldest user turn with its reply, and with turns in between if there are any;
+    /// system turns stay. `false` where no user turn is left. What a conversation that outgrew the
+    /// context does before the next turn.
     pub fn forget_oldest_turn(&mut self) -> bool {
         let is_user = |message: &Message| message.role == "user";
         let Some(first) = self.messages.iter().position(is_user) else { return false };

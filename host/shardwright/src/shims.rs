@@ -99,9 +99,11 @@ pub struct ShimHash {
     pub sha256: String,
 }
 
-/// Writes the hash of the library into a shim's manifest; from then on the library is loaded only as it is now.
+/// Writes the hash of the library into a shim's manifest; from then on the library is loaded only
+/// as it is now.
 ///
-/// Errors: a manifest or library that cannot be read or is none, and a library that is not beside its manifest.
+/// Errors: a manifest or library that cannot be read or is none, and a library that is not beside
+/// its manifest.
 pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
     let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{}: {what}", manifest.display()));
     let read = Manifest::read(manifest).map_err(|error| {

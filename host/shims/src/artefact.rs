@@ -108,7 +108,8 @@ pub enum Place<'a> {
 }
 
 impl Artefact {
-    /// Maps a file and checks its hash and what it says of itself. The file must not be changed while it is open.
+    /// Maps a file and checks its hash and what it says of itself. The file must not be changed
+    /// while it is open.
     pub fn open(path: &Path) -> Result<Artefact, ArtefactError> {
         Artefact::from_container(Container::open(path, &FORMAT)?)
     }
@@ -120,7 +121,8 @@ impl Artefact {
         Artefact::from_container(Container::proved(path, file, &FORMAT)?)
     }
 
-    /// Maps a file and checks what it says of itself, not its hash: to be shown, never to be loaded.
+    /// Maps a file and checks what it says of itself, not its hash: to be shown, never to be
+    /// loaded.
     pub fn open_unproved(path: &Path) -> Result<Artefact, ArtefactError> {
         Artefact::from_container(Container::open_unproved(path, &FORMAT)?)
     }

@@ -1,5 +1,5 @@
-//! A page that worker and host share: where the worker's signal handler writes what it knows, in plain stores, because after a
-//! crash nothing else is sure to work.
+//! A page that worker and host share: where the worker's signal handler writes what it knows, in
+//! plain stores, because after a crash nothing else is sure to work.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +41,8 @@ impl BoardPage {
     }
 
     pub(crate) fn board(&self) -> &Board {
-        // SAFETY: a page is longer than a board and aligned; any bytes are a board, and both sides use atomics only.
+        // SAFETY: a page is longer than a board and aligned; any bytes are a board, and both sides
+        // use atomics only.
         unsafe { &*self.0.data().cast::<Board>() }
     }
 }

@@ -1,4 +1,5 @@
-//! Memory that is bound to runs, shared between shards, and read or written by the host between runs.
+//! Memory that is bound to runs, shared between shards, and read or written by the host between
+//! runs.
 
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
@@ -16,8 +17,9 @@ use crate::local::{Local, c_text};
 
 /// A buffer; cloning shares it.
 ///
-/// At any time it has one writer or any number of readers: a run that writes it, a run that reads it, [`Buffer::read`],
-/// [`Buffer::write`]. A conflicting use is refused with [`ShimError::BufferBusy`], never waited for.
+/// At any time it has one writer or any number of readers: a run that writes it, a run that reads
+/// it, [`Buffer::read`], [`Buffer::write`]. A conflicting use is refused with
+/// [`ShimError::BufferBusy`], never waited for.
 #[derive(Clone)]
 pub struct Buffer(Arc<Inner>);
 
@@ -43,8 +45,8 @@ enum Memory {
     },
 }
 
-// SAFETY: the memory is reached through `users`, which admits one writer or many readers; the shim's functions are called
-// under the instance's lock.
+// SAFETY: the memory is reached through `users`, which admits one writer or many readers; the
+// shim's functions are called under the instance's lock.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -55,7 +57,8 @@ impl Drop for Inner {
             && let Some(free) = local.table().0.buffer_free
         {
             let _one = local.enter();
-            // SAFETY: made by this instance, freed once; `users` shows that nobody holds a view, for views borrow `self`.
+            // SAFETY: made by this instance, freed once; `users` shows that nobody holds a view,
+            // for views borrow `self`.
             unsafe { free(local.raw(), *raw) };
         }
     }
@@ -304,7 +307,8 @@ impl Deref for BufferRead {
     fn deref(&self) -> &[u8] {
         match self.0.length() {
             0 => &[],
-            // SAFETY: mapped for that many bytes as long as the buffer; nobody writes while this guard is held.
+            // SAFETY: mapped for that many bytes as long as the buffer; nobody writes while this
+            // guard is held.
             length => unsafe { std::slice::from_raw_parts(self.0.pointer(), length as usize) },
         }
     }

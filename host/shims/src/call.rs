@@ -196,7 +196,8 @@ macro_rules! sinks {
                 collected: Collected<T>,
             }
             unsafe extern "C" fn item<T>(context: *mut c_void, item: *const $raw) {
-                // SAFETY: the sink's context, alive until the call that uses the sink returns, on its thread only.
+                // SAFETY: the sink's context, alive until the call that uses the sink returns, on
+                // its thread only.
                 let context = unsafe { &mut *context.cast::<Context<T>>() };
                 // SAFETY: the contract makes it a struct of this kind.
                 let item = unsafe { value(item) }.and_then(|item| (context.convert)(&item));

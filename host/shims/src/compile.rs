@@ -1,4 +1,5 @@
-//! The output of a compilation: from the shim's callbacks, or from a worker's messages, to an artefact.
+//! The output of a compilation: from the shim's callbacks, or from a worker's messages, to an
+//! artefact.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -164,7 +165,8 @@ impl Output for Compilation<'_> {
         self.failed.is_some() || self.watch.cancelled()
     }
 
-    /// *Applied* is the one verdict that promises an effect, so it is not taken on a shim's bare word.
+    /// *Applied* is the one verdict that promises an effect, so it is not taken on a shim's bare
+    /// word.
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String) {
         if self.flags.len() >= REPORT_LIMIT || self.contract.is_some() {
             return;
@@ -237,8 +239,8 @@ pub(crate) fn call(
     Called { error, contract: context.contract, panic: context.panic }
 }
 
-/// Runs `body` on the context. A panic of the caller's `Watch` is kept and raised when the shim has returned: it must not unwind
-/// through foreign code.
+/// Runs `body` on the context. A panic of the caller's `Watch` is kept and raised when the shim has
+/// returned: it must not unwind through foreign code.
 ///
 /// # Safety
 ///

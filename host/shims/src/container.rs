@@ -1,5 +1,5 @@
-//! What work orders and artefacts have in common: a 64-byte prefix with the SHA-256 of everything after it, a JSON head,
-//! page-aligned bytes, and writing that either happens or does not.
+//! What work orders and artefacts have in common: a 64-byte prefix with the SHA-256 of everything
+//! after it, a JSON head, page-aligned bytes, and writing that either happens or does not.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -130,7 +130,8 @@ pub(crate) struct Format {
 pub(crate) enum HeadAt {
     /// Right after the prefix; the rest follows from the next page on.
     Front,
-    /// At the end, for files whose content is only known when it was streamed; that content starts at the first page.
+    /// At the end, for files whose content is only known when it was streamed; that content starts
+    /// at the first page.
     Back,
 }
 
@@ -183,8 +184,8 @@ impl Container {
         opened.map(|(file, _)| file).map_err(io)
     }
 
-    /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed again: weights may be
-    /// gigabytes.
+    /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed
+    /// again: weights may be gigabytes.
     pub(crate) fn written(
         (path, file): (PathBuf, File),
         format: &Format,
@@ -253,8 +254,9 @@ impl Container {
             let expected = if expected == found { least } else { expected };
             return Err(ContainerError::Length { path: owned(), expected, found });
         }
-        // SAFETY: files of these formats are written once, under a temporary name, and never changed; that nobody else
-        // changes a mapped file is a condition of using the cache directory, stated in the README.
+        // SAFETY: files of these formats are written once, under a temporary name, and never
+        // changed; that nobody else changes a mapped file is a condition of using the cache
+        // directory, stated in the README.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         if map.len() as u64 != found {
             return Err(ContainerError::Length { path: owned(), expected: found, found: map.len() as u64 });
@@ -306,7 +308,8 @@ impl Container {
 enum Unfinished {
     /// It gets its name at the end, and has a passing one until then.
     ToBeNamed(tempfile::NamedTempFile),
-    /// It never has a name (where the system can), so nothing is left of it when the process is killed.
+    /// It never has a name (where the system can), so nothing is left of it when the process is
+    /// killed.
     Unnamed(File),
 }
 
@@ -340,8 +343,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins a file of `directory` that will get a name. A head at the front is given here, one at the back to
-    /// [`Writer::head_at_back`].
+    /// Begins a file of `directory` that will get a name. A head at the front is given here, one at
+    /// the back to [`Writer::head_at_back`].
     pub(crate) fn start(
         directory: &Path,
         magic: [u8; 8],
@@ -424,8 +427,9 @@ impl Writer {
         Ok((file, hash))
     }
 
-    /// Gives the file the name `<hash><suffix>`, under which it appears whole or not at all. One begun without a name gets
-    /// none: it is gone when the last mapping is, and its path only tells it from others.
+    /// Gives the file the name `<hash><suffix>`, under which it appears whole or not at all. One
+    /// begun without a name gets none: it is gone when the last mapping is, and its path only tells
+    /// it from others.
     pub(crate) fn finish(self, suffix: &str) -> Result<(PathBuf, File), ContainerError> {
         let directory = self.directory.clone();
         let io = |source| ContainerError::Io { path: directory.clone(), source };

@@ -16,7 +16,8 @@ pub(crate) fn entry_kind_number(kind: EntryKind) -> u32 {
     }
 }
 
-/// None for [`raw::SW_ERROR_CANCELLED`], which is not a failure; a class this host does not know counts as internal.
+/// None for [`raw::SW_ERROR_CANCELLED`], which is not a failure; a class this host does not know
+/// counts as internal.
 pub(crate) fn error_class(number: u32) -> Option<ErrorClass> {
     Some(match number {
         raw::SW_ERROR_UNSUPPORTED_OP => ErrorClass::UnsupportedOp,

@@ -339,8 +339,9 @@ pub enum ShimError {
     /// The shim does not serve a chip as its profile describes it.
     #[error(transparent)]
     Chip(Box<ChipError>),
-    /// The worker process of the instance ended, which is how a shim that crashes, hangs or grows shows in isolation. Every
-    /// shard and buffer of that worker is dead; asking anew starts another worker.
+    /// The worker process of the instance ended, which is how a shim that crashes, hangs or grows
+    /// shows in isolation. Every shard and buffer of that worker is dead; asking anew starts
+    /// another worker.
     #[error(transparent)]
     Worker(Box<WorkerFailure>),
     /// Isolation is asked for and the program for it is not there.
@@ -398,8 +399,8 @@ impl ShimError {
         }
     }
 
-    /// A failure in the shim's words, whose details are logged: they say more than its sentence, and
-    /// programs may act on them.
+    /// A failure in the shim's words, whose details are logged: they say more than its sentence,
+    /// and programs may act on them.
     pub(crate) fn failed(failure: Failure) -> ShimError {
         for (key, value) in failure.details.iter().filter(|(key, _)| key != "help") {
             tracing::info!(shim = failure.shim, function = failure.function, "{key}: {value}");

@@ -1,4 +1,5 @@
-//! An open instance: the questions one can ask it, and what an answer must be, wherever the shim runs.
+//! An open instance: the questions one can ask it, and what an answer must be, wherever the shim
+//! runs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -48,7 +49,8 @@ pub(crate) trait Answers {
     fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError>;
 }
 
-/// An open instance of a shim; cloning shares it. It closes when the last clone, shard and buffer is gone.
+/// An open instance of a shim; cloning shares it. It closes when the last clone, shard and buffer
+/// is gone.
 #[derive(Clone)]
 pub struct ShimInstance(Arc<Inner>);
 
@@ -167,7 +169,8 @@ impl ShimInstance {
     /// reads. A shim that reads none is not asked.
     ///
     /// # Errors
-    /// [`ShimError::Chip`] for a fact that is missing, is not of its kind, or that the shim says against.
+    /// [`ShimError::Chip`] for a fact that is missing, is not of its kind, or that the shim says
+    /// against.
     pub fn know(&self, chip: &Chip) -> Result<(), ShimError> {
         let shim = &self.0.shim;
         if shim.chip_facts().is_empty() {
@@ -186,10 +189,12 @@ impl ShimInstance {
         lock(&self.0.chips).get(&name).cloned()
     }
 
-    /// Devices of this machine, or with `soc` those it compiles for offline or simulates. None is an answer, not an error.
+    /// Devices of this machine, or with `soc` those it compiles for offline or simulates. None is
+    /// an answer, not an error.
     ///
     /// # Errors
-    /// [`ShimError::Chip`] for a chip of which the vendor's library knows otherwise than its profile says.
+    /// [`ShimError::Chip`] for a chip of which the vendor's library knows otherwise than its
+    /// profile says.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
         let told = self.timed("devices", || self.answers().devices(soc));
         let told = told.map_err(|error| match soc {
@@ -215,7 +220,8 @@ impl ShimInstance {
         self.timed("flags", || self.answers().flags(device))
     }
 
-    /// One verdict per node, in the graph's order. `weights` are those the graph's constants index; their bytes are not shown.
+    /// One verdict per node, in the graph's order. `weights` are those the graph's constants index;
+    /// their bytes are not shown.
     pub fn check(
         &self,
         device: &str,
@@ -248,8 +254,8 @@ impl ShimInstance {
         self.estimate_watched(device, entry, weights, &|| false)
     }
 
-    /// [`ShimInstance::estimate`] that ends with a cancelled error soon after `cancelled` is true. In this process it ends only when the shim has
-    /// answered.
+    /// [`ShimInstance::estimate`] that ends with a cancelled error soon after `cancelled` is true.
+    /// In this process it ends only when the shim has answered.
     pub fn estimate_watched(
         &self,
         device: &str,
@@ -273,7 +279,8 @@ impl ShimInstance {
         }
     }
 
-    /// Compiles a work order. The artefact appears whole or not at all; every flag of the order gets a verdict in it.
+    /// Compiles a work order. The artefact appears whole or not at all; every flag of the order
+    /// gets a verdict in it.
     pub fn compile(
         &self,
         device: &str,
@@ -338,8 +345,8 @@ impl ShimInstance {
         LoadedShard::new(self, device, artefact, engine, told, flags)
     }
 
-    /// Allocates memory the device can see, zeroed: the shim's when it has its own, else the process's; with a worker, memory
-    /// that it shares.
+    /// Allocates memory the device can see, zeroed: the shim's when it has its own, else the
+    /// process's; with a worker, memory that it shares.
     pub fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         match &self.0.engine {
             Engine::Local(local) => Buffer::allocate(local, device, length, alignment),
@@ -347,7 +354,8 @@ impl ShimInstance {
         }
     }
 
-    /// Makes a dma-buf visible to the device. The descriptor must stay open until the buffer is gone. A worker takes none.
+    /// Makes a dma-buf visible to the device. The descriptor must stay open until the buffer is
+    /// gone. A worker takes none.
     pub fn import_dma_buf(
         &self,
         device: &str,
@@ -363,8 +371,8 @@ impl ShimInstance {
         }
     }
 
-    /// What a part of a file is: an artefact of this shim or a file of its vendor's tools, whoever made it; none when it is
-    /// neither. The file must not be changed meanwhile.
+    /// What a part of a file is: an artefact of this shim or a file of its vendor's tools, whoever
+    /// made it; none when it is neither. The file must not be changed meanwhile.
     pub fn inspect(&self, file: &File, part: std::ops::Range<u64>) -> Result<Option<Inspection>, ShimError> {
         let found = file.metadata().map_err(|error| ShimError::Argument(error.to_string()))?.len();
         let length = match part.end.checked_sub(part.start) {
@@ -404,7 +412,8 @@ impl ShimInstance {
         self.inspect(artefact.file(), start..start.saturating_add(artefact.head().payload_length))
     }
 
-    /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended is started anew.
+    /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended
+    /// is started anew.
     pub fn recover(&self, device: &str) -> Result<(), ShimError> {
         self.timed("recover", || self.answers().recover(device))
     }

@@ -1,4 +1,5 @@
-//! What an entry point binds, told apart from how it computes: the part of a graph that outlives compilation.
+//! What an entry point binds, told apart from how it computes: the part of a graph that outlives
+//! compilation.
 
 use std::collections::HashSet;
 

@@ -45,7 +45,8 @@ impl LayoutCheck {
 /// Compares, if the library carries layouts and both sides speak the same minor version. Leaves it
 /// open for ever. `path` is for messages, `place` what it was opened by.
 pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadError> {
-    // Not `RootModule::load_from_file`: that caches one library per type and would answer for the first shim.
+    // Not `RootModule::load_from_file`: that caches one library per type and would answer for the
+    // first shim.
     let header = match abi_header_from_path(place) {
         Ok(header) => header,
         Err(LibraryError::GetSymbolError { .. }) => return Ok(LayoutCheck::NotRust),
@@ -93,7 +94,8 @@ fn cut(text: &str) -> String {
     cut
 }
 
-/// The first differing type and what differs. The report lists every way to reach it and runs to tens of kilobytes.
+/// The first differing type and what differs. The report lists every way to reach it and runs to
+/// tens of kilobytes.
 fn first_difference(errors: &AbiInstabilityErrors) -> (String, String) {
     // Types that only contain a difference are listed without an error of their own.
     let Some(first) = errors.errors.iter().find(|error| !error.errs.is_empty()) else {

@@ -1,26 +1,32 @@
-//! The shims room: finds vendor shims, loads and checks them, and shows them what they compile and run.
+//! The shims room: finds vendor shims, loads and checks them, and shows them what they compile and
+//! run.
 //!
-//! **Job.** [`ShimRegistry`] reads manifests, opens libraries and says of every shim that is not used why. A [`Shim`] opens as
-//! any number of [`ShimInstance`]s. An instance judges entry graphs, compiles a [`WorkOrder`] to an [`Artefact`] and loads it as a
-//! [`LoadedShard`], which runs. All C pointers stay in here: what leaves is safe and `Send`.
+//! **Job.** [`ShimRegistry`] reads manifests, opens libraries and says of every shim that is not
+//! used why. A [`Shim`] opens as any number of [`ShimInstance`]s. An instance judges entry graphs,
+//! compiles a [`WorkOrder`] to an [`Artefact`] and loads it as a [`LoadedShard`], which runs. All C
+//! pointers stay in here: what leaves is safe and `Send`.
 //!
-//! **In a process of its own.** A vendor's compiler or driver aborts, hangs, exits, grows without end, writes where it must not.
-//! [`ShimRegistry::open_isolated`] opens the same [`ShimInstance`] in the program `shardwright-worker`: questions, compilations and
-//! runs go over a socket under [`Caps`] of time and memory, an artefact streams back into a file of the host, buffers are memory
-//! that both map, in the worker between pages that fault. When the worker ends, or is killed for a cap, the call fails with
-//! [`ShimError::Worker`], which says how; its shards and buffers are dead, and the next question starts another worker. With
-//! [`RegistryBuilder::isolated`] not even the libraries are opened here.
+//! **In a process of its own.** A vendor's compiler or driver aborts, hangs, exits, grows without
+//! end, writes where it must not. [`ShimRegistry::open_isolated`] opens the same [`ShimInstance`]
+//! in the program `shardwright-worker`: questions, compilations and runs go over a socket under
+//! [`Caps`] of time and memory, an artefact streams back into a file of the host, buffers are
+//! memory that both map, in the worker between pages that fault. When the worker ends, or is killed
+//! for a cap, the call fails with [`ShimError::Worker`], which says how; its shards and buffers are
+//! dead, and the next question starts another worker. With [`RegistryBuilder::isolated`] not even
+//! the libraries are opened here.
 //!
-//! It holds mistakes, not malice: a worker has the user's rights. A run costs some ten microseconds more; plain memory that is bound
-//! is copied, and so is everything for a device that takes only its shim's own memory. What a shim maps shared or reads from mapped
-//! files does not count against the memory cap. A worker that dies while nobody asks it anything is noticed by the next question or
-//! when the instance is dropped; until then the system keeps its entry in the process table. Linux only, from 5.3 on.
+//! It holds mistakes, not malice: a worker has the user's rights. A run costs some ten microseconds
+//! more; plain memory that is bound is copied, and so is everything for a device that takes only
+//! its shim's own memory. What a shim maps shared or reads from mapped files does not count against
+//! the memory cap. A worker that dies while nobody asks it anything is noticed by the next question
+//! or when the instance is dropped; until then the system keeps its entry in the process table.
+//! Linux only, from 5.3 on.
 //!
-//! **Not its job.** It decides nothing about cuts, formats or flags (a planner does), converts no boundary and keeps no position
-//! (the runtime does), and knows no vendor.
+//! **Not its job.** It decides nothing about cuts, formats or flags (a planner does), converts no
+//! boundary and keeps no position (the runtime does), and knows no vendor.
 //!
-//! Reading order: `vendor-shims/README.md`, [`ShimRegistry`], [`ShimInstance`], [`LoadedShard`], [`Buffer`], [`WorkOrder`],
-//! [`Isolation`].
+//! Reading order: `vendor-shims/README.md`, [`ShimRegistry`], [`ShimInstance`], [`LoadedShard`],
+//! [`Buffer`], [`WorkOrder`], [`Isolation`].
 
 mod artefact;
 mod board;

@@ -1,4 +1,5 @@
-//! The door: opening a library, finding its entry, and checking the table before any member of it is used.
+//! The door: opening a library, finding its entry, and checking the table before any member of it
+//! is used.
 
 use std::ffi::{c_char, c_void};
 use std::fs::File;
@@ -20,7 +21,8 @@ use crate::manifest::{HOST_VERSIONS, check_range};
 #[derive(Clone, Copy)]
 pub(crate) struct Table(pub(crate) &'static SwTable);
 
-// SAFETY: the contract lets functions of the table be called from any thread; the table itself never changes.
+// SAFETY: the contract lets functions of the table be called from any thread; the table itself
+// never changes.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -100,8 +102,8 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     Ok((enter(path, entry)?, layout))
 }
 
-/// What the loader says, such as a symbol that nothing defines or a library that a library needs. Of
-/// the error itself that is only the source.
+/// What the loader says, such as a symbol that nothing defines or a library that a library needs.
+/// Of the error itself that is only the source.
 fn loaders_words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -165,7 +167,8 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     if !(HOST_VERSIONS.0..=HOST_VERSIONS.1).contains(&answer.version) {
         return Err(wrong(format!("version {} was not offered", version_text(answer.version))));
     }
-    // SAFETY: every struct of the contract starts with its u64 size; nothing else is read before it is compared.
+    // SAFETY: every struct of the contract starts with its u64 size; nothing else is read before it
+    // is compared.
     let size = unsafe { answer.table.cast::<u64>().read() };
     let expected = u64::from(SW_MINIMUM_TABLE);
     if size < expected {

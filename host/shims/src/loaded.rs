@@ -75,13 +75,16 @@ pub enum Bound<'a> {
     Write(&'a mut [u8]),
 }
 
-/// What is said of one run besides its rows and its memory. By default it takes as long as it takes, and all logits are right.
+/// What is said of one run besides its rows and its memory. By default it takes as long as it
+/// takes, and all logits are right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// How long it may take. Without one it takes as long as it takes, in a worker as long as its cap allows.
+    /// How long it may take. Without one it takes as long as it takes, in a worker as long as its
+    /// cap allows.
     pub deadline: Option<Duration>,
-    /// How many of the largest logits of every row are looked at, of equal ones those of lower index. They are right and stand where they
-    /// stand; every other may be less than it is, down to the least finite number, never more. `None`: all are right. Shims may ignore it.
+    /// How many of the largest logits of every row are looked at, of equal ones those of lower
+    /// index. They are right and stand where they stand; every other may be less than it is, down
+    /// to the least finite number, never more. `None`: all are right. Shims may ignore it.
     pub largest_logits: Option<NonZeroUsize>,
 }
 
@@ -124,8 +127,8 @@ enum Way {
 }
 
 impl Canceller {
-    /// The run in progress, if there is one, ends soon with a cancelled error. False when the shard is gone or its shim cannot
-    /// cancel. A worker that was asked and does not obey is ended.
+    /// The run in progress, if there is one, ends soon with a cancelled error. False when the shard
+    /// is gone or its shim cannot cancel. A worker that was asked and does not obey is ended.
     pub fn cancel(&self) -> bool {
         match &self.0 {
             Way::Local(way) => way.cancel(),
@@ -233,9 +236,10 @@ impl LoadedShard {
 
     /// Runs an entry and blocks until it is done.
     ///
-    /// `rows` are valid, 1 to the entry's rows. `bound` has one element per binding, in their order; outputs and states take a
-    /// buffer or [`Bound::Write`]. A buffer of this instance and device is handed over as it is, any other mapped memory as a
-    /// pointer (to a worker: as a copy).
+    /// `rows` are valid, 1 to the entry's rows. `bound` has one element per binding, in their
+    /// order; outputs and states take a buffer or [`Bound::Write`]. A buffer of this instance and
+    /// device is handed over as it is, any other mapped memory as a pointer (to a worker: as a
+    /// copy).
     pub fn run(
         &mut self,
         entry: usize,

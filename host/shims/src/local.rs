@@ -1,4 +1,5 @@
-//! An instance in this process: the functions of its table, called one at a time. Also what a worker calls.
+//! An instance in this process: the functions of its table, called one at a time. Also what a
+//! worker calls.
 
 use std::ffi::{CString, c_char, c_void};
 use std::fs::File;
@@ -327,8 +328,8 @@ impl Answers for Local {
             usize::try_from(length).map_err(|_| ShimError::Argument(format!("a part of {length} bytes")))?;
         let map = match length_here {
             0 => None,
-            // SAFETY: `ShimInstance::inspect` states that the file is not changed meanwhile; the range was held against its
-            // length.
+            // SAFETY: `ShimInstance::inspect` states that the file is not changed meanwhile; the
+            // range was held against its length.
             _ => Some(
                 unsafe { MmapOptions::new().offset(offset).len(length_here).map(file) }.map_err(failed)?,
             ),

@@ -35,7 +35,8 @@ pub struct Manifest {
     /// SHA-256 of the library in lower-case hex; checked before it is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Options of every instance; what a caller gives wins. A user says here where the vendor's library is.
+    /// Options of every instance; what a caller gives wins. A user says here where the vendor's
+    /// library is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
     /// Options beside those of an instance from which a simulated device is wanted: where a

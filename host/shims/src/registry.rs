@@ -57,7 +57,8 @@ pub struct RegistryBuilder {
 }
 
 impl RegistryBuilder {
-    /// Looks at every manifest and every library in a directory (not below it). A missing directory is reported.
+    /// Looks at every manifest and every library in a directory (not below it). A missing directory
+    /// is reported.
     pub fn directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.sources.push(Source::Directory(path.into()));
         self
@@ -69,21 +70,23 @@ impl RegistryBuilder {
         self
     }
 
-    /// Takes one library with the text of its manifest, for places in which nothing but libraries can lie. The file counts, and the
-    /// manifest's `library` and `search` do not.
+    /// Takes one library with the text of its manifest, for places in which nothing but libraries
+    /// can lie. The file counts, and the manifest's `library` and `search` do not.
     pub fn described(mut self, library: impl Into<PathBuf>, manifest: impl Into<String>) -> Self {
         self.sources.push(Source::Described(library.into(), manifest.into()));
         self
     }
 
-    /// Takes a shim that is linked into the program: `shim_entry()` of its crate. `name` is for messages.
+    /// Takes a shim that is linked into the program: `shim_entry()` of its crate. `name` is for
+    /// messages.
     pub fn linked(mut self, name: &'static str, entry: SwEntryFunction) -> Self {
         self.sources.push(Source::Linked(name, entry));
         self
     }
 
-    /// Opens every library in a worker of its own, for as long as it takes to say who it is, and none in this process. They are
-    /// opened here only when an instance is, by [`ShimRegistry::open`].
+    /// Opens every library in a worker of its own, for as long as it takes to say who it is, and
+    /// none in this process. They are opened here only when an instance is, by
+    /// [`ShimRegistry::open`].
     pub fn isolated(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
         self
@@ -146,7 +149,8 @@ impl ShimRegistry {
         self.shims.iter().find(|shim| shim.name() == name)
     }
 
-    /// Opens an instance of the shim `name` under the name `instance`. One shim may be open under many names.
+    /// Opens an instance of the shim `name` under the name `instance`. One shim may be open under
+    /// many names.
     pub fn open(
         &self,
         name: &str,
@@ -171,7 +175,8 @@ impl ShimRegistry {
         self.get(name).ok_or_else(|| self.missing(name))
     }
 
-    /// The error that there is no shim of that name: with the names there are, and with what was skipped, which may be it.
+    /// The error that there is no shim of that name: with the names there are, and with what was
+    /// skipped, which may be it.
     pub fn missing(&self, name: &str) -> ShimError {
         let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
         let skipped = self.skipped.iter().map(|skipped| format!("; skipped: {}", skipped.error));
@@ -212,7 +217,8 @@ impl ShimRegistry {
         }
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
-            // A library that a manifest named was seen; one whose own manifest failed was reported with it.
+            // A library that a manifest named was seen; one whose own manifest failed was reported
+            // with it.
             let manifest = Manifest::path_for(library);
             if !manifests.contains(&&manifest) && !seen.contains(&canonical(library)) {
                 let error = LoadError::NoManifest { library: library.clone(), manifest };

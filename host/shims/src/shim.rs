@@ -17,14 +17,16 @@ use crate::library::{self, Table};
 use crate::local::{contract, missing, value_type};
 use crate::manifest::Manifest;
 
-/// A shim whose library was opened, here or in a worker, and whose table was checked; cloning shares it.
+/// A shim whose library was opened, here or in a worker, and whose table was checked; cloning
+/// shares it.
 #[derive(Clone)]
 pub struct Shim(Arc<ShimInner>);
 
 struct ShimInner {
     path: PathBuf,
     manifest: Option<Manifest>,
-    /// Filled at once when the library is opened in this process, else when the first instance is opened in it.
+    /// Filled at once when the library is opened in this process, else when the first instance is
+    /// opened in it.
     table: OnceLock<Table>,
     facts: Facts,
     origin: Origin,
@@ -185,8 +187,8 @@ impl Shim {
         standing.into_iter().filter(|(key, _)| !said(key)).chain(given.iter().cloned()).collect()
     }
 
-    /// Opens an instance in this process with its own options, which win over its manifest's. Names are for people and reports; one shim may be open many
-    /// times.
+    /// Opens an instance in this process with its own options, which win over its manifest's. Names
+    /// are for people and reports; one shim may be open many times.
     pub fn open(&self, name: &str, options: &[(String, String)]) -> Result<ShimInstance, ShimError> {
         ShimInstance::in_process(self, name, &self.all_options(options))
     }

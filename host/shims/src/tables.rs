@@ -15,7 +15,8 @@ use crate::convert;
 use crate::interface::port_name;
 use crate::work_order::{WorkOrder, WorkOrderError};
 
-/// Owns what the tables point to. Values are kept behind raw pointers, so that moving the arena moves none of them.
+/// Owns what the tables point to. Values are kept behind raw pointers, so that moving the arena
+/// moves none of them.
 #[derive(Default)]
 struct Arena {
     kept: Vec<*mut dyn Any>,

@@ -1,4 +1,5 @@
-//! The work order: everything about one shard that a compiler needs, in one file named by its content.
+//! The work order: everything about one shard that a compiler needs, in one file named by its
+//! content.
 //!
 //! ```text
 //! offset  0  magic "SWORDER\0"          8
@@ -25,7 +26,8 @@ use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWORDER\0";
 
-/// JSON that is parsed at most. The largest decoder known (35 layers, three entry points, in primitives) needs about 8 MiB.
+/// JSON that is parsed at most. The largest decoder known (35 layers, three entry points, in
+/// primitives) needs about 8 MiB.
 const HEAD_LIMIT: u64 = 64 << 20;
 
 const FORMAT: Format =
@@ -172,7 +174,8 @@ pub struct WorkOrder {
 }
 
 impl WorkOrder {
-    /// Maps a file, checks its hash and everything its head says. Memory is bounded by a small multiple of the head.
+    /// Maps a file, checks its hash and everything its head says. Memory is bounded by a small
+    /// multiple of the head.
     ///
     /// The file must not be changed while it is open.
     pub fn open(path: &Path) -> Result<WorkOrder, WorkOrderError> {
@@ -273,7 +276,8 @@ struct Section {
     length: u64,
 }
 
-/// Sections of weights that start at `content`, and the end of the last. An empty section lies at the end of the one before.
+/// Sections of weights that start at `content`, and the end of the last. An empty section lies at
+/// the end of the one before.
 fn layout(content: u64, weights: &[OrderWeight]) -> Option<(Vec<[Section; 2]>, u64)> {
     let mut end = content;
     let mut places = Vec::with_capacity(weights.len());
@@ -387,8 +391,8 @@ fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
     if possible { Ok(()) } else { Err(told()) }
 }
 
-/// Everything the tables and a compiler rely on: indices, order of nodes, sizes, and that every operation is given and gives
-/// the shapes it is defined for.
+/// Everything the tables and a compiler rely on: indices, order of nodes, sizes, and that every
+/// operation is given and gives the shapes it is defined for.
 fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String> {
     cap("tensors", entry.tensors.len(), NODE_LIMIT)?;
     cap("nodes", entry.nodes.len(), NODE_LIMIT)?;
@@ -511,7 +515,8 @@ fn check_attributes(op: &Op) -> Result<(), String> {
     Ok(())
 }
 
-/// Collects a work order and writes it. Weights are streamed from where they are; nothing is copied into memory.
+/// Collects a work order and writes it. Weights are streamed from where they are; nothing is copied
+/// into memory.
 pub struct WorkOrderBuilder<'w> {
     weights: &'w [Weight],
     used: Vec<WeightId>,
@@ -573,8 +578,8 @@ impl<'w> WorkOrderBuilder<'w> {
         self.stream(|head| Writer::start(directory, MAGIC, Some(head)))
     }
 
-    /// Writes a file without a name in the system's directory for temporary files, and opens it. It is gone when the work
-    /// order is dropped.
+    /// Writes a file without a name in the system's directory for temporary files, and opens it. It
+    /// is gone when the work order is dropped.
     pub fn temporary(self) -> Result<WorkOrder, WorkOrderError> {
         self.stream(|head| Writer::start_unnamed(MAGIC, Some(head)))
     }

@@ -1,7 +1,8 @@
-//! The program `shardwright-worker`: opens one shim and does in a process of its own what the host asks over its standard input.
+//! The program `shardwright-worker`: opens one shim and does in a process of its own what the host
+//! asks over its standard input.
 //!
-//! The host is trusted; the shim is not. So the process limits itself before it opens the library, tells what it knows of its
-//! own crash, and ends with the host.
+//! The host is trusted; the shim is not. So the process limits itself before it opens the library,
+//! tells what it knows of its own crash, and ends with the host.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -48,8 +49,8 @@ const EXIT_PANIC: i32 = 101;
 /// Different words for the part of a weight that are kept; checkpoints have a few dozen.
 const PART_LIMIT: usize = 1 << 10;
 
-/// Runs the worker; what the program `shardwright-worker` is. `linked` are shims that are part of the program, by the name they
-/// have in the host's registry.
+/// Runs the worker; what the program `shardwright-worker` is. `linked` are shims that are part of
+/// the program, by the name they have in the host's registry.
 pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("shardwright-worker: {panic}");
@@ -175,8 +176,8 @@ impl Lines {
     }
 }
 
-/// Sends a line of the shim's log to the host. One that there is no room for is dropped, and that is said when there is: a log
-/// must not stop a shim.
+/// Sends a line of the shim's log to the host. One that there is no room for is dropped, and that
+/// is said when there is: a log must not stop a shim.
 fn send_line(level: u32, message: &str) {
     let Some(lines) = LINES.get() else { return };
     let mut lines = lock(lines);
@@ -204,8 +205,9 @@ fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     os::limit_self(memory_bytes)
 }
 
-/// Takes requests to stop. When the host is gone this process and all it started are killed, whatever the shim is doing:
-/// unlike the parent-death signal, which follows the thread that started a process, this follows the host.
+/// Takes requests to stop. When the host is gone this process and all it started are killed,
+/// whatever the shim is doing: unlike the parent-death signal, which follows the thread that
+/// started a process, this follows the host.
 fn listen(mut signals: UnixStream) {
     let mut bytes = [0; SIGNAL_SIZE];
     loop {
@@ -291,7 +293,8 @@ impl Line {
         }
     }
 
-    /// The next request; none when the host hung up. A socket that fails otherwise is the shim's doing, and the end.
+    /// The next request; none when the host hung up. A socket that fails otherwise is the shim's
+    /// doing, and the end.
     fn next(&mut self) -> Option<(Request, Vec<OwnedFd>)> {
         match self.request() {
             Ok(request) => Some(request),

@@ -1,4 +1,5 @@
-//! Deaths of workers, by the hundred, leave this process as it was. Alone in its program: it counts what the whole process has.
+//! Deaths of workers, by the hundred, leave this process as it was. Alone in its program: it counts
+//! what the whole process has.
 
 mod common;
 

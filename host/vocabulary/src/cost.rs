@@ -27,8 +27,8 @@ const fn modelled() -> Provenance {
     Provenance::Modelled
 }
 
-/// One row of the cost table: one layer kind on one target in one format tuple at one entry point. Costs of a shard
-/// are the sums over its layers, so a planner adds up any cut exactly.
+/// One row of the cost table: one layer kind on one target in one format tuple at one entry point.
+/// Costs of a shard are the sums over its layers, so a planner adds up any cut exactly.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostRow {
@@ -50,7 +50,8 @@ pub struct CostRow {
     /// Where that number comes from.
     #[serde(default = "modelled")]
     pub artefact_provenance: Provenance,
-    /// State bytes at the entry point's context capacity; a shard holds the largest of its entry points.
+    /// State bytes at the entry point's context capacity; a shard holds the largest of its entry
+    /// points.
     pub state_bytes: u64,
     /// Whether the target takes it.
     pub legality: Legality,

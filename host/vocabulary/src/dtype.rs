@@ -41,13 +41,14 @@ impl DType {
         }
     }
 
-    /// Bytes of one element; for packed types of the byte that holds it, so multiply extents with [`DType::packed_bytes`] there.
+    /// Bytes of one element; for packed types of the byte that holds it, so multiply extents with
+    /// [`DType::packed_bytes`] there.
     pub const fn bytes(self) -> u64 {
         self.bits().div_ceil(8)
     }
 
-    /// Whether several elements share a byte. Only weights are stored so: two's complement, low bits first, every row (the
-    /// last axis) padded with zero bits to a whole byte.
+    /// Whether several elements share a byte. Only weights are stored so: two's complement, low
+    /// bits first, every row (the last axis) padded with zero bits to a whole byte.
     pub const fn is_packed(self) -> bool {
         self.bits() < 8
     }
@@ -59,7 +60,8 @@ impl DType {
         outer.iter().try_fold(row, |bytes, &extent| bytes.checked_mul(extent))
     }
 
-    /// Smallest and largest stored value of the integer types an encoded tensor may have; `None` for floats and indices.
+    /// Smallest and largest stored value of the integer types an encoded tensor may have; `None`
+    /// for floats and indices.
     pub const fn raw_range(self) -> Option<(i32, i32)> {
         match self {
             DType::I16 => Some((i16::MIN as i32, i16::MAX as i32)),
@@ -94,8 +96,8 @@ impl DType {
         matches!(self, DType::F32 | DType::F16 | DType::Bf16)
     }
 
-    /// Whether an activation, a state or a tensor at a shard boundary may have this type: floats, and
-    /// integers of 8 and 16 bits. Indices and packed weights are none.
+    /// Whether an activation, a state or a tensor at a shard boundary may have this type: floats,
+    /// and integers of 8 and 16 bits. Indices and packed weights are none.
     pub const fn is_encodable(self) -> bool {
         !matches!(self, DType::I32 | DType::I64 | DType::I4 | DType::I2)
     }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{DType, UnknownName};
 
-/// A 32-bit float kept as its bits, so that values which contain one can be compared, hashed and written canonically.
-/// Serialised as the bits, an integer.
+/// A 32-bit float kept as its bits, so that values which contain one can be compared, hashed and
+/// written canonically. Serialised as the bits, an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScaleBits(u32);
 
@@ -49,7 +49,8 @@ impl<'de> Deserialize<'de> for ScaleBits {
     }
 }
 
-/// How one tensor at a shard boundary is written: dense, row-major, value = (raw − zero point) · scale.
+/// How one tensor at a shard boundary is written: dense, row-major, value = (raw − zero point) ·
+/// scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Encoding {
@@ -102,9 +103,11 @@ fn encodable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::Err
     Err(serde::de::Error::custom(UnknownName::new("element type", dtype.name(), known.join(", "))))
 }
 
-/// What the stored integers of an activation stand for: value = (stored − zero point) · scale, one f32 multiplication.
+/// What the stored integers of an activation stand for: value = (stored − zero point) · scale, one
+/// f32 multiplication.
 ///
-/// The other way: stored = clamp(round(value / scale) + zero point), the division in f32, ties to even.
+/// The other way: stored = clamp(round(value / scale) + zero point), the division in f32, ties to
+/// even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Affine {
@@ -115,8 +118,8 @@ pub struct Affine {
 }
 
 impl Encoding {
-    /// The encoding of a tensor with that type and quantisation; `None` for indices, packed weights, integers without a scale and
-    /// floats with one.
+    /// The encoding of a tensor with that type and quantisation; `None` for indices, packed
+    /// weights, integers without a scale and floats with one.
     pub fn of(element: DType, affine: Option<Affine>) -> Option<Encoding> {
         let encoding = match affine {
             None if element.is_float() => Encoding { element, scale: ScaleBits::ONE, zero_point: 0 },
@@ -136,7 +139,8 @@ impl Encoding {
         }
     }
 
-    /// The stored integer for a value; for integer encodings. Values outside the range clamp, NaN gives the stored 0 clamped to the range.
+    /// The stored integer for a value; for integer encodings. Values outside the range clamp, NaN
+    /// gives the stored 0 clamped to the range.
     pub fn raw(&self, value: f32) -> i32 {
         let (low, high) = self.element.raw_range().unwrap_or((i32::MIN, i32::MAX));
         let raw = (value / self.scale.get()).round_ties_even() + self.zero_point as f32;
@@ -148,7 +152,8 @@ impl Encoding {
         (i64::from(raw) - i64::from(self.zero_point)) as f32 * self.scale.get()
     }
 
-    /// The unsigned encoding with a zero point that covers `low..=high` and zero; `bits` is 8 or 16.
+    /// The unsigned encoding with a zero point that covers `low..=high` and zero; `bits` is 8 or
+    /// 16.
     pub fn affine_over(low: f32, high: f32, bits: u32) -> Encoding {
         let (element, steps) =
             if bits == 8 { (DType::U8, f32::from(u8::MAX)) } else { (DType::U16, f32::from(u16::MAX)) };
@@ -158,7 +163,8 @@ impl Encoding {
         Encoding { element, scale, zero_point }
     }
 
-    /// The unsigned encoding around its middle, 128 or 32768, that covers `low..=high`; `bits` is 8 or 16.
+    /// The unsigned encoding around its middle, 128 or 32768, that covers `low..=high`; `bits` is 8
+    /// or 16.
     pub fn centred_over(low: f32, high: f32, bits: u32) -> Encoding {
         let (element, middle) = if bits == 8 { (DType::U8, 1 << 7) } else { (DType::U16, 1 << 15) };
         let scale = scale_of(f64::from(low.abs().max(high.abs())) / f64::from(middle - 1));
@@ -174,7 +180,8 @@ impl Encoding {
     }
 }
 
-/// A legal scale near `scale`: constant zero tensors, and ranges beyond what f32 holds, get one too.
+/// A legal scale near `scale`: constant zero tensors, and ranges beyond what f32 holds, get one
+/// too.
 fn scale_of(scale: f64) -> ScaleBits {
     let scale = if scale.is_finite() { (scale as f32).clamp(1e-30, 1e37) } else { 1.0 };
     ScaleBits::new(scale).unwrap_or(ScaleBits::ONE)

@@ -48,7 +48,8 @@ impl ErrorKind {
     }
 }
 
-/// An error as it reaches an application: a kind to act on, a message that names what failed, and what would help.
+/// An error as it reaches an application: a kind to act on, a message that names what failed, and
+/// what would help.
 ///
 /// One word wide, so that results stay small.
 pub struct Error(Box<Inner>);

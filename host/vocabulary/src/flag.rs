@@ -50,8 +50,8 @@ pub enum FlagStage {
     /// It goes to the compiler, and artefacts may depend on it: a plan decides it.
     #[default]
     Compile,
-    /// It is set when shards are loaded, and no artefact depends on it: a session decides it, of a bundle
-    /// too.
+    /// It is set when shards are loaded, and no artefact depends on it: a session decides it, of a
+    /// bundle too.
     Load,
 }
 

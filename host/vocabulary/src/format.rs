@@ -25,7 +25,8 @@ names! {
         W4PerTensor = "w4-per-tensor",
         /// Signed 4 bit, one scale per 32 consecutive input values of an output channel.
         W4Block32 = "w4-block32",
-        /// The same with scales that are 1 to 16 times one scale of the output channel, for chips whose blocks have small integers for scales.
+        /// The same with scales that are 1 to 16 times one scale of the output channel, for chips
+        /// whose blocks have small integers for scales.
         W4Block32Stepped = "w4-block32-stepped",
         /// Signed 2 bit, one scale per output channel.
         W2PerChannel = "w2-per-channel",
@@ -61,7 +62,8 @@ impl WeightFormat {
             WeightFormat::W4PerChannel => (DType::I4, CHANNEL),
             WeightFormat::W4PerTensor => (DType::I4, TENSOR),
             WeightFormat::W4Block32 => (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F16))),
-            // In f32, although each is an f16: what tells these scales from free ones, before there are any.
+            // In f32, although each is an f16: what tells these scales from free ones, before there
+            // are any.
             WeightFormat::W4Block32Stepped => {
                 (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F32)))
             }
@@ -194,7 +196,8 @@ impl FormatTuple {
     }
 }
 
-/// Reads what `Display` writes, and `w8-per-channel` alone for weights in that format and everything else in f32.
+/// Reads what `Display` writes, and `w8-per-channel` alone for weights in that format and
+/// everything else in f32.
 impl FromStr for FormatTuple {
     type Err = UnknownName;
 

@@ -1,16 +1,16 @@
-//! The plain data all crates share about a target: what it is, what it allows, what it costs, how it
-//! fails.
+//! The plain data all crates share about a target: what it is, what it allows, what it costs, how
+//! it fails.
 //!
-//! **Job.** The words of plans, profiles, shims, bundles and reports: formats, encodings, entry points,
-//! limits, flags and their verdicts, costs, error classes. A *target* is one device of one shim (the HTP
-//! of a phone, the CPU engine loaded under some name).
+//! **Job.** The words of plans, profiles, shims, bundles and reports: formats, encodings, entry
+//! points, limits, flags and their verdicts, costs, error classes. A *target* is one device of one
+//! shim (the HTP of a phone, the CPU engine loaded under some name).
 //!
 //! **Not its job.** Nothing here decides anything and nothing here talks to a device: profiles fill
 //! these types, shims report them, planners read them, the plan check holds a plan against them. It
 //! depends on serde and nothing else, so that every crate may stand on it, shims included.
 //!
-//! Every name is written in kebab-case and is stable: it appears in profiles, requests, bundles and on
-//! the command line. `Display` writes that name, `FromStr` reads it, serde uses it:
+//! Every name is written in kebab-case and is stable: it appears in profiles, requests, bundles and
+//! on the command line. `Display` writes that name, `FromStr` reads it, serde uses it:
 //!
 //! ```
 //! use shardwright_vocabulary::{FormatTuple, WeightFormat, WeightRole};

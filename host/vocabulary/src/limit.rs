@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Flag, Provenance};
 
-/// Names of the limits the host itself knows how to check. A target may have others: they are passed on to planners
-/// and learned from refusals, but only these can be checked before a compiler says no.
+/// Names of the limits the host itself knows how to check. A target may have others: they are
+/// passed on to planners and learned from refusals, but only these can be checked before a compiler
+/// says no.
 pub mod limit_names {
     /// Operations after legalisation in any single entry point of a shard.
     pub const OPS: &str = "ops";

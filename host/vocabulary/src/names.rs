@@ -14,7 +14,8 @@ pub struct UnknownName {
 }
 
 impl UnknownName {
-    /// Longest part of an unknown word that is repeated in a message; the word may come from a hostile file.
+    /// Longest part of an unknown word that is repeated in a message; the word may come from a
+    /// hostile file.
     const QUOTED_CHARS: usize = 64;
 
     pub(crate) fn new(what: &'static str, value: &str, expected: String) -> Self {

@@ -25,8 +25,8 @@ pub struct OpAttribute {
 /// Calls the macro named `$with` with every operation, one after the other, as
 /// `Case SW_OP_CASE NUMBER "name" ["operand" …] [attribute: Kind …] "meaning";`.
 ///
-/// This is the one list of operations. Numbers are part of the shim contract: never renumbered, only
-/// appended; semantic operations, which have a decomposition, from 1, primitives from 64.
+/// This is the one list of operations. Numbers are part of the shim contract: never renumbered,
+/// only appended; semantic operations, which have a decomposition, from 1, primitives from 64.
 #[macro_export]
 macro_rules! operations {
     ($with:ident) => {

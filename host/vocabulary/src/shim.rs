@@ -88,8 +88,8 @@ pub struct Estimate {
     pub bytes_moved: u64,
     /// Indices of nodes left out; all of them where no time is known.
     pub uncosted: Vec<u64>,
-    /// Operations of the vendor's that the entry becomes, which a limit `ops` counts; 0 for one to each node. The sum over the layers of a
-    /// shard must be what the shard is compiled with.
+    /// Operations of the vendor's that the entry becomes, which a limit `ops` counts; 0 for one to
+    /// each node. The sum over the layers of a shard must be what the shard is compiled with.
     pub operations: u64,
     /// Bytes of an artefact of this entry point alone, weights included; 0 if not known.
     pub artefact_bytes: u64,

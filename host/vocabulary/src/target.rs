@@ -22,7 +22,8 @@ names! {
 pub struct Target {
     /// Name under which a plan refers to it; unique in a request.
     pub name: String,
-    /// Name of the shim instance that owns it. Two targets share buffers only if shim and device are equal.
+    /// Name of the shim instance that owns it. Two targets share buffers only if shim and device
+    /// are equal.
     pub shim: String,
     /// The shim's name for the device, such as an SoC.
     pub device: String,

@@ -15,10 +15,11 @@ const API: &str = "shardwright:planner/api@0.1.0";
 /// The levels of `log`, in the order of `wit/v0.1/planner.wit`.
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
-/// A planner that is `policy` (of the world `policy`), with `solver` (of the world `planner`) behind what it imports. Both log to
-/// the host.
+/// A planner that is `policy` (of the world `policy`), with `solver` (of the world `planner`)
+/// behind what it imports. Both log to the host.
 ///
-/// Errors: a component that is none, a policy that asks no other planner, or two that do not fit together.
+/// Errors: a component that is none, a policy that asks no other planner, or two that do not fit
+/// together.
 pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>, BuildError> {
     let failed = |what: &str, reason: String| BuildError::Compose { reason: format!("{what}: {reason}") };
     for (what, component) in [("the policy", policy), ("the solver", solver)] {

@@ -1,11 +1,12 @@
 //! Builds a planner crate into a WebAssembly component.
 //!
-//! **Job.** [`build`] runs `cargo build` for `wasm32-unknown-unknown` with its own target directory and a fixed profile,
-//! whatever flags the surrounding build has, and [`componentise`] wraps the module; [`compose`] joins a policy with the planner
-//! that it asks. Used by the host's build script for
-//! the built-in planner, by tests, and by anyone who writes a planner in Rust.
+//! **Job.** [`build`] runs `cargo build` for `wasm32-unknown-unknown` with its own target directory
+//! and a fixed profile, whatever flags the surrounding build has, and [`componentise`] wraps the
+//! module; [`compose`] joins a policy with the planner that it asks. Used by the host's build
+//! script for the built-in planner, by tests, and by anyone who writes a planner in Rust.
 //!
-//! **Not its job.** It installs nothing, and it does not judge whether the component is a sound planner.
+//! **Not its job.** It installs nothing, and it does not judge whether the component is a sound
+//! planner.
 
 mod compose;
 
@@ -15,7 +16,8 @@ use std::process::{Command, Stdio};
 
 pub use compose::compose;
 
-/// The target planners are compiled for: no system interface, hence no imports but the interface's own.
+/// The target planners are compiled for: no system interface, hence no imports but the interface's
+/// own.
 pub const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Why a planner could not be built.
@@ -95,8 +97,8 @@ const LOG_BYTES: usize = 16 * 1024;
 
 /// Build the planner crate of `manifest` and wrap it as a component.
 ///
-/// `target_dir` is Cargo's target directory for planners; give all planners of a project the same one, and never the
-/// project's own: its lock is held while build scripts run.
+/// `target_dir` is Cargo's target directory for planners; give all planners of a project the same
+/// one, and never the project's own: its lock is held while build scripts run.
 pub fn build(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
     componentise(&build_module(manifest, target_dir)?)
 }
@@ -160,8 +162,8 @@ pub fn componentise(module: &[u8]) -> Result<Vec<u8>, BuildError> {
     encode().map_err(|error| BuildError::Componentise { reason: format!("{error:#}") })
 }
 
-/// A command without what a surrounding Cargo build adds to the environment: its flags, target, profile and wrappers
-/// (clippy) are about the host.
+/// A command without what a surrounding Cargo build adds to the environment: its flags, target,
+/// profile and wrappers (clippy) are about the host.
 fn clean(program: OsString) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -191,7 +193,8 @@ fn clean(program: OsString) -> Command {
     command
 }
 
-/// Flags that keep the paths of this machine out of the module, so that equal sources give equal bytes.
+/// Flags that keep the paths of this machine out of the module, so that equal sources give equal
+/// bytes.
 fn remap(directory: &Path) -> OsString {
     let mut flags = OsString::new();
     let mut add = |from: &Path, to: &str| {
@@ -212,7 +215,8 @@ fn remap(directory: &Path) -> OsString {
     flags
 }
 
-/// The outermost directory above `directory` with a lock file: the workspace, whose path dependencies are compiled too.
+/// The outermost directory above `directory` with a lock file: the workspace, whose path
+/// dependencies are compiled too.
 fn workspace(directory: &Path) -> PathBuf {
     let roots = directory.ancestors().filter(|ancestor| ancestor.join("Cargo.lock").is_file());
     roots.last().unwrap_or(directory).to_owned()

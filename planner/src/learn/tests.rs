@@ -21,8 +21,8 @@ fn learned(request: &Request, plan: &Plan, feedback: Feedback) -> Lesson {
     Lesson::learn(request, &[Attempt { plan: plan.clone(), feedback: vec![feedback] }])
 }
 
-/// What is learned from one refusal of the whole decoder of ten layers, a thousand operations and ten thousand weight
-/// bytes.
+/// What is learned from one refusal of the whole decoder of ten layers, a thousand operations and
+/// ten thousand weight bytes.
 #[test]
 fn refusals_become_limits() {
     let request = RequestBuilder::decoder(10).build();

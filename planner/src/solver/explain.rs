@@ -13,8 +13,9 @@ mod formats;
 mod softcap;
 
 impl Solution {
-    /// The plan: every boundary as its shard holds activations, the flags that are set for each target, the other targets that
-    /// could take the whole model as fallbacks, and a reason for every choice.
+    /// The plan: every boundary as its shard holds activations, the flags that are set for each
+    /// target, the other targets that could take the whole model as fallbacks, and a reason for
+    /// every choice.
     pub fn into_plan(self, request: &Request) -> Plan {
         let mut plan = Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![] };
         self.explain_chain(request, &mut plan.reasons);
@@ -67,7 +68,8 @@ impl Solution {
         self.entries.iter().filter(active).map(shape).collect()
     }
 
-    /// Targets other than the one that bears most layers which could take the whole model, in order of preference.
+    /// Targets other than the one that bears most layers which could take the whole model, in order
+    /// of preference.
     fn fallback(&self, request: &Request) -> Vec<u32> {
         let layers = |target: u32| -> u32 {
             self.shards

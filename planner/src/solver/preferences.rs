@@ -1,9 +1,11 @@
-//! Preferences that a policy states in a line: formats of some layers, most shards of a component, the order of goals.
+//! Preferences that a policy states in a line: formats of some layers, most shards of a component,
+//! the order of goals.
 
 use super::{Placement, search::Sums};
 use crate::{FormatTuple, Refusal, RefusalKind, Request, WeightFormat, WeightRole, names, names::Named};
 
-/// The weight format that some layers must have. Formats are a shard's, so layers that want others are cut from these.
+/// The weight format that some layers must have. Formats are a shard's, so layers that want others
+/// are cut from these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedFormat {
     /// Component index.
@@ -12,7 +14,8 @@ pub struct WantedFormat {
     pub first: u32,
     /// One past the last layer.
     pub end: u32,
-    /// The weights that must have it; none: all of the tuple that has no exceptions in other formats.
+    /// The weights that must have it; none: all of the tuple that has no exceptions in other
+    /// formats.
     pub role: Option<WeightRole>,
     /// The format, which a tuple of the request must have.
     pub format: WeightFormat,
@@ -108,7 +111,8 @@ impl Goal {
     }
 }
 
-/// Sums in the order of importance: the goals that are named first, the others after them as they are by themselves.
+/// Sums in the order of importance: the goals that are named first, the others after them as they
+/// are by themselves.
 pub(super) fn in_order(sums: Sums, order: &[Goal]) -> Sums {
     if order.is_empty() {
         return sums;

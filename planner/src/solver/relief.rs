@@ -14,8 +14,8 @@ pub(super) fn with_flags(request: &Request, flags: &[(u32, Flag)]) -> Request {
     request
 }
 
-/// Flags worth trying: known to the compiler, not set to something else, and known to raise a limit that made `solution` cut a component,
-/// or, without a solution, any limit.
+/// Flags worth trying: known to the compiler, not set to something else, and known to raise a limit
+/// that made `solution` cut a component, or, without a solution, any limit.
 pub(super) fn candidates(request: &Request, solution: Option<&Solution>) -> Vec<(u32, Flag)> {
     let mut found: Vec<(u32, Flag)> = Vec::new();
     for (target, index) in request.targets.iter().zip(0_u32..) {
@@ -43,7 +43,8 @@ fn cuts(request: &Request, solution: &Solution, target: u32, bounds: &TargetBoun
     binding(request, solution, target, bounds).iter().any(|(_, bound, _)| bound.limit.name == name)
 }
 
-/// Layered components that were cut on that target, each with the bounds that all its layers together would exceed there, and by what.
+/// Layered components that were cut on that target, each with the bounds that all its layers
+/// together would exceed there, and by what.
 pub(super) fn binding<'request>(
     request: &Request,
     solution: &Solution,

@@ -15,8 +15,8 @@ const COMPARISONS: u64 = 3_000_000;
 /// Every shard has to save as much.
 pub(super) const NOISE: u64 = 100;
 
-/// What a partial chain has used up. Only what the request bounds is counted; the rest stays zero, so that labels which
-/// differ in nothing that matters stay comparable.
+/// What a partial chain has used up. Only what the request bounds is counted; the rest stays zero,
+/// so that labels which differ in nothing that matters stay comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Used {
     memory: u64,

@@ -571,7 +571,8 @@ fn a_cut_says_whether_narrower_weights_would_help() {
         ),
         "{said:#?}"
     );
-    // Of bytes the opposite holds: narrower weights are what the solver takes, and if they do not do either, that is said.
+    // Of bytes the opposite holds: narrower weights are what the solver takes, and if they do not
+    // do either, that is said.
     let (plan, said) = reasons(&model().limit("npu", "weight-bytes", 5000).build());
     assert_eq!(plan.shards.len(), 3, "{said:#?}");
     let (_, said) = reasons(&model().limit("npu", "weight-bytes", 4000).build());

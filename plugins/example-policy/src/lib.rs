@@ -1,10 +1,11 @@
 //! A policy to copy: what somebody wants of a plan, as settings of the solver.
 //!
-//! **Job.** The head stays on the CPU, the first and the last layer of the decoder have weights of 8 bits, and the decoder is cut
-//! into as few shards as the option `most-shards` says. Where to cut, and everything else, is the solver's choice.
+//! **Job.** The head stays on the CPU, the first and the last layer of the decoder have weights of
+//! 8 bits, and the decoder is cut into as few shards as the option `most-shards` says. Where to
+//! cut, and everything else, is the solver's choice.
 //!
-//! **Not its job.** To search: `solver::solve` does, and `learn::revise` after a refusal. A planner without the solver is
-//! `example-even`.
+//! **Not its job.** To search: `solver::solve` does, and `learn::revise` after a refusal. A planner
+//! without the solver is `example-even`.
 
 use shardwright_planner::solver::{Goal, Settings, WantedFormat, solve};
 use shardwright_planner::{

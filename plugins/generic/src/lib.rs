@@ -1,16 +1,19 @@
 //! The built-in planner: any SoC, nothing but the request's facts.
 //!
-//! **Job.** Hand the request to the SDK's exact solver, with preferences taken from the options, and after a refusal
-//! learn from the whole history. It respects every limit, balances shards by time or by bytes, gives a reason for every
-//! choice, and when nothing is left it says what is in the way.
+//! **Job.** Hand the request to the SDK's exact solver, with preferences taken from the options,
+//! and after a refusal learn from the whole history. It respects every limit, balances shards by
+//! time or by bytes, gives a reason for every choice, and when nothing is left it says what is in
+//! the way.
 //!
-//! **Not its job.** It knows no vendor and no SoC: what is special about a chip stands in that chip's profile.
+//! **Not its job.** It knows no vendor and no SoC: what is special about a chip stands in that
+//! chip's profile.
 //!
-//! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`), `softcap` (`automatic`, `graph`,
-//! `runtime`), `format` with the beginning of a tuple's name (`w8-per-channel/a8-dynamic`),
-//! `format-gain` with the percent that formats have to save against those named first, `effort`
-//! (`thorough`, `simple`), `place.COMPONENT` with the name of a target, `most-shards.COMPONENT` with a number,
-//! `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before end), and `order` with goals that count first.
+//! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`),
+//! `softcap` (`automatic`, `graph`, `runtime`), `format` with the beginning of a tuple's name
+//! (`w8-per-channel/a8-dynamic`), `format-gain` with the percent that formats have to save against
+//! those named first, `effort` (`thorough`, `simple`), `place.COMPONENT` with the name of a target,
+//! `most-shards.COMPONENT` with a number, `weights.COMPONENT[.FIRST-END]` with a weight format
+//! (layers from first to before end), and `order` with goals that count first.
 
 use shardwright_planner::names::Named;
 use shardwright_planner::solver::{Balance, Effort, Goal, Settings, WantedFormat, solve};

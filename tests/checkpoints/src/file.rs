@@ -15,8 +15,8 @@ pub struct StoredTensor {
     pub shape: Vec<u64>,
 }
 
-/// Writes a safetensors file, tensor after tensor; `content` gives the bytes of the one of that index, or `None` to
-/// leave a hole that reads as zeros.
+/// Writes a safetensors file, tensor after tensor; `content` gives the bytes of the one of that
+/// index, or `None` to leave a hole that reads as zeros.
 pub fn write_safetensors(
     path: &Path,
     tensors: &[StoredTensor],
@@ -40,7 +40,8 @@ pub fn write_safetensors(
     file.set_len(head.len() as u64 + lengths.iter().sum::<u64>())
 }
 
-/// What a safetensors file of these tensors begins with, its own length before it, and the bytes of each tensor.
+/// What a safetensors file of these tensors begins with, its own length before it, and the bytes of
+/// each tensor.
 pub(crate) fn header(tensors: &[StoredTensor]) -> (Vec<u8>, Vec<u64>) {
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));

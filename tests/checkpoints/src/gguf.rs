@@ -1,4 +1,5 @@
-//! The same weights in the file format of llama.cpp (GGUF 3), named as its models name them, for measurements beside it.
+//! The same weights in the file format of llama.cpp (GGUF 3), named as its models name them, for
+//! measurements beside it.
 
 use std::io;
 use std::path::Path;
@@ -96,7 +97,8 @@ impl Stored {
     }
 }
 
-/// Writes the model in 16-bit floats; what llama.cpp keeps in 32 bits, in those. An interrupted call that is made again goes on where it stopped.
+/// Writes the model in 16-bit floats; what llama.cpp keeps in 32 bits, in those. An interrupted
+/// call that is made again goes on where it stopped.
 pub(crate) fn write(spec: &Spec, name: &str, path: &Path) -> io::Result<()> {
     let stored_tensors = all(spec);
     let metadata = metadata(spec, name);
@@ -123,7 +125,8 @@ pub(crate) fn write(spec: &Spec, name: &str, path: &Path) -> io::Result<()> {
         let tensor = &stored_tensors[index];
         match &tensor.source {
             Source::Tensor(source) if tensor.dtype == "F32" => {
-                // Published files of Gemma 3 hold its norms with the one added that the formula adds.
+                // Published files of Gemma 3 hold its norms with the one added that the formula
+                // adds.
                 let one = f32::from(u8::from(adds_one(spec) && source.part != Part::Scalar));
                 let values = tensors::values(spec, source).map(|value| value + one);
                 to.write_all(&stored("F32", values))?;
@@ -165,7 +168,8 @@ fn all(spec: &Spec) -> Vec<Stored> {
     found
 }
 
-/// llama.cpp's name of a tensor; none for towers and for keys and values that sharing layers do not use.
+/// llama.cpp's name of a tensor; none for towers and for keys and values that sharing layers do not
+/// use.
 fn named(spec: &Spec, name: &str, shared_from: usize) -> Option<String> {
     let short = name.rsplit_once("language_model.").map_or(name, |(_, rest)| rest);
     let short = short.strip_prefix("model.").unwrap_or(short);

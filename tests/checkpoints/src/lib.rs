@@ -1,9 +1,12 @@
-//! Checkpoints made to order, for the tests of any room: the real architectures at any size, in any spelling.
+//! Checkpoints made to order, for the tests of any room: the real architectures at any size, in any
+//! spelling.
 //!
-//! **Job.** Write a directory in Hugging Face layout (settings and weights) from a [`Spec`]: family, sizes, layer
-//! pattern, element type, number of files, names, leftovers of other layers. Weights are random from a seed, scaled so
-//! that every part of the architecture moves the result, or absent (a sparse file) where only shapes matter. For measurements, the shapes of
-//! published models with a tokenizer of their size, and the same weights as llama.cpp reads them ([`write_real`], [`write_gguf`]).
+//! **Job.** Write a directory in Hugging Face layout (settings and weights) from a [`Spec`]:
+//! family, sizes, layer pattern, element type, number of files, names, leftovers of other layers.
+//! Weights are random from a seed, scaled so that every part of the architecture moves the result,
+//! or absent (a sparse file) where only shapes matter. For measurements, the shapes of published
+//! models with a tokenizer of their size, and the same weights as llama.cpp reads them
+//! ([`write_real`], [`write_gguf`]).
 //!
 //! **Not its job.** It reads nothing, knows no room, and is **not** used outside of tests: its
 //! functions panic where a spec contradicts itself.

@@ -9,8 +9,8 @@ const NUMBERS: usize = 1_048_573;
 /// Values written at once.
 const CHUNK: usize = 1 << 16;
 
-/// Numbers for weights of real sizes, which would take minutes to draw one by one: matrices and tables are filled from one pool, each from
-/// a place of its own.
+/// Numbers for weights of real sizes, which would take minutes to draw one by one: matrices and
+/// tables are filled from one pool, each from a place of its own.
 pub(crate) struct Pool {
     normals: Vec<f32>,
     /// The pool times a deviation, in an element type; long enough to be read from any place.

@@ -3,7 +3,8 @@
 pub struct Random(u64);
 
 impl Random {
-    /// One independent stream per seed and name, so that adding a tensor does not change the others.
+    /// One independent stream per seed and name, so that adding a tensor does not change the
+    /// others.
     pub fn new(seed: u64, name: &str) -> Self {
         // FNV-1a over the name.
         let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {

@@ -20,8 +20,9 @@ pub fn real_shape(name: &str) -> Option<Spec> {
     })
 }
 
-/// Writes a checkpoint of a real shape with random weights and a tokenizer of its size into an existing directory, one tensor after the other.
-/// An interrupted call that is made again goes on where it stopped; one that ended before changes nothing.
+/// Writes a checkpoint of a real shape with random weights and a tokenizer of its size into an
+/// existing directory, one tensor after the other. An interrupted call that is made again goes on
+/// where it stopped; one that ended before changes nothing.
 pub fn write_real(spec: &Spec, directory: &Path) -> io::Result<()> {
     let tensors = spec.tensors();
     let stored: Vec<StoredTensor> = tensors
@@ -44,7 +45,8 @@ pub fn write_real(spec: &Spec, directory: &Path) -> io::Result<()> {
     resumable::write(&directory.join("config.json"), &config, &[], |_, _| Ok(()))
 }
 
-/// Writes the same weights as a GGUF file in 16-bit floats, with a tokenizer of the same tokens; as [`write_real`] where it is interrupted.
+/// Writes the same weights as a GGUF file in 16-bit floats, with a tokenizer of the same tokens; as
+/// [`write_real`] where it is interrupted.
 ///
 /// # Panics
 /// For an embedding model.

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 /// What a file begins with is compared in pieces of so many bytes.
 const PIECE_BYTES: usize = 1 << 16;
 
-/// Writes a file that consists of a head and of parts of known lengths, and goes on where an interrupted call with the same head stopped. Until
-/// it is whole it has `.partial` at the end of its name. `content` writes the part of that index.
+/// Writes a file that consists of a head and of parts of known lengths, and goes on where an
+/// interrupted call with the same head stopped. Until it is whole it has `.partial` at the end of
+/// its name. `content` writes the part of that index.
 pub(crate) fn write(
     path: &Path,
     head: &[u8],

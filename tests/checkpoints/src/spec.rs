@@ -20,9 +20,11 @@ pub enum Family {
 /// How `config.json` is spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
-    /// As checkpoints were first published: thetas at the top, a pattern number, `global_head_dim`, `torch_dtype`.
+    /// As checkpoints were first published: thetas at the top, a pattern number, `global_head_dim`,
+    /// `torch_dtype`.
     Older,
-    /// As the current library writes it: `rope_parameters`, `layer_types`, `per_layer_config`, `dtype`.
+    /// As the current library writes it: `rope_parameters`, `layer_types`, `per_layer_config`,
+    /// `dtype`.
     Newer,
 }
 
@@ -84,7 +86,8 @@ pub struct Spec {
     pub tied: bool,
     /// Outputs of each dense layer (EmbeddingGemma).
     pub dense: Vec<u64>,
-    /// Whether the text model is part of a multimodal checkpoint, with `text_config` and a few tower tensors.
+    /// Whether the text model is part of a multimodal checkpoint, with `text_config` and a few
+    /// tower tensors.
     pub multimodal: bool,
     /// What stands before the tensor names; `None` for what the library writes.
     pub prefix: Option<String>,

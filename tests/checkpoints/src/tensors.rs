@@ -107,8 +107,8 @@ pub(crate) fn content(spec: &Spec, tensor: &TensorSpec) -> Vec<u8> {
     stored(spec.dtype, values(spec, tensor))
 }
 
-/// The deviation of values that are normally distributed around 0; `None` for the others. Scales keep the stream near 1 and the logits large
-/// enough to tell tokens apart.
+/// The deviation of values that are normally distributed around 0; `None` for the others. Scales
+/// keep the stream near 1 and the logits large enough to tell tokens apart.
 pub(crate) fn deviation(spec: &Spec, tensor: &TensorSpec) -> Option<f64> {
     Some(match tensor.part {
         Part::Embedding if spec.family == Family::Qwen3 => 1.0,

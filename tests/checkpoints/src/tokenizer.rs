@@ -2,7 +2,8 @@ use std::fmt::Write;
 
 /// What a tokenizer of so many tokens is made of, by id.
 pub(crate) struct Vocabulary {
-    /// `<pad>`, `<eos>`, `<bos>`, `<unk>`, then one token for each byte, then symbols and what merges make of them.
+    /// `<pad>`, `<eos>`, `<bos>`, `<unk>`, then one token for each byte, then symbols and what
+    /// merges make of them.
     pub tokens: Vec<String>,
     /// Pairs that are merged, first ones first.
     pub merges: Vec<(String, String)>,
@@ -12,8 +13,8 @@ pub(crate) struct Vocabulary {
 pub(crate) const SPECIAL: [&str; 4] = ["<pad>", "<eos>", "<bos>", "<unk>"];
 
 impl Vocabulary {
-    /// A byte-fallback BPE of so many tokens and about twice as many merges, as published ones have: every token of three symbols and more
-    /// can be made in two ways.
+    /// A byte-fallback BPE of so many tokens and about twice as many merges, as published ones
+    /// have: every token of three symbols and more can be made in two ways.
     pub fn new(count: usize) -> Self {
         let mut tokens: Vec<String> = SPECIAL.map(String::from).to_vec();
         tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
@@ -21,7 +22,8 @@ impl Vocabulary {
         let first = tokens.len();
         tokens.extend(symbols.iter().cloned());
         let (mut merges, mut others) = (Vec::new(), Vec::new());
-        // Left halves in order, right halves of one symbol: every union is new, and lengths stay near those of words.
+        // Left halves in order, right halves of one symbol: every union is new, and lengths stay
+        // near those of words.
         for at in 0..count.saturating_sub(tokens.len()) {
             let (left, right) =
                 (tokens[first + at / symbols.len()].clone(), symbols[at % symbols.len()].clone());

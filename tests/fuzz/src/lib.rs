@@ -1,12 +1,14 @@
-//! Bytes of anyone's for the readers of what the host is given: checkpoints, bundles, plans, work orders,
-//! templates.
+//! Bytes of anyone's for the readers of what the host is given: checkpoints, bundles, plans, work
+//! orders, templates.
 //!
-//! **Job.** One function per kind, which must return whatever the bytes are, and says whether they were
-//! taken. Hashes and lengths are made to fit, since they protect against accidents only and would stop every
-//! other damage at the door. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `tests`, and
-//! the ordinary tests run them over the corpus and over damaged copies of it.
+//! **Job.** One function per kind, which must return whatever the bytes are, and says whether they
+//! were taken. Hashes and lengths are made to fit, since they protect against accidents only and
+//! would stop every other damage at the door. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET`
+//! drives them from `tests`, and the ordinary tests run them over the corpus and over damaged
+//! copies of it.
 //!
-//! **Not its job.** It does **not** check that what is sound is read right: the tests of each room do.
+//! **Not its job.** It does **not** check that what is sound is read right: the tests of each room
+//! do.
 
 use std::path::Path;
 
@@ -45,7 +47,8 @@ pub fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
     [&(first.len() as u32).to_le_bytes(), first, second].concat()
 }
 
-/// Settings, then the head of a weight file behind the number of its weights' bytes, which are zero.
+/// Settings, then the head of a weight file behind the number of its weights' bytes, which are
+/// zero.
 pub fn checkpoint(bytes: &[u8]) -> bool {
     let Some((settings, weights)) = parts(bytes) else { return false };
     let Some((length, head)) = weights.split_at_checked(8) else { return false };
@@ -68,7 +71,8 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
 const SEAL: &[u8] = b"{\"shardwright-bundle\":1,\"sha256\":\"";
 const DIGITS: usize = 64;
 
-/// A manifest, in a bundle of no other files. One that names a file is taken where only the file is missing.
+/// A manifest, in a bundle of no other files. One that names a file is taken where only the file is
+/// missing.
 pub fn manifest(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
     if let Some(after) = bytes.strip_prefix(SEAL).and_then(|rest| rest.get(DIGITS..)) {
@@ -112,7 +116,8 @@ pub fn plan(bytes: &[u8]) -> bool {
     }
 }
 
-/// Where the length of a work order's head stands, its own length, and the hash of what follows the prefix.
+/// Where the length of a work order's head stands, its own length, and the hash of what follows the
+/// prefix.
 const LENGTH_AT: usize = 24;
 const HASH_AT: usize = 32;
 const PREFIX: usize = 64;

@@ -1,11 +1,13 @@
-//! What comes from outside: licences that allow shipping, one registry, one version of the engine planners run in.
+//! What comes from outside: licences that allow shipping, one registry, one version of the engine
+//! planners run in.
 
 use std::collections::BTreeSet;
 
 use cargo_metadata::{CargoOpt, MetadataCommand};
 use shardwright_tests::tree;
 
-/// Licences whose terms a shipped program can keep by naming its authors. An `OR` needs one of them, an `AND` all.
+/// Licences whose terms a shipped program can keep by naming its authors. An `OR` needs one of
+/// them, an `AND` all.
 const LICENCES: &[&str] = &[
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",

@@ -1,5 +1,6 @@
-//! The house rules that can be read off the files: first lines, how-to pages, unsafe code, stray paths, big files,
-//! errors that no test raises. Each scan reads text and says what it found where; none of them understands Rust.
+//! The house rules that can be read off the files: first lines, how-to pages, unsafe code, stray
+//! paths, big files, errors that no test raises. Each scan reads text and says what it found where;
+//! none of them understands Rust.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -89,7 +90,8 @@ fn what_a_page_names_exists() {
         }
         let text = tree::read(&page);
         let folder = page.parent().unwrap_or(Path::new(""));
-        // A page may name files from the root, from where it lies, or from its room or the room's sources.
+        // A page may name files from the root, from where it lies, or from its room or the room's
+        // sources.
         let room = room_of(&page);
         let bases = [PathBuf::new(), folder.to_owned(), room.clone(), room.join("src")];
         for named in paths_named_in(&text) {
@@ -120,8 +122,9 @@ fn is_step(line: &str) -> bool {
     number > 0 && line[number..].starts_with(". ")
 }
 
-/// What stands in backticks and looks like a path of the tree: a slash between names and no blank. Left out are
-/// placeholders (`<name>`, `*`, `…`, `my-…`), commands, what a build makes (`target/`) and places of the reader's.
+/// What stands in backticks and looks like a path of the tree: a slash between names and no blank.
+/// Left out are placeholders (`<name>`, `*`, `…`, `my-…`), commands, what a build makes (`target/`)
+/// and places of the reader's.
 fn paths_named_in(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut paths = Vec::new();
@@ -185,7 +188,8 @@ fn unsafe_code_stands_only_where_it_may_and_with_its_reason() {
     assert_none("unsafe code", &wrong);
 }
 
-/// Whether a `SAFETY:` comment stands on the line, or above it within the same statement and its comment.
+/// Whether a `SAFETY:` comment stands on the line, or above it within the same statement and its
+/// comment.
 fn has_reason(source: &str, number: usize) -> bool {
     /// A reason may be a paragraph, and the block may end a long statement.
     const REACH: usize = 16;
@@ -234,7 +238,8 @@ fn no_file_is_large_but_the_demo_models_weights() {
     assert_none("files beyond 4 MiB", &large);
 }
 
-/// Variants that a test tells by their words rather than by their name: enum, variant, test file, words in it.
+/// Variants that a test tells by their words rather than by their name: enum, variant, test file,
+/// words in it.
 const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
     ("LoadError", "NoManifest", "host/shims/tests/shims/loading.rs", "no-manifest"),
     ("LoadError", "Open", "host/shims/tests/shims/loading.rs", "not-a-library"),
@@ -249,8 +254,9 @@ const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
     ("TextError", "TemplateTooLarge", "host/text/src/template/tests.rs", "builds more than"),
 ];
 
-/// A variant counts as raised when its name occurs in a test of its own room or in the tests of the house. That is
-/// weak evidence, and what a text scan can give: it finds the variant nobody thought of, not the test that lies.
+/// A variant counts as raised when its name occurs in a test of its own room or in the tests of the
+/// house. That is weak evidence, and what a text scan can give: it finds the variant nobody thought
+/// of, not the test that lies.
 #[test]
 fn every_error_has_a_test_that_names_it() {
     let mut tests: BTreeMap<PathBuf, String> = BTreeMap::new();
@@ -314,8 +320,8 @@ fn the_scans_read_what_they_should() {
     assert!(!has_reason("let a = unsafe { f() };\n// SAFETY: late", 0));
 }
 
-/// A manifest may switch the empty test programs of its library off, which saves compiling it twice; then nothing may stand in it that
-/// would have run.
+/// A manifest may switch the empty test programs of its library off, which saves compiling it
+/// twice; then nothing may stand in it that would have run.
 #[test]
 fn tests_are_switched_off_only_where_there_are_none() {
     let mut lost = Vec::new();
@@ -392,4 +398,57 @@ fn the_program_says_everything_through_one_place() {
         }
     }
     assert_none("what a terminal would obey", &found);
+}
+
+/// Columns of a line of comment or prose.
+const WIDTH: usize = 100;
+
+/// Comments of Rust and prose of pages have one width. Tables, code, links and what a bench printed
+/// are as wide as they are.
+#[test]
+fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
+    let mut found = Vec::new();
+    for path in files() {
+        let is_page = path.extension().is_some_and(|extension| extension == "md");
+        let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+        if !(is_page || is_rust) || path.components().any(|part| part.as_os_str() == "results") {
+            continue;
+        }
+        let text = fs::read_to_string(tree::root().join(&path)).expect("a text");
+        for (number, line) in too_wide(&text, is_page) {
+            found.push(format!("{}:{number}: {line}", path.display()));
+        }
+    }
+    assert_none("lines wider than 100 columns", &found);
+}
+
+/// Lines of prose that are too wide, with their numbers.
+fn too_wide(text: &str, is_page: bool) -> Vec<(usize, &str)> {
+    let mut in_fence = false;
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let Some(prose) = (if is_page { Some(line) } else { line.trim_start().strip_prefix("//") }) else {
+            in_fence = false;
+            continue;
+        };
+        let prose = prose.trim_start_matches(['/', '!']).trim_start();
+        if prose.starts_with("```") {
+            in_fence = !in_fence;
+            continue;
+        }
+        let exempt = in_fence || prose.starts_with('|') || prose.contains("](") || prose.contains("://");
+        if !exempt && line.chars().count() > WIDTH {
+            found.push((index + 1, line));
+        }
+    }
+    found
+}
+
+#[test]
+fn wide_lines_are_seen_and_tables_are_not() {
+    let wide = "word ".repeat(30);
+    assert_eq!(too_wide(&format!("short\n{wide}\n| {wide}|\n```text\n{wide}\n```\n"), true).len(), 1);
+    let source = format!("/// {wide}\nlet text = \"{wide}\";\n// ```\n// {wide}\n// ```\n//! {wide}\n");
+    let numbers: Vec<usize> = too_wide(&source, false).iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [1, 6]);
 }

@@ -1,7 +1,9 @@
-//! Numbers through the whole house, on the CPU shim's own library: wherever a model is cut, however a prompt is chunked, on
-//! however many threads, the bits are the same; and they are what the oracle says.
+//! Numbers through the whole house, on the CPU shim's own library: wherever a model is cut, however
+//! a prompt is chunked, on however many threads, the bits are the same; and they are what the
+//! oracle says.
 //!
-//! Contexts here are long enough for every ring to go round several times, and every prompt is longer than the window.
+//! Contexts here are long enough for every ring to go round several times, and every prompt is
+//! longer than the window.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -16,8 +18,8 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURE
 use shardwright_tests::shapes::random_spec;
 use shardwright_tests::skipped;
 
-/// Largest distance from the oracle, as [`distance`] measures it. The oracle computes in f64 and rounds once per
-/// operation; what is measured is the f32 arithmetic of the shim.
+/// Largest distance from the oracle, as [`distance`] measures it. The oracle computes in f64 and
+/// rounds once per operation; what is measured is the f32 arithmetic of the shim.
 const BOUND: f64 = 3e-4;
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -58,7 +60,8 @@ fn scores(session: &mut Session, ids: &[u32]) -> Vec<Vec<f32>> {
     rows
 }
 
-/// Every kind of step: prefill in whole chunks and a remainder, single tokens, many rows with logits for each.
+/// Every kind of step: prefill in whole chunks and a remainder, single tokens, many rows with
+/// logits for each.
 fn walk(chain: &Chain, ids: &[u32]) -> Vec<Vec<u32>> {
     let (prompt, rest) = ids.split_at(ids.len() / 2);
     let (single, scored) = rest.split_at(5);
@@ -267,7 +270,8 @@ fn boundaries_on_one_instance_are_shared_and_between_two_copied_and_counted() {
         let found = found.unwrap_or_else(|| panic!("{from} → {to} {what}: {:#?}", record.boundaries));
         (found.bytes_copied, found.copied_because.is_some())
     };
-    // 37 rows are prefilled and one is decoded. A prefill ends with the last state, in the shard of layers 3 to 6.
+    // 37 rows are prefilled and one is decoded. A prefill ends with the last state, in the shard of
+    // layers 3 to 6.
     let (row, slice) = (graph.hidden * 4, graph.per_layer_width * 4);
     assert_eq!(copied(&apart, "embed", "decoder.0-3", "hidden"), (38 * row, true));
     assert_eq!(copied(&apart, "embed", "per-layer-input", "hidden"), (0, false));
@@ -293,7 +297,8 @@ fn boundaries_on_one_instance_are_shared_and_between_two_copied_and_counted() {
     }
 }
 
-/// The decoder on the C example, all else on the CPU shim; nothing where there is no C compiler to build it.
+/// The decoder on the C example, all else on the CPU shim; nothing where there is no C compiler to
+/// build it.
 fn beside_the_c_example() -> Option<[Opened; 2]> {
     if shims().get("template-c").is_none() {
         skipped("the C example shim was not built, so no shard ran on it");
@@ -311,7 +316,8 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
         let bench = Bench::new(&graph, &menu(96, &[16, 4], &[1, 16]), &instances);
         let oracle = ReferenceModel::new(&graph, Arrangement::whole(96)).expect("a reference");
         let expected = oracle.logits(&ids).expect("a reference");
-        // The whole decoder; all of it in pieces; and the first layers on the CPU shim where no state is shared.
+        // The whole decoder; all of it in pieces; and the first layers on the CPU shim where no
+        // state is shared.
         let middle = graph.layers() / 2;
         let mut cuts = vec![
             Cut { before: vec![], around: 0, decoders: vec![1] },
@@ -371,7 +377,8 @@ fn chunks_and_pieces_change_no_bit() {
         let graph = committed(folder);
         let ids = tokens(&graph, 150);
         let (prompt, after) = ids.split_at(140);
-        // A ring's capacity follows from the largest entry of the plan. The scoring entry of 64 rows keeps it equal.
+        // A ring's capacity follows from the largest entry of the plan. The scoring entry of 64
+        // rows keeps it equal.
         let chain = |prefill: &[u32], decode: &[u32]| {
             let largest = [decode, &[64]].concat();
             Bench::cpu(&graph, &menu(160, prefill, &largest), 1).chain(&Cut::before(&[graph.layers() / 2]))
@@ -406,7 +413,8 @@ fn chunks_and_pieces_change_no_bit() {
             assert_eq!(logits(&session), whole, "{what}");
             assert_same(&end(&mut session), &whole_end, &what);
         }
-        // Scored rows: 64 at a time, and every row equal to the logits after a prompt that ends there.
+        // Scored rows: 64 at a time, and every row equal to the logits after a prompt that ends
+        // there.
         let mut scored = session(&mixed);
         let rows = scores(&mut scored, prompt);
         assert_eq!(bits(&rows[139]), whole, "{folder}");
@@ -567,7 +575,8 @@ fn threads_change_no_bit() {
     }
 }
 
-/// Largest [`distance`] from the oracle over all of `ids`: of the residual stream after every layer, and of the logits.
+/// Largest [`distance`] from the oracle over all of `ids`: of the residual stream after every
+/// layer, and of the logits.
 ///
 /// The oracle runs everything at once over linear states, so it knows neither rings nor chunks.
 fn distances(graph: &Graph, bench: &Bench<'_>, ids: &[u32]) -> (f64, f64) {
@@ -649,8 +658,9 @@ fn the_demo_model_is_right_over_its_whole_context() {
     assert_eq!(single.remaining(), 0);
 }
 
-/// What rounding between primitives alone does to the oracle's logits: how much a model magnifies the last bit. Wide
-/// heads on a narrow stream, unscaled and of random weights, magnify it a great deal.
+/// What rounding between primitives alone does to the oracle's logits: how much a model magnifies
+/// the last bit. Wide heads on a narrow stream, unscaled and of random weights, magnify it a great
+/// deal.
 fn rounding(graph: &Graph, ids: &[u32]) -> f64 {
     let logits = |form| {
         let arrangement = Arrangement { form, ..Arrangement::whole(ids.len() as u64) };

@@ -1,4 +1,5 @@
-//! What formats may cost the demo model on the CPU shim, on a part of the held-out rows. `benches/formats.rs` takes all of them.
+//! What formats may cost the demo model on the CPU shim, on a part of the held-out rows.
+//! `benches/formats.rs` takes all of them.
 
 use std::collections::BTreeSet;
 
@@ -70,8 +71,8 @@ fn formats_cost_what_they_may() {
     }
 }
 
-/// How far numbers of a normal distribution are from themselves in the best scales: searched finely over 2,000 rows of 256 by a program of
-/// its own.
+/// How far numbers of a normal distribution are from themselves in the best scales: searched finely
+/// over 2,000 rows of 256 by a program of its own.
 const NORMAL: [(WeightFormat, f64); 7] = [
     (WeightFormat::W8PerChannel, 0.006_98),
     (WeightFormat::W8PerTensor, 0.009_37),
@@ -87,7 +88,8 @@ fn scales_are_as_good_as_scales_can_be() {
     for (format, best) in NORMAL {
         let error = weight_error(format);
         println!("{format} {error}");
-        // The model's matrices are close to normal; one scale for a whole matrix depends on its largest value.
+        // The model's matrices are close to normal; one scale for a whole matrix depends on its
+        // largest value.
         assert!((0.98..1.08).contains(&(error / best)), "{format}: {error} of {best}");
     }
 }
@@ -98,8 +100,9 @@ fn the_reference_finds_the_same_likelihood_in_the_same_formats() {
     let part = Recorded::some(1, 60, 40);
     let tabled =
         CASES.iter().find(|case| case.embedding == "w8-per-channel" && case.per_layer == "w4-block32");
-    // A value near the middle between two steps falls to either side, and all that follows from it differs as much as if it had been
-    // rounded anew: over some eighty tokens that is as much as the format itself costs. Of 65,536 steps little is seen.
+    // A value near the middle between two steps falls to either side, and all that follows from it
+    // differs as much as if it had been rounded anew: over some eighty tokens that is as much as
+    // the format itself costs. Of 65,536 steps little is seen.
     const EIGHT_BITS: f64 = 1e-2;
     const SIXTEEN_BITS: f64 = 1e-3;
     let cases = [

@@ -1,5 +1,5 @@
-//! A chip that dies costs the user a second, not the reply: the session goes on with the CPU from its history of tokens, to the same text,
-//! and says so; under `--strict` it is an error instead.
+//! A chip that dies costs the user a second, not the reply: the session goes on with the CPU from
+//! its history of tokens, to the same text, and says so; under `--strict` it is an error instead.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -319,7 +319,8 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
 }
 
-/// What the house promises is two seconds; a loaded machine may take longer, and what it took is printed.
+/// What the house promises is two seconds; a loaded machine may take longer, and what it took is
+/// printed.
 #[test]
 fn resuming_the_demo_model_takes_a_moment() {
     let chip = Chip::that_dies("abort", 160);

@@ -1,4 +1,5 @@
-//! Whoever looks at the largest logits alone gets those, and chooses the tokens, of whoever looks at all.
+//! Whoever looks at the largest logits alone gets those, and chooses the tokens, of whoever looks
+//! at all.
 
 use std::num::NonZeroUsize;
 

@@ -1,5 +1,6 @@
-//! Legalisation against a shim that takes as little as a real chip might: primitives alone, 16-bit activations alone, states
-//! it only reads, positions as tensors. What it cannot take is refused by name; what it takes gives the oracle's numbers.
+//! Legalisation against a shim that takes as little as a real chip might: primitives alone, 16-bit
+//! activations alone, states it only reads, positions as tensors. What it cannot take is refused by
+//! name; what it takes gives the oracle's numbers.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +62,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
                 assert!(entry.nodes.iter().all(|node| node.op != Op::Convert), "{what}");
                 assert!(entry.tensors.iter().all(|tensor| !tensor.is_index()), "{what}");
 
-                // Every operation of the model is in the record, with a reason, and besides only what they fell into on the way.
+                // Every operation of the model is in the record, with a reason, and besides only
+                // what they fell into on the way.
                 let plain = graph
                     .entry(shard.component, shard.layers.0..shard.layers.1, entry.point, Default::default())
                     .expect("a graph")
@@ -118,7 +120,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
     }
 }
 
-/// Each question is about a whole entry point: what was taken before is shown again beside what is new.
+/// Each question is about a whole entry point: what was taken before is shown again beside what is
+/// new.
 #[test]
 fn every_question_is_about_a_whole_entry_point() {
     let shim = picky::open(&[]);
@@ -203,7 +206,8 @@ fn a_refused_primitive_is_told_with_its_layer_and_reason() {
     }
 }
 
-/// A conversion at a port is an operation like any other: here to a float, which is refused by the name of the port.
+/// A conversion at a port is an operation like any other: here to a float, which is refused by the
+/// name of the port.
 #[test]
 fn a_port_in_another_type_is_refused_by_its_name() {
     for wanted in [PortSide::Input, PortSide::Output] {
@@ -309,7 +313,8 @@ impl Calibrated {
     }
 }
 
-/// Every kind of step: a prompt in whole chunks and a remainder, single tokens, many rows with logits for each.
+/// Every kind of step: a prompt in whole chunks and a remainder, single tokens, many rows with
+/// logits for each.
 fn split(ids: &[u32]) -> (&[u32], &[u32], &[u32]) {
     let (rest, scored) = ids.split_at(ids.len() - 2 * ROWS as usize);
     let (prompt, single) = rest.split_at(rest.len() - 4);
@@ -379,8 +384,9 @@ fn cosines(given: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
     cosines
 }
 
-/// Two implementations of one definition, with nothing in common but it: they agree in every bit of every logit. How far the
-/// quantised model is from the one in floats is the formats' doing; generated weights and tokens magnify it a great deal.
+/// Two implementations of one definition, with nothing in common but it: they agree in every bit of
+/// every logit. How far the quantised model is from the one in floats is the formats' doing;
+/// generated weights and tokens magnify it a great deal.
 #[test]
 fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
     for model in Calibrated::all() {
@@ -399,7 +405,8 @@ fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
     }
 }
 
-/// One definition holds whoever writes the states: in the graph, on the CPU shim, or by the runtime.
+/// One definition holds whoever writes the states: in the graph, on the CPU shim, or by the
+/// runtime.
 #[test]
 fn both_kinds_of_update_give_the_same_numbers() {
     for model in Calibrated::all() {
@@ -413,7 +420,8 @@ fn both_kinds_of_update_give_the_same_numbers() {
         let step = logits_step(&chain);
         assert_eq!(apart(&in_graph, &by_runtime, step).1, 0, "{}: the oracle, in either form", model.name);
 
-        // The CPU shim takes more; here it is shown primitives and state updates, as another chip would take them.
+        // The CPU shim takes more; here it is shown primitives and state updates, as another chip
+        // would take them.
         let cpu = shims().open("cpu", "cpu", &[("threads".to_owned(), "1".to_owned())]).expect("a CPU shim");
         let device = cpu.devices(None).expect("devices")[0].name.clone();
         let check = |shown: &EntryGraph| {
@@ -451,7 +459,8 @@ fn cuts(graph: &Graph) -> [Vec<u32>; 3] {
     [vec![1], vec![layers / 2], vec![1, layers - 1]]
 }
 
-/// Both sides of a cut have the encoding of one range, so nothing is converted, neither in a shard nor between two.
+/// Both sides of a cut have the encoding of one range, so nothing is converted, neither in a shard
+/// nor between two.
 #[test]
 fn cuts_convert_nothing_and_change_no_bit() {
     for model in Calibrated::all() {
@@ -477,7 +486,8 @@ fn cuts_convert_nothing_and_change_no_bit() {
     }
 }
 
-/// A boundary in 16-bit integers of other steps than the inside's: a conversion on each side, which the shim takes.
+/// A boundary in 16-bit integers of other steps than the inside's: a conversion on each side, which
+/// the shim takes.
 #[test]
 fn a_port_in_other_steps_is_converted_on_both_sides() {
     let model = Calibrated::new(TEXT_FIXTURES[1]);
@@ -487,7 +497,8 @@ fn a_port_in_other_steps_is_converted_on_both_sides() {
     };
     let chain = model.chain(&[2], &ports);
     let given = walk(&chain, &model.ids);
-    // The oracle has the ports of every component so; the residual stream passes through them all the same.
+    // The oracle has the ports of every component so; the residual stream passes through them all
+    // the same.
     let everywhere = [PortSide::Input, PortSide::Output].map(|side| (side, Role::Hidden, wide)).to_vec();
     let all = |_: &EntryGraph, _: PortSide, role: &Role| (*role == Role::Hidden).then_some(wide);
     let alike = walk(&model.chain(&[2], &all), &model.ids);
@@ -509,7 +520,8 @@ fn a_port_in_other_steps_is_converted_on_both_sides() {
     assert_eq!(counts, [2, 2]);
 }
 
-/// The new rows of a state leave, the state itself is bound for reading, and no run is given a position or a slot.
+/// The new rows of a state leave, the state itself is bound for reading, and no run is given a
+/// position or a slot.
 #[test]
 fn what_a_picky_shard_binds() {
     let model = Calibrated::new(TEXT_FIXTURES[1]);
@@ -530,7 +542,8 @@ fn what_a_picky_shard_binds() {
     assert_eq!(by_runtime, 3 * model.graph.states.len());
 }
 
-/// A limit on the number of operations is no verdict on a node: compiling fails with the numbers a planner needs.
+/// A limit on the number of operations is no verdict on a node: compiling fails with the numbers a
+/// planner needs.
 #[test]
 fn a_limit_on_operations_is_told_when_compiling() {
     let model = Calibrated::new(TEXT_FIXTURES[3]);

@@ -1,5 +1,6 @@
-//! A compiler has limits that nobody wrote down. The C example, built with a limit it does not announce, stands for one:
-//! what it refuses is planned anew from the refusal alone, says so, computes what it should, and is remembered.
+//! A compiler has limits that nobody wrote down. The C example, built with a limit it does not
+//! announce, stands for one: what it refuses is planned anew from the refusal alone, says so,
+//! computes what it should, and is remembered.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use tempfile::TempDir;
 /// Layers that share keys and values, and per-layer inputs: the fixture that is hardest to cut.
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 
-/// A folder with the shim `stingy`, which takes entries of at most `ops` nodes and keeps silent about it, and the
-/// profile of the chip `tightchip` that it serves.
+/// A folder with the shim `stingy`, which takes entries of at most `ops` nodes and keeps silent
+/// about it, and the profile of the chip `tightchip` that it serves.
 fn tight_chip(ops: u32) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     compile_shim(folder.path(), ops);
@@ -122,8 +123,8 @@ fn a_revised_chain_says_what_the_cpu_says() {
     assert_eq!(revised.stdout, plain.stdout);
 }
 
-/// A revised plan is a plan: nothing of it is a fallback, as long as all of it runs where it should. This model has no
-/// part that the shim lacks an operation for.
+/// A revised plan is a plan: nothing of it is a fallback, as long as all of it runs where it
+/// should. This model has no part that the shim lacks an operation for.
 #[test]
 fn strictly_a_revised_plan_is_fine_and_another_place_is_not() {
     let verify = |chip: &TempDir| runs_on_the_chip("verify", TEXT_FIXTURES[0], chip).argument("--strict");
@@ -136,7 +137,8 @@ fn strictly_a_revised_plan_is_fine_and_another_place_is_not() {
     assert!(stderr.contains("decoder"), "{stderr}");
 }
 
-/// What a refusal taught is kept, so that the next plan is right first time, until its file is removed or damaged or the user says otherwise.
+/// What a refusal taught is kept, so that the next plan is right first time, until its file is
+/// removed or damaged or the user says otherwise.
 #[test]
 fn what_was_learned_makes_the_next_plan_right_first_time() {
     const OPS: u32 = 120;
@@ -212,8 +214,8 @@ fn what_no_cut_makes_small_enough_runs_elsewhere() {
     assert!(revised(&report).is_some(), "{report}");
 }
 
-/// The example planner does not learn from refusals. Its second answer is its first, so the built-in one takes over,
-/// with the refusal in hand; strictly, there is no second planner.
+/// The example planner does not learn from refusals. Its second answer is its first, so the
+/// built-in one takes over, with the refusal in hand; strictly, there is no second planner.
 #[test]
 fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
     let chip = tight_chip(120);

@@ -1,5 +1,5 @@
-//! The soft-cap of the logits in the graph of the head or by the runtime, as the plan says: the same tokens, the same numbers, and in
-//! every report where it is computed.
+//! The soft-cap of the logits in the graph of the head or by the runtime, as the plan says: the
+//! same tokens, the same numbers, and in every report where it is computed.
 
 use serde_json::Value;
 use shardwright::runtime::Session;

@@ -1,5 +1,6 @@
-//! A bundle is its checkpoint: the same bits in every format, from the same inputs the same files; and what is damaged, or made by a shim
-//! that is not here or speaks another version, is refused with its name.
+//! A bundle is its checkpoint: the same bits in every format, from the same inputs the same files;
+//! and what is damaged, or made by a shim that is not here or speaks another version, is refused
+//! with its name.
 use std::fs;
 use std::path::Path;
 
@@ -191,7 +192,8 @@ fn a_changed_bit_of_any_file_that_is_used_is_found() {
                     assert!(error.help().is_some(), "{used_as}, bit {bit}: {error}");
                 }
                 Ok(model) => {
-                    // What was asked and planned stands there for people, and later chains are looked at when they are needed.
+                    // What was asked and planned stands there for people, and later chains are
+                    // looked at when they are needed.
                     let unused = [".request", ".plan"].iter().any(|end| used_as.ends_with(end));
                     assert!(unused || used_as.starts_with("chains[1]"), "{used_as}, bit {bit}: not found");
                     assert!(answers(&model) == expected, "{used_as}, bit {bit}");
@@ -233,7 +235,8 @@ fn what_is_cut_short_or_missing_is_named() {
     assert!(error.to_string().contains("not a bundle") && error.help().is_some(), "{error}");
 }
 
-/// Writes the manifest anew with changes that its own hash covers: what an ill-behaved writer could make.
+/// Writes the manifest anew with changes that its own hash covers: what an ill-behaved writer could
+/// make.
 fn rewritten(compiled: &Compiled, change: impl FnOnce(&mut Value)) {
     let mut manifest = compiled.manifest_json();
     change(&mut manifest);
@@ -427,7 +430,8 @@ fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
     }
 }
 
-/// Where nothing but libraries can lie, as in an Android package, the manifest is part of the program.
+/// Where nothing but libraries can lie, as in an Android package, the manifest is part of the
+/// program.
 #[test]
 fn a_library_alone_runs_a_bundle_by_a_manifest_given_in_code() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,5 +1,5 @@
-//! `shardwright bench` as a user meets it: rows, JSON, memory and phases; in turns with a peer that is a script here; refusals. Nothing is held
-//! about times.
+//! `shardwright bench` as a user meets it: rows, JSON, memory and phases; in turns with a peer that
+//! is a script here; refusals. Nothing is held about times.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

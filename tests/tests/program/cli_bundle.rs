@@ -1,5 +1,6 @@
-//! `shardwright compile`, `run DIR`, `embed DIR` and `inspect` as a user meets them: a bundle answers as its checkpoint does, an interrupted
-//! compilation is taken up, and what is damaged or contradicts itself is refused.
+//! `shardwright compile`, `run DIR`, `embed DIR` and `inspect` as a user meets them: a bundle
+//! answers as its checkpoint does, an interrupted compilation is taken up, and what is damaged or
+//! contradicts itself is refused.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -83,7 +84,8 @@ fn the_demo_model_answers_from_its_bundle_and_says_where() {
     assert_eq!((from_bundle.code, from_checkpoint.code), (Some(0), Some(0)), "{}", from_bundle.stderr);
     assert_eq!(from_bundle.stdout, from_checkpoint.stdout);
     assert!(from_bundle.stderr.contains("*emulated on cpu*"), "{}", from_bundle.stderr);
-    // What was noted when it was compiled is said when it runs, but for what concerned the libraries of that machine.
+    // What was noted when it was compiled is said when it runs, but for what concerned the
+    // libraries of that machine.
     let lasting = |line: &&str| line.starts_with("note:") && !line.contains("cannot be used");
     for line in from_checkpoint.stderr.lines().filter(lasting) {
         assert!(from_bundle.stderr.contains(line), "`{line}` is not in {}", from_bundle.stderr);
@@ -143,7 +145,8 @@ fn compiling_twice_gives_the_same_bytes_wherever() {
     assert!(contents(&one) == contents(&fresh.path()));
 }
 
-/// Whether anything below has a name that only something unfinished has, or lies where it does not belong.
+/// Whether anything below has a name that only something unfinished has, or lies where it does not
+/// belong.
 fn leftovers(bundle: &Path) -> Vec<PathBuf> {
     let belongs = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -441,7 +444,8 @@ fn a_changed_bit_of_the_manifest_or_a_file_is_refused_by_run() {
     assert_eq!(generate(&path).succeeds(), expected);
 }
 
-/// The longest artefact of a bundle of the trained model: long enough not to be hashed at every look.
+/// The longest artefact of a bundle of the trained model: long enough not to be hashed at every
+/// look.
 fn long_artefact(bundle: &Compiled) -> PathBuf {
     let manifest = bundle.manifest_json();
     let shards = manifest["chains"][0]["shards"].as_array().expect("shards");
@@ -452,7 +456,8 @@ fn long_artefact(bundle: &Compiled) -> PathBuf {
     file
 }
 
-/// Whoever changes an artefact can mend the hash it carries of itself; the manifest's is of the whole file.
+/// Whoever changes an artefact can mend the hash it carries of itself; the manifest's is of the
+/// whole file.
 #[test]
 fn an_artefact_changed_and_mended_is_not_run() {
     let bundle = Compiled::from(DEMO_MODEL, none());
@@ -556,7 +561,8 @@ fn compiling_survives_readers_that_go_away() {
     generate(&shown(&bundle)).succeeds();
 }
 
-/// Every way a plan can end otherwise than asked, from `plan` over `run` and `compile` to the bundle.
+/// Every way a plan can end otherwise than asked, from `plan` over `run` and `compile` to the
+/// bundle.
 #[test]
 fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
     let chip = Chip::new();

@@ -1,4 +1,5 @@
-//! `shardwright doctor`: it says what there is, survives every shim, and tells what would come of a bundle.
+//! `shardwright doctor`: it says what there is, survives every shim, and tells what would come of a
+//! bundle.
 
 use std::fs;
 use std::path::Path;

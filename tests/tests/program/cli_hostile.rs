@@ -1,5 +1,5 @@
-//! Bad input through the program's own commands: each is refused in words, with a `help:` line and a non-zero exit
-//! code, without a panic, a hang or an answer.
+//! Bad input through the program's own commands: each is refused in words, with a `help:` line and
+//! a non-zero exit code, without a panic, a hang or an answer.
 
 use std::ffi::OsStr;
 use std::fs;

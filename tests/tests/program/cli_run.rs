@@ -1,5 +1,5 @@
-//! `shardwright plan`, `run`, `show`, `embed` as a user meets them: data on standard output, the rest on standard
-//! error, a JSON twin of every view.
+//! `shardwright plan`, `run`, `show`, `embed` as a user meets them: data on standard output, the
+//! rest on standard error, a JSON twin of every view.
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};

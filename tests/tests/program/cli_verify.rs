@@ -1,4 +1,5 @@
-//! `shardwright verify` on everything recorded, whole and cut: the numbers, the tokens, the texts, and every shard alone.
+//! `shardwright verify` on everything recorded, whole and cut: the numbers, the tokens, the texts,
+//! and every shard alone.
 
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;

@@ -1,6 +1,6 @@
-//! The fuzz targets over their committed corpus: every file of it is taken, which is what it is there for;
-//! and whole, cut off and damaged it ends in an answer. `SHARDWRIGHT_WRITE_CORPUS=1` writes it anew, which is
-//! due when a format has changed.
+//! The fuzz targets over their committed corpus: every file of it is taken, which is what it is
+//! there for; and whole, cut off and damaged it ends in an answer. `SHARDWRIGHT_WRITE_CORPUS=1`
+//! writes it anew, which is due when a format has changed.
 
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
@@ -34,7 +34,8 @@ fn files(target: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Checkpoints of every family that is read, no larger than they must be: settings, and the head of a weight file.
+/// Checkpoints of every family that is read, no larger than they must be: settings, and the head of
+/// a weight file.
 fn checkpoints() -> Vec<(&'static str, Vec<u8>)> {
     let families = [("gemma3", Spec::gemma3()), ("gemma4", Spec::gemma4()), ("qwen3", Spec::qwen3())];
     let one = |(name, spec): (&'static str, Spec)| {

@@ -1,5 +1,5 @@
-//! Follows the page for planners in JavaScript: a component is made of the example, checked and used. It cuts where the
-//! example in Rust does, which was written apart.
+//! Follows the page for planners in JavaScript: a component is made of the example, checked and
+//! used. It cuts where the example in Rust does, which was written apart.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

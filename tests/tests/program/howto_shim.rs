@@ -1,5 +1,6 @@
-//! Follows the page for vendors: begin a shim in either language outside this tree, build it, see it listed, run a model on
-//! it. Then the C template by hand: copy, compile with the system's C compiler, drop beside its manifest.
+//! Follows the page for vendors: begin a shim in either language outside this tree, build it, see
+//! it listed, run a model on it. Then the C template by hand: copy, compile with the system's C
+//! compiler, drop beside its manifest.
 
 use std::fs;
 use std::path::Path;

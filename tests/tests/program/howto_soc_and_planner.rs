@@ -1,5 +1,5 @@
-//! The program is built; then a chip nobody makes (a profile) and a planner it has never seen (a `.wasm`) are dropped
-//! into folders. Both are used, and taking them away is noticed.
+//! The program is built; then a chip nobody makes (a profile) and a planner it has never seen (a
+//! `.wasm`) are dropped into folders. Both are used, and taking them away is noticed.
 
 use std::fs;
 use std::path::Path;

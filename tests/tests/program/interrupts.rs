@@ -104,8 +104,8 @@ fn ended(child: &mut Child) -> Option<i32> {
     panic!("the program goes on");
 }
 
-/// Three replies that are interrupted one after the other; nothing where one was over before its interrupt came, which then
-/// met the prompt.
+/// Three replies that are interrupted one after the other; nothing where one was over before its
+/// interrupt came, which then met the prompt.
 fn three_interrupted() -> Option<Conversation> {
     let mut conversation = Conversation::begin();
     for turn in ["one", "two", "three"] {
@@ -151,7 +151,8 @@ fn interrupted_after(arguments: &[&str], delay: Duration) -> (Option<i32>, Strin
     (code, told.join().expect("no panic").expect("text"))
 }
 
-/// Whatever it is at, it ends as interrupted: no shim is blamed for what it was asked, and no reply goes on.
+/// Whatever it is at, it ends as interrupted: no shim is blamed for what it was asked, and no reply
+/// goes on.
 #[test]
 fn an_interrupt_is_never_lost_and_blames_nobody() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -165,7 +166,8 @@ fn an_interrupt_is_never_lost_and_blames_nobody() {
     for milliseconds in (20..=500).step_by(shardwright_test_checkpoints::cases(120, 24)) {
         for arguments in commands {
             let (code, stderr) = interrupted_after(arguments, Duration::from_millis(milliseconds));
-            // Before it listens the system ends it; a short reply or a compilation may be done by then.
+            // Before it listens the system ends it; a short reply or a compilation may be done by
+            // then.
             let done = code == Some(0) && (arguments[0] == "compile" || stderr.contains("ended by"));
             assert!(code.is_none() || code == Some(INTERRUPTED) || done, "{arguments:?}: {code:?} {stderr}");
             assert!(!stderr.contains("report this to"), "{arguments:?} after {milliseconds} ms: {stderr}");

@@ -1,5 +1,5 @@
-//! Shards in worker processes, through the whole house: the same bits as in this process, and when a worker dies the history of
-//! tokens is enough to go on.
+//! Shards in worker processes, through the whole house: the same bits as in this process, and when
+//! a worker dies the history of tokens is enough to go on.
 
 use std::process::Command;
 
@@ -42,7 +42,8 @@ fn a_model_in_workers_gives_the_same_bits_and_survives_one() {
         let chain = here.chain(&Cut { decoders: vec![], ..cut.clone() });
         let expected = walk(&mut chain.session().expect("a session"));
 
-        // Three shards of the decoder in two workers; what a shared state does not allow is cut otherwise.
+        // Three shards of the decoder in two workers; what a shared state does not allow is cut
+        // otherwise.
         let instances = [isolated("first"), isolated("second")];
         let bench = Bench::over(&graph, &menu, instances.to_vec());
         let cut = match bench.check(&cut) {

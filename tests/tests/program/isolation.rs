@@ -1,5 +1,6 @@
-//! `isolation = process` through the public crate: everything a shim does happens in a worker, and every promise of the house holds as
-//! it does without: goldens, exact bits, cuts, continued and truncated sessions, the placement record.
+//! `isolation = process` through the public crate: everything a shim does happens in a worker, and
+//! every promise of the house holds as it does without: goldens, exact bits, cuts, continued and
+//! truncated sessions, the placement record.
 use std::collections::BTreeSet;
 
 use shardwright::NoticeKind;
@@ -14,7 +15,8 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURE
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::{tree, worker};
 
-/// In the formats that are stored: which others a planner prefers depends on where the model is cut.
+/// In the formats that are stored: which others a planner prefers depends on where the model is
+/// cut.
 fn with(isolation: Isolation) -> OpenOptions {
     let options = OpenOptions::new().search_path(program::search_path()).isolation(isolation);
     options.formats("stored".parse().expect("a choice"))
@@ -220,7 +222,8 @@ fn without_a_worker_automatic_says_so_and_process_is_an_error() {
     let bundle = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
     let options = |isolation| BundleOptions::new().search_path(program::search_path()).isolation(isolation);
     let model = options(Isolation::Automatic).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
-    // Nothing is compiled, and a bundle runs in this process with a worker too: there is nothing to say.
+    // Nothing is compiled, and a bundle runs in this process with a worker too: there is nothing to
+    // say.
     assert!(model.notices_of_opening().is_empty(), "{:?}", model.notices_of_opening());
     let error = match options(Isolation::Process).open(bundle.path()) {
         Ok(_) => panic!("opened"),

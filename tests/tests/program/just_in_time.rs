@@ -1,5 +1,6 @@
-//! A bundle whose artefacts cannot be used here: compiled anew on this machine where its plan allows that and the checkpoint is at hand, else
-//! the plan's next chain, or an error; whichever it is, it is told with its reason.
+//! A bundle whose artefacts cannot be used here: compiled anew on this machine where its plan
+//! allows that and the checkpoint is at hand, else the plan's next chain, or an error; whichever it
+//! is, it is told with its reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! What was compiled for a chip is kept for the next start, and believed only where nobody can have changed it.
+//! What was compiled for a chip is kept for the next start, and believed only where nobody can have
+//! changed it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,8 @@ use shardwright_tests::program::shardwright;
 
 const SAID: &str = "are kept in";
 
-/// Runs the model for the chip with a cache of its own: what was written, and whether something was made and kept.
+/// Runs the model for the chip with a cache of its own: what was written, and whether something was
+/// made and kept.
 fn run(cache: &Path, more: &[&str]) -> (String, bool) {
     let run = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a b", "-n", "8", "--greedy"]);
     let outcome = run.arguments(more.iter().copied()).environment("XDG_CACHE_HOME", cache).outcome();

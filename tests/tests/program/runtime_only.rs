@@ -1,5 +1,5 @@
-//! What a phone ships must stay small: the runtime feature of the public crate pulls in no compiler, no checkpoint
-//! reader and no builder, and runs bundles all the same.
+//! What a phone ships must stay small: the runtime feature of the public crate pulls in no
+//! compiler, no checkpoint reader and no builder, and runs bundles all the same.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,8 @@ fn the_default_build_of_the_public_crate_is_the_runtime_alone() {
     assert_small(&with_shim);
 }
 
-/// The interpreter shares some containers with the compiler (`cranelift-entity` and the like), not its code.
+/// The interpreter shares some containers with the compiler (`cranelift-entity` and the like), not
+/// its code.
 #[test]
 fn planning_without_its_compiler_has_no_compiler() {
     let packages = packages_below("shardwright-planning", &["--no-default-features"]);
@@ -77,8 +78,9 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
-/// The example that only runs bundles, with the features it has by default and the CPU shim linked in. Built where this test was, so that only what has
-/// other features there is compiled again; the copy stays what it is when the workspace's own example takes its place.
+/// The example that only runs bundles, with the features it has by default and the CPU shim linked
+/// in. Built where this test was, so that only what has other features there is compiled again; the
+/// copy stays what it is when the workspace's own example takes its place.
 fn example(folder: &Path) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.current_dir(tree::root()).args(["runtime-only", "--message-format", "json-render-diagnostics"]);
@@ -130,7 +132,8 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
         let mut command = Command::new(&example);
         command.arg(directory).arg(prompt).env("SHARDWRIGHT_SHIM_PATH", shims).output().expect("it runs")
     };
-    // The shim that is part of the program, and beside the others that lie in a folder: nothing is to be said of either.
+    // The shim that is part of the program, and beside the others that lie in a folder: nothing is
+    // to be said of either.
     for shims in [PathBuf::new(), program::folder().join("shims")] {
         let output = run(&bundle.path(), &shims);
         let stderr = String::from_utf8_lossy(&output.stderr);

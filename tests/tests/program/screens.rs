@@ -1,5 +1,5 @@
-//! What a person sees on a terminal of 80 columns, held against files: a screen that grows or says something else is looked at.
-//! `SHARDWRIGHT_WRITE_SCREENS=1` writes them anew.
+//! What a person sees on a terminal of 80 columns, held against files: a screen that grows or says
+//! something else is looked at. `SHARDWRIGHT_WRITE_SCREENS=1` writes them anew.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! What a person at a terminal meets: the program runs in one that `script` (of util-linux) makes, 80 columns wide, and is
-//! sent keys.
+//! What a person at a terminal meets: the program runs in one that `script` (of util-linux) makes,
+//! 80 columns wide, and is sent keys.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -31,7 +31,8 @@ impl Terminal {
         let program = program::executable();
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
-        // A shell that runs tests in the background has them ignore what a terminal's programs do not.
+        // A shell that runs tests in the background has them ignore what a terminal's programs do
+        // not.
         let command = format!(
             "stty cols 80 rows 24; exec env --default-signal=INT {} {}",
             quoted(&program.to_string_lossy()),

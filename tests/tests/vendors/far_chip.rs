@@ -1,5 +1,6 @@
-//! Chips that are not in this machine: one whose vendor's library is missing, one that is only compiled for and simulated here, one whose
-//! compiler is asked for times, and files that only its shim knows.
+//! Chips that are not in this machine: one whose vendor's library is missing, one that is only
+//! compiled for and simulated here, one whose compiler is asked for times, and files that only its
+//! shim knows.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,8 @@
-//! MediaTek's shim over the simulator of its library, from a checkpoint to text: numbers beside the reference's, in both lowerings.
+//! MediaTek's shim over the simulator of its library, from a checkpoint to text: numbers beside the
+//! reference's, in both lowerings.
 //!
-//! A simulator proves what the shim sends and how it reads what comes back, not what a chip makes of it.
+//! A simulator proves what the shim sends and how it reads what comes back, not what a chip makes
+//! of it.
 
 use std::ops::Range;
 
@@ -78,10 +80,12 @@ fn the_demo_model_keeps_its_likelihood() {
     assert_eq!(finding.greedy.1, 32, "{finding:?}");
 }
 
-/// A simulator takes its time: unless more is asked for, little of what was recorded is run, and what that leaves out is said.
+/// A simulator takes its time: unless more is asked for, little of what was recorded is run, and
+/// what that leaves out is said.
 #[test]
 fn on_a_simulator_little_is_run_unasked_and_that_is_said() {
-    // Not the chip that the simulator is unasked: it is compiled for in one process and loaded in another.
+    // Not the chip that the simulator is unasked: it is compiled for in one process and loaded in
+    // another.
     let shim = Shim::with("lean");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text = folder.path().join("text");

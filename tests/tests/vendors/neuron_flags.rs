@@ -1,5 +1,7 @@
-//! The slow bundle everyone meets on MediaTek's chips: compiled with one flag where twenty were meant, or with twenty that came to nothing. What was compiled
-//! with what is read from the file, compared with the chip's profile, and said; code of another major of the library is refused before it runs.
+//! The slow bundle everyone meets on MediaTek's chips: compiled with one flag where twenty were
+//! meant, or with twenty that came to nothing. What was compiled with what is read from the file,
+//! compared with the chip's profile, and said; code of another major of the library is refused
+//! before it runs.
 
 use std::fs;
 use std::path::PathBuf;

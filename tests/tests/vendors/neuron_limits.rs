@@ -1,5 +1,6 @@
-//! The refusal everyone meets on MediaTek's chips, from beginning to end on the simulator: a decoder with the structure of Gemma 4 E2B is refused for the
-//! number of its operations, cut, compiled, chained, run, and right first time from then on; written leanly it may fit as it is.
+//! The refusal everyone meets on MediaTek's chips, from beginning to end on the simulator: a
+//! decoder with the structure of Gemma 4 E2B is refused for the number of its operations, cut,
+//! compiled, chained, run, and right first time from then on; written leanly it may fit as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
 /// The same in half the bytes of weights.
 const HALVED: &str = "w4-per-tensor/a16-symmetric/a16";
 
-/// A checkpoint with the layers of E2B, narrow, in a folder with everything that the program keeps and reads beside it.
+/// A checkpoint with the layers of E2B, narrow, in a folder with everything that the program keeps
+/// and reads beside it.
 struct Bench {
     folder: TempDir,
 }
@@ -33,7 +35,8 @@ impl Bench {
         {
             fs::copy(fixture.join(file), bench.checkpoint().join(file)).expect("copied");
         }
-        // The five to one of sliding and full layers, twenty layers that read the keys of others, per-layer inputs, feed-forwards of two widths.
+        // The five to one of sliding and full layers, twenty layers that read the keys of others,
+        // per-layer inputs, feed-forwards of two widths.
         let spec = Spec {
             layers: "SSSSF".repeat(7),
             vocabulary: 768,

@@ -1,5 +1,6 @@
-//! Qualcomm's compiler and simulation behind the shim, from a checkpoint to text: numbers beside the reference's, bundles for chips that are not
-//! here, files of the vendor's own tools. The tables over more cases are those of `cargo xtask bench qnn`.
+//! Qualcomm's compiler and simulation behind the shim, from a checkpoint to text: numbers beside
+//! the reference's, bundles for chips that are not here, files of the vendor's own tools. The
+//! tables over more cases are those of `cargo xtask bench qnn`.
 
 use std::fs;
 use std::path::Path;
@@ -48,12 +49,13 @@ fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    // States of 8 bits fall to the other side of a step here and there, and a random model makes much of it: with those the error of 95 of
-    // 100 rows is 0.06 where a trained model has 0.01.
+    // States of 8 bits fall to the other side of a step here and there, and a random model makes
+    // much of it: with those the error of 95 of 100 rows is 0.06 where a trained model has 0.01.
     let formats = ["w8-per-channel/a16/a16", "f16/f16/f16"];
     for formats in &formats[..cases(1, 2)] {
         let case = Case { checkpoint: GEMMA4, formats, pieces: 2, soc: "sm8850", context: context() };
-        // Fewer rows, steps and greedy tokens than `cargo xtask bench qnn` runs of the same: the simulator takes seconds for a row.
+        // Fewer rows, steps and greedy tokens than `cargo xtask bench qnn` runs of the same: the
+        // simulator takes seconds for a row.
         let effort = Effort { rows: cases(8, 32), steps: 1, greedy: 2 };
         let finding = Finding::of(&case.verify(None, effort, cache.path()));
         println!("{finding:#?}");
@@ -140,7 +142,8 @@ fn a_context_binary_of_other_tools_is_shown() {
     }
     let bundle = bundle();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // What the vendor's own tools would have written: the part of an artefact that the library reads.
+    // What the vendor's own tools would have written: the part of an artefact that the library
+    // reads.
     let binary = context_binary(&bundle.path());
     let path = folder.path().join("model.bin");
     fs::write(&path, &binary).expect("written");
@@ -157,7 +160,8 @@ fn a_context_binary_of_other_tools_is_shown() {
     assert!(code == 4 && message.contains("help:"), "{code}: {message}");
 }
 
-/// The context binary of a bundle's decoder: it begins on a page of its artefact and runs to the end.
+/// The context binary of a bundle's decoder: it begins on a page of its artefact and runs to the
+/// end.
 fn context_binary(bundle: &Path) -> Vec<u8> {
     let files = contents(bundle).into_keys().map(|path| bundle.join(path));
     let artefacts =
@@ -217,7 +221,8 @@ fn a_compilation_that_was_killed_is_taken_up() {
     assert!(contents(&into) == contents(&whole.path()), "killed {killed} times, and another bundle");
 }
 
-/// A chip without a profile here. Its processor, v69, multiplies no two activations of 16 bits; nothing but the compiler says so.
+/// A chip without a profile here. Its processor, v69, multiplies no two activations of 16 bits;
+/// nothing but the compiler says so.
 const OLDER_CHIP: &str = r#"{"schema": 1, "name": "sm8450", "title": "Snapdragon 8 Gen 1", "vendor": "Qualcomm", "shim": "qnn", "kind": "npu",
     "facts": [{"name": "hexagon-arch", "value": "v69", "provenance": "declared"}, {"name": "soc-id", "value": "36", "provenance": "declared"}]}"#;
 
@@ -240,7 +245,8 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
         "32",
         "--strict",
     ])
-    // Of states in 16 bits attention is a product of two activations of 16 bits; in 8 bits it is not.
+    // Of states in 16 bits attention is a product of two activations of 16 bits; in 8 bits it is
+    // not.
     .arguments(["--formats", "w8-per-channel/a16/a16", "--formats", FORMATS])
     .arguments(["--planner-option", "place.decoder=sm8450", "--profiles"])
     .argument(folder.path())

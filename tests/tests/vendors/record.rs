@@ -1,7 +1,9 @@
-//! What every fixture becomes on every shim, written down: to be taken before a change that may change nothing, and after it.
+//! What every fixture becomes on every shim, written down: to be taken before a change that may
+//! change nothing, and after it.
 //!
-//! Plans without their reasons, work orders by their hashes, what the vendor's library made without our envelope, and the bits of
-//! what comes out. The file is JSON, one value a line, so that two of them can be compared line by line.
+//! Plans without their reasons, work orders by their hashes, what the vendor's library made without
+//! our envelope, and the bits of what comes out. The file is JSON, one value a line, so that two of
+//! them can be compared line by line.
 
 use std::fmt::Write;
 use std::fs;
@@ -92,7 +94,8 @@ fn artefact_value(artefact: &Artefact) -> Value {
     })
 }
 
-/// What the shim's own envelope wraps: weights of the CPU's program, the network or context binary of the others.
+/// What the shim's own envelope wraps: weights of the CPU's program, the network or context binary
+/// of the others.
 fn vendor_part<'p>(shim: &str, payload: &'p [u8]) -> &'p [u8] {
     let number = |at: usize| {
         let bytes = payload[at..at + 8].try_into().expect("8 bytes");

@@ -13,11 +13,13 @@ pub struct HostBuffer {
     length: usize,
 }
 
-/// Alignment that allocators give without being asked. Beyond it, zeroed memory would be zeroed by writing, which touches every page
-/// of a large buffer, so alignment is made up from a little more memory.
+/// Alignment that allocators give without being asked. Beyond it, zeroed memory would be zeroed by
+/// writing, which touches every page of a large buffer, so alignment is made up from a little more
+/// memory.
 const NATURAL: usize = 16;
 
-// SAFETY: the memory is owned and reached only through raw pointers whose users keep the contract's rules for overlap.
+// SAFETY: the memory is owned and reached only through raw pointers whose users keep the contract's
+// rules for overlap.
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
@@ -55,7 +57,8 @@ impl Drop for HostBuffer {
 // SAFETY: the allocation lives until drop, does not move and has `length` bytes.
 unsafe impl Buffer for HostBuffer {
     fn pointer(&self) -> *mut u8 {
-        // SAFETY: less than the alignment, by which the allocation is longer where it is more than the natural one.
+        // SAFETY: less than the alignment, by which the allocation is longer where it is more than
+        // the natural one.
         unsafe { self.base.as_ptr().add(self.skip) }
     }
 

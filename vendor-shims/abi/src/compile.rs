@@ -7,7 +7,8 @@ use crate::export::c_string;
 use crate::raw;
 use crate::shim::FlagOutcome;
 
-/// Where a compilation goes: the artefact's bytes, its head, progress, and what became of flags and nodes.
+/// Where a compilation goes: the artefact's bytes, its head, progress, and what became of flags and
+/// nodes.
 pub struct CompileOutput<'a> {
     raw: raw::SwCompileOutput,
     _host: PhantomData<&'a raw::SwCompileOutput>,
@@ -40,7 +41,8 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Sets the head: what [`Shim::compatibility`](crate::Shim::compatibility) needs to answer. Once, at most 64 KiB.
+    /// Sets the head: what [`Shim::compatibility`](crate::Shim::compatibility) needs to answer.
+    /// Once, at most 64 KiB.
     pub fn head(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() > raw::SW_HEAD_LIMIT as usize {
             return Err(Error::resource_limit(
@@ -57,7 +59,8 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Tells how far the compilation is, and returns a [`Cancelled`](ErrorClass::Cancelled) error when it should stop.
+    /// Tells how far the compilation is, and returns a [`Cancelled`](ErrorClass::Cancelled) error
+    /// when it should stop.
     pub fn progress(&mut self, per_mille: u32, stage: &str) -> Result<()> {
         let stage: CString = c_string(stage);
         if let Some(progress) = self.raw.progress {
@@ -87,7 +90,8 @@ impl CompileOutput<'_> {
             evidence: evidence.as_ptr(),
         };
         if let Some(flag) = self.raw.flag {
-            // SAFETY: `new`'s caller vouched for the function; `verdict` and its strings outlive the call.
+            // SAFETY: `new`'s caller vouched for the function; `verdict` and its strings outlive
+            // the call.
             unsafe { flag(self.raw.context, &verdict) }
         }
     }
@@ -103,7 +107,8 @@ impl CompileOutput<'_> {
             reason: reason.as_ref().map_or(std::ptr::null(), |reason| reason.as_ptr()),
         };
         if let Some(function) = self.raw.placement {
-            // SAFETY: `new`'s caller vouched for the function; `placement` and its strings outlive the call.
+            // SAFETY: `new`'s caller vouched for the function; `placement` and its strings outlive
+            // the call.
             unsafe { function(self.raw.context, &placement) }
         }
     }

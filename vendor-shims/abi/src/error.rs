@@ -1,7 +1,7 @@
 use crate::raw;
 
-/// Class of an [`Error`]. A planner acts on it: it moves the cut after [`Unmappable`](ErrorClass::Unmappable), not after
-/// [`Internal`](ErrorClass::Internal).
+/// Class of an [`Error`]. A planner acts on it: it moves the cut after
+/// [`Unmappable`](ErrorClass::Unmappable), not after [`Internal`](ErrorClass::Internal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ErrorClass {

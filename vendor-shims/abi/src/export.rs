@@ -40,7 +40,8 @@ fn pointer(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
 }
 
-/// A `sw_error` with what it points to. `raw` is first, so that a pointer to one is a pointer to the other.
+/// A `sw_error` with what it points to. `raw` is first, so that a pointer to one is a pointer to
+/// the other.
 #[repr(C)]
 struct OwnedError {
     raw: SwError,
@@ -122,7 +123,8 @@ struct HostLog {
     context: *mut c_void,
 }
 
-// SAFETY: the contract lets the log function be called with its context from any thread until the process ends.
+// SAFETY: the contract lets the log function be called with its context from any thread until the
+// process ends.
 unsafe impl Send for HostLog {}
 // SAFETY: as above.
 unsafe impl Sync for HostLog {}
@@ -133,7 +135,8 @@ static HOST_LOG: OnceLock<HostLog> = OnceLock::new();
 pub fn log(level: u32, message: &str) {
     if let Some(host) = HOST_LOG.get() {
         let message = c_string(message);
-        // SAFETY: promised by the host when it handed the function over; `message` outlives the call.
+        // SAFETY: promised by the host when it handed the function over; `message` outlives the
+        // call.
         unsafe { (host.function)(host.context, level, message.as_ptr()) }
     }
 }
@@ -258,7 +261,8 @@ fn raw_kind(kind: &FlagKind) -> (u32, i64, i64, &[String]) {
 
 struct Table<T>(PhantomData<T>);
 
-// SAFETY (all functions below): the host calls them with pointers as `shim.h` says; handles come from this table.
+// SAFETY (all functions below): the host calls them with pointers as `shim.h` says; handles come
+// from this table.
 impl<T: Shim> Table<T> {
     const TABLE: SwTable = SwTable {
         size: size_of::<SwTable>() as u64,
@@ -621,8 +625,8 @@ impl<T: Shim> Table<T> {
             let entries = inner.entries()?;
             check_entries(&entries)?;
             let flags = inner.flag_verdicts();
-            // SAFETY: only the lifetime changes. The shard borrows the instance and the mapping; the contract keeps both until
-            // unload drops the shard.
+            // SAFETY: only the lifetime changes. The shard borrows the instance and the mapping;
+            // the contract keeps both until unload drops the shard.
             let inner: Box<dyn LoadedShard> =
                 unsafe { std::mem::transmute::<Box<dyn LoadedShard + '_>, Box<dyn LoadedShard>>(inner) };
             let handle = Box::new(Shard {

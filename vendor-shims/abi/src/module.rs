@@ -1,5 +1,6 @@
-//! The abi_stable side door of Rust shims: a root module carrying the entry function, and with its type the layout of
-//! every struct of the contract. The host never calls through it; it only compares layouts.
+//! The abi_stable side door of Rust shims: a root module carrying the entry function, and with its
+//! type the layout of every struct of the contract. The host never calls through it; it only
+//! compares layouts.
 
 use abi_stable::StableAbi;
 use abi_stable::library::RootModule;

@@ -1,7 +1,7 @@
 //! The Rust twin of `include/shim.h`, struct for struct and number for number.
 //!
-//! The header documents every member, its owner, lifetime and null-ness; this file repeats names only. A layout test
-//! compares the two through a C compiler.
+//! The header documents every member, its owner, lifetime and null-ness; this file repeats names
+//! only. A layout test compares the two through a C compiler.
 
 #![allow(missing_docs, reason = "the header documents every member; the text should exist once")]
 

@@ -24,22 +24,25 @@ impl<'m> Artefact<'m> {
         self.bytes
     }
 
-    /// Descriptor of the mapped file and where [`Artefact::bytes`] lies in it. The descriptor stays the host's.
+    /// Descriptor of the mapped file and where [`Artefact::bytes`] lies in it. The descriptor stays
+    /// the host's.
     pub fn file(&self) -> Option<(i32, u64)> {
         self.file
     }
 }
 
-/// One run: which entry, how many rows, and what is bound. Fields are public so that bindings can be borrowed one by one.
+/// One run: which entry, how many rows, and what is bound. Fields are public so that bindings can
+/// be borrowed one by one.
 pub struct Run<'a> {
     /// Index of the loaded entry.
     pub entry: usize,
     /// Valid rows, 1 to the entry's rows.
     pub rows: usize,
-    /// One per binding of the entry, in their order, each exactly as long as its binding says and aligned as it asks.
+    /// One per binding of the entry, in their order, each exactly as long as its binding says and
+    /// aligned as it asks.
     pub bound: Vec<Bound<'a>>,
-    /// How many of the largest logits of every row are wanted, of equal ones those of lower index; every other may be less than it is, never
-    /// more. `None`: all of them. May be ignored.
+    /// How many of the largest logits of every row are wanted, of equal ones those of lower index;
+    /// every other may be less than it is, never more. `None`: all of them. May be ignored.
     pub largest_logits: Option<NonZeroUsize>,
     /// Cancellation and deadline.
     pub control: Control<'a>,
@@ -53,7 +56,8 @@ pub struct Control<'a> {
 }
 
 impl Control<'_> {
-    /// Fails when the run was cancelled or its deadline has passed. Cheap without a deadline; call it once per layer or so.
+    /// Fails when the run was cancelled or its deadline has passed. Cheap without a deadline; call
+    /// it once per layer or so.
     pub fn proceed(&self) -> Result<()> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorClass::Cancelled, "the run was cancelled"));

@@ -9,8 +9,9 @@ use crate::view::{EntryView, WorkOrderView};
 
 /// A vendor's shim: one value is one instance, opened with its own options.
 ///
-/// The host makes one call at a time per instance and, at the same time, runs on any of its shards. A panic in any
-/// function becomes an [`Internal`](crate::ErrorClass::Internal) error with the panic's message.
+/// The host makes one call at a time per instance and, at the same time, runs on any of its shards.
+/// A panic in any function becomes an [`Internal`](crate::ErrorClass::Internal) error with the
+/// panic's message.
 pub trait Shim: Sized + Send + Sync + 'static {
     /// Who this is. Must not touch a device: it is called to list shims.
     fn describe() -> Description;
@@ -47,7 +48,8 @@ pub trait Shim: Sized + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// One verdict per node, in the entry's order. An error is about the entry as a whole. Weights may have no bytes.
+    /// One verdict per node, in the entry's order. An error is about the entry as a whole. Weights
+    /// may have no bytes.
     fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>>;
 
     /// Time of one run with all rows. Default: not known.
@@ -56,14 +58,16 @@ pub trait Shim: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Streams the artefact to `output` and sets its head once. The same order gives the same bytes. Every flag of the
-    /// order needs a verdict; one without counts as [`FlagOutcome::Unknown`].
+    /// Streams the artefact to `output` and sets its head once. The same order gives the same
+    /// bytes. Every flag of the order needs a verdict; one without counts as
+    /// [`FlagOutcome::Unknown`].
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()>;
 
     /// Whether an artefact with this head can be loaded.
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility>;
 
-    /// Makes an artefact ready to run. The mapping stays readable as long as the shard lives; nothing needs copying.
+    /// Makes an artefact ready to run. The mapping stays readable as long as the shard lives;
+    /// nothing needs copying.
     fn load<'m>(
         &'m self,
         device: &str,
@@ -71,7 +75,8 @@ pub trait Shim: Sized + Send + Sync + 'static {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>>;
 
-    /// Allocates device-visible memory, zeroed. Default: memory of the process ([`HostBuffer`](crate::HostBuffer)).
+    /// Allocates device-visible memory, zeroed. Default: memory of the process
+    /// ([`HostBuffer`](crate::HostBuffer)).
     fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
         let _ = device;
         Ok(Box::new(crate::HostBuffer::new(length, alignment)?))
@@ -83,14 +88,16 @@ pub trait Shim: Sized + Send + Sync + 'static {
         Err(Error::invalid_argument("this shim imports no foreign memory"))
     }
 
-    /// What these bytes are: an artefact of this shim, or a file of its vendor's tools, whoever made it; none when it is
-    /// neither. An error says that they are, but damaged or of another version. The bytes are anyone's. Default: none.
+    /// What these bytes are: an artefact of this shim, or a file of its vendor's tools, whoever
+    /// made it; none when it is neither. An error says that they are, but damaged or of another
+    /// version. The bytes are anyone's. Default: none.
     fn inspect(&self, bytes: &[u8]) -> Result<Option<Inspection>> {
         let _ = bytes;
         Ok(None)
     }
 
-    /// Makes a lost device usable again; all its shards and buffers are gone. Default: it stays lost.
+    /// Makes a lost device usable again; all its shards and buffers are gone. Default: it stays
+    /// lost.
     fn recover(&self, device: &str) -> Result<()> {
         Err(Error::new(crate::ErrorClass::DeviceLost, format!("device `{device}` cannot be recovered")))
     }
@@ -101,14 +108,16 @@ pub trait LoadedShard: Send {
     /// What can be run, with everything a run binds. Asked once, after loading.
     fn entries(&self) -> Result<Vec<LoadedEntry>>;
 
-    /// What became of the flags of stage [`FlagStage::Load`] that it was loaded with. Asked once, after
-    /// loading; a flag that is not told of is [`FlagOutcome::Unknown`]. Default: none is told of.
+    /// What became of the flags of stage [`FlagStage::Load`] that it was loaded with. Asked once,
+    /// after loading; a flag that is not told of is [`FlagOutcome::Unknown`]. Default: none is told
+    /// of.
     fn flag_verdicts(&self) -> Vec<FlagReport> {
         Vec::new()
     }
 
-    /// Runs an entry: blocks until done. States are bound read-write and updated in place. Rows beyond [`Run::rows`] must
-    /// not be written to a state nor be seen by a valid row. Call [`Control::proceed`](crate::Control::proceed) now and then.
+    /// Runs an entry: blocks until done. States are bound read-write and updated in place. Rows
+    /// beyond [`Run::rows`] must not be written to a state nor be seen by a valid row. Call
+    /// [`Control::proceed`](crate::Control::proceed) now and then.
     fn run(&mut self, run: Run<'_>) -> Result<()>;
 }
 
@@ -116,8 +125,8 @@ pub trait LoadedShard: Send {
 ///
 /// # Safety
 ///
-/// [`Buffer::pointer`], when not null, is valid for reads and writes of [`Buffer::length`] bytes until the buffer is dropped, and
-/// always the same.
+/// [`Buffer::pointer`], when not null, is valid for reads and writes of [`Buffer::length`] bytes
+/// until the buffer is dropped, and always the same.
 pub unsafe trait Buffer: Send + Sync + std::any::Any {
     /// The host's view; null when it cannot be mapped.
     fn pointer(&self) -> *mut u8;

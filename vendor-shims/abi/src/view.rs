@@ -1,5 +1,5 @@
-//! Safe views over the tables of a work order. They are checked as a whole when they enter, so that reading them
-//! cannot fail: every pointer, count, index and string has been looked at once.
+//! Safe views over the tables of a work order. They are checked as a whole when they enter, so that
+//! reading them cannot fail: every pointer, count, index and string has been looked at once.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,7 +9,8 @@ use crate::raw;
 use crate::shim::Chip;
 use crate::sized::{Ref, Struct};
 
-/// Longest string that is taken over the contract. Names and reasons are short; anything longer is a mistake.
+/// Longest string that is taken over the contract. Names and reasons are short; anything longer is
+/// a mistake.
 const TEXT_LIMIT: usize = 1 << 16;
 
 /// Highest rank of a tensor.
@@ -36,7 +37,8 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
 
 /// # Safety
 ///
-/// `pointer` is null or an array of `count` pointers, each null or to a struct starting with its size, valid for `'a`.
+/// `pointer` is null or an array of `count` pointers, each null or to a struct starting with its
+/// size, valid for `'a`.
 unsafe fn structs<'a, T: Struct>(
     pointer: *const *const T,
     count: u64,
@@ -143,8 +145,9 @@ fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
         .ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
 }
 
-/// Kind, bits, axis and counts fit the tensor; a scale of a whole tensor, where it is at hand, is finite, and zero points are stored values. The
-/// scales of a weight are looked at when they are read: see [`QuantisationView::scale_values`].
+/// Kind, bits, axis and counts fit the tensor; a scale of a whole tensor, where it is at hand, is
+/// finite, and zero points are stored values. The scales of a weight are looked at when they are
+/// read: see [`QuantisationView::scale_values`].
 ///
 /// # Safety
 ///
@@ -400,7 +403,8 @@ pub type TensorIndex = u32;
 pub struct EntryView<'a>(Ref<'a, raw::SwEntry>);
 
 impl<'a> EntryView<'a> {
-    /// A view over a table, which is checked as a whole; a shim is handed its views, its tests make their own.
+    /// A view over a table, which is checked as a whole; a shim is handed its views, its tests make
+    /// their own.
     ///
     /// # Safety
     ///
@@ -549,7 +553,8 @@ impl<'a> WeightView<'a> {
         self.0.get().length
     }
 
-    /// The stored bytes, page-aligned. They may be missing during check and estimate, which is an error here.
+    /// The stored bytes, page-aligned. They may be missing during check and estimate, which is an
+    /// error here.
     pub fn bytes(&self) -> Result<&'a [u8]> {
         if self.0.get().length == 0 {
             return Ok(&[]);
@@ -557,7 +562,8 @@ impl<'a> WeightView<'a> {
         if self.0.get().data.is_null() {
             return Err(broken(format!("weight `{}` has no bytes here", self.name())));
         }
-        // SAFETY: the contract promises `length` bytes until the call returns; the length fits `isize`.
+        // SAFETY: the contract promises `length` bytes until the call returns; the length fits
+        // `isize`.
         Ok(unsafe { std::slice::from_raw_parts(self.0.get().data.cast(), self.0.get().length as usize) })
     }
 

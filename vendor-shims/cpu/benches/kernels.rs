@@ -1,16 +1,21 @@
-//! Prints what the kernels reach on this machine, after checking that they give the bits of the scalar twin.
+//! Prints what the kernels reach on this machine, after checking that they give the bits of the
+//! scalar twin.
 //!
 //! `cargo bench -p shardwright-shim-cpu [-- [read | integer | head | linear | attention]… [THREADS…]]`
 //!
-//! `integer` multiplies what the matrices of one token multiply, in the shapes of Gemma 3 270M and 1B and in memory of their size, so that one
-//! row is bound by memory as it is in a model. The same memory is read beside it, before and after.
+//! `integer` multiplies what the matrices of one token multiply, in the shapes of Gemma 3 270M and
+//! 1B and in memory of their size, so that one row is bound by memory as it is in a model. The same
+//! memory is read beside it, before and after.
 //!
-//! `head` finds the largest logits of heads in two parts, beside all logits of them and of whole bytes.
+//! `head` finds the largest logits of heads in two parts, beside all logits of them and of whole
+//! bytes.
 //!
-//! Timings of one thread count the time on the core, so they hold on a busy machine; the others are by the clock.
+//! Timings of one thread count the time on the core, so they hold on a busy machine; the others are
+//! by the clock.
 //!
-//! Bandwidth of one row is bound by memory: compare it with the line `read`. Rate of many rows is bound by the multiply-add
-//! units: 16 lanes, 2 units and 3 GHz are 192 GFLOP/s per core with AVX-512, half of it with AVX2.
+//! Bandwidth of one row is bound by memory: compare it with the line `read`. Rate of many rows is
+//! bound by the multiply-add units: 16 lanes, 2 units and 3 GHz are 192 GFLOP/s per core with
+//! AVX-512, half of it with AVX2.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -67,7 +72,8 @@ fn best(threads: usize, mut run: impl FnMut()) -> f64 {
     best
 }
 
-/// The matrices of a model: name, layers, inputs and outputs of each matrix of a layer, and of the head.
+/// The matrices of a model: name, layers, inputs and outputs of each matrix of a layer, and of the
+/// head.
 type Model = (&'static str, usize, [(usize, usize); 4], (usize, usize));
 
 const MODELS: [Model; 2] = [
@@ -218,7 +224,8 @@ fn thread_counts() -> Vec<usize> {
     if asked.is_empty() { vec![1, 2] } else { asked }
 }
 
-/// Roughly normal, within −127 and 127: three of four deviations of rows that are scaled to their largest.
+/// Roughly normal, within −127 and 127: three of four deviations of rows that are scaled to their
+/// largest.
 fn normal(count: usize) -> Vec<i8> {
     let uniform = values(4 * count);
     let sum = |four: &[f32]| four.iter().sum::<f32>() / 4.0 * 127.0;

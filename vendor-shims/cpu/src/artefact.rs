@@ -13,8 +13,9 @@
 //! end checksum of the weights u64, magic `SWCPUEND`
 //! ```
 //!
-//! Little-endian. Nothing in it depends on the instruction set: every kernel reads the same tiles and panels as they are. The program is verified at every load; the weights,
-//! which are mapped and may be large, only on request.
+//! Little-endian. Nothing in it depends on the instruction set: every kernel reads the same tiles
+//! and panels as they are. The program is verified at every load; the weights, which are mapped and
+//! may be large, only on request.
 
 use std::collections::BTreeSet;
 
@@ -28,8 +29,8 @@ pub const FORMAT: u32 = 7;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
-/// Longest program: a decomposed model of a hundred layers has about 20 000 steps of 200 bytes; in memory a step takes
-/// up to ten times its encoding.
+/// Longest program: a decomposed model of a hundred layers has about 20 000 steps of 200 bytes; in
+/// memory a step takes up to ten times its encoding.
 const MAX_PROGRAM: u64 = 64 << 20;
 /// First line of a head.
 const HEAD: &str = "shardwright-cpu-artefact";
@@ -93,7 +94,8 @@ fn checksum(parts: &[&[u8]]) -> u64 {
     sum.finish()
 }
 
-/// Writes an artefact: `weights` streams the weight section of `length` bytes into the function it is given.
+/// Writes an artefact: `weights` streams the weight section of `length` bytes into the function it
+/// is given.
 pub fn write<E: From<CpuError>>(
     program: &Program,
     length: u64,
@@ -210,7 +212,8 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// The head that goes beside an artefact: format, version, in which types weights lie, and how bindings are encoded.
+/// The head that goes beside an artefact: format, version, in which types weights lie, and how
+/// bindings are encoded.
 pub fn head(program: &Program) -> Vec<u8> {
     let mut weights = BTreeSet::new();
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {

@@ -1,6 +1,7 @@
 use shardwright_shim_abi::{Error, ErrorClass};
 
-/// Why the CPU shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner can act on.
+/// Why the CPU shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner
+/// can act on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpuError {
     /// A valid graph that this shim cannot run.

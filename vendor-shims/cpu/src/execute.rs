@@ -316,8 +316,9 @@ impl<'r> Memory<'r> {
 
     fn read(&self, operand: Operand) -> &'r [f32] {
         let (pointer, elements) = self.direct(operand);
-        // SAFETY: the memory is initialised and outlives the run; the check of the program proved that no step writes what
-        // it reads, and the contract that written bindings overlap nothing.
+        // SAFETY: the memory is initialised and outlives the run; the check of the program proved
+        // that no step writes what it reads, and the contract that written bindings overlap
+        // nothing.
         unsafe { std::slice::from_raw_parts(pointer, elements) }
     }
 
@@ -372,7 +373,8 @@ impl Stage<'_, '_> {
     fn step(&mut self, step: &Step) -> Result<(), Error> {
         let Stage { memory, level, dot, pool, rows: valid, .. } = *self;
         let read = |operand: &Operand| memory.read(*operand);
-        // SAFETY: `Program::check` proved for every step that what it writes is writable and apart from what it reads.
+        // SAFETY: `Program::check` proved for every step that what it writes is writable and apart
+        // from what it reads.
         let write = |operand: &Operand| unsafe { memory.write(*operand) };
         match step {
             Step::Linear { x, rows, weights, bias, out } => {
@@ -534,7 +536,8 @@ impl Stage<'_, '_> {
     }
 }
 
-/// Offset and bytes in the weight section of what a step reads once from front to back, where it does.
+/// Offset and bytes in the weight section of what a step reads once from front to back, where it
+/// does.
 fn streamed(step: &Step) -> Option<[(u64, u64); PIECES]> {
     let mut pieces = [(0, 0); PIECES];
     match step {

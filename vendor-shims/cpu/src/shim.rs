@@ -23,8 +23,8 @@ const THREADS: &str = "threads";
 
 /// One instance.
 ///
-/// Options: `threads`, threads that share a kernel (0, the default: one per available core). Shards of an instance share
-/// them; a shard that runs while another does computes alone.
+/// Options: `threads`, threads that share a kernel (0, the default: one per available core). Shards
+/// of an instance share them; a shard that runs while another does computes alone.
 pub struct CpuShim {
     threads: usize,
     pools: Mutex<Vec<(usize, Weak<Pool>)>>,

@@ -1,4 +1,5 @@
-//! While tokens follow one another the engine calls the system not at all: a process that is killed at its first call lives to their end.
+//! While tokens follow one another the engine calls the system not at all: a process that is killed
+//! at its first call lives to their end.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -35,7 +36,8 @@ fn maps() -> Builder {
     b
 }
 
-/// From here on any call but those for the end and for the time, which some systems tell without one, ends the process.
+/// From here on any call but those for the end and for the time, which some systems tell without
+/// one, ends the process.
 fn forbid_calls() {
     const ALLOWED: [libc::c_long; 3] = [libc::SYS_exit_group, libc::SYS_exit, libc::SYS_clock_gettime];
     // SAFETY: these make plain values.
@@ -89,7 +91,8 @@ fn child(what: &str) -> ExitStatus {
 #[test]
 fn tokens_follow_one_another_without_a_call() {
     assert_eq!(child("sleep").signal(), Some(libc::SIGSYS), "the filter kills what calls the system");
-    // A thread that loses its core lets the other sleep, which is a call: on a busy machine it takes several attempts.
+    // A thread that loses its core lets the other sleep, which is a call: on a busy machine it
+    // takes several attempts.
     let start = Instant::now();
     let mut attempts = 0;
     loop {

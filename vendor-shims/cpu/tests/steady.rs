@@ -1,4 +1,5 @@
-//! Steps of a program allocate nothing: what a run takes from the allocator does not grow with the model.
+//! Steps of a program allocate nothing: what a run takes from the allocator does not grow with the
+//! model.
 
 mod support;
 

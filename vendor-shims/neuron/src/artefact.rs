@@ -1,11 +1,12 @@
 //! What a compiled artefact holds.
 //!
-//! The descriptor is the [`Head`], and per entry its ports in the order of the compiled network's inputs and outputs, and where its blob is. A
-//! blob is what the adapter stored, one for each entry point, each on a page of its own with zeros between them: the interface has no way to store weights once for
-//! several, so entry points hold them once each.
+//! The descriptor is the [`Head`], and per entry its ports in the order of the compiled network's
+//! inputs and outputs, and where its blob is. A blob is what the adapter stored, one for each entry
+//! point, each on a page of its own with zeros between them: the interface has no way to store
+//! weights once for several, so entry points hold them once each.
 //!
-//! A restore that fails says one code for a damaged blob, another version's and another chip's. So blobs are hashed here, and the head names chip, version and
-//! whether a simulator made it.
+//! A restore that fails says one code for a damaged blob, another version's and another chip's. So
+//! blobs are hashed here, and the head names chip, version and whether a simulator made it.
 
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::RuntimeVersion;
@@ -115,7 +116,8 @@ pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, S
         entry.blob_sha256 = hash(blob);
     }
     descriptor.head.blob_bytes = blobs.iter().map(|blob| blob.len() as u64).sum();
-    // The places of blobs stand in the descriptor, whose length decides them: digits settle after a few rounds.
+    // The places of blobs stand in the descriptor, whose length decides them: digits settle after a
+    // few rounds.
     let mut text = json(&descriptor)?;
     loop {
         let mut at = payload_at(text.len());
@@ -158,7 +160,8 @@ impl<'m> Artefact<'m> {
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for something else or another layout, [`ShimError::CorruptArtefact`] for damage.
+    /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
+    /// [`ShimError::CorruptArtefact`] for damage.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
         let opened = FORMAT.open::<Descriptor>(bytes)?;
         let descriptor = opened.descriptor;

@@ -1,4 +1,5 @@
-//! Whether an artefact can be used, from its head alone: the library answers one code for every reason, and only when it restores.
+//! Whether an artefact can be used, from its head alone: the library answers one code for every
+//! reason, and only when it restores.
 
 use shardwright_shim_abi::Compatibility;
 use shardwright_shim_npu::artefact::ReadHead;

@@ -42,7 +42,8 @@ const COMPILED: u32 = 900;
 ///
 /// # Errors
 ///
-/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are known; cancellation.
+/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are
+/// known; cancellation.
 pub(crate) fn compile(
     driver: &Driver,
     target: &Target<'_>,
@@ -139,7 +140,8 @@ fn told_platform(blob: &[u8]) -> Option<String> {
     blob::read(Bytes::new(blob), &mut budget).ok()?.compilation("", None).soc
 }
 
-/// What became of every flag: a small graph, and the order's smallest entry where that is small enough, compiled with and without it.
+/// What became of every flag: a small graph, and the order's smallest entry where that is small
+/// enough, compiled with and without it.
 #[expect(clippy::too_many_arguments, reason = "all of it decides what is compiled")]
 fn judge(
     driver: &Driver,

@@ -1,4 +1,5 @@
-//! A graph as the adapter takes it, before any library is called: operands by number, operations over them, constants with where their bytes are.
+//! A graph as the adapter takes it, before any library is called: operands by number, operations
+//! over them, constants with where their bytes are.
 
 use std::collections::BTreeSet;
 
@@ -160,7 +161,8 @@ impl NeuronGraph<'_> {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Nodes of the entry that operations with values in f32 come from, in order. Constants beside integers are not meant: the extension's norm takes some.
+    /// Nodes of the entry that operations with values in f32 come from, in order. Constants beside
+    /// integers are not meant: the extension's norm takes some.
     pub fn nodes_in_single_precision(&self) -> BTreeSet<u32> {
         let is_single = |index: &OperandIndex| {
             self.operands.get(*index as usize).is_some_and(|operand| {

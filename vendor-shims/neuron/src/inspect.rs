@@ -1,4 +1,5 @@
-//! What a file is: an artefact of this shim, or one of the containers in which code for these chips travels.
+//! What a file is: an artefact of this shim, or one of the containers in which code for these chips
+//! travels.
 
 use serde::Serialize;
 use shardwright_neuron_containers::blob::{self, BlobDocument, Compilation};

@@ -1,19 +1,23 @@
 //! Which library is opened: one rule, every step of it logged, and the first one wins.
 //!
-//! 1. The option `library`, if given: that file, or `libneuron_adapter.so` in that folder. Nothing else is tried.
+//! 1. The option `library`, if given: that file, or `libneuron_adapter.so` in that folder. Nothing
+//!    else is tried.
 //! 2. The variable `SHARDWRIGHT_NEURON_LIB`, if set: the same.
 //! 3. The option `stand-in`, if given: that file, or `libneuron_adapter.so` in that folder, from
 //!    the shim's own; if it is there and a simulator. The host gives it where a simulator is
 //!    wanted, so that the one a build leaves beside the program is never taken for a device.
 //! 4. `libneuron_adapter.so` beside the shim's own file, if it is there.
-//! 5. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that opens is taken and no other is tried. A simulator that
-//!    happens to lie there is passed over: it is taken only where somebody put or named it.
+//! 5. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that
+//!    opens is taken and no other is tried. A simulator that happens to lie there is passed over:
+//!    it is taken only where somebody put or named it.
 //!
-//! Other clients open every name they know and keep the last one; that is how an application's own copy loses to an older one of the system. A library once
-//! opened stays: its threads outlive its handles.
+//! Other clients open every name they know and keep the last one; that is how an application's own
+//! copy loses to an older one of the system. A library once opened stays: its threads outlive its
+//! handles.
 //!
-//! Functions are bound one by one. One that is missing is an error with its name when it is needed ([`NeuronError::FunctionMissing`]), and one that came with a
-//! later version than the library says it is counts as missing.
+//! Functions are bound one by one. One that is missing is an error with its name when it is needed
+//! ([`NeuronError::FunctionMissing`]), and one that came with a later version than the library says
+//! it is counts as missing.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -31,7 +35,8 @@ use crate::trail;
 pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_LIB";
 /// File looked for in folders and beside the shim.
 pub const FILE: &str = "libneuron_adapter.so";
-/// Names on phones: what an application bundles or the system offers under the newer name goes before the older ones.
+/// Names on phones: what an application bundles or the system offers under the newer name goes
+/// before the older ones.
 pub const PLATFORM_NAMES: [&str; 6] = [
     "libneuronusdk_adapter.mtk.so",
     "libneuronusdk_adapter.10.mtk.so",
@@ -132,7 +137,8 @@ impl Library {
     /// Opens the library by the rule of [this module](self).
     ///
     /// # Errors
-    /// [`NeuronError::LibraryNotFound`] with every place tried, or what was wrong with the one found.
+    /// [`NeuronError::LibraryNotFound`] with every place tried, or what was wrong with the one
+    /// found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| {
             shardwright_shim_abi::log(
@@ -159,7 +165,8 @@ impl Library {
             unsafe { dynamic.get::<*mut c_void>(name.to_bytes_with_nul()) }
                 .map_or(std::ptr::null_mut(), |found| *found)
         };
-        // SAFETY: a library that exports these names means these functions, by the interface's tables; it stays loaded, see below.
+        // SAFETY: a library that exports these names means these functions, by the interface's
+        // tables; it stays loaded, see below.
         let functions = unsafe { Functions::bind(symbol) };
         let Some(get_version) = functions.get_version else {
             return Err(NeuronError::NotAnAdapter { path, symbol: "Neuron_getVersion" });
@@ -186,13 +193,15 @@ impl Library {
         });
         let text_function = |name: &CStr| -> Option<TextFunction> {
             let found = symbol(name);
-            // SAFETY: the simulator's own symbols are functions of this type; no other library has them.
+            // SAFETY: the simulator's own symbols are functions of this type; no other library has
+            // them.
             (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, TextFunction>(found) })
         };
         let simulator = text_function(SIMULATOR_SYMBOL).map(|function| {
             // SAFETY: without arguments.
             let told = unsafe { text(function()) };
-            // That it is one is what the symbol says; a text that cannot be read does not make it another.
+            // That it is one is what the symbol says; a text that cannot be read does not make it
+            // another.
             serde_json::from_str(&told).unwrap_or(SimulatorDescription {
                 name: told,
                 version: version.to_string(),
@@ -248,7 +257,8 @@ impl Library {
         self.simulator.as_ref()
     }
 
-    /// Has a simulator be this chip from now on, in this process, unless its configuration says otherwise; the vendor's library is not asked.
+    /// Has a simulator be this chip from now on, in this process, unless its configuration says
+    /// otherwise; the vendor's library is not asked.
     pub fn play(&self, soc: &str) {
         if let (Some(play), Ok(soc)) = (self.play, CString::new(soc)) {
             // SAFETY: the text outlives the call.
@@ -358,15 +368,16 @@ unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// Tells the library the chip to compile for, by the variable it reads. Set again only where it differs.
+/// Tells the library the chip to compile for, by the variable it reads. Set again only where it
+/// differs.
 pub(crate) fn set_platform(soc: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var_os(setting::PLATFORM_VARIABLE).is_some_and(|held| held == soc) {
         return;
     }
-    // SAFETY: only the library reads this variable, inside calls this shim makes; the host makes one call at a time per instance, and compilations run in a
-    // process of their own.
+    // SAFETY: only the library reads this variable, inside calls this shim makes; the host makes
+    // one call at a time per instance, and compilations run in a process of their own.
     unsafe { std::env::set_var(setting::PLATFORM_VARIABLE, soc) };
 }
 
@@ -375,7 +386,8 @@ fn is_simulator(library: &Dynamic) -> bool {
     unsafe { library.get::<*mut c_void>(SIMULATOR_SYMBOL.to_bytes_with_nul()) }.is_ok()
 }
 
-/// Calls a function of the library by its field and symbol: missing is an error, and so is any code but 0. The calling code says why it is sound.
+/// Calls a function of the library by its field and symbol: missing is an error, and so is any code
+/// but 0. The calling code says why it is sound.
 macro_rules! call {
     ($library:expr, $field:ident = $symbol:literal, ($($argument:expr),* $(,)?), $subject:expr) => {{
         let library: &$crate::library::Library = &$library;

@@ -44,11 +44,13 @@ struct Way {
 }
 
 impl Shard {
-    /// Looks at the artefact, and only then lets the library restore it. What that answers is told; there is no second way behind it.
+    /// Looks at the artefact, and only then lets the library restore it. What that answers is told;
+    /// there is no second way behind it.
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library answers, with both versions.
+    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library
+    /// answers, with both versions.
     pub fn load(driver: &Driver, soc: &str, bytes: &[u8], asked: Option<Power>) -> Result<Shard> {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
@@ -65,7 +67,8 @@ impl Shard {
             let blob = artefact.blob(entry)?;
             let restored = Network::restore(driver.library(), blob);
             let network = restored.map_err(|error| {
-                // The bytes are those that were written, for this chip and this major: the reason is the library's.
+                // The bytes are those that were written, for this chip and this major: the reason
+                // is the library's.
                 Error::from(error)
                     .detail("entry", &entry.name)
                     .detail("made-by-version", head.made_by.version())
@@ -135,7 +138,8 @@ impl Loaded {
                         memory.as_mut_ptr()
                     }
                 };
-                // SAFETY: memory of the binding or of this entry, which both stay until the run is over; nobody else writes there.
+                // SAFETY: memory of the binding or of this entry, which both stay until the run is
+                // over; nobody else writes there.
                 unsafe { self.execution.output(index - self.inputs, pointer, way.bytes) }?;
                 continue;
             }
@@ -144,7 +148,8 @@ impl Loaded {
                 return Err(unmapped());
             }
             let pointer = way.input(port, self.entry.rows, rows as u64, memory);
-            // SAFETY: memory of the binding or of this entry, which both stay until the run is over.
+            // SAFETY: memory of the binding or of this entry, which both stay until the run is
+            // over.
             unsafe { self.execution.input(index, pointer, way.bytes) }?;
         }
         // SAFETY: every input and output was bound above.
@@ -199,7 +204,8 @@ impl Way {
     fn input(&self, port: &Port, rows: u64, valid: u64, memory: &[u8]) -> *const u8 {
         let mut from = memory;
         if let (Some(copy), true) = (&self.rows, valid < rows) {
-            // SAFETY: as many bytes as the buffer has, this entry's own, which runs one call at a time.
+            // SAFETY: as many bytes as the buffer has, this entry's own, which runs one call at a
+            // time.
             let to = unsafe { std::slice::from_raw_parts_mut(copy.pointer(), copy.length()) };
             port.copy_rows(rows, valid, memory, to);
             from = to;
@@ -220,7 +226,8 @@ impl Way {
     }
 }
 
-/// Calls with every run of values along the last axis: where it begins in the dense layout and in the padded one, and its bytes.
+/// Calls with every run of values along the last axis: where it begins in the dense layout and in
+/// the padded one, and its bytes.
 fn copy_padded(dense: &[u64], padded: &[u64], element: usize, mut each: impl FnMut(usize, usize, usize)) {
     let Some((last, outer)) = dense.split_last() else { return };
     let length = *last as usize * element;

@@ -1,10 +1,13 @@
-//! Memory of others that application and device see alike: a file descriptor of a dma-buf heap or of plain memory.
+//! Memory of others that application and device see alike: a file descriptor of a dma-buf heap or
+//! of plain memory.
 //!
-//! The descriptor is made known to the library once, when it is imported, and mapped where the system allows that; a heap that refuses to be mapped is bound all
-//! the same, without a view for the host. What kind of memory stands behind the descriptor decides nothing here. Addresses and offsets are multiples of 64, or the
-//! import is refused by that name.
+//! The descriptor is made known to the library once, when it is imported, and mapped where the
+//! system allows that; a heap that refuses to be mapped is bound all the same, without a view for
+//! the host. What kind of memory stands behind the descriptor decides nothing here. Addresses and
+//! offsets are multiples of 64, or the import is refused by that name.
 //!
-//! **Untried** with memory of a dma-buf heap: the test imports some where a machine has `/dev/dma_heap/system`, and none had.
+//! **Untried** with memory of a dma-buf heap: the test imports some where a machine has
+//! `/dev/dma_heap/system`, and none had.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -31,13 +34,15 @@ struct Mapping {
     skip: usize,
 }
 
-// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for overlap.
+// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for
+// overlap.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Pages that hold `length` bytes from `offset` on; none where the system does not map the descriptor.
+    /// Pages that hold `length` bytes from `offset` on; none where the system does not map the
+    /// descriptor.
     fn of(fd: RawFd, offset: u64, length: usize) -> Option<Mapping> {
         // SAFETY: asks for a number.
         let page =
@@ -78,11 +83,13 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// Makes a descriptor's memory visible to library and host. The descriptor stays the host's and open as long as the buffer.
+    /// Makes a descriptor's memory visible to library and host. The descriptor stays the host's and
+    /// open as long as the buffer.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`] for an offset or address that is no multiple of 64; what the library answers; [`ShimError::UnsupportedMemory`] for
-    /// a length that is none or beyond the file's end.
+    /// [`NeuronError::Misaligned`] for an offset or address that is no multiple of 64; what the
+    /// library answers; [`ShimError::UnsupportedMemory`] for a length that is none or beyond the
+    /// file's end.
     pub fn import(
         library: &Arc<Library>,
         fd: RawFd,
@@ -98,7 +105,8 @@ impl SharedBuffer {
         if unsafe { libc::fstat(fd, &mut told) } != 0 {
             return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())).into());
         }
-        // A touch behind the end of a file kills the process. Heaps of dma-bufs say 0 or their size.
+        // A touch behind the end of a file kills the process. Heaps of dma-bufs say 0 or their
+        // size.
         let end = offset.checked_add(length).ok_or_else(|| refuse("its end is impossible".to_owned()))?;
         let is_file = told.st_mode & libc::S_IFMT == libc::S_IFREG;
         if is_file && u64::try_from(told.st_size).unwrap_or(0) < end {

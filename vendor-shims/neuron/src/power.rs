@@ -1,5 +1,5 @@
-//! What the flag `power` sets: the boost hint of executions. Preferences belong to a compilation, and a
-//! restored one takes none.
+//! What the flag `power` sets: the boost hint of executions. Preferences belong to a compilation,
+//! and a restored one takes none.
 
 use shardwright_neuron_adapter::setting::LARGEST_BOOST;
 use shardwright_shim_abi::{FlagOutcome, FlagReport};
@@ -8,8 +8,8 @@ use shardwright_shim_npu::Power;
 /// What a session gets that asks for nothing: what every client on phones sets.
 pub const UNASKED: Power = Power::Burst;
 
-/// The boost hint, 0 to 100. 100 alone was ever seen in use; the interface does not say what the numbers
-/// below it do, and these are ours.
+/// The boost hint, 0 to 100. 100 alone was ever seen in use; the interface does not say what the
+/// numbers below it do, and these are ours.
 pub const fn boost(power: Power) -> u8 {
     match power {
         Power::Burst => LARGEST_BOOST,

@@ -35,9 +35,10 @@ const SIMULATED: &str = ".simulated";
 
 /// One instance.
 ///
-/// Options: `library`, the adapter's file or its folder; `lowering` (`lean`, `plain`), how entries are written, else by the variable
-/// `SHARDWRIGHT_NEURON_LOWERING`; `stand-in`, a simulator of the library, from the shim's folder,
-/// which is taken where neither an option nor a variable names a library.
+/// Options: `library`, the adapter's file or its folder; `lowering` (`lean`, `plain`), how entries
+/// are written, else by the variable `SHARDWRIGHT_NEURON_LOWERING`; `stand-in`, a simulator of the
+/// library, from the shim's folder, which is taken where neither an option nor a variable names a
+/// library.
 pub struct NeuronShim {
     settings: Settings,
     driver: Mutex<Option<Arc<Driver>>>,
@@ -94,7 +95,8 @@ impl NeuronShim {
         self.soc(soc).map(|soc| Named { soc, is_simulated }).ok_or_else(|| unknown(name))
     }
 
-    /// The device and the library that plays it: a simulator plays no chip itself, and MediaTek's library no simulated one.
+    /// The device and the library that plays it: a simulator plays no chip itself, and MediaTek's
+    /// library no simulated one.
     fn device(&self, name: &str) -> Result<(Named, Arc<Driver>)> {
         let named = self.named(name)?;
         let driver = self.driver()?;
@@ -236,7 +238,8 @@ impl Shim for NeuronShim {
         Ok(lower::check(entry, &target(&named, &driver)))
     }
 
-    /// Operations and bytes. No public source tells a chip's times, so every node is left out of the time.
+    /// Operations and bytes. No public source tells a chip's times, so every node is left out of
+    /// the time.
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
         let (named, driver) = self.device(device)?;
         let lowered = lower::lower(entry, &target(&named, &driver), self.settings.lowering)?;
@@ -313,7 +316,8 @@ impl Shim for NeuronShim {
         inspect::inspect(bytes)
     }
 
-    /// There is nothing to make anew: handles of a lost device are gone with their shards, and the library opens the device with the next one.
+    /// There is nothing to make anew: handles of a lost device are gone with their shards, and the
+    /// library opens the device with the next one.
     fn recover(&self, device: &str) -> Result<()> {
         self.device(device).map(drop)
     }

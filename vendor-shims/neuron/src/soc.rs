@@ -163,7 +163,8 @@ impl Soc {
 fn system_property(name: &str) -> Option<String> {
     let name = std::ffi::CString::new(name).ok()?;
     let mut value = [0u8; libc::PROP_VALUE_MAX as usize];
-    // SAFETY: the name ends with a zero byte, and there is room for the longest value and its zero byte.
+    // SAFETY: the name ends with a zero byte, and there is room for the longest value and its zero
+    // byte.
     let length = unsafe { libc::__system_property_get(name.as_ptr(), value.as_mut_ptr().cast()) };
     let value = value.get(..usize::try_from(length).ok()?)?;
     (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())

@@ -1,4 +1,5 @@
-//! The last calls of this thread with what they answered. The vendor's log goes where no library reads it, so this is what an error can carry.
+//! The last calls of this thread with what they answered. The vendor's log goes where no library
+//! reads it, so this is what an error can carry.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

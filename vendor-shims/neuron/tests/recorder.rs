@@ -1,5 +1,7 @@
-//! The run side, call by call. No published client for x86-64 shows it, so it is held against a reading of two that were published for phones, by a library
-//! that computes nothing, writes every call down and ends the process where a rule is broken. What it records is of a process of its own.
+//! The run side, call by call. No published client for x86-64 shows it, so it is held against a
+//! reading of two that were published for phones, by a library that computes nothing, writes every
+//! call down and ends the process where a rule is broken. What it records is of a process of its
+//! own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -92,7 +94,8 @@ fn run_all(options: &[(&str, &str)]) {
     }
 }
 
-/// Imports a memfd, binds an input and an output to it, runs, binds again elsewhere, and lets go in an order of its own.
+/// Imports a memfd, binds an input and an output to it, runs, binds again elsewhere, and lets go in
+/// an order of its own.
 fn share_memory() {
     let compiled = host().compile(&entries()[..1], &[]).expect("compiled");
     let artefact = Artefact::read(compiled.artefact.bytes()).expect("an artefact");
@@ -204,8 +207,9 @@ fn restored(lines: &[String]) -> BTreeMap<u64, Vec<&str>> {
     networks
 }
 
-/// As the dispatcher on phones does it: restored whole, asked for the padded size and dimensions of every input and output, one execution for all runs at
-/// full boost, everything bound before each run, freed in the order execution, compilation, model.
+/// As the dispatcher on phones does it: restored whole, asked for the padded size and dimensions of
+/// every input and output, one execution for all runs at full boost, everything bound before each
+/// run, freed in the order execution, compilation, model.
 #[test]
 fn a_network_is_restored_run_and_freed_in_the_order_of_the_known_clients() {
     for padding in [1, 32] {
@@ -248,7 +252,8 @@ fn a_session_that_saves_power_asks_for_less_boost() {
     assert_eq!(boosts, [20; ENTRIES.len()]);
 }
 
-/// Memory that application and hardware share is made known once, bound by an unsigned index and an offset, and freed once when nothing uses it.
+/// Memory that application and hardware share is made known once, bound by an unsigned index and an
+/// offset, and freed once when nothing uses it.
 #[test]
 fn shared_memory_is_made_known_bound_and_freed() {
     let lines = record("memory", 1);

@@ -1,4 +1,5 @@
-//! What compiled artefacts of all shims have in common: a header, a descriptor that is hashed, and whatever the vendor's library made behind it.
+//! What compiled artefacts of all shims have in common: a header, a descriptor that is hashed, and
+//! whatever the vendor's library made behind it.
 //!
 //! ```text
 //! 0   magic        8 bytes, the shim's own
@@ -10,8 +11,8 @@
 //! 72  zeros, descriptor, zeros, payload
 //! ```
 //!
-//! Little-endian. The descriptor is JSON of the shim's, and holds hashes of the payload: vendors' libraries take damaged bytes. The head beside an artefact is a line
-//! of the shim's own and JSON.
+//! Little-endian. The descriptor is JSON of the shim's, and holds hashes of the payload: vendors'
+//! libraries take damaged bytes. The head beside an artefact is a line of the shim's own and JSON.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,8 @@ pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(),
     }
 }
 
-/// An artefact taken apart: its descriptor is the one that was written, its payload was not looked at.
+/// An artefact taken apart: its descriptor is the one that was written, its payload was not looked
+/// at.
 #[derive(Clone, Debug)]
 pub struct Opened<'m, D> {
     /// The shim's descriptor.
@@ -169,7 +171,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for something else or another layout, [`ShimError::CorruptArtefact`] for damage.
+    /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
+    /// [`ShimError::CorruptArtefact`] for damage.
     pub fn open<'m, D: DeserializeOwned>(&self, bytes: &'m [u8]) -> Result<Opened<'m, D>, ShimError> {
         if !self.is_ours(bytes) {
             return Err(ShimError::IncompatibleArtefact {
@@ -284,8 +287,8 @@ pub fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(
     ports.try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
 }
 
-/// What holds for the entry points of any descriptor that anyone may have written, each told by name, rows and number of ports: there are as many as its head
-/// says, no two of a name.
+/// What holds for the entry points of any descriptor that anyone may have written, each told by
+/// name, rows and number of ports: there are as many as its head says, no two of a name.
 ///
 /// # Errors
 ///

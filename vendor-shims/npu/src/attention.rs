@@ -1,7 +1,9 @@
-//! Attention in the entry's products and movements, recognised as a whole so that a shim can write it anew.
+//! Attention in the entry's products and movements, recognised as a whole so that a shim can write
+//! it anew.
 //!
-//! What is recognised is the one form attention falls into: queries and keys to heads, a product, operations value by value, a mask, a
-//! softmax, a product, and back to rows. Anything else is lowered node by node.
+//! What is recognised is the one form attention falls into: queries and keys to heads, a product,
+//! operations value by value, a mask, a softmax, a product, and back to rows. Anything else is
+//! lowered node by node.
 
 use shardwright_shim_abi::raw;
 
@@ -16,7 +18,8 @@ pub struct Attention {
     pub keys: u32,
     /// `[S, kv · d]`, all in one tensor.
     pub values: u32,
-    /// Tensors that `keys` and `values` are joined of, row by row; one each where they are not joined.
+    /// Tensors that `keys` and `values` are joined of, row by row; one each where they are not
+    /// joined.
     pub parts: Vec<(u32, u32)>,
     /// `[R, S]` or what broadcasts to it.
     pub mask: u32,
@@ -73,7 +76,8 @@ pub enum Step<'f> {
     Attention(&'f Attention),
 }
 
-/// The steps of an entry by the node each ends with, in order: nodes inside an attention are none of their own.
+/// The steps of an entry by the node each ends with, in order: nodes inside an attention are none
+/// of their own.
 pub fn steps<'f, E>(source: &Source<'_, E>, found: &'f [Attention]) -> Vec<(usize, Step<'f>)> {
     let mut inside = vec![None; source.nodes.len()];
     for attention in found {

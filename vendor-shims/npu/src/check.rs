@@ -1,6 +1,7 @@
 //! Which operations are taken, and for the others what is at fault.
 //!
-//! Operands, shapes and attributes mean the same to every compiler and are looked at here. What one compiler takes beyond that are its [`Rules`].
+//! Operands, shapes and attributes mean the same to every compiler and are looked at here. What one
+//! compiler takes beyond that are its [`Rules`].
 
 use shardwright_shim_abi::{EntryView, NodeView, Verdict, WeightView, raw};
 
@@ -40,7 +41,8 @@ pub trait Rules {
     /// What comes out wrong.
     fn pointwise(&self, op: u32, x: Self::Encoding) -> Result<(), String>;
 
-    /// Whether values stored as `x` are multiplied with a constant matrix of this type. Its scales may not be at hand.
+    /// Whether values stored as `x` are multiplied with a constant matrix of this type. Its scales
+    /// may not be at hand.
     ///
     /// # Errors
     ///
@@ -50,7 +52,8 @@ pub trait Rules {
 
 type Checked<T = ()> = Result<T, String>;
 
-/// One verdict per node, in order. An entry that contradicts itself has all its nodes refused for that.
+/// One verdict per node, in order. An entry that contradicts itself has all its nodes refused for
+/// that.
 pub fn verdicts<R: Rules>(entry: EntryView<'_>, rules: &R) -> Vec<Verdict> {
     match Source::<R::Encoding>::read(entry) {
         Ok(source) => (0..source.nodes.len())

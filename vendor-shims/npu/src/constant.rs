@@ -1,11 +1,13 @@
-//! Constants of a work order: what can be read of them for any compiler. Large ones are borrowed by the shims and never decoded here.
+//! Constants of a work order: what can be read of them for any compiler. Large ones are borrowed by
+//! the shims and never decoded here.
 
 use half::f16;
 use shardwright_shim_abi::{QuantisationView, WeightView, raw};
 
 use crate::encoding::dtype_name;
 
-/// Values of a constant that is not a matrix: norm scales, factors. Those are decoded and encoded anew where their type is another.
+/// Values of a constant that is not a matrix: norm scales, factors. Those are decoded and encoded
+/// anew where their type is another.
 pub const MAX_SMALL: u64 = 1 << 20;
 
 /// The scales; none when they are not at hand.
@@ -27,7 +29,8 @@ pub fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, S
     }
 }
 
-/// How a matrix of integers `[N, K]` is quantised: without zero points, and where there is a scale per channel, those are outputs.
+/// How a matrix of integers `[N, K]` is quantised: without zero points, and where there is a scale
+/// per channel, those are outputs.
 ///
 /// # Errors
 ///
@@ -47,7 +50,8 @@ pub fn symmetric<'a>(weight: &WeightView<'a>) -> Result<QuantisationView<'a>, St
     Ok(quantisation)
 }
 
-/// Outputs, inputs and bytes of a row of a matrix `[N, K]` of elements of that many bits, each row padded to a whole byte.
+/// Outputs, inputs and bytes of a row of a matrix `[N, K]` of elements of that many bits, each row
+/// padded to a whole byte.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! The graph between an entry and the compiler's: operations with one result each, free to be rewritten.
+//! The graph between an entry and the compiler's: operations with one result each, free to be
+//! rewritten.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +9,8 @@ use crate::Encoding;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub usize);
 
-/// A graph in the making, of a vendor's encodings `E`, contents of constants `C` and operations `K`. Nodes are in an order in which they can run.
+/// A graph in the making, of a vendor's encodings `E`, contents of constants `C` and operations
+/// `K`. Nodes are in an order in which they can run.
 #[derive(Debug)]
 pub struct Draft<E, C, K> {
     /// All values; those no node mentions are not emitted.
@@ -177,7 +179,8 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         matches!(self.values[value.0].kind, ValueKind::Computed(_))
     }
 
-    /// Gives every output port a value of its own that an operation makes, since compilers know no other way out: `copy` adds one that holds the same.
+    /// Gives every output port a value of its own that an operation makes, since compilers know no
+    /// other way out: `copy` adds one that holds the same.
     pub fn part_outputs(&mut self, mut copy: impl FnMut(&mut Self, ValueId) -> ValueId) {
         let mut left: HashSet<ValueId> = HashSet::new();
         for port in 0..self.outputs.len() {

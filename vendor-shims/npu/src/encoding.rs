@@ -1,4 +1,5 @@
-//! How activations are stored: what a vendor's own kinds of it have to tell, and the parts of reading them that are nobody's own.
+//! How activations are stored: what a vendor's own kinds of it have to tell, and the parts of
+//! reading them that are nobody's own.
 
 use std::fmt::Debug;
 

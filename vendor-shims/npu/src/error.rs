@@ -1,8 +1,10 @@
-//! What a shim itself refuses or fails at. What its vendor's library says is the shim's own to tell.
+//! What a shim itself refuses or fails at. What its vendor's library says is the shim's own to
+//! tell.
 
 use shardwright_shim_abi::{Error, ErrorClass};
 
-/// Why the shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner can act on.
+/// Why the shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner can
+/// act on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShimError {
     /// A fact of a chip's profile that is not so.

@@ -1,14 +1,17 @@
 //! What every shim of a neural processor needs before it knows its vendor's operations.
 //!
-//! **Job.** Finds the vendor's library by one rule ([`library`]). Reads an entry of a work order ([`Source`]), looks at everything about a node that holds for
-//! any compiler ([`check`], with what one compiler takes told by its [`Rules`]), recognises attention ([`attention`]), reads constants ([`constant`]), and
-//! keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]). Lays out compiled artefacts ([`artefact`]) and what their ports are to a run
-//! ([`port`]). Names how much power a session may ask for ([`power`]).
+//! **Job.** Finds the vendor's library by one rule ([`library`]). Reads an entry of a work order
+//! ([`Source`]), looks at everything about a node that holds for any compiler ([`check`], with what
+//! one compiler takes told by its [`Rules`]), recognises attention ([`attention`]), reads constants
+//! ([`constant`]), and keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]).
+//! Lays out compiled artefacts ([`artefact`]) and what their ports are to a run ([`port`]). Names
+//! how much power a session may ask for ([`power`]).
 //!
-//! **Not its job.** It knows no vendor, no vendor's operation and no model family, calls no function of a vendor's library and decides no layout: those are the
-//! shims'.
+//! **Not its job.** It knows no vendor, no vendor's operation and no model family, calls no
+//! function of a vendor's library and decides no layout: those are the shims'.
 //!
-//! Reading order: [`source`], [`check`], [`work`], [`draft`]; then [`artefact`] and [`port`]; [`library`] stands alone.
+//! Reading order: [`source`], [`check`], [`work`], [`draft`]; then [`artefact`] and [`port`];
+//! [`library`] stands alone.
 
 pub mod artefact;
 pub mod attention;

@@ -1,8 +1,10 @@
 //! Which file a vendor's library is: one rule for all shims, every step of it said.
 //!
-//! 1. What the user gives by an option, else by a variable: that file, or the vendor's file in that folder. Nothing else is tried.
+//! 1. What the user gives by an option, else by a variable: that file, or the vendor's file in that
+//!    folder. Nothing else is tried.
 //! 2. The vendor's file beside the shim's own, if it is there.
-//! 3. Names through the loader's path, in order: the first that opens and passes. One that is not there is told from one that is there and does not load.
+//! 3. Names through the loader's path, in order: the first that opens and passes. One that is not
+//!    there is told from one that is there and does not load.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -29,8 +31,8 @@ pub enum LibraryError {
     },
 }
 
-/// What a user should hear where nothing was found: what is wrong with what they named, after which nothing else is tried,
-/// else how to name one.
+/// What a user should hear where nothing was found: what is wrong with what they named, after which
+/// nothing else is tried, else how to name one.
 pub fn remedy<'t>(tried: &'t [String], how: &'t str) -> &'t str {
     let by_name = tried.len() <= Search::GIVEN;
     tried.last().filter(|last| by_name && !last.ends_with(NOT_GIVEN)).map_or(how, String::as_str)
@@ -135,8 +137,9 @@ impl Search<'_> {
     }
 }
 
-/// Whether the loader says that there is no library of that name, in the words of glibc, musl or Android's: for all else it found one. A library that is there
-/// and lacks another is told with that other's name.
+/// Whether the loader says that there is no library of that name, in the words of glibc, musl or
+/// Android's: for all else it found one. A library that is there and lacks another is told with
+/// that other's name.
 fn is_missing(name: &str, reason: &str) -> bool {
     let glibc = reason.starts_with(&format!("{name}: cannot open shared object file"));
     let musl = reason.starts_with(&format!("Error loading shared library {name}:"));
@@ -148,7 +151,8 @@ fn is_missing(name: &str, reason: &str) -> bool {
 ///
 /// # Errors
 ///
-/// [`LibraryError::NotFound`] where none is at a path with a folder, [`LibraryError::NotLoadable`] for what the loader says otherwise.
+/// [`LibraryError::NotFound`] where none is at a path with a folder, [`LibraryError::NotLoadable`]
+/// for what the loader says otherwise.
 pub fn load_file(path: &Path) -> Result<Dynamic, LibraryError> {
     let name = path.to_string_lossy();
     let is_name = path.components().count() == 1;
@@ -165,7 +169,8 @@ pub fn load_file(path: &Path) -> Result<Dynamic, LibraryError> {
 }
 
 fn open(path: &Path) -> Result<Dynamic, String> {
-    // SAFETY: the file is the vendor's library that the user named or installed; its initialisers run.
+    // SAFETY: the file is the vendor's library that the user named or installed; its initialisers
+    // run.
     let opened = unsafe { Dynamic::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
     // What the loader said is the error's source.
     opened.map_err(|error| {
@@ -173,7 +178,8 @@ fn open(path: &Path) -> Result<Dynamic, String> {
     })
 }
 
-/// The folder of the file this code was loaded from: the shim's, or the program's that the shim is linked into.
+/// The folder of the file this code was loaded from: the shim's, or the program's that the shim is
+/// linked into.
 pub fn own_folder() -> Option<PathBuf> {
     // SAFETY: all zeros is a valid value of a struct of pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -182,7 +188,8 @@ pub fn own_folder() -> Option<PathBuf> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is while this runs.
+    // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is
+    // while this runs.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let name = Path::new(OsStr::from_bytes(name.to_bytes()));
     // A host that hashed the file opened it by that descriptor.

@@ -23,7 +23,8 @@ pub enum LowerError {
         /// What is at fault.
         reason: String,
     },
-    /// Stored numbers that stand for nothing, or for something the format that was promised does not hold.
+    /// Stored numbers that stand for nothing, or for something the format that was promised does
+    /// not hold.
     #[error("{}weight `{weight}`: {reason}", of_layer(*layer))]
     InvalidEncoding {
         /// The weight.

@@ -1,4 +1,5 @@
-//! Inputs and outputs of a compiled entry: how an artefact holds them, what a run binds for them, and the copies of rows a run needs.
+//! Inputs and outputs of a compiled entry: how an artefact holds them, what a run binds for them,
+//! and the copies of rows a run needs.
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::{
@@ -119,15 +120,17 @@ impl<P> Port<P> {
         (bytes <= isize::MAX as u64).then_some(bytes)
     }
 
-    /// Extents before the rows, bytes of a row; none where neither of the first two axes is the rows.
+    /// Extents before the rows, bytes of a row; none where neither of the first two axes is the
+    /// rows.
     fn row_axis(&self, rows: u64) -> Option<(u64, u64)> {
         let axis = self.shape.iter().take(2).position(|extent| *extent == rows)?;
         let before = self.shape[..axis].iter().product();
         Some((before, self.bytes()? / before / rows))
     }
 
-    /// Whether a run of fewer rows needs a copy of it in which the others are zero: an input of floats over rows. Whatever lies beyond the valid rows may be no
-    /// number, and that would reach valid rows even through a mask; stored integers are always numbers.
+    /// Whether a run of fewer rows needs a copy of it in which the others are zero: an input of
+    /// floats over rows. Whatever lies beyond the valid rows may be no number, and that would reach
+    /// valid rows even through a mask; stored integers are always numbers.
     pub fn needs_blank_rows(&self, rows: u64) -> bool {
         let is_float = matches!(self.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
         self.kind == PortKind::Input && is_float && rows > 1 && self.row_axis(rows).is_some()
@@ -144,7 +147,8 @@ impl<P> Port<P> {
     }
 }
 
-/// What holds for the ports of any entry that anyone may have written: names of their own, sizes that can be, scales.
+/// What holds for the ports of any entry that anyone may have written: names of their own, sizes
+/// that can be, scales.
 ///
 /// # Errors
 ///
@@ -232,7 +236,8 @@ pub fn vanished(entry: EntryView<'_>, origins: impl Iterator<Item = u32>) -> Vec
     is_there.iter().enumerate().filter(|(_, there)| !**there).map(|(node, _)| node as u64).collect()
 }
 
-/// An error of the vendor's library with the entry, the node of it that is at fault where that is known, and that node's layer.
+/// An error of the vendor's library with the entry, the node of it that is at fault where that is
+/// known, and that node's layer.
 pub fn at_node(error: impl Into<Error>, entry: EntryView<'_>, origin: Option<u32>) -> Error {
     let mut out = error.into().detail("entry", entry.name());
     if let Some(node) = origin.and_then(|origin| entry.nodes().nth(origin as usize)) {

@@ -1,5 +1,5 @@
-//! The flag `power`: how much power a session asks for. It takes effect when a shard is loaded, and no
-//! artefact depends on it.
+//! The flag `power`: how much power a session asks for. It takes effect when a shard is loaded, and
+//! no artefact depends on it.
 
 use shardwright_shim_abi::{Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Options};
 
@@ -8,7 +8,8 @@ use crate::ShimError;
 /// The flag's name.
 pub const POWER: &str = "power";
 
-/// How much power a session asks for; what a vendor's library is told for each is its shim's to say.
+/// How much power a session asks for; what a vendor's library is told for each is its shim's to
+/// say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Power {
     /// The fastest there is, for seconds.

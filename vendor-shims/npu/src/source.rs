@@ -62,7 +62,8 @@ impl<'a, E: Encoding> Source<'a, E> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] for an entry that contradicts itself, [`LowerError::TooLarge`] for one beyond the limits above.
+    /// [`LowerError::InvalidGraph`] for an entry that contradicts itself, [`LowerError::TooLarge`]
+    /// for one beyond the limits above.
     pub fn read(entry: EntryView<'a>) -> Result<Source<'a, E>, LowerError> {
         let invalid = |reason: String| LowerError::InvalidGraph { entry: entry.name().to_owned(), reason };
         let limit = |limit, value: u64, max| match value > max {

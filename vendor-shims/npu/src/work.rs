@@ -1,5 +1,5 @@
-//! An entry on its way into a draft: the node at work, the values that stand for the entry's tensors, and the operations that move values, which every
-//! compiler has.
+//! An entry on its way into a draft: the node at work, the values that stand for the entry's
+//! tensors, and the operations that move values, which every compiler has.
 
 use shardwright_shim_abi::{NodeView, PortView, raw};
 
@@ -30,7 +30,8 @@ pub struct Work<'s, 'w, E, C, K> {
 }
 
 impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
-    /// Nothing done yet. Each input port is held in the extents that `port_shape` gives it: the same values in the same order.
+    /// Nothing done yet. Each input port is held in the extents that `port_shape` gives it: the
+    /// same values in the same order.
     ///
     /// # Errors
     ///
@@ -251,8 +252,8 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.reshape(value, &shape)
     }
 
-    /// The product of the two innermost axes, by an operation of the vendor's that wants operands of one rank. The second operand is `[.., N, K]` where
-    /// `transpose_second`.
+    /// The product of the two innermost axes, by an operation of the vendor's that wants operands
+    /// of one rank. The second operand is `[.., N, K]` where `transpose_second`.
     pub fn mat_mul(
         &mut self,
         kind: impl Into<Kind<K>>,

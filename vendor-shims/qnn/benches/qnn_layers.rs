@@ -1,15 +1,19 @@
-//! Gemma 4 E2B's decoder layers through our lowering, in the vendor's simulated cycles of SoC id 72: our side of `cargo xtask bench qnn`.
+//! Gemma 4 E2B's decoder layers through our lowering, in the vendor's simulated cycles of SoC id
+//! 72: our side of `cargo xtask bench qnn`.
 //!
 //! ```text
 //! cargo bench -p shardwright-shim-qnn --bench qnn_layers -- [sliding|full …] [w8|w4 …] [1|64 …]
 //! cargo bench -p shardwright-shim-qnn --bench qnn_layers -- states
 //! ```
 //!
-//! The layers are those that the head of `tests/benches/qnn_peer.py` defines: same inputs, outputs, types and context. Each is compiled by the
-//! rules, which is what a user gets unasked, and then as a search before compiling does: all variants in the mode of the rules, the best of them
-//! in the others, with a rotary embedding that has a cost. The answer on stdout is one JSON document; each trial is a line on stderr.
+//! The layers are those that the head of `tests/benches/qnn_peer.py` defines: same inputs, outputs,
+//! types and context. Each is compiled by the rules, which is what a user gets unasked, and then as
+//! a search before compiling does: all variants in the mode of the rules, the best of them in the
+//! others, with a rotary embedding that has a cost. The answer on stdout is one JSON document; each
+//! trial is a line on stderr.
 //!
-//! `states` compares the two places where new keys and values can be written: by the runtime, after the run, or in the graph by ScatterNd.
+//! `states` compares the two places where new keys and values can be written: by the runtime, after
+//! the run, or in the graph by ScatterNd.
 
 // They hold more than this program uses: they belong to the tests.
 #[path = "../tests/chips/mod.rs"]
@@ -37,7 +41,8 @@ use shardwright_shim_qnn::{Driver, Settings};
 
 use layers::Layer;
 
-/// Modes of finalize besides that of the rules; none is the library's own choice. Mode 2 made the same code as that, mode 1 was never the best.
+/// Modes of finalize besides that of the rules; none is the library's own choice. Mode 2 made the
+/// same code as that, mode 1 was never the best.
 const MODES: [Option<u32>; 1] = [None];
 /// The chip whose cycles are compared.
 const STAND_IN: SocId = SocId(72);
@@ -220,7 +225,8 @@ fn states(driver: &Driver) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The layer with ScatterNd where states and new rows are joined: the states leave as they are then, and attention reads their rows alone.
+/// The layer with ScatterNd where states and new rows are joined: the states leave as they are
+/// then, and attention reads their rows alone.
 fn written_inside<'w>(graph: &QnnGraph<'w>, rows: u32) -> QnnGraph<'w> {
     let mut graph = graph.clone();
     let is_joining = |graph: &QnnGraph<'_>, node: &QnnNode| {

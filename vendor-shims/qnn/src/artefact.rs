@@ -1,8 +1,9 @@
 //! What a compiled artefact holds.
 //!
-//! The descriptor is the [`Head`], and per entry its ports with the tensor numbers of the binary, since the library knows no ports
-//! and gives numbers anew in every process that compiles. Behind it is the vendor's context binary as it came. Its library loads binaries of other
-//! chips and binaries with flipped bits without complaint, so the descriptor holds the binary's hash.
+//! The descriptor is the [`Head`], and per entry its ports with the tensor numbers of the binary,
+//! since the library knows no ports and gives numbers anew in every process that compiles. Behind
+//! it is the vendor's context binary as it came. Its library loads binaries of other chips and
+//! binaries with flipped bits without complaint, so the descriptor holds the binary's hash.
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_npu::ShimError;
@@ -99,7 +100,8 @@ pub struct Entry {
 pub type Port = port::Port<u32>;
 
 impl Entry {
-    /// The ports bound to tensors of the graph's inputs or outputs, in the graph's order; none where they are not one and the same.
+    /// The ports bound to tensors of the graph's inputs or outputs, in the graph's order; none
+    /// where they are not one and the same.
     pub fn bound(&self, is_output: bool) -> Option<Vec<usize>> {
         let tensors = if is_output { &self.graph.outputs } else { &self.graph.inputs };
         let ports = self.ports.iter().filter(|port| (port.kind == PortKind::Output) == is_output).count();
@@ -141,7 +143,8 @@ impl<'m> Artefact<'m> {
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for something else or another layout, [`ShimError::CorruptArtefact`] for damage.
+    /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
+    /// [`ShimError::CorruptArtefact`] for damage.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
         let opened = FORMAT.open::<Descriptor>(bytes)?;
         check(&opened.descriptor).map_err(|reason| corrupt(PAGE, reason))?;
@@ -152,7 +155,8 @@ impl<'m> Artefact<'m> {
         Ok(Artefact { descriptor: opened.descriptor, binary: opened.payload, binary_at: opened.payload_at })
     }
 
-    /// The vendor's bytes, compared with their hash: the library would load damaged weights without complaint.
+    /// The vendor's bytes, compared with their hash: the library would load damaged weights without
+    /// complaint.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Whether an artefact can be used, from its head alone: the library itself compares neither chip nor architecture.
+//! Whether an artefact can be used, from its head alone: the library itself compares neither chip
+//! nor architecture.
 
 use std::cmp::Ordering;
 
@@ -13,9 +14,11 @@ use crate::soc::Soc;
 pub struct Place<'a> {
     /// The chip.
     pub soc: &'a Soc,
-    /// Whether it is the x86-64 library's simulation, which cannot load contexts whose entry points share weights.
+    /// Whether it is the x86-64 library's simulation, which cannot load contexts whose entry points
+    /// share weights.
     pub is_simulated: bool,
-    /// What would load it; none when there is no library at hand, and then versions are not compared.
+    /// What would load it; none when there is no library at hand, and then versions are not
+    /// compared.
     pub library: Option<&'a Versions>,
 }
 

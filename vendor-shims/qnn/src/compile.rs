@@ -52,7 +52,8 @@ struct Compiling<'w> {
 ///
 /// # Errors
 ///
-/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are known; cancellation.
+/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are
+/// known; cancellation.
 pub fn compile(
     driver: &Driver,
     target: Target<'_>,
@@ -127,7 +128,8 @@ pub fn compile(
     tell_flags(driver, target.soc, &flags, &entries, output)
 }
 
-/// Composes and finalizes every entry in one context, and serialises it. The context is gone afterwards: it holds all weights again.
+/// Composes and finalizes every entry in one context, and serialises it. The context is gone
+/// afterwards: it holds all weights again.
 fn finalize(
     driver: &Driver,
     code: CodeFor,

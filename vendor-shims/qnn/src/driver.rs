@@ -1,4 +1,5 @@
-//! What an instance holds of the vendor's library: opened when first needed, its devices made once each.
+//! What an instance holds of the vendor's library: opened when first needed, its devices made once
+//! each.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,8 +1,10 @@
-//! Simulated time of a graph: the library estimates cycles while it compiles, for a few chips, and one of them stands for the phones.
+//! Simulated time of a graph: the library estimates cycles while it compiles, for a few chips, and
+//! one of them stands for the phones.
 //!
 //! Known faults of that estimate, and what is done about them:
 //! * The fused rotary embedding costs nothing, so estimates spell it out.
-//! * A conversion to floats at the very end is charged as much as a layer, so it is left out and counted as uncosted.
+//! * A conversion to floats at the very end is charged as much as a layer, so it is left out and
+//!   counted as uncosted.
 //! * Nothing is known of the host's side, of remote calls or of power states.
 
 use std::borrow::Cow;
@@ -65,7 +67,8 @@ fn is_float(dtype: DataType) -> bool {
     matches!(dtype, DataType::Float16 | DataType::Bfloat16 | DataType::Float32)
 }
 
-/// A graph of some of the nodes of another: what others wrote becomes an input, what others read an output. Tensors nobody mentions are left out.
+/// A graph of some of the nodes of another: what others wrote becomes an input, what others read an
+/// output. Tensors nobody mentions are left out.
 pub fn part<'w>(graph: &QnnGraph<'w>, keep: impl Fn(&QnnNode) -> bool) -> QnnGraph<'w> {
     let kept: Vec<bool> = graph.nodes.iter().map(keep).collect();
     let count = graph.tensors.len();
@@ -131,7 +134,8 @@ fn without_final_conversions<'g, 'w>(graph: &'g QnnGraph<'w>) -> (Cow<'g, QnnGra
     }
 }
 
-/// What a graph costs on a chip the library has costs of; none where it has not. Cached by everything that goes in but the values of weights.
+/// What a graph costs on a chip the library has costs of; none where it has not. Cached by
+/// everything that goes in but the values of weights.
 ///
 /// # Errors
 ///
@@ -168,11 +172,13 @@ fn measure(device: Arc<Device>, graph: &QnnGraph<'_>, options: &GraphOptions) ->
 pub enum Within {
     /// One for each graph; none for a graph that the library refuses, dies of, or has no costs of.
     Costs(Vec<Option<Cost>>),
-    /// The library did not come to an end with them, and was left behind with the child it was asked in.
+    /// The library did not come to an end with them, and was left behind with the child it was
+    /// asked in.
     Abandoned,
 }
 
-/// What graphs cost, in a child of this process that is let go of after `time`: the library cannot be told to give up. `proceed` is asked meanwhile.
+/// What graphs cost, in a child of this process that is let go of after `time`: the library cannot
+/// be told to give up. `proceed` is asked meanwhile.
 ///
 /// # Errors
 ///
@@ -235,8 +241,9 @@ fn told(profile: Profile, mut uncosted: Vec<String>) -> Option<Cost> {
     })
 }
 
-/// Everything about a graph that its cost follows from: no values of weights, and of scales only which tensors have the same, since between those nothing
-/// needs converting. Graphs of equal layers are equal.
+/// Everything about a graph that its cost follows from: no values of weights, and of scales only
+/// which tensors have the same, since between those nothing needs converting. Graphs of equal
+/// layers are equal.
 pub fn shape_of(graph: &QnnGraph<'_>) -> String {
     use std::fmt::Write;
     let mut text = String::new();
@@ -354,7 +361,8 @@ pub fn spelled_out(variants: Variants) -> Variants {
     }
 }
 
-/// The entry's node behind a name of the library: ours, and after it what the compiler made of the node.
+/// The entry's node behind a name of the library: ours, and after it what the compiler made of the
+/// node.
 fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
     let ours = name.split_once(" : ").map_or(name, |(ours, _)| ours);
     let exact = graph.nodes.iter().find(|node| node.name == ours);

@@ -1,7 +1,8 @@
 //! What a call into the vendor's library fails with, and what that means.
 //!
-//! The code a function returns says little: 1002, named after memory, is what every failed preparation returns. So a failure is classified from what the
-//! library logged meanwhile, and carries those lines.
+//! The code a function returns says little: 1002, named after memory, is what every failed
+//! preparation returns. So a failure is classified from what the library logged meanwhile, and
+//! carries those lines.
 
 use crate::ffi::Version;
 use crate::log::{self, Level, Line};
@@ -192,7 +193,8 @@ pub struct CallFailure {
 /// What a failure means to a planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// An operation, type or encoding that the processor has not, or one that by itself finds no place.
+    /// An operation, type or encoding that the processor has not, or one that by itself finds no
+    /// place.
     UnsupportedOp,
     /// Each operation is known; together they found no place.
     Unmappable,
@@ -245,10 +247,12 @@ const PHRASES: &[(&str, FailureKind)] = &[
     ("prepare failed", FailureKind::Unmappable),
 ];
 
-/// What a code means when the log says nothing that is known. The names are those the library itself gives them.
+/// What a code means when the log says nothing that is known. The names are those the library
+/// itself gives them.
 const CODES: &[(u64, FailureKind)] = &[
-    // SYSTEM_COMMUNICATION, recoverable and not, and HARDWARE_UNAVAILABLE: a restart of the processor's subsystem shows as the first of them, as
-    // ONNX Runtime's public provider takes it. Untried: no restart can be had on x86-64.
+    // SYSTEM_COMMUNICATION, recoverable and not, and HARDWARE_UNAVAILABLE: a restart of the
+    // processor's subsystem shows as the first of them, as ONNX Runtime's public provider takes it.
+    // Untried: no restart can be had on x86-64.
     (1007, FailureKind::DeviceLost),
     (1011, FailureKind::DeviceLost),
     (14002, FailureKind::DeviceLost),

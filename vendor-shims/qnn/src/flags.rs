@@ -1,6 +1,7 @@
 //! The compiler flags of this shim: their schema, and what a given value sets.
 //!
-//! What became of a flag is found out in [`probe`](crate::probe); this file only says what was asked for.
+//! What became of a flag is found out in [`probe`](crate::probe); this file only says what was
+//! asked for.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +31,8 @@ const MAX_KEY: usize = 256;
 const SEARCH_SECONDS: u64 = 120;
 /// A day.
 const MAX_SEARCH_SECONDS: i64 = 86_400;
-/// Narrower and wider products than these are nobody's wish: the one would be cut into thousands, the other takes hours.
+/// Narrower and wider products than these are nobody's wish: the one would be cut into thousands,
+/// the other takes hours.
 const WIDEST_RANGE: (i64, i64) = (256, 1 << 20);
 
 const SEARCH: &[&str] = &["off", "layers", "all"];
@@ -366,7 +368,8 @@ impl Flags {
         Duration::from_secs(self.search_seconds.unwrap_or(SEARCH_SECONDS))
     }
 
-    /// What would have been chosen without the flag of the lowering at `index`, all else equal; none when it leaves the choice open itself.
+    /// What would have been chosen without the flag of the lowering at `index`, all else equal;
+    /// none when it leaves the choice open itself.
     pub fn without(&self, index: usize, chosen: Variants, rule: Variants) -> Option<Variants> {
         let asked = self.asked.get(index).filter(|asked| asked.value != AUTO)?;
         let way = Way::named(&asked.name)?;

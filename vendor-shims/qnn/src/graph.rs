@@ -39,8 +39,9 @@ pub enum TensorKind<'w> {
 pub enum StaticData<'w> {
     /// As they are, dense row-major in the tensor's own type.
     Bytes(Cow<'w, [u8]>),
-    /// Two's complement integers of 4 or 2 bits, packed low bits first, each row (last axis) padded to a whole byte. The library takes one byte per
-    /// value, so they are widened, and where `transposed` the two innermost axes exchanged, while they are handed over.
+    /// Two's complement integers of 4 or 2 bits, packed low bits first, each row (last axis) padded
+    /// to a whole byte. The library takes one byte per value, so they are widened, and where
+    /// `transposed` the two innermost axes exchanged, while they are handed over.
     Packed {
         /// Packed bytes as in a work order.
         bytes: &'w [u8],
@@ -51,8 +52,8 @@ pub enum StaticData<'w> {
     },
     /// One byte per value stored as [rows, columns], declared as [.., columns, rows].
     Transposed(&'w [u8]),
-    /// The weight has no bytes yet (`estimate`, `check`): filled with numbers that differ from tensor to tensor, since equal constants
-    /// would be kept once and cost less than they will.
+    /// The weight has no bytes yet (`estimate`, `check`): filled with numbers that differ from
+    /// tensor to tensor, since equal constants would be kept once and cost less than they will.
     Stand {
         /// Different for every weight.
         seed: u64,
@@ -98,7 +99,8 @@ pub enum DataType {
     Bfloat16 = 0x226,
     /// Single precision.
     Float32 = 0x232,
-    /// Signed fixed point of 4 bits; refused by the library seen, which wants [`QnnEncoding::BitWidth`] in a container of 8.
+    /// Signed fixed point of 4 bits; refused by the library seen, which wants
+    /// [`QnnEncoding::BitWidth`] in a container of 8.
     Sfixed4 = 0x304,
     /// Signed fixed point of 8 bits; also the container of 4-bit and 2-bit weights.
     Sfixed8 = 0x308,
@@ -185,7 +187,8 @@ impl DataType {
     }
 }
 
-/// `value = (stored + offset) · scale`: the library adds its offset where the house subtracts a zero point.
+/// `value = (stored + offset) · scale`: the library adds its offset where the house subtracts a
+/// zero point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleOffset {
     /// Above zero.
@@ -224,7 +227,8 @@ pub enum QnnEncoding {
         /// One per index.
         scales: Vec<f32>,
     },
-    /// Low-power block quantisation: one scale per index of an axis times a 4-bit multiple per block along the other.
+    /// Low-power block quantisation: one scale per index of an axis times a 4-bit multiple per
+    /// block along the other.
     BlockExpansion {
         /// Which axis the channel scales belong to.
         axis: i32,
@@ -235,7 +239,8 @@ pub enum QnnEncoding {
         /// Multiples 1 to 16, channel by channel.
         multiples: Vec<u8>,
     },
-    /// One scale and offset per block. The library takes it for some operations and computes them wrongly, or dies.
+    /// One scale and offset per block. The library takes it for some operations and computes them
+    /// wrongly, or dies.
     Block {
         /// Extent of a block in every axis.
         extents: Vec<u32>,
@@ -249,7 +254,8 @@ pub enum QnnEncoding {
         /// Block by block, row-major; the float offsets are 0.
         scales: Vec<f32>,
     },
-    /// One float scale per block of weights with fewer bits than their container, for float activations. `MatMul` dies of it.
+    /// One float scale per block of weights with fewer bits than their container, for float
+    /// activations. `MatMul` dies of it.
     BitWidthFloatBlock {
         /// 4 or 2.
         bits: u32,

@@ -27,7 +27,8 @@ fn document(format: &str, content: &impl Serialize) -> Result<Option<Inspection>
     Ok(Some(Inspection { format: format.to_owned(), document }))
 }
 
-/// What the bytes are; none when they are neither. The library is opened only for what looks like its own.
+/// What the bytes are; none when they are neither. The library is opened only for what looks like
+/// its own.
 ///
 /// # Errors
 ///

@@ -1,10 +1,13 @@
-//! The Qualcomm shim: compiles shards for the Hexagon tensor processor and runs them, through the QNN C API.
+//! The Qualcomm shim: compiles shards for the Hexagon tensor processor and runs them, through the
+//! QNN C API.
 //!
-//! **Job.** Checks, lowers, compiles, loads and runs work orders with the vendor's own library, behind the stable shim contract: on a
-//! phone's processor, or in the functional simulation that the x86-64 library has. Tells what the compiler refuses and why, what a flag really did,
-//! and what an artefact was made for before the library is asked to load it.
+//! **Job.** Checks, lowers, compiles, loads and runs work orders with the vendor's own library,
+//! behind the stable shim contract: on a phone's processor, or in the functional simulation that
+//! the x86-64 library has. Tells what the compiler refuses and why, what a flag really did, and
+//! what an artefact was made for before the library is asked to load it.
 //!
-//! **Not its job.** It plans nothing, knows no model family and no file of the host, and opens no library but the one its rule names.
+//! **Not its job.** It plans nothing, knows no model family and no file of the host, and opens no
+//! library but the one its rule names.
 //!
 //! Reading order: [`QnnShim`]; on the way to an artefact [`soc`], `recognise`, [`lower`],
 //! [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`;

@@ -1,11 +1,13 @@
 //! Which library is opened: one rule, every step of it logged.
 //!
-//! 1. The option `library`, if given: that file, or `libQnnHtp.so` in that folder. Nothing else is tried.
+//! 1. The option `library`, if given: that file, or `libQnnHtp.so` in that folder. Nothing else is
+//!    tried.
 //! 2. The variable `SHARDWRIGHT_QNN_LIB`, if set: the same.
 //! 3. `libQnnHtp.so` beside the shim's own file, if it is there.
 //! 4. `libQnnHtp.so` by name through the loader's path.
 //!
-//! The system library comes from the same folder, or by name after step 4. A library once opened stays: it starts threads that outlive its handles.
+//! The system library comes from the same folder, or by name after step 4. A library once opened
+//! stays: it starts threads that outlive its handles.
 
 use crate::failure::{QnnError, Result};
 use crate::ffi::{self, ApiVersion, Functions, SystemFunctions, Version, number};
@@ -32,8 +34,9 @@ pub const SYSTEM_MAJOR: u32 = 1;
 /// From this minor version binaries are described by the third version of the struct.
 pub const SYSTEM_MINOR: u32 = 5;
 
-/// Backend versions from which the device config is 16 bytes. 5.43 has 12 and 5.51 has 16; which of those between changed it is not known, and a wrong
-/// guess shows: a binary for another architecture comes out, which `session` looks for.
+/// Backend versions from which the device config is 16 bytes. 5.43 has 12 and 5.51 has 16; which of
+/// those between changed it is not known, and a wrong guess shows: a binary for another
+/// architecture comes out, which `session` looks for.
 const LONG_DEVICE_CONFIG: (u32, u32) = (5, 44);
 
 /// More providers than this are none.
@@ -277,7 +280,8 @@ impl System {
         let Some(&provider) = list.first() else {
             return Err(QnnError::NoHtpProvider { path, found: vec!["none at all".to_owned()] });
         };
-        // SAFETY: not null; the library stays loaded, and a provider is a struct it hands out for good.
+        // SAFETY: not null; the library stays loaded, and a provider is a struct it hands out for
+        // good.
         let (version, table) =
             unsafe { ((*provider).version, (&raw const (*provider).table).cast::<*const c_void>()) };
         if version.major != SYSTEM_MAJOR || version.minor < SYSTEM_MINOR {
@@ -289,7 +293,8 @@ impl System {
                 at_least: SYSTEM_MINOR,
             });
         }
-        // SAFETY: from the least version on the table has all slots that are read, with these types.
+        // SAFETY: from the least version on the table has all slots that are read, with these
+        // types.
         let functions = unsafe { SystemFunctions::read(table) }
             .map_err(|(slot, function)| QnnError::FunctionMissing { path: path.clone(), function, slot })?;
         std::mem::forget(dynamic);

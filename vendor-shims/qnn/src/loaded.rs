@@ -26,7 +26,8 @@ pub fn memory_kinds() -> MemoryKinds {
     if crate::memory::IS_PHONE { plain.and(MemoryKinds::DMA_BUF) } else { plain }
 }
 
-/// What the simulation says when its one fast memory has another size since graphs of another were loaded or compiled: what was loaded before is lost.
+/// What the simulation says when its one fast memory has another size since graphs of another were
+/// loaded or compiled: what was loaded before is lost.
 const FAST_MEMORY_MOVED: &str = "match allocated VTCM pointer";
 
 /// How often that is made good before it is an error: others may go on compiling meanwhile.
@@ -57,11 +58,13 @@ struct Loaded {
 }
 
 impl<'m> Shard<'m> {
-    /// Looks at the artefact, and only then lets the library load it: that takes other chips' binaries and damaged ones, too.
+    /// Looks at the artefact, and only then lets the library load it: that takes other chips'
+    /// binaries and damaged ones, too.
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library answers.
+    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library
+    /// answers.
     pub fn load(
         driver: &Driver,
         target: Target<'_>,
@@ -132,8 +135,8 @@ impl<'m> Shard<'m> {
     }
 }
 
-/// A vote for a power mode and what became of it. A shard runs without one, too, so that a refusal is told
-/// and is no error.
+/// A vote for a power mode and what became of it. A shard runs without one, too, so that a refusal
+/// is told and is no error.
 fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<PowerVote>, FlagReport) {
     match PowerVote::cast(device, power) {
         Err(error) => (None, Power::report(FlagOutcome::Refused, error.to_string())),
@@ -149,7 +152,8 @@ fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<Power
     }
 }
 
-/// Whether graphs have the same tensors; what the binary says of sizes beside them is no part of that.
+/// Whether graphs have the same tensors; what the binary says of sizes beside them is no part of
+/// that.
 fn is_same(told: &GraphDescription, expected: &GraphDescription) -> bool {
     let tensors = |a: &[crate::session::TensorDescription], b: &[crate::session::TensorDescription]| {
         a.len() == b.len()
@@ -228,12 +232,14 @@ impl Loaded {
             memory.push(Memory::Raw { data, bytes });
         }
         let chosen = |places: &[usize]| places.iter().map(|place| memory[*place]).collect::<Vec<_>>();
-        // SAFETY: each raw pointer is to as many bytes as its port has, bound for this run or our own copy; the host keeps others away until it ends.
+        // SAFETY: each raw pointer is to as many bytes as its port has, bound for this run or our
+        // own copy; the host keeps others away until it ends.
         unsafe { self.graph.execute_in(&chosen(&self.inputs), &chosen(&self.outputs)) }?;
         control.proceed()
     }
 
-    /// Registers what is bound as a whole buffer the processor can see. Where that fails the mapped bytes are bound, which only costs a copy.
+    /// Registers what is bound as a whole buffer the processor can see. Where that fails the mapped
+    /// bytes are bound, which only costs a copy.
     fn register(&mut self, context: &LoadedContext, bound: &[Bound<'_>]) {
         for ((port, bound), held) in self.entry.ports.iter().zip(bound).zip(&mut self.registered) {
             let shared = bound.buffer().filter(|(_, offset)| *offset == 0);

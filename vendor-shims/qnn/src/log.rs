@@ -1,8 +1,9 @@
 //! The vendor's log: where the reasons are.
 //!
-//! A call that fails returns a number that says little; why stands only in the log. So the last lines are kept, calls cut out what they wrote, and it
-//! travels in error objects. The library's callback has no room for a user's pointer, so there is one ring per process; calls that are cut out of it
-//! are serialised by [`session`](crate::session).
+//! A call that fails returns a number that says little; why stands only in the log. So the last
+//! lines are kept, calls cut out what they wrote, and it travels in error objects. The library's
+//! callback has no room for a user's pointer, so there is one ring per process; calls that are cut
+//! out of it are serialised by [`session`](crate::session).
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -16,7 +17,8 @@ const MAX_LINE: usize = 2048;
 const TAIL_LINES: usize = 24;
 const TAIL_BYTES: usize = 8 << 10;
 
-/// Lines that the library prints at error level whatever it is asked, and that say nothing about the call.
+/// Lines that the library prints at error level whatever it is asked, and that say nothing about
+/// the call.
 const HARMLESS: &[&str] = &["unexpected GraphHtpSettings option 66"];
 
 /// How much a line matters.
@@ -94,7 +96,8 @@ fn with_ring<T>(use_it: impl FnOnce(&mut Ring) -> T) -> T {
     use_it(ring.get_or_insert_default())
 }
 
-/// Forwards every line to `sink` from now on; `None` ends it. The sink is called on the library's threads, outside of any lock of the log.
+/// Forwards every line to `sink` from now on; `None` ends it. The sink is called on the library's
+/// threads, outside of any lock of the log.
 pub fn forward(sink: Option<Sink>) {
     with_ring(|ring| ring.sink = sink);
 }
@@ -113,7 +116,8 @@ pub fn since(mark: Mark) -> Vec<Line> {
     })
 }
 
-/// The last lines, for an error object: those at error and warning level first kept, at most 24 lines and 8 KiB.
+/// The last lines, for an error object: those at error and warning level first kept, at most 24
+/// lines and 8 KiB.
 pub fn tail(lines: &[Line]) -> String {
     let worth: Vec<&Line> = lines.iter().filter(|line| line.level <= Level::Warning).collect();
     let chosen = if worth.is_empty() { lines.iter().collect() } else { worth };
@@ -183,7 +187,8 @@ pub(crate) unsafe extern "C" fn receive(
         return;
     }
     let mut buffer = [0u8; MAX_LINE];
-    // SAFETY: the buffer has that size and is ended by a null; the format fits its arguments as the caller promises, and they are used once.
+    // SAFETY: the buffer has that size and is ended by a null; the format fits its arguments as the
+    // caller promises, and they are used once.
     let length = unsafe { vsnprintf(buffer.as_mut_ptr().cast(), buffer.len(), format, arguments) };
     let length = usize::try_from(length).unwrap_or(0).min(MAX_LINE - 1);
     let text = String::from_utf8_lossy(&buffer[..length]).into_owned();

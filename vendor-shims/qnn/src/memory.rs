@@ -1,10 +1,11 @@
-//! Memory that application and processor see alike, on a phone: allocated by `libcdsprpc.so`, or a dma-buf of somebody else.
+//! Memory that application and processor see alike, on a phone: allocated by `libcdsprpc.so`, or a
+//! dma-buf of somebody else.
 //!
-//! **Untried**: there is no phone here, and the x86-64 library registers no memory. Elsewhere than on a phone plain memory is given, and imports are
-//! refused.
+//! **Untried**: there is no phone here, and the x86-64 library registers no memory. Elsewhere than
+//! on a phone plain memory is given, and imports are refused.
 //!
-//! A buffer is registered with a context when a run first binds it as a whole; otherwise its mapped bytes are bound like any others, and the
-//! library copies them.
+//! A buffer is registered with a context when a run first binds it as a whole; otherwise its mapped
+//! bytes are bound like any others, and the library copies them.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -54,7 +55,8 @@ impl Allocator {
         };
         // SAFETY: the platform's own library of that name, whose initialisers are meant to run.
         let transport = unsafe { Library::open(Some(TRANSPORT), RTLD_NOW | RTLD_LOCAL) }.map_err(refuse)?;
-        // SAFETY: the platform's documentation gives the functions these types; the library is kept with them.
+        // SAFETY: the platform's documentation gives the functions these types; the library is kept
+        // with them.
         unsafe {
             Ok(Arc::new(Allocator {
                 allocate: *transport.get::<Allocate>(b"rpcmem_alloc").map_err(refuse)?,
@@ -83,7 +85,8 @@ pub struct SharedMemory {
     owner: Owner,
 }
 
-// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for overlap.
+// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for
+// overlap.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
@@ -133,7 +136,8 @@ impl SharedMemory {
 
     /// The descriptor by which the processor finds it.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as this value: the allocator's until it is freed, the host's until the buffer is.
+        // SAFETY: open as long as this value: the allocator's until it is freed, the host's until
+        // the buffer is.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 

@@ -1,11 +1,14 @@
-//! What a flag of the compiler does: the same graph is compiled with and without it, and what comes out is compared.
+//! What a flag of the compiler does: the same graph is compiled with and without it, and what comes
+//! out is compared.
 //!
-//! The library takes unknown keys and values of wrong types without a word, and repeats in its binaries what it was told without using it. So nothing
-//! but different code counts as an effect. Two binaries of one graph are never equal within a process: tensors and operations are numbered
+//! The library takes unknown keys and values of wrong types without a word, and repeats in its
+//! binaries what it was told without using it. So nothing but different code counts as an effect.
+//! Two binaries of one graph are never equal within a process: tensors and operations are numbered
 //! through, a few hundred bytes of them. How many is measured by compiling the same twice.
 //!
-//! First a small graph of our own is tried, with a product, a norm, an activation and a softmax over 64 rows. If that comes out the same, the smallest
-//! entry of the order is tried too, unless its weights are too large for that.
+//! First a small graph of our own is tried, with a product, a norm, an activation and a softmax
+//! over 64 rows. If that comes out the same, the smallest entry of the order is tried too, unless
+//! its weights are too large for that.
 
 use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
@@ -79,7 +82,8 @@ fn compile(
     context.binary()
 }
 
-/// Compiles a graph for a chip and looks at what came out; `is_reference` asks for the noise between equal compilations.
+/// Compiles a graph for a chip and looks at what came out; `is_reference` asks for the noise
+/// between equal compilations.
 fn try_out(
     driver: &Driver,
     soc: &Soc,
@@ -116,9 +120,10 @@ fn try_out(
     Ok(trial)
 }
 
-/// Bytes by which a graph compiled with a flag differs from one without it, the least of several compilations of each as long as that is more than
-/// `most`. A number that grows a digit from one compilation to the next moves all that stands behind it: one pair that differs shows nothing, for code
-/// that is other every pair does.
+/// Bytes by which a graph compiled with a flag differs from one without it, the least of several
+/// compilations of each as long as that is more than `most`. A number that grows a digit from one
+/// compilation to the next moves all that stands behind it: one pair that differs shows nothing,
+/// for code that is other every pair does.
 fn least_differing(
     driver: &Driver,
     soc: &Soc,
@@ -165,7 +170,8 @@ fn content_of(graph: &QnnGraph<'_>) -> String {
     sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The verdict on each flag of an order that reaches the compiler; none on the others. `smallest` is the smallest entry as it is compiled.
+/// The verdict on each flag of an order that reaches the compiler; none on the others. `smallest`
+/// is the smallest entry as it is compiled.
 pub fn judge(
     driver: &Driver,
     soc: &Soc,
@@ -273,7 +279,8 @@ fn weight_bytes(graph: &QnnGraph<'_>) -> u64 {
     graph.tensors.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
-/// Rows, width and inner width of the graph that is always tried: large enough to be cut for the fast memory, small enough for a second.
+/// Rows, width and inner width of the graph that is always tried: large enough to be cut for the
+/// fast memory, small enough for a second.
 const ROWS: u32 = 64;
 const WIDTH: u32 = 512;
 const INNER: u32 = 2048;

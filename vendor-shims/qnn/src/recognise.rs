@@ -110,9 +110,9 @@ fn compiled(driver: &Driver, code: CodeFor) -> Result<Made> {
     Ok(Made { soc: SocId(description.soc_model), arch: description.arch.ok_or_else(unread)? })
 }
 
-/// What code comes out when it is asked for `code`; asked once for each. A child of this process asks: a
-/// device of v89 disturbs what other devices of its process compile, and numbers that a compilation uses
-/// up would change the bytes of the next.
+/// What code comes out when it is asked for `code`; asked once for each. A child of this process
+/// asks: a device of v89 disturbs what other devices of its process compile, and numbers that a
+/// compilation uses up would change the bytes of the next.
 fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unmade>> {
     if let Some(made) = driver.made.lock().unwrap_or_else(PoisonError::into_inner).get(&code) {
         return Ok(Ok(*made));

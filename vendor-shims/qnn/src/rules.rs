@@ -8,12 +8,14 @@ use crate::lower::{KeyRows, Variants};
 use crate::session::GraphOptions;
 use crate::soc::DEFAULT_VTCM_MEGABYTES;
 
-/// Bytes that joined keys may have of the fast memory's, in eighths. With 1, 2 and 8 MB of it keys of as much compiled and keys of twice as much did not: the
-/// compiler finds no way to cut what it joins.
+/// Bytes that joined keys may have of the fast memory's, in eighths. With 1, 2 and 8 MB of it keys
+/// of as much compiled and keys of twice as much did not: the compiler finds no way to cut what it
+/// joins.
 const JOINED_EIGHTHS: u64 = 9;
 
-/// What is taken for an entry when nothing is searched, with the fast memory that options give: keys and values that an entry adds to stay apart from those of the state where
-/// both together do not fit. Apart they cost up to a fifth of a layer more, and compile.
+/// What is taken for an entry when nothing is searched, with the fast memory that options give:
+/// keys and values that an entry adds to stay apart from those of the state where both together do
+/// not fit. Apart they cost up to a fifth of a layer more, and compile.
 pub fn of(entry: EntryView<'_>, options: &GraphOptions) -> Variants {
     let rule = Variants::rules(entry);
     // The two sides of a state share its number.

@@ -1,10 +1,13 @@
-//! Which way of writing an entry costs least: candidates are compiled for the chip the library has costs of and ranked by simulated cycles.
+//! Which way of writing an entry costs least: candidates are compiled for the chip the library has
+//! costs of and ranked by simulated cycles.
 //!
-//! A whole entry takes as long to compile as it takes to compile, so usually one layer of each kind is cut out of it and stands for its like. First the
-//! variants are ranked in the mode of finalize that is compiled by default, then the best of them in others.
+//! A whole entry takes as long to compile as it takes to compile, so usually one layer of each kind
+//! is cut out of it and stands for its like. First the variants are ranked in the mode of finalize
+//! that is compiled by default, then the best of them in others.
 //!
-//! The compiler was seen to take minutes for a variant whose likes take seconds. So each trial is made in a child of this process, which is killed when
-//! its time is over; what is abandoned so is said and not chosen.
+//! The compiler was seen to take minutes for a variant whose likes take seconds. So each trial is
+//! made in a child of this process, which is killed when its time is over; what is abandoned so is
+//! said and not chosen.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,8 +25,8 @@ use crate::rules;
 use crate::session::GraphOptions;
 use crate::soc::Soc;
 
-/// Modes of finalize that are tried beside the one that is compiled by default: the library's own choice, which mode 2 made the same code as, and 3. Mode 1
-/// never won.
+/// Modes of finalize that are tried beside the one that is compiled by default: the library's own
+/// choice, which mode 2 made the same code as, and 3. Mode 1 never won.
 const MODES: &[Option<u32>] = &[None, Some(3)];
 /// Variants that are tried with other modes.
 const FINALISTS: usize = 2;
@@ -35,7 +38,8 @@ pub struct Choice {
     pub variants: Variants,
     /// How hard finalize tries; none for its own choice.
     pub finalize_mode: Option<u32>,
-    /// Simulated cycles of the parts that were compared, and of what the rules would have taken; none when nothing was compared.
+    /// Simulated cycles of the parts that were compared, and of what the rules would have taken;
+    /// none when nothing was compared.
     pub cycles: Option<(u64, u64)>,
     /// How many ways were compared.
     pub candidates: usize,
@@ -73,7 +77,8 @@ fn layer_of(entry: EntryView<'_>, layers: &[Option<u32>], node: &QnnNode) -> Opt
     node.origin.and_then(|origin| layers.get(origin as usize).copied().flatten())
 }
 
-/// One part for each kind of layer, and how often it is there; what belongs to no layer is left out, since variants change none of it.
+/// One part for each kind of layer, and how often it is there; what belongs to no layer is left
+/// out, since variants change none of it.
 fn kinds<'w>(entry: EntryView<'_>, graph: &QnnGraph<'w>) -> Vec<(QnnGraph<'w>, u64)> {
     let layers: Vec<Option<u32>> = entry.nodes().map(|node| node.layer()).collect();
     let mut known: Vec<u32> = layers.iter().copied().flatten().collect();
@@ -124,7 +129,8 @@ fn trial<E>(
     Ok(whole.map_or(Trial::Refused, Trial::Cycles))
 }
 
-/// The best way to write an entry, with what flags ask for left as it is. `proceed` is asked all the while.
+/// The best way to write an entry, with what flags ask for left as it is. `proceed` is asked all
+/// the while.
 ///
 /// # Errors
 ///
@@ -163,7 +169,8 @@ pub fn search<E>(
     })
 }
 
-/// The best of the candidates, the rules' first, in this mode, and of the best of them in other modes.
+/// The best of the candidates, the rules' first, in this mode, and of the best of them in other
+/// modes.
 fn choose<E>(
     candidates: &[Variants],
     mode: Option<u32>,
@@ -192,7 +199,8 @@ fn choose<E>(
     };
     for variants in candidates {
         tried(Way { variants: *variants, mode }, &mut ranked, &mut choice.abandoned)?;
-        // Without what the rules cost there is nothing to be better than, and what they take is what is compiled.
+        // Without what the rules cost there is nothing to be better than, and what they take is
+        // what is compiled.
         if ranked.is_empty() {
             return Ok(choice);
         }

@@ -33,7 +33,8 @@ const LOG_LEVEL: &str = "log-level";
 /// Ends the name of a device that runs in the x86-64 library's simulation.
 const SIMULATED: &str = ".simulated";
 
-/// Bytes of a context that are known to have been loaded, or thought to be: the processor's addresses have 32 bits.
+/// Bytes of a context that are known to have been loaded, or thought to be: the processor's
+/// addresses have 32 bits.
 const CONTEXT_BYTES: u64 = 3_670_016_000;
 
 /// Whether the library here simulates.
@@ -41,8 +42,9 @@ const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
 
 /// One instance.
 ///
-/// Options: `library`, the file libQnnHtp.so or its folder; `skel`, a folder with the processor's half of the library, on a phone; `log-level` (`error`,
-/// `warning`, `info`, `verbose`, `debug`), of the vendor's log.
+/// Options: `library`, the file libQnnHtp.so or its folder; `skel`, a folder with the processor's
+/// half of the library, on a phone; `log-level` (`error`, `warning`, `info`, `verbose`, `debug`),
+/// of the vendor's log.
 pub struct QnnShim {
     settings: Settings,
     driver: Mutex<Option<Arc<Driver>>>,
@@ -80,7 +82,8 @@ fn log_level(value: &str) -> std::result::Result<Level, ShimError> {
     })
 }
 
-/// Tells the transport where the processor's half of the library lies. **Untried**: there is no phone here.
+/// Tells the transport where the processor's half of the library lies. **Untried**: there is no
+/// phone here.
 fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
     let wrong = |expected: &str| ShimError::InvalidValue {
         name: SKEL.to_owned(),
@@ -95,7 +98,8 @@ fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
     }
     let others = std::env::var("ADSP_LIBRARY_PATH").unwrap_or_default();
     let path = if others.is_empty() { folder.to_owned() } else { format!("{folder};{others}") };
-    // SAFETY: the transport, which alone reads this variable, is opened after this; the host makes one call at a time while it opens instances.
+    // SAFETY: the transport, which alone reads this variable, is opened after this; the host makes
+    // one call at a time while it opens instances.
     unsafe { std::env::set_var("ADSP_LIBRARY_PATH", path) };
     Ok(())
 }
@@ -154,7 +158,8 @@ impl QnnShim {
         Ok(own.is_some() && own == soc.id)
     }
 
-    /// `build` is that of the library: what a host keeps of a device's answers is another library's when it changes.
+    /// `build` is that of the library: what a host keeps of a device's answers is another library's
+    /// when it changes.
     fn device_of(
         build: &str,
         soc: &Soc,

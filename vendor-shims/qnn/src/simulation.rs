@@ -1,11 +1,13 @@
 //! What the vendor's library needs besides the calls where there is no Hexagon processor.
 //!
-//! On x86-64 the library runs a graph on threads of its own that wait for each other by spinning. Where there are fewer free processors than such
-//! threads they spin through each other's time: minutes for what takes seconds. On one processor they hand it on at once, so loading and
-//! running are [`Confined`] to one processor, the same for all of this process: threads that the library starts meanwhile inherit it, and would
-//! be spun at from another.
+//! On x86-64 the library runs a graph on threads of its own that wait for each other by spinning.
+//! Where there are fewer free processors than such threads they spin through each other's time:
+//! minutes for what takes seconds. On one processor they hand it on at once, so loading and running
+//! are [`Confined`] to one processor, the same for all of this process: threads that the library
+//! starts meanwhile inherit it, and would be spun at from another.
 //!
-//! It also prints a remark to standard output when it is opened, which belongs to the program: [`Quiet`].
+//! It also prints a remark to standard output when it is opened, which belongs to the program:
+//! [`Quiet`].
 
 /// Confines the calling thread to one processor while it lives.
 pub(crate) struct Confined {
@@ -50,7 +52,8 @@ mod simulated {
     impl Confined {
         /// Until it is dropped; where the system does not let it be, not at all.
         pub(crate) fn new() -> Confined {
-            // SAFETY: a set of bits, for which all zeros is empty; the sets outlive the calls, which concern the calling thread alone.
+            // SAFETY: a set of bits, for which all zeros is empty; the sets outlive the calls,
+            // which concern the calling thread alone.
             let before = unsafe {
                 let mut before: libc::cpu_set_t = std::mem::zeroed();
                 let mut one: libc::cpu_set_t = std::mem::zeroed();
@@ -77,12 +80,14 @@ mod simulated {
     }
 
     impl Quiet {
-        /// Until it is dropped. What other threads print meanwhile goes the same way, so only for calls that are made once.
+        /// Until it is dropped. What other threads print meanwhile goes the same way, so only for
+        /// calls that are made once.
         pub(crate) fn new() -> Quiet {
             let output = std::io::stdout().as_fd().try_clone_to_owned().ok();
             if output.is_some() {
                 // What C's streams hold is the program's own and goes where it was meant to.
-                // SAFETY: both descriptors are those of the process; flushing all streams is always allowed.
+                // SAFETY: both descriptors are those of the process; flushing all streams is always
+                // allowed.
                 unsafe {
                     libc::fflush(std::ptr::null_mut());
                     libc::dup2(std::io::stderr().as_raw_fd(), std::io::stdout().as_raw_fd());
@@ -95,7 +100,8 @@ mod simulated {
     impl Drop for Quiet {
         fn drop(&mut self) {
             if let Some(output) = &self.output {
-                // SAFETY: the library writes through C's streams, which are flushed before the descriptor that was kept is put back.
+                // SAFETY: the library writes through C's streams, which are flushed before the
+                // descriptor that was kept is put back.
                 unsafe {
                     libc::fflush(std::ptr::null_mut());
                     libc::dup2(output.as_raw_fd(), std::io::stdout().as_raw_fd());

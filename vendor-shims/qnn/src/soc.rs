@@ -156,13 +156,15 @@ impl Soc {
         })
     }
 
-    /// The mode of finalize that is compiled, and estimated, unless a flag says otherwise; none for the library's own choice.
+    /// The mode of finalize that is compiled, and estimated, unless a flag says otherwise; none for
+    /// the library's own choice.
     ///
     /// Where the profile names none, the architecture decides. In the decoder layers of Gemma 4
     /// E2B, sliding and full, 1, 64 and 128 rows, 8 and 4 bits, as the rules write them, mode 3
-    /// takes these simulated
-    /// cycles beside the library's own choice: on v81 (id 72) 0.6 to 2.3 % fewer at one row and up to 9 % fewer at more, in one of twelve cells 2.5 %
-    /// more; on v85 (id 114) the same at one row and 2 to 47 % fewer at more; on v73 (id 77) 0.3 to 5.2 % **more** at one row. Of the others nothing is known.
+    /// takes these simulated cycles beside the library's own choice: on v81 (id 72) 0.6 to 2.3 %
+    /// fewer at one row and up to 9 % fewer at more, in one of twelve cells 2.5 % more; on v85 (id
+    /// 114) the same at one row and 2 to 47 % fewer at more; on v73 (id 77) 0.3 to 5.2 % **more**
+    /// at one row. Of the others nothing is known.
     pub fn finalize_mode(&self) -> Option<u32> {
         match self.mode {
             Some(mode) => Some(mode).filter(|mode| *mode > 0),
@@ -170,7 +172,8 @@ impl Soc {
         }
     }
 
-    /// Fast memory to ask for: all there is, or where that is not known what the library would take.
+    /// Fast memory to ask for: all there is, or where that is not known what the library would
+    /// take.
     pub fn vtcm(&self) -> u32 {
         self.vtcm_megabytes.unwrap_or(DEFAULT_VTCM_MEGABYTES)
     }

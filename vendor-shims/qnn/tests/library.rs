@@ -1,4 +1,5 @@
-//! The vendor's library behind owned handles: which one is opened, what it makes, and what becomes of bad input.
+//! The vendor's library behind owned handles: which one is opened, what it makes, and what becomes
+//! of bad input.
 
 mod cases;
 
@@ -192,16 +193,18 @@ fn a_graph_comes_back_from_its_binary_bit_for_bit() {
 /// How a mask of `[rows, slots]` is written out for its heads before it is added to their scores.
 #[derive(Clone, Copy, Debug)]
 enum Written {
-    /// Heads within rows, as this shim has them: `[1, rows, 1, slots]` to `[1, rows, heads, slots]`.
+    /// Heads within rows, as this shim has them: `[1, rows, 1, slots]` to
+    /// `[1, rows, heads, slots]`.
     WithinRows,
-    /// Rows within heads in one axis, as reported: `[1, 1, rows, slots]` to `[1, 1, heads · rows, slots]`.
+    /// Rows within heads in one axis, as reported: `[1, 1, rows, slots]` to
+    /// `[1, 1, heads · rows, slots]`.
     OneAfterAnother,
     /// Not at all: the sum broadcasts it over the heads within rows.
     Broadcast,
 }
 
-/// Phones were reported to add a mask of 1,081,344 bytes, joined from one part for each head, to other
-/// rows, and one of 1,048,576 to its own. The library's simulation adds both to their own.
+/// Phones were reported to add a mask of 1,081,344 bytes, joined from one part for each head, to
+/// other rows, and one of 1,048,576 to its own. The library's simulation adds both to their own.
 #[test]
 fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte() {
     let Some(library) =
@@ -516,7 +519,8 @@ fn chips_the_library_does_not_know_are_refused() {
 #[test]
 fn the_newest_architecture_is_refused_with_the_logs_reason() {
     let Some(library) = library("the_newest_architecture_is_refused_with_the_logs_reason") else { return };
-    // Another architecture's registry stays in the process, so this runs apart from the other tests.
+    // Another architecture's registry stays in the process, so this runs apart from the other
+    // tests.
     if !alone("the_newest_architecture_is_refused_with_the_logs_reason") {
         return;
     }
@@ -765,7 +769,8 @@ fn backends_can_be_made_again() {
     }
 }
 
-/// The verbose log of the library repeats every number it reads of a vote, and so tells whether the layout is right.
+/// The verbose log of the library repeats every number it reads of a vote, and so tells whether the
+/// layout is right.
 #[test]
 fn a_vote_is_read_as_it_was_written_and_taken_back() {
     const NAME: &str = "a_vote_is_read_as_it_was_written_and_taken_back";

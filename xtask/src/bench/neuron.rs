@@ -1,4 +1,5 @@
-//! Gemma 4 E2B at its real shapes through MediaTek's shim and the simulator of its library. The results are committed.
+//! Gemma 4 E2B at its real shapes through MediaTek's shim and the simulator of its library. The
+//! results are committed.
 
 use std::fs;
 use std::process::Command;

@@ -1,8 +1,8 @@
-//! The CPU engine beside the engines people pick today, on random weights in published shapes: llama.cpp in pairs, LiteRT-LM as far as it runs
-//! without published weights.
+//! The CPU engine beside the engines people pick today, on random weights in published shapes:
+//! llama.cpp in pairs, LiteRT-LM as far as it runs without published weights.
 //!
-//! Everything large lies in the cache folder and is made once: checkpoints, GGUF files, bundles, the peers themselves. An interrupted command
-//! that is run again goes on where it stopped.
+//! Everything large lies in the cache folder and is made once: checkpoints, GGUF files, bundles,
+//! the peers themselves. An interrupted command that is run again goes on where it stopped.
 
 mod growth;
 mod litert;
@@ -63,9 +63,11 @@ const USUAL_CONTEXT: &str = "1024";
 const INT8: &str = "w8-per-channel/a8-dynamic";
 const INT4: &str = "w4-block32/a8-dynamic";
 
-/// Prompts and generation, as `llama-bench` measures by default; of the logits of generation the largest is asked for.
+/// Prompts and generation, as `llama-bench` measures by default; of the logits of generation the
+/// largest is asked for.
 const USUAL: &[&str] = &["-p", "512,128", "-n", "128"];
-/// Generation with all logits, which `llama-bench` computes. A head of four bits is read whole either way.
+/// Generation with all logits, which `llama-bench` computes. A head of four bits is read whole
+/// either way.
 const WHOLE: &[&str] = &["-n", "128", "--all-logits"];
 /// Generation after few and after many tokens.
 const LONG: &[&str] = &["-n", "32", "-d", "128,8192"];
@@ -97,7 +99,8 @@ const CASES: [Case; 13] = [
     case("gemma4-e2b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
 ];
 
-/// Measures the cases whose model contains one of `models` (without one, all) and writes their figures and the table to `tests/benches/results`.
+/// Measures the cases whose model contains one of `models` (without one, all) and writes their
+/// figures and the table to `tests/benches/results`.
 pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
     let wanted: Vec<&Case> = CASES
         .iter()
@@ -132,7 +135,8 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
     keep(workspace, NAME, &figures, &table::markdown(&figures))
 }
 
-/// Measures how the work of one model grows, and writes figures, table and picture to `tests/benches/results`.
+/// Measures how the work of one model grows, and writes figures, table and picture to
+/// `tests/benches/results`.
 pub fn grow(workspace: &Workspace) -> Result<(), Error> {
     let figures = growth::measure(&Workshop::new(workspace, folder()?)?)?;
     keep(workspace, GROWTH, &figures, &growth::markdown(&figures))
@@ -229,7 +233,8 @@ impl<'w> Workshop<'w> {
         Ok(gguf)
     }
 
-    /// Compiled anew every time, which costs little where nothing changed: a bundle must be what this shim makes.
+    /// Compiled anew every time, which costs little where nothing changed: a bundle must be what
+    /// this shim makes.
     fn bundle(&self, model: &str, format: &str, context: &str) -> Result<PathBuf, Error> {
         let checkpoint = self.checkpoint(model, None)?;
         let bundle = self.place("bundles", &format!("{model}-{}-{context}", format.replace('/', "-")))?;
@@ -237,7 +242,8 @@ impl<'w> Workshop<'w> {
         compile.arg("compile").arg(checkpoint).arg("--planner-option").arg(format!("format={format}"));
         compile.args(["--context", context, "--output"]).arg(&bundle);
         process::run(compile.stdout(std::process::Stdio::null()))?;
-        // Once more, so that it is known to be whole: only of files that were left alone for a while is that remembered.
+        // Once more, so that it is known to be whole: only of files that were left alone for a
+        // while is that remembered.
         std::thread::sleep(SETTLED);
         self.measure(&bundle, &["-n", "1", "-r", "1"].map(OsStr::new))?;
         Ok(bundle)

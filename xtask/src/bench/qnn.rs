@@ -1,6 +1,8 @@
-//! Decoder layers through our Qualcomm lowering and through ONNX Runtime's provider, by the same library in one run.
+//! Decoder layers through our Qualcomm lowering and through ONNX Runtime's provider, by the same
+//! library in one run.
 //!
-//! The results are committed: they depend on no clock, so a difference is the library's, the provider's or ours.
+//! The results are committed: they depend on no clock, so a difference is the library's, the
+//! provider's or ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The test programs of the workspace: found through cargo, run several at a time.
 //!
-//! `cargo test` runs one after the other, and many end in a single slow test or wait for a disk: two at a time keep two
-//! cores at work.
+//! `cargo test` runs one after the other, and many end in a single slow test or wait for a disk:
+//! two at a time keep two cores at work.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -18,7 +18,8 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::{Profile, Workspace};
 
-/// How many run at a time. Each has a thread a core of its own: more programs would take memory, not time.
+/// How many run at a time. Each has a thread a core of its own: more programs would take memory,
+/// not time.
 pub const AT_A_TIME: usize = 2;
 
 /// A program with tests in it, or all tests of the documentation.
@@ -47,8 +48,9 @@ pub struct Ended {
     pub status: ExitStatus,
 }
 
-/// Builds what is not built and gives all programs, those that take long first: the documentation's, for which cargo
-/// works in one thread, then the largest, which hold the most of the system.
+/// Builds what is not built and gives all programs, those that take long first: the
+/// documentation's, for which cargo works in one thread, then the largest, which hold the most of
+/// the system.
 pub fn find(workspace: &Workspace) -> Result<Vec<Program>, Error> {
     let mut command = workspace.cargo();
     command.args(["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"]);
@@ -108,7 +110,8 @@ impl Program {
         };
         command.current_dir(&self.folder).args(arguments);
         command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
-        // One cache for all, in which a planner is compiled once; what is the user's stays as it is.
+        // One cache for all, in which a planner is compiled once; what is the user's stays as it
+        // is.
         command.env("XDG_CACHE_HOME", workspace.target.join("cache-of-tests"));
         command
     }

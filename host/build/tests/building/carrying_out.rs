@@ -379,7 +379,8 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     build(&mut shelf).unwrap();
     assert_eq!(shelf.recalled(), 4, "an interrupted build goes on");
     drop(shelf);
-    // The same work orders, by a shim that says another thing of its device, such as how it writes graphs.
+    // The same work orders, by a shim that says another thing of its device, such as how it writes
+    // graphs.
     let other = Executor { detail: Some("written plainly".to_owned()), ..site.executors[0].clone() };
     let mut shelf = BundleShelf::new(&mut writer).unwrap();
     build_by(&[other], &mut shelf).unwrap();

@@ -36,8 +36,8 @@ fn added_up(request: &Request, first: u32, end: u32, entry: EntryName) -> (u64, 
     })
 }
 
-/// A planner adds rows; a compiler sees the shard. Both must come to the same for every range of layers, not only
-/// for the ranges some plan has.
+/// A planner adds rows; a compiler sees the shard. Both must come to the same for every range of
+/// layers, not only for the ranges some plan has.
 #[test]
 fn every_range_of_layers_costs_what_its_rows_add_up_to() {
     for name in TEXT_FIXTURES {
@@ -132,7 +132,8 @@ fn readers_know_their_donors() {
     assert!(request.kinds.len() < graph.layers() as usize + 3, "layers of a kind share one");
 }
 
-/// Every number of rows is at most the context, no entry is there twice, and the request is sound, down to one token.
+/// Every number of rows is at most the context, no entry is there twice, and the request is sound,
+/// down to one token.
 #[test]
 fn menus_of_small_contexts_are_small() {
     let graph = fixture("gemma4_text");

@@ -1,5 +1,5 @@
-//! Whether a manifest holds together: caps on everything that has a length, names that are unique and printable, sizes
-//! that fit what they describe.
+//! Whether a manifest holds together: caps on everything that has a length, names that are unique
+//! and printable, sizes that fit what they describe.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -102,7 +102,8 @@ fn unique<'a>(field: &str, names: impl Iterator<Item = &'a str>) -> Checked {
 }
 
 impl Manifest {
-    /// Holds the manifest against everything that reading its form alone does not show; `path` is for the message.
+    /// Holds the manifest against everything that reading its form alone does not show; `path` is
+    /// for the message.
     pub(crate) fn check(&self, path: &Path) -> Result<(), BundleError> {
         self.faults().map_err(|fault| match fault {
             Fault::Invalid { field, reason } => BundleError::Invalid { path: path.to_owned(), field, reason },

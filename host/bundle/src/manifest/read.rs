@@ -7,8 +7,9 @@ use crate::envelope::{self, Fault};
 use crate::error::printable;
 use crate::{BundleError, Digest};
 
-/// Bytes of a manifest that are read at most. A large decoder whose every operation was decomposed, in four chains of
-/// forty shards, needs about 4 MiB. What is parsed takes a small multiple of it in memory.
+/// Bytes of a manifest that are read at most. A large decoder whose every operation was decomposed,
+/// in four chains of forty shards, needs about 4 MiB. What is parsed takes a small multiple of it
+/// in memory.
 pub(crate) const MANIFEST_BYTES: u64 = 16 << 20;
 
 /// The bytes of a manifest that holds together, and their hash. `path` is for messages.
@@ -66,7 +67,8 @@ fn offset_of(json: &[u8], line: usize, column: usize) -> usize {
     (start + column.saturating_sub(1)).min(json.len())
 }
 
-/// The parser's message without its own idea of the place, and not as long as what it quotes, which may be a megabyte.
+/// The parser's message without its own idea of the place, and not as long as what it quotes, which
+/// may be a megabyte.
 fn cut(message: &str) -> String {
     const QUOTED_CHARS: usize = 200;
     let reason = message.rsplit_once(" at line ").map_or(message, |(reason, _)| reason);

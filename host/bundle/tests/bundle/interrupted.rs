@@ -1,5 +1,5 @@
-//! Writers that die. Whatever moment they die at, what they leave is no bundle or a complete one, and the next writer ends
-//! with the bytes of one that was never disturbed.
+//! Writers that die. Whatever moment they die at, what they leave is no bundle or a complete one,
+//! and the next writer ends with the bytes of one that was never disturbed.
 
 use std::fs;
 use std::path::Path;
@@ -65,8 +65,8 @@ fn a_killed_writer_leaves_nothing_or_all_and_the_next_one_completes_it() {
     let duration = start.elapsed();
     assert_eq!(snapshot(&directory), expected);
 
-    // Moments spread over the run; the state of the machine makes them random. Every third time the ruins are cleared
-    // away, else the next writer goes on in them.
+    // Moments spread over the run; the state of the machine makes them random. Every third time the
+    // ruins are cleared away, else the next writer goes on in them.
     const KILLS: u32 = 24;
     let mut interrupted = 0;
     for kill in 0..KILLS {

@@ -1,4 +1,5 @@
-//! `shim new` and `planner new`: folders to begin with, outside this tree, in which everything builds and works as it is.
+//! `shim new` and `planner new`: folders to begin with, outside this tree, in which everything
+//! builds and works as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
-//! Speeds of a model, in the rows and by the rules of llama.cpp's `llama-bench`, so that one can be set beside the other: random token
-//! ids, no tokenizer, no sampling, logits after the last row, one unmeasured round first. Only of generation is the largest logit alone
-//! asked for, as a greedy choice does, unless all are wanted.
+//! Speeds of a model, in the rows and by the rules of llama.cpp's `llama-bench`, so that one can be
+//! set beside the other: random token ids, no tokenizer, no sampling, logits after the last row,
+//! one unmeasured round first. Only of generation is the largest logit alone asked for, as a greedy
+//! choice does, unless all are wanted.
 
 mod memory;
 mod pairs;
@@ -54,7 +55,8 @@ pub struct BenchReport {
     pub memory: Memory,
     /// One for each size asked for.
     pub results: Vec<WorkReport>,
-    /// How fast memory was read while this program measured alone; in turns with a peer, the pairs hold it.
+    /// How fast memory was read while this program measured alone; in turns with a peer, the pairs
+    /// hold it.
     pub probes: Vec<Probe>,
     pub pairs: Option<Pairs>,
 }
@@ -82,7 +84,8 @@ pub struct FirstToken {
     pub run_seconds: f64,
     /// From the start of this program to the logits.
     pub since_start_seconds: f64,
-    /// From the start of this program to the tokenizer, looked at after that first step; where it is loaded at all.
+    /// From the start of this program to the tokenizer, looked at after that first step; where it
+    /// is loaded at all.
     pub tokenizer_since_start_seconds: Option<f64>,
 }
 
@@ -145,7 +148,8 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
             let prober = Prober::new(arguments.probe_mebibytes)?;
             let ours = &mut |index: usize| measured[index].sample(&mut session, &mut tokens);
             let pairs = arguments.repetitions;
-            // For the largest logit alone an engine may leave weights unread, and only it knows which.
+            // For the largest logit alone an engine may leave weights unread, and only it knows
+            // which.
             let read = memory.weight_bytes.filter(|_| arguments.all_logits);
             paired = Some(pairs::pairs(peer, &works, pairs, thresholds, &prober, read, ours)?);
         }

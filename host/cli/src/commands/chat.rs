@@ -1,4 +1,5 @@
-//! A conversation: a turn for each line of standard input, with an editor of lines where that is a terminal.
+//! A conversation: a turn for each line of standard input, with an editor of lines where that is a
+//! terminal.
 
 use std::io::IsTerminal;
 
@@ -110,7 +111,8 @@ fn is_command(line: &str) -> bool {
     line.strip_prefix('/').is_some_and(|name| !name.is_empty() && name.chars().all(char::is_alphabetic))
 }
 
-/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, which is said.
+/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, which
+/// is said.
 fn answer(
     session: &mut Session,
     turn: &str,

@@ -9,7 +9,8 @@ use crate::arguments::{Format, RunArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
 
-/// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard input.
+/// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard
+/// input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
     let model = open(
         &arguments.target,
@@ -39,7 +40,8 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     }
 }
 
-/// The prompt that standard input gives. The end of its last line is that of a file or of `echo`, not of the prompt.
+/// The prompt that standard input gives. The end of its last line is that of a file or of `echo`,
+/// not of the prompt.
 fn given_prompt() -> Result<String, Failure> {
     if std::io::stdin().is_terminal() {
         views::say("the prompt is read from the terminal: end it with Ctrl-D, or give --prompt or --chat");
@@ -123,7 +125,8 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
     Ok(())
 }
 
-/// Streams one reply; the text goes to standard output as it comes, statistics to standard error. Gives why it ended.
+/// Streams one reply; the text goes to standard output as it comes, statistics to standard error.
+/// Gives why it ended.
 pub fn reply(
     session: &mut Session,
     turn: Turn<'_>,
@@ -209,7 +212,8 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
     Ok(Replied { text: said, reason, statistics })
 }
 
-/// What a user must hear even where statistics are not wanted: part of the reply was made elsewhere than planned.
+/// What a user must hear even where statistics are not wanted: part of the reply was made elsewhere
+/// than planned.
 fn told_move(moved: &Move) -> String {
     let to: Vec<String> = moved.to.iter().map(ToString::to_string).collect();
     let mut text = format!(
@@ -229,7 +233,8 @@ fn told_move(moved: &Move) -> String {
     text
 }
 
-/// `14 prompt tokens at 1234.5 tok/s, first token after 12.3 ms, 64 tokens at 345.6 tok/s, ended by a stop token`
+/// `14 prompt tokens at 1234.5 tok/s, first token after 12.3 ms, 64 tokens at 345.6 tok/s, ended by
+/// a stop token`
 fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
         DoneReason::StopToken { .. } => "ended by a stop token".to_owned(),

@@ -4,7 +4,8 @@ use shardwright::{BundlePrognosis, DoctorReport, LearnedFile, MachineReport};
 
 use super::{Detail, bytes, table, wrapped};
 
-/// The machine, what was found, what was passed over, and what is wrong. Where all of it lies only with all detail.
+/// The machine, what was found, what was passed over, and what is wrong. Where all of it lies only
+/// with all detail.
 pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
     let mut text = format!("shardwright {}\n", report.version);
     text.push_str(&machine(&report.machine));

@@ -1,4 +1,5 @@
-//! What fits on a screen: tables and texts as wide as the terminal, or as wide as they are where there is none.
+//! What fits on a screen: tables and texts as wide as the terminal, or as wide as they are where
+//! there is none.
 
 use std::fmt;
 
@@ -54,8 +55,8 @@ impl fmt::Display for Table {
     }
 }
 
-/// The text with its lines broken between words where they are wider than the screen; what follows a break is set in by
-/// so many columns.
+/// The text with its lines broken between words where they are wider than the screen; what follows
+/// a break is set in by so many columns.
 pub fn wrapped(text: &str, indent: usize) -> String {
     wrapped_at(text, indent, width())
 }

@@ -47,7 +47,8 @@ fn head(report: &PlanReport) -> String {
     text
 }
 
-/// The shards as a table, what they share and come to a line each, and reasons, those that bind first.
+/// The shards as a table, what they share and come to a line each, and reasons, those that bind
+/// first.
 fn body(report: &PlanReport, detail: Detail) -> String {
     let mut shards =
         table(&["shard", "component", "layers", "target", "ops", "weights", "artefact", "states"]);
@@ -143,8 +144,8 @@ fn shared(report: &PlanReport, of: impl Fn(&ShardReport) -> String) -> String {
     }
 }
 
-/// Why, a sentence each: choices with one ground in one sentence, those that a limit or a refusal forced first. What was merely
-/// preferred, and what a limit rests on, is behind `-v`.
+/// Why, a sentence each: choices with one ground in one sentence, those that a limit or a refusal
+/// forced first. What was merely preferred, and what a limit rests on, is behind `-v`.
 fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
     let of_all = report.reasons.iter().map(|reason| (None, reason));
     let of_shards = report.shards.iter().enumerate();
@@ -183,7 +184,8 @@ fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
         .collect()
 }
 
-/// What forced a choice comes before what it was measured by, and that before what was merely preferred.
+/// What forced a choice comes before what it was measured by, and that before what was merely
+/// preferred.
 fn rank(cause: &str) -> u8 {
     match cause.split(' ').next() {
         Some("limit" | "feedback") => 0,
@@ -252,7 +254,8 @@ fn totals(text: &mut String, totals: &PlanTotals) {
     member(text, "loss", &loss);
 }
 
-/// Equal texts of several shards once, with the shards they hold for, in the order of the first of them.
+/// Equal texts of several shards once, with the shards they hold for, in the order of the first of
+/// them.
 fn grouped(texts: impl Iterator<Item = (usize, String)>) -> Vec<(Vec<u32>, String)> {
     let mut groups: Vec<(Vec<u32>, String)> = Vec::new();
     for (shard, text) in texts {

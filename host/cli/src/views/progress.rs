@@ -7,7 +7,8 @@ use shardwright::Watch;
 use super::{printable, say};
 use crate::interrupt;
 
-/// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop. Gone when dropped.
+/// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop.
+/// Gone when dropped.
 pub struct Progress {
     bar: ProgressBar,
     /// `preparing demo-model`

@@ -4,8 +4,8 @@ use shardwright::{ShimReport, ShimsReport};
 
 use super::{Detail, table, wrapped};
 
-/// A line a shim: whether it can be used, else what to do. Then what was skipped and why. With all detail, where each
-/// lies and what it declares.
+/// A line a shim: whether it can be used, else what to do. Then what was skipped and why. With all
+/// detail, where each lies and what it declares.
 pub fn shims(report: &ShimsReport, detail: Detail) -> String {
     let mut text = String::new();
     let mut rows = table(&["shim", "version", "state"]);

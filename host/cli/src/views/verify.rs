@@ -131,8 +131,8 @@ fn token_lines(tokens: &TokenVerification) -> String {
     text
 }
 
-/// One line per entry point and kind of result: all states together, and all layers within the shard. `float` is what the formats cost, beside
-/// it.
+/// One line per entry point and kind of result: all states together, and all layers within the
+/// shard. `float` is what the formats cost, beside it.
 fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVerification>) -> String {
     let mut text = format!("\nshard by shard, fed exact boundary values, against {}\n", boundaries.against);
     let bounds = &boundaries.thresholds;

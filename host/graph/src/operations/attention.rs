@@ -45,7 +45,8 @@ pub(crate) fn of_one_source(rewrite: &mut Rewrite, operands: &[TensorId], attent
     with_mask(rewrite, operands, attention, keys);
 }
 
-/// Attention over keys of any origin, with the mask as a step input. Leaves the result in the last step.
+/// Attention over keys of any origin, with the mask as a step input. Leaves the result in the last
+/// step.
 pub(crate) fn with_mask(rewrite: &mut Rewrite, operands: &[TensorId], attention: &Attention, keys: Keys) {
     let [q, k, v] = [operands[0], operands[1], operands[2]];
     let (kv, d) = (u64::from(attention.kv_heads), u64::from(attention.head_dim));

@@ -55,7 +55,8 @@ fn every_semantic_operation_falls_into_primitives() {
         assert_eq!(graph.states, primitive.states);
         assert_eq!(graph.weight_bytes(), primitive.weight_bytes());
         assert_eq!(graph.multiply_adds(), {
-            // Pooling's product over rows is a primitive on both sides; the rest is the same products under other names.
+            // Pooling's product over rows is a primitive on both sides; the rest is the same
+            // products under other names.
             primitive.multiply_adds()
         });
         assert_eq!(decompose_all(&primitive), primitive, "nothing is left to decompose");
@@ -192,7 +193,8 @@ fn what_is_left_of_an_operation_falls_in_turn() {
     }
 }
 
-/// Ranges are seen in primitives and serve every form: no form has a tensor that the primitives have not.
+/// Ranges are seen in primitives and serve every form: no form has a tensor that the primitives
+/// have not.
 #[test]
 fn every_tensor_on_the_way_down_keeps_its_name() {
     for graph in every_entry() {

@@ -117,7 +117,8 @@ fn keys_are_the_same_wherever_a_tensor_appears() {
         for form in [entry.clone(), decompose_all(&entry), by_runtime(&entry)] {
             for (index, tensor) in form.tensors.iter().enumerate() {
                 let key = range_key(&form, TensorId(index as u32));
-                // Keys of an attention are more by the new rows where the runtime writes them, and per-layer inputs are a slice.
+                // Keys of an attention are more by the new rows where the runtime writes them, and
+                // per-layer inputs are a slice.
                 let comparable = tensor.weight.is_none() && key != PER_LAYER && !key.contains("attention");
                 if comparable {
                     let known = shapes.entry(key.clone()).or_insert_with(|| tensor.shape.clone());
@@ -181,7 +182,8 @@ fn what_moves_into_each_other_shares_an_encoding() {
     // The residual stream: what the next shard takes it as.
     let (last, _) = *encoded.outputs.iter().find(|(_, role)| *role == Role::Hidden).unwrap();
     assert_eq!(encoded.tensor(last).encoding(), Some(Encoding::affine_over(-1.0, 64.0, 16)));
-    // A state, the rows that go there, and the keys that attention reads of it: the state's own format and range.
+    // A state, the rows that go there, and the keys that attention reads of it: the state's own
+    // format and range.
     let state = Encoding::centred_over(0.0, 9.0, 8);
     for name in ["state.layer.0.k", "layer.0.k-write", "layer.0.k-rope", "layer.0.k-rope.rotate-1.concat-12"]
     {
@@ -278,7 +280,8 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
             .output;
         let key = |tensor| range_key(&entry, tensor);
         for masked in [false, true] {
-            // All scores nearly equal: without room below, an invisible key would weigh as much as a visible one.
+            // All scores nearly equal: without room below, an invisible key would weigh as much as
+            // a visible one.
             let ranges = ranges(
                 &entry,
                 &[
@@ -339,7 +342,8 @@ fn ports_of_another_encoding_get_a_conversion() {
     let per_layer = encoded.input(&Role::PerLayer { first: 1, layers: 2 }).unwrap();
     assert_eq!(encoded.tensor(per_layer).name, "per-layer");
 
-    // A shim that refuses the conversion is told to be given another port; one that refuses an operation gets its steps, converted ports and all.
+    // A shim that refuses the conversion is told to be given another port; one that refuses an
+    // operation gets its steps, converted ports and all.
     let refusing = |refused: fn(&Op) -> bool| {
         legalise_encoded(&whole, &encodings, |graph| {
             graph.validate().unwrap();

@@ -38,7 +38,8 @@ fn prefill_stops_at_the_last_state_write() {
     let wanted = ["input-norm", "k", "k-norm", "k-rope", "v", "v-norm", "k-write", "v-write"];
     assert_eq!(last, wanted.map(|name| format!("layer.1.{name}")));
 
-    // The same layers in a shard of their own: nothing later needs the stream, so nothing more is computed.
+    // The same layers in a shard of their own: nothing later needs the stream, so nothing more is
+    // computed.
     assert_eq!(decoder(&graph, 0..2, EntryKind::Prefill).unwrap().nodes, whole.nodes);
     // A later shard has states to fill: the stream leaves.
     let first = decoder(&graph, 0..1, EntryKind::Prefill).unwrap();

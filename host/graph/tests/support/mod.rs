@@ -1,4 +1,5 @@
-//! A toy model of any shape: every operation and role the real families use, small enough to run in a test.
+//! A toy model of any shape: every operation and role the real families use, small enough to run in
+//! a test.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 

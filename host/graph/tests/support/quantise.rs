@@ -1,10 +1,12 @@
-//! Plain min-max quantisation, so that tests of any room have quantised graphs. Not how models are quantised for use.
+//! Plain min-max quantisation, so that tests of any room have quantised graphs. Not how models are
+//! quantised for use.
 
 use half::{bf16, f16};
 use shardwright_graph::{ConstantFormat, Graph, Weight, WeightData, WeightQuantisation};
 use shardwright_vocabulary::{DType, Encoding, FormatTuple, Granularity, WeightFormat, scale_count};
 
-/// The model with its constants in `formats`; tables of integer formats follow the matrices' format.
+/// The model with its constants in `formats`; tables of integer formats follow the matrices'
+/// format.
 pub fn quantised(graph: &Graph, formats: &FormatTuple) -> Graph {
     let mut made = graph.clone();
     for (weight, format) in made.weights.iter_mut().zip(graph.constant_formats(formats)) {

@@ -132,7 +132,8 @@ fn every_cut_into_two_instantiates_at_every_entry_point() {
                     assert!(first.unwrap().output(&Role::Hidden).is_some());
                     assert!(second.unwrap().input(&Role::Hidden).is_some());
                 } else {
-                    // A shard of sharing layers alone has nothing to prefill, and the shard before it returns no rows.
+                    // A shard of sharing layers alone has nothing to prefill, and the shard before
+                    // it returns no rows.
                     let later = graph.writes_states(cut..layers);
                     assert_eq!(second.is_some(), later);
                     assert_eq!(first.unwrap().output(&Role::Hidden).is_some(), later);
@@ -179,8 +180,8 @@ fn linear_work(entry: &EntryGraph) -> u64 {
 fn prefill_computes_what_states_depend_on_and_nothing_else() {
     let checkpoint = fixture("gemma4_text");
     let graph = checkpoint.graph();
-    // Layers S S F S S F | S S S F with hidden 64, per-layer width 16, one key/value head, feed-forward 96 (192 in the
-    // sharing layers), 4 heads of 16 (sliding) or 32 (full).
+    // Layers S S F S S F | S S S F with hidden 64, per-layer width 16, one key/value head,
+    // feed-forward 96 (192 in the sharing layers), 4 heads of 16 (sliding) or 32 (full).
     let feed_forward = 3 * 64 * 96;
     let injection = 2 * 64 * 16;
     let keys = |d: u64| 2 * 64 * d;

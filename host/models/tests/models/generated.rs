@@ -1,4 +1,5 @@
-//! Checkpoints of other shapes than the committed ones: spellings, element types, files, names, sizes, leftovers.
+//! Checkpoints of other shapes than the committed ones: spellings, element types, files, names,
+//! sizes, leftovers.
 
 use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Op, StateKind, layer_kinds,
@@ -271,8 +272,9 @@ fn entries(graph: &Graph, kind: EntryKind, rows: u64, components: &[ComponentKin
 fn prefill_of_the_real_sizes_skips_what_no_state_depends_on() {
     use ComponentKind::{Decoder, Embed, Head, PerLayerInput};
     let all = [Embed, PerLayerInput, Decoder, Head];
-    // Published figures per token, in GFLOP: prefill, every layer with the per-layer projection, and with the head.
-    // Prefill here stays a little below, since the last writing layer computes keys and values only.
+    // Published figures per token, in GFLOP: prefill, every layer with the per-layer projection,
+    // and with the head. Prefill here stays a little below, since the last writing layer computes
+    // keys and values only.
     for (spec, prefill, layers, decode) in
         [(Spec::e2b(), 1.155, 3.754, 4.559), (Spec::e4b(), 4.627, 7.946, 9.288)]
     {

@@ -1,5 +1,6 @@
-//! The translations against numbers of the library that defines the families: hidden states of every layer, logits,
-//! greedy tokens, sentence vectors. Key names are those of the fixtures' generator: `p0.hidden`, `p0.logits`, …
+//! The translations against numbers of the library that defines the families: hidden states of
+//! every layer, logits, greedy tokens, sentence vectors. Key names are those of the fixtures'
+//! generator: `p0.hidden`, `p0.logits`, …
 
 use std::path::PathBuf;
 
@@ -7,7 +8,8 @@ use safetensors::{Dtype, SafeTensors};
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel};
 
-/// Largest accepted differences: two float32 implementations differ by a tenth of these on random networks.
+/// Largest accepted differences: two float32 implementations differ by a tenth of these on random
+/// networks.
 const HIDDEN: f32 = 5e-3;
 const LOGITS: f32 = 1e-2;
 const EMBEDDING: f32 = 1e-5;

@@ -1,5 +1,5 @@
-//! Checkpoints that are broken, contradict themselves or ask for what is not built: each is a typed error that names
-//! its place, and none costs more than it should.
+//! Checkpoints that are broken, contradict themselves or ask for what is not built: each is a typed
+//! error that names its place, and none costs more than it should.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -611,7 +611,8 @@ fn strange_values() -> Vec<Value> {
     ]
 }
 
-/// Every field of every settings file, replaced by every strange value: an error or a graph, never a panic.
+/// Every field of every settings file, replaced by every strange value: an error or a graph, never
+/// a panic.
 #[test]
 fn no_field_can_make_it_panic() {
     let specs = [
@@ -636,7 +637,8 @@ fn no_field_can_make_it_panic() {
                 for strange in strange_values() {
                     let mut changed = value.clone();
                     *changed.pointer_mut(&place).unwrap() = strange;
-                    // A new file each time: some file systems flush one that is written over, which takes milliseconds.
+                    // A new file each time: some file systems flush one that is written over, which
+                    // takes milliseconds.
                     fs::remove_file(victim.path(file)).unwrap();
                     fs::write(victim.path(file), serde_json::to_vec(&changed).unwrap()).unwrap();
                     let _ = Checkpoint::open(victim.0.path());

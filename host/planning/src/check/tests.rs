@@ -20,8 +20,9 @@ fn entry(name: &str) -> EntryName {
     name.parse().unwrap()
 }
 
-/// embed, a decoder of six layers of which the last two read layer 3's state and take no part in prefill, and a head; two
-/// targets on different shims and a third that shares the first one's device.
+/// embed, a decoder of six layers of which the last two read layer 3's state and take no part in
+/// prefill, and a head; two targets on different shims and a third that shares the first one's
+/// device.
 fn request() -> Request {
     let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
         name: name.to_owned(),
@@ -298,7 +299,8 @@ const CASES: &[(&str, Change)] = &[
     ("NoSoftcap", |plan, _| plan.shards[1].softcap = Some(SoftcapPlace::Graph)),
     ("SoftcapMissing", |_, request| cap_head(request)),
     ("IllegalFormats", |plan, request| {
-        // Only the kind without the soft-cap is refused, which is what a plan leaves to the runtime.
+        // Only the kind without the soft-cap is refused, which is what a plan leaves to the
+        // runtime.
         cap_head(request);
         plan.shards[4].softcap = Some(SoftcapPlace::Runtime);
         let without = request.costs.iter_mut().filter(|row| row.kind == 4);

@@ -102,7 +102,8 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             "w2-per-channel/a16/a8",
             "f16/f16/f16",
         ];
-        // On v68 weights of two bits compile and give wrong numbers; blocks and heads apart were not tried there.
+        // On v68 weights of two bits compile and give wrong numbers; blocks and heads apart were
+        // not tried there.
         known.retain(|formats| {
             arch != "v68"
                 || !["w2", "w4-block32", "w4-per-channel[head"].iter().any(|tried| formats.starts_with(tried))
@@ -121,7 +122,8 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             assert!(said.iter().any(|said| said == formats), "{name}: {formats} is not among {said:?}");
         }
         assert!(refused.iter().all(|entry| !entry.note.is_empty()), "{name}: a refusal has a reason");
-        // The table of operations was run on ids 43, 69 and 87, the estimates on 72, decoders on 39.
+        // The table of operations was run on ids 43, 69 and 87, the estimates on 72, decoders on
+        // 39.
         let run = ["39", "43", "69", "87", "72"].contains(&id);
         let provenance = if run { Provenance::Simulated } else { Provenance::Modelled };
         for entry in profile.formats.iter().filter(|entry| entry.legal) {
@@ -130,8 +132,9 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
     }
 }
 
-/// What is known of a MediaTek chip: name, cores, KiB of fast memory, architecture, major of the adapter, flags and who tells of them, formats beyond those
-/// that all have, and whether its 4-bit weights by channel are refused.
+/// What is known of a MediaTek chip: name, cores, KiB of fast memory, architecture, major of the
+/// adapter, flags and who tells of them, formats beyond those that all have, and whether its 4-bit
+/// weights by channel are refused.
 type MediatekChip = (
     &'static str,
     Option<&'static str>,

@@ -1,5 +1,5 @@
-//! Soundness of a request: what every planner, and the check of its plan, may rely on. A request is written by our own
-//! `build` room or read from a file somebody sent with a bug report.
+//! Soundness of a request: what every planner, and the check of its plan, may rely on. A request is
+//! written by our own `build` room or read from a file somebody sent with a bug report.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,8 @@ pub enum RequestFault {
         /// The supposed writer.
         donor: u32,
     },
-    /// A soft-cap at the end of a component that may be cut, or one that is left out and stays the same.
+    /// A soft-cap at the end of a component that may be cut, or one that is left out and stays the
+    /// same.
     #[error("the soft-cap of `{component}` cannot be left out: {why}")]
     Softcap {
         /// The component.

@@ -1,10 +1,11 @@
-//! What is refused before a compiler sees it: a component that wants what no planner may have, and one
-//! that a compiler would need gigabytes for.
+//! What is refused before a compiler sees it: a component that wants what no planner may have, and
+//! one that a compiler would need gigabytes for.
 //!
 //! A compiler's memory grows with what one function holds, not with the length of the file alone: a
-//! call of two bytes moves as many values as its type has, and a local variable costs a place in every
-//! block of its function. So both are counted. The caps are above what `componentize-py` makes of a
-//! planner in Python, interpreter and all (numbers below), and far above planners in Rust.
+//! call of two bytes moves as many values as its type has, and a local variable costs a place in
+//! every block of its function. So both are counted. The caps are above what `componentize-py`
+//! makes of a planner in Python, interpreter and all (numbers below), and far above planners in
+//! Rust.
 
 use wasmparser::{BinaryReaderError, BlockType, FunctionBody, Operator, Parser, Payload, TypeRef};
 

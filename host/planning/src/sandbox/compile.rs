@@ -61,7 +61,8 @@ impl CompiledCache {
         Ok(sound.then(|| bytes.split_off(HEAD_BYTES)))
     }
 
-    /// Write atomically. A cache that cannot be written costs time, not correctness, so failures are not reported.
+    /// Write atomically. A cache that cannot be written costs time, not correctness, so failures
+    /// are not reported.
     fn write(&self, sandbox: &Sandbox, wasm: &[u8], code: &[u8]) {
         let _ = own::create_folder(&self.directory).and_then(|()| {
             // What lies in a folder of somebody else is never read again.
@@ -100,8 +101,8 @@ fn key(sandbox: &Sandbox, wasm: &[u8]) -> [u8; 32] {
 }
 
 impl Sandbox {
-    /// Compile a planner, or take its compiled form from `cache`. `origin` names it in errors until it has said who it is,
-    /// usually the file name.
+    /// Compile a planner, or take its compiled form from `cache`. `origin` names it in errors until
+    /// it has said who it is, usually the file name.
     ///
     /// A compilation that exceeds its time cannot be stopped; it ends in the background. Its memory
     /// is bounded by the caps of [`admission`].
@@ -124,7 +125,8 @@ impl Sandbox {
             // SAFETY: `read` returns only what `write` stored for this key: its hash was compared,
             // and only this user can have written the file.
             let loaded = unsafe { self.deserialize(origin, &code) };
-            // Code of another wasmtime under our key means a faulty key; compiling anew is always right.
+            // Code of another wasmtime under our key means a faulty key; compiling anew is always
+            // right.
             if !matches!(&loaded, Err(error) if matches!(error.kind, PlannerErrorKind::Garbage { .. })) {
                 return loaded;
             }

@@ -1,13 +1,13 @@
-//! The one place where engine settings are made: compiled code runs only under the settings it was compiled with, so the
-//! compiler of a pack and the phone that runs it must both come through here.
+//! The one place where engine settings are made: compiled code runs only under the settings it was
+//! compiled with, so the compiler of a pack and the phone that runs it must both come through here.
 
 use sha2::{Digest, Sha256};
 use wasmtime::Config;
 
 use super::EngineKind;
 
-/// Linear memory a planner may have. Also reserved at once, so that growing never moves it and a process with a small
-/// address space can still host one.
+/// Linear memory a planner may have. Also reserved at once, so that growing never moves it and a
+/// process with a small address space can still host one.
 pub(super) const MEMORY_BYTES: usize = 64 << 20;
 
 /// Stack of a planner. Two calls per layer of recursion for a thousand layers fit.
@@ -25,7 +25,8 @@ pub(super) fn config(kind: EngineKind) -> wasmtime::Result<Config> {
     config.memory_reservation(MEMORY_BYTES as u64);
     config.memory_reservation_for_growth(0);
     config.memory_guard_size(0);
-    // Explicit checks instead of signal handlers: the host may be an app with a crash reporter of its own.
+    // Explicit checks instead of signal handlers: the host may be an app with a crash reporter of
+    // its own.
     config.signals_based_traps(false);
     // What could differ between processors.
     config.wasm_relaxed_simd(false);

@@ -13,8 +13,8 @@ use shardwright_vocabulary::{
     CostRow, EntryName, FormatTuple, Legality, Limit, Provenance, Target, TargetKind, TimeCost,
 };
 
-/// A decoder of so many layers between `embed` and `head`, on an NPU and a CPU that take everything as 32-bit float.
-/// A layer has 100 operations (60 in prefill) and 1000 weight bytes.
+/// A decoder of so many layers between `embed` and `head`, on an NPU and a CPU that take everything
+/// as 32-bit float. A layer has 100 operations (60 in prefill) and 1000 weight bytes.
 pub fn request(layers: u32) -> Request {
     let prefill: EntryName = "prefill_64@512".parse().unwrap();
     let decode: EntryName = "decode_1@512".parse().unwrap();
@@ -130,7 +130,8 @@ pub fn workspace() -> PathBuf {
 
 /// A planner of this workspace as a component, built once for all test programs.
 fn planner(manifest: &str) -> Vec<u8> {
-    // Beside the profiles of the surrounding build, where the built-in planner's build script puts its own.
+    // Beside the profiles of the surrounding build, where the built-in planner's build script puts
+    // its own.
     let planners = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("planners");
     match shardwright_planner_build::build(&workspace().join(manifest), &planners) {
         Ok(component) => component,

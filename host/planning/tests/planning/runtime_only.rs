@@ -1,4 +1,5 @@
-//! A host without a compiler: contains none, runs a signed pack under Pulley to the same plan, and refuses what it must.
+//! A host without a compiler: contains none, runs a signed pack under Pulley to the same plan, and
+//! refuses what it must.
 
 #![cfg(feature = "compiler")]
 
@@ -37,7 +38,8 @@ fn the_runtime_contains_no_compiler() {
     }
 }
 
-/// Builds the program where this test was built, so that only what has other features there is compiled again.
+/// Builds the program where this test was built, so that only what has other features there is
+/// compiled again.
 fn program() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     // <target>/<profile>/deps/<this>

@@ -1,4 +1,5 @@
-//! Hostile and broken planners: each ends in its own typed error that names the planner, and nothing else happens.
+//! Hostile and broken planners: each ends in its own typed error that names the planner, and
+//! nothing else happens.
 
 #![cfg(feature = "compiler")]
 

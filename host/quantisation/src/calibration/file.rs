@@ -1,4 +1,5 @@
-//! The file of a calibration. Little-endian; counts as variable-length integers, since most bins are empty.
+//! The file of a calibration. Little-endian; counts as variable-length integers, since most bins
+//! are empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +9,8 @@ use super::{Calibration, Columns, Seen};
 use crate::MeasuredError;
 use crate::envelope::{HEAD, Kind};
 
-/// Room for 10,000 tensors with full histograms, or the columns of the largest published models, several times.
+/// Room for 10,000 tensors with full histograms, or the columns of the largest published models,
+/// several times.
 const KIND: Kind = Kind { magic: b"sw-calib", version: 2, name: "calibration", limit: 1 << 29 };
 /// Bytes of a key or a name.
 const NAME_LIMIT: u64 = 4096;

@@ -1,7 +1,8 @@
-//! How often values of which size were seen: bins of equal width on either side of zero, whose width doubles until the largest fits.
+//! How often values of which size were seen: bins of equal width on either side of zero, whose
+//! width doubles until the largest fits.
 //!
-//! Widths are powers of two and bins begin at zero, so two histograms of the same values are equal whatever the order and grouping in which
-//! the values came.
+//! Widths are powers of two and bins begin at zero, so two histograms of the same values are equal
+//! whatever the order and grouping in which the values came.
 
 use shardwright_graph::Range;
 
@@ -121,8 +122,8 @@ impl Histogram {
         Range { low: bottom.clamp(low, high) as f32, high: top.clamp(low, high) as f32, ..seen }
     }
 
-    /// The range with the least expected squared error at so many bits: what lies within is off by up to half a step, what lies outside by
-    /// its distance to the end.
+    /// The range with the least expected squared error at so many bits: what lies within is off by
+    /// up to half a step, what lies outside by its distance to the end.
     pub fn least_squares(&self, bits: u32, seen: Range) -> Range {
         /// Ends worth trying on a side, from the outermost value in.
         const ENDS: usize = 40;
@@ -244,7 +245,8 @@ mod tests {
         let percentile = histogram.percentile(0.999, seen);
         assert!(percentile.high < 1.2 && percentile.high >= 1.0, "{percentile:?}");
         assert!(percentile.low >= -1.0 && percentile.low < -0.9, "{percentile:?}");
-        // One value far out among many: eight bits are better spent without some of its distance, sixteen have plenty.
+        // One value far out among many: eight bits are better spent without some of its distance,
+        // sixteen have plenty.
         let mut many = of(&values[..10_000]);
         for _ in 0..9 {
             many.merge(many.clone());

@@ -1,4 +1,5 @@
-//! What values the tensors of a model take: collected by running the reference over token sequences, kept in a file, asked for ranges.
+//! What values the tensors of a model take: collected by running the reference over token
+//! sequences, kept in a file, asked for ranges.
 
 mod file;
 mod histogram;
@@ -21,11 +22,12 @@ use shardwright_vocabulary::EntryKind;
 pub enum RangeMethod {
     /// From the smallest to the largest.
     MinMax,
-    /// Twice as far from zero. Text that calibration has not seen goes beyond what it has seen, most of all in squares, and what
-    /// is beyond is cut off: that costs far more than one bit of sixteen.
+    /// Twice as far from zero. Text that calibration has not seen goes beyond what it has seen,
+    /// most of all in squares, and what is beyond is cut off: that costs far more than one bit of
+    /// sixteen.
     Ample,
-    /// So that at most this share of the values is kept from either end on: 0.9999 leaves out the outermost ten-thousandth. More than a
-    /// half, at most 1.
+    /// So that at most this share of the values is kept from either end on: 0.9999 leaves out the
+    /// outermost ten-thousandth. More than a half, at most 1.
     Percentile(f64),
     /// With the least expected squared error.
     MeanSquaredError,
@@ -169,8 +171,8 @@ impl<'g> Calibrator<'g> {
         Ok(Calibrator { model, collected, inputs })
     }
 
-    /// Runs one sequence, or text of an encoder, and collects. Ids are those a session would see: through the chat template, special and
-    /// placeholder ids included.
+    /// Runs one sequence, or text of an encoder, and collects. Ids are those a session would see:
+    /// through the chat template, special and placeholder ids included.
     pub fn add(&mut self, ids: &[u32]) -> Result<(), CalibrationError> {
         let mut fault = None;
         // Collected apart, so that a fault leaves what was collected before as it was.
@@ -313,7 +315,8 @@ impl Calibration {
     }
 }
 
-/// Hash over every value of a model's weights and tables, as they are stored. Reads all of them once: seconds for ten gigabytes.
+/// Hash over every value of a model's weights and tables, as they are stored. Reads all of them
+/// once: seconds for ten gigabytes.
 pub fn content_hash(graph: &Graph) -> Result<[u8; 32], QuantiseError> {
     let mut digest = Sha256::new();
     let tables = graph.assets.iter().map(|asset| &asset.table);

@@ -1,4 +1,5 @@
-//! One file of the store: written chunk by chunk, continued where an earlier run was ended, read back whole.
+//! One file of the store: written chunk by chunk, continued where an earlier run was ended, read
+//! back whole.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
@@ -72,7 +73,8 @@ impl<'j> Unfinished<'j> {
                 Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
             }
         }
-        // Whoever held the lock before may have given the file its final name, under which nobody may write it.
+        // Whoever held the lock before may have given the file its final name, under which nobody
+        // may write it.
         if !is_at(&file, &path) {
             return Ok(None);
         }
@@ -201,7 +203,8 @@ impl<'j> Unfinished<'j> {
         if let Some(page) = self.header.page() {
             self.write(0, &page)?;
         }
-        // No wait for the disk: whatever a loss of power leaves out is found by the hashes and made again.
+        // No wait for the disk: whatever a loss of power leaves out is found by the hashes and made
+        // again.
         std::fs::rename(&self.path, name)
             .map_err(|source| StoreError::Io { action: "rename", path: self.path.clone(), source }.into())
     }

@@ -1,8 +1,9 @@
 //! The first page of a file of made weights, and where everything else lies.
 //!
-//! A file is: this page, the data, the scales, and a table of one SHA-256 per chunk; each begins on a page. The page says what the file
-//! holds and, once the file is whole, the hash of the table; it carries its own hash. So every byte is covered, chunks
-//! can be checked one by one, and a file in the making says by itself which of its chunks are sound.
+//! A file is: this page, the data, the scales, and a table of one SHA-256 per chunk; each begins on
+//! a page. The page says what the file holds and, once the file is whole, the hash of the table; it
+//! carries its own hash. So every byte is covered, chunks can be checked one by one, and a file in
+//! the making says by itself which of its chunks are sound.
 
 use std::path::Path;
 
@@ -13,11 +14,13 @@ use shardwright_vocabulary::WeightFormat;
 use crate::StoreError;
 use crate::job::Job;
 
-/// Alignment of all parts, and size of the header: a page, so that mapped data are aligned for any element.
+/// Alignment of all parts, and size of the header: a page, so that mapped data are aligned for any
+/// element.
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of a hash.
 pub(crate) const HASH: usize = 32;
-/// Version of files and of the arithmetic behind them: another one makes other files, old ones are left alone.
+/// Version of files and of the arithmetic behind them: another one makes other files, old ones are
+/// left alone.
 pub(crate) const VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"sw-made\n";
@@ -83,7 +86,8 @@ impl Header {
         [parts.data + self.data..parts.scales, parts.scales + self.scales..parts.table]
     }
 
-    /// The first page; `None` where the text does not fit it, which capped names and ranks rule out.
+    /// The first page; `None` where the text does not fit it, which capped names and ranks rule
+    /// out.
     pub fn page(&self) -> Option<Vec<u8>> {
         let text = serde_json::to_vec(self).ok()?;
         let mut page = Vec::with_capacity(PAGE as usize);

@@ -7,8 +7,9 @@ use shardwright_graph::WeightBytes;
 
 use crate::StoreError;
 
-/// A mapped file of the store. Were it truncated by another program while mapped, reading the lost pages would end this process
-/// (SIGBUS); the system offers no mapping without that. Files of a store are only ever replaced whole, by renaming.
+/// A mapped file of the store. Were it truncated by another program while mapped, reading the lost
+/// pages would end this process (SIGBUS); the system offers no mapping without that. Files of a
+/// store are only ever replaced whole, by renaming.
 pub(crate) struct Mapped(memmap2::Mmap);
 
 impl Mapped {
@@ -24,8 +25,9 @@ impl Mapped {
     }
 
     pub fn of(file: &File) -> std::io::Result<Mapped> {
-        // SAFETY: the mapping is only read and lives as long as any slice of it. Nobody writes a whole file of the store; one in the
-        // making is written by the holder of its lock alone, who maps it for as long as it only reads.
+        // SAFETY: the mapping is only read and lives as long as any slice of it. Nobody writes a
+        // whole file of the store; one in the making is written by the holder of its lock alone,
+        // who maps it for as long as it only reads.
         unsafe { memmap2::Mmap::map(file) }.map(Mapped)
     }
 }
@@ -37,8 +39,9 @@ impl WeightBytes for Mapped {
 
     #[cfg(unix)]
     fn release(&self, range: Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read from the file again and no byte
-        // of a slice changes. Advice that the system refuses changes nothing either.
+        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read
+        // from the file again and no byte of a slice changes. Advice that the system refuses
+        // changes nothing either.
         let advised = unsafe {
             self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };

@@ -1,4 +1,5 @@
-//! Made weights in a directory: streamed there in chunks, mapped from there, continued after an interruption.
+//! Made weights in a directory: streamed there in chunks, mapped from there, continued after an
+//! interruption.
 
 mod file;
 mod header;
@@ -31,17 +32,20 @@ const UNFINISHED_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A directory of made weights.
 ///
-/// A file is named by a hash over all that decides its content: name, shape and identity of the source, format, importances and the
-/// version of the arithmetic. What is there and sound is used, however it came there; what an earlier run began is continued at the chunk
-/// where it was ended, whether by cancelling, a fault, or the end of the process. The bytes are the same in every case.
+/// A file is named by a hash over all that decides its content: name, shape and identity of the
+/// source, format, importances and the version of the arithmetic. What is there and sound is used,
+/// however it came there; what an earlier run began is continued at the chunk where it was ended,
+/// whether by cancelling, a fault, or the end of the process. The bytes are the same in every case.
 ///
-/// Memory: two chunks for each thread and 32 at most, a chunk being a megabyte of values and what is made of them, whatever the size of
-/// a weight; mapped sources and results are given back behind the reader. Gemma 4 E2B and E4B at their real shapes, in 8 bits and in
-/// 4 bits with blocks of 32, peaked below 12 MiB on two threads (`examples/real_shapes.rs`).
+/// Memory: two chunks for each thread and 32 at most, a chunk being a megabyte of values and what
+/// is made of them, whatever the size of a weight; mapped sources and results are given back behind
+/// the reader. Gemma 4 E2B and E4B at their real shapes, in 8 bits and in 4 bits with blocks of 32,
+/// peaked below 12 MiB on two threads (`examples/real_shapes.rs`).
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
-    /// Weights made or proved by this value, by address: a tied head and embedding in one format share a file.
+    /// Weights made or proved by this value, by address: a tied head and embedding in one format
+    /// share a file.
     open: Mutex<BTreeMap<String, Weight>>,
     /// Where others may write the directory: why that is so, and the folder in it that is used
     /// instead, gone with this value.
@@ -76,8 +80,8 @@ impl Store {
         &self.directory
     }
 
-    /// The graph with its weights and tables as the recipe says, mapped from the store. What stays as stored is shared, not copied;
-    /// vectors (norm scales and the like) are made in memory.
+    /// The graph with its weights and tables as the recipe says, mapped from the store. What stays
+    /// as stored is shared, not copied; vectors (norm scales and the like) are made in memory.
     pub fn graph(
         &self,
         graph: &Graph,

@@ -149,7 +149,8 @@ fn order_grouping_and_threads_change_no_bit() {
 
 #[test]
 fn importances_are_mean_squares() {
-    // The first sequence alone reaches a projection whose input is a norm: its columns have a mean square near its scale's.
+    // The first sequence alone reaches a projection whose input is a norm: its columns have a mean
+    // square near its scale's.
     let graph = graph_of(&Spec::qwen3());
     let calibration = calibrate(&graph, [0; 32], &sequences(2, 11));
     let importance = calibration.importance();

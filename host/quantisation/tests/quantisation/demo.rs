@@ -1,5 +1,5 @@
-//! The trained demo model in other formats, through the reference, on a sample of its held-out rows. `examples/format_table.rs` takes
-//! all of them.
+//! The trained demo model in other formats, through the reference, on a sample of its held-out
+//! rows. `examples/format_table.rs` takes all of them.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

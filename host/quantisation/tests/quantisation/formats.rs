@@ -34,7 +34,8 @@ pub fn same(a: &Weight, b: &Weight) -> bool {
         && scales(a) == scales(b)
 }
 
-/// Half a step of the max-abs scale of what shares a scale bounds the root of the mean square error of all of it.
+/// Half a step of the max-abs scale of what shares a scale bounds the root of the mean square error
+/// of all of it.
 fn assert_close(source: &Weight, made: &Weight) {
     let (before, after) = (decoded(source), decoded(made));
     let width = source.row_width();
@@ -125,7 +126,8 @@ fn ours_are_symmetric_and_hold_zero() {
 #[test]
 fn making_again_what_was_made_changes_nothing() {
     let source = weight(&[20, 96], DType::F32, &values(20 * 96, 11));
-    // But for stepped scales, of which not every one is tried: where the largest integer of a block is 6, its scale is not found again.
+    // But for stepped scales, of which not every one is tried: where the largest integer of a block
+    // is 6, its scale is not found again.
     let found_again = |format: &&WeightFormat| **format != WeightFormat::W4Block32Stepped;
     for &format in WeightFormat::ALL.iter().filter(found_again) {
         let once = made(&source, format);
@@ -161,7 +163,8 @@ fn blocks_are_better_than_channels_and_channels_than_the_tensor() {
     assert!(error(WeightFormat::W2PerChannel) > errors[3]);
 }
 
-/// Sixteen scales a row are nearly as good as free ones where blocks are alike, and whoever reads them finds the row's scale again.
+/// Sixteen scales a row are nearly as good as free ones where blocks are alike, and whoever reads
+/// them finds the row's scale again.
 #[test]
 fn stepped_scales_are_multiples_of_one_and_cost_little() {
     let source = weight(&[48, 300], DType::F32, &values(48 * 300, 17));
@@ -271,7 +274,8 @@ proptest! {
                 .sum();
             let ours: f64 =
                 of.iter().zip(decoded(&made(&source, format))).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-            // Errors are summed in f32 steps: where a scale is nearly exact, what is compared is off by the last bits of the values.
+            // Errors are summed in f32 steps: where a scale is nearly exact, what is compared is
+            // off by the last bits of the values.
             let squares: f64 = of.iter().map(|v| f64::from(*v).powi(2)).sum();
             prop_assert!(ours <= plain * 1.0001 + squares * 1e-8, "{format}: {ours} > {plain}");
         }

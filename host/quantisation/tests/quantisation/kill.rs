@@ -1,5 +1,6 @@
-//! Killed at 20 random moments and begun again: the bytes are those of an uninterrupted run, and memory is that of a few chunks.
-//! `examples/real_shapes.rs` does the same at the shapes of real models.
+//! Killed at 20 random moments and begun again: the bytes are those of an uninterrupted run, and
+//! memory is that of a few chunks. `examples/real_shapes.rs` does the same at the shapes of real
+//! models.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,7 +59,8 @@ fn killed_at_twenty_moments_the_bytes_are_the_same() {
             store.weight(source, format, None, &mut Unwatched).unwrap();
         }
         assert!(files_and_hashes(directory.path()) == files_and_hashes(whole.path()), "{format}");
-        // As f32 the table alone has 32 MiB; a child holds 2 chunks for each thread and the program.
+        // As f32 the table alone has 32 MiB; a child holds 2 chunks for each thread and the
+        // program.
         if cfg!(target_os = "linux") {
             let chunks = 2 * std::thread::available_parallelism().unwrap().get() as u64;
             let bound = 40 * 1024 + chunks * 4 * 1024;

@@ -169,7 +169,8 @@ fn a_file_in_the_making_is_believed_chunk_by_chunk() {
         match round % 4 {
             0 if round % 8 == 0 => bytes.truncate(random.below(bytes.len() as u64) as usize),
             0 => bytes.push(1),
-            // What nobody writes again: the gap after the data, and the hash that only a scale of the whole tensor has.
+            // What nobody writes again: the gap after the data, and the hash that only a scale of
+            // the whole tensor has.
             1 if round % 8 == 1 => bytes[4096 + 2100 * 528 + round] ^= 8,
             1 => *bytes.last_mut().unwrap() ^= 1,
             _ => {

@@ -23,7 +23,8 @@ pub fn graph() -> Graph {
     Checkpoint::open(directory()).unwrap().into_graph()
 }
 
-/// Calibration rows and evaluation rows. Rows of chat went through the template when they were made, markers included.
+/// Calibration rows and evaluation rows. Rows of chat went through the template when they were
+/// made, markers included.
 pub fn rows() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let bytes = std::fs::read(directory().join("eval.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -41,7 +42,8 @@ pub fn rows() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     (calibration, evaluation)
 }
 
-/// The special and placeholder ids that no held-out row has, as a template would set them: a turn of tools, thinking, a picture, sound.
+/// The special and placeholder ids that no held-out row has, as a template would set them: a turn
+/// of tools, thinking, a picture, sound.
 pub fn special() -> Vec<u32> {
     vec![
         2, 15, 300, 301, 302, 17, 19, 19, 19, 18, 20, 22, 22, 21, 23, 16, 15, 12, 13, 310, 14, 7, 320, 11,

@@ -1,4 +1,5 @@
-//! Work in a child process that is killed at random moments and begun again, until it ends by itself.
+//! Work in a child process that is killed at random moments and begun again, until it ends by
+//! itself.
 
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
@@ -21,8 +22,8 @@ pub struct Outcome {
     pub peak_kib: u64,
 }
 
-/// Starts the child that `command` makes, again and again, and kills it when it says that it is past a random part of `total` bytes,
-/// `kills` times; then lets it end.
+/// Starts the child that `command` makes, again and again, and kills it when it says that it is
+/// past a random part of `total` bytes, `kills` times; then lets it end.
 pub fn until_done(command: impl Fn() -> Command, total: u64, kills: usize, seed: u64) -> Outcome {
     let mut random = Random::new(seed, "kills");
     let mut moments: Vec<u64> = (0..kills).map(|_| random.below(total / 50 * 48)).collect();
@@ -53,7 +54,8 @@ pub fn until_done(command: impl Fn() -> Command, total: u64, kills: usize, seed:
     }
 }
 
-/// What the child does: every weight in `format` into the store in `directory`, saying how far it is.
+/// What the child does: every weight in `format` into the store in `directory`, saying how far it
+/// is.
 pub fn make_all(sources: &[Synthetic], format: WeightFormat, directory: &Path, pause: std::time::Duration) {
     let store = Store::open(directory).unwrap();
     let mut voice = Voice { before: 0, pause, calls: 0 };

@@ -1,4 +1,5 @@
-//! Weights for tests: given values in any stored type, and synthetic ones made row by row on the fly.
+//! Weights for tests: given values in any stored type, and synthetic ones made row by row on the
+//! fly.
 
 #![allow(dead_code, reason = "each user takes a part")]
 
@@ -36,7 +37,8 @@ pub fn values(count: usize, seed: u64) -> Vec<f32> {
     values
 }
 
-/// Two values for each 64 random bits (splitmix64), each the sum of two even ones; one in 4,096 is eight times as large.
+/// Two values for each 64 random bits (splitmix64), each the sum of two even ones; one in 4,096 is
+/// eight times as large.
 pub fn fill(seed: u64, out: &mut [f32]) {
     let mut state = seed;
     for pair in out.chunks_mut(2) {

@@ -20,9 +20,11 @@ pub(crate) fn binary(a: &Array, b: &Array, shape: &[usize], f: impl Fn(f32, f32)
     Array::made(shape, y)
 }
 
-/// For each element of a tensor of `shape`, in order, the element of the operand that broadcasting puts there.
+/// For each element of a tensor of `shape`, in order, the element of the operand that broadcasting
+/// puts there.
 pub(crate) fn broadcast_offsets(operand: &[usize], shape: &[usize]) -> Vec<usize> {
-    // Stride of each axis of the result within the operand: 0 where the operand has extent 1 or no such axis.
+    // Stride of each axis of the result within the operand: 0 where the operand has extent 1 or no
+    // such axis.
     let missing = shape.len() - operand.len();
     let mut strides = vec![0; shape.len()];
     let mut stride = 1;

@@ -1,7 +1,9 @@
-//! One plain function per operation. Shapes were checked with the graph, so the functions index freely.
+//! One plain function per operation. Shapes were checked with the graph, so the functions index
+//! freely.
 //!
-//! Operands come as they are encoded. What moves stored values (`layout`, `state`) gives the encoding it was given; products of two
-//! integer operands (`product`) sum integers; everything else decodes and gives f32, which the evaluator encodes once.
+//! Operands come as they are encoded. What moves stored values (`layout`, `state`) gives the
+//! encoding it was given; products of two integer operands (`product`) sum integers; everything
+//! else decodes and gives f32, which the evaluator encodes once.
 
 pub(crate) mod activation;
 pub(crate) mod attention;
@@ -18,7 +20,8 @@ use shardwright_graph::Op;
 
 use crate::Array;
 
-/// What `op` gives for its operands; `shape` is that of the result, `rows` the number of valid rows of the run.
+/// What `op` gives for its operands; `shape` is that of the result, `rows` the number of valid rows
+/// of the run.
 ///
 /// `StateUpdate` works on a copy here; the evaluator writes in place instead.
 pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) -> Array {

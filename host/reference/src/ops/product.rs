@@ -1,8 +1,9 @@
 //! Matrix products.
 //!
-//! When both operands hold integers, the products of `stored − zero point` are summed exactly and the scales are multiplied in
-//! once, in f64: `Σ · (s_a · s_b)`. Where an operand has a scale per block, each block is summed so, multiplied by its scale, and
-//! the blocks are added in their order, in f64. All other products are of decoded values, in f64. One rounding to f32 at the end.
+//! When both operands hold integers, the products of `stored − zero point` are summed exactly and
+//! the scales are multiplied in once, in f64: `Σ · (s_a · s_b)`. Where an operand has a scale per
+//! block, each block is summed so, multiplied by its scale, and the blocks are added in their
+//! order, in f64. All other products are of decoded values, in f64. One rounding to f32 at the end.
 
 use rayon::prelude::*;
 
@@ -36,8 +37,9 @@ fn finish(x_shape: &[usize], mut y: Vec<f64>, n: usize, bias: Option<&Array>) ->
 /// Least magnitude that a row of [`dynamic_linear`] is scaled by.
 const LEAST_MAGNITUDE: f32 = 1e-30;
 
-/// [`linear`] with a weight of integers, whose x is quantised row by row: `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to
-/// even, all in f32; then `Σ q·w · (s · s_w)`.
+/// [`linear`] with a weight of integers, whose x is quantised row by row:
+/// `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32; then
+/// `Σ q·w · (s · s_w)`.
 pub(crate) fn dynamic_linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
     let (n, k) = (w.shape()[0], w.shape()[1]);
     let values = x.floats();
@@ -128,7 +130,8 @@ fn product(a: Operand<'_>, b: Operand<'_>, m: usize, n: usize, k: usize) -> Vec<
     vectors_times_vectors(m, n, k, values, |row, into| b.values(row, into), |_, a, b| dot(a, b))
 }
 
-/// The same for integers on both sides: `a_steps` gives those of row i, `a_scale` what they stand for.
+/// The same for integers on both sides: `a_steps` gives those of row i, `a_scale` what they stand
+/// for.
 fn integer_product(
     a_steps: impl Fn(usize, &mut [f64]),
     a_scale: impl Fn(usize) -> f64,
@@ -173,7 +176,8 @@ const PARALLEL_FROM: usize = 1 << 16;
 /// Vectors b that are widened together and stay in the cache while all of a passes by.
 const BLOCK: usize = 16;
 
-/// `y[i, j] = multiply(j, a_i, b_j)` for `m` vectors a and `n` vectors b of `k` values, which the closures fill in.
+/// `y[i, j] = multiply(j, a_i, b_j)` for `m` vectors a and `n` vectors b of `k` values, which the
+/// closures fill in.
 ///
 /// Each b is read once for all of a: the weights are what is large.
 fn vectors_times_vectors(
@@ -223,7 +227,8 @@ fn vectors_times_vectors(
 /// Partial sums that a dot product keeps apart, so that the compiler may use vectors.
 const LANES: usize = 8;
 
-/// `Σ aᵢ bᵢ`; products of two f32 are exact in f64. The order of the sum depends on the length alone.
+/// `Σ aᵢ bᵢ`; products of two f32 are exact in f64. The order of the sum depends on the length
+/// alone.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; LANES];
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
@@ -239,7 +244,8 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum()
 }
 
-/// Products of two `stored − zero point` are at most 2³²; so many of them sum to an integer that f64 holds exactly, in any order.
+/// Products of two `stored − zero point` are at most 2³²; so many of them sum to an integer that
+/// f64 holds exactly, in any order.
 const EXACT_TERMS: usize = 1 << 20;
 
 /// `Σ aᵢ bᵢ` of integers, exact.

@@ -39,7 +39,8 @@ pub fn recipes() -> impl Strategy<Value = Recipe> {
             for (index, share) in shares.iter().enumerate().take(layers.len()).skip(1) {
                 let Some(share) = share else { continue };
                 let donor = usize::from(*share) % index;
-                // Only a layer with keys of its own lends them, and only to one that reads them the same way.
+                // Only a layer with keys of its own lends them, and only to one that reads them the
+                // same way.
                 if layers[donor].donor.is_none() && !encoder {
                     layers[index] = LayerRecipe { gelu: layers[index].gelu, ..layers[donor].clone() };
                     layers[index].donor = Some(donor as u32);

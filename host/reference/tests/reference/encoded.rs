@@ -1,4 +1,5 @@
-//! Every operation on encoded operands, against the same computed from the stored values by other code.
+//! Every operation on encoded operands, against the same computed from the stored values by other
+//! code.
 
 use crate::support::Noise;
 use crate::support::quantise::packed;
@@ -79,7 +80,8 @@ impl Given {
     }
 }
 
-/// Runs one operation over given operands and constants, in this order; with positions 3, 4, … as the last operand where it takes some.
+/// Runs one operation over given operands and constants, in this order; with positions 3, 4, … as
+/// the last operand where it takes some.
 fn run(op: &Op, given: &[Given], constants: &[Weight], result: Encoding) -> Array {
     let mut tensors = Vec::new();
     let mut inputs = Vec::new();
@@ -131,7 +133,8 @@ fn run(op: &Op, given: &[Given], constants: &[Weight], result: Encoding) -> Arra
     evaluator.run(&bindings, &mut States::none(), rows).unwrap().take(&tap).unwrap()
 }
 
-/// The result holds what `wanted` gives, to one step where functions of two libraries may round apart.
+/// The result holds what `wanted` gives, to one step where functions of two libraries may round
+/// apart.
 fn check(what: &str, found: &Array, wanted: &[f64], encoding: &Encoding, exact: bool) {
     assert_eq!(found.encoding(), Some(*encoding), "{what}");
     let values = found.floats();
@@ -322,7 +325,8 @@ fn movement_moves_stored_values() {
     }
 }
 
-/// A matrix `[N, K]` of random stored integers over the whole range of its type, with what each value's scale is.
+/// A matrix `[N, K]` of random stored integers over the whole range of its type, with what each
+/// value's scale is.
 struct Matrix {
     weight: Weight,
     /// `stored − zero point`.

@@ -233,7 +233,8 @@ fn a_model_says_what_it_cannot_run() {
 
 #[test]
 fn a_form_that_cannot_be_made_says_why() {
-    // Layer 1 reads values of layer 0, which another shard wrote, beside keys that the driver would have to place.
+    // Layer 1 reads values of layer 0, which another shard wrote, beside keys that the driver would
+    // have to place.
     let layers = vec![support::LayerRecipe::plain(); 2];
     let mut graph = toy(&Recipe { layers, ..Recipe::sharing() });
     let decoder =

@@ -1,4 +1,5 @@
-//! Real architectures in real formats: finite, near the float model, the same in every form that should be.
+//! Real architectures in real formats: finite, near the float model, the same in every form that
+//! should be.
 
 use crate::random;
 use std::path::{Path, PathBuf};
@@ -102,7 +103,8 @@ fn gemma4_text() {
         let graph = quantised(&graph, &formats);
         let plain = ReferenceModel::new(&graph, arrangement(Form::Semantic, &[])).unwrap();
         let of_weights = apart(&float, &plain, &texts);
-        // A random network multiplies the rounding of its weights a hundredfold; the demo model says what a format is worth.
+        // A random network multiplies the rounding of its weights a hundredfold; the demo model
+        // says what a format is worth.
         assert!(formats.weights == W4Block32 || of_weights < 0.5, "{formats}: {of_weights}");
         for form in [Form::Semantic, Form::Decomposed, Form::ByRuntime] {
             let encodings = Encodings::of(&formats, &ranges);

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use shardwright_graph::Graph;
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel};
 
-/// Largest difference between forms of one graph, relative to the largest value: a form rounds to f32 between primitives.
+/// Largest difference between forms of one graph, relative to the largest value: a form rounds to
+/// f32 between primitives.
 const FORM_BOUND: f32 = 2e-5;
 
 fn largest(values: &[f32]) -> f32 {
@@ -73,7 +74,8 @@ proptest! {
             }
             close("logits", logits, trace.logits.as_ref().unwrap())?;
 
-            // Prefill over all but the last row, then one row: the same logits as all rows through every layer.
+            // Prefill over all but the last row, then one row: the same logits as all rows through
+            // every layer.
             let mut sequence = cut.start();
             ok(cut.prefill(&mut sequence, &ids[..length - 1]))?;
             let last = ok(cut.decode(&mut sequence, &ids[length - 1..], false))?.logits.unwrap();

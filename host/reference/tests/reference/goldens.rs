@@ -1,4 +1,5 @@
-//! The evaluator against Hugging Face transformers, on every text fixture and on the demo model, in every form.
+//! The evaluator against Hugging Face transformers, on every text fixture and on the demo model, in
+//! every form.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +8,15 @@ use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Arrangement, Form, ReferenceModel, Trace};
 
-/// Largest absolute difference of a residual stream, final norm or per-layer input. Two careful f32 implementations differ by
-/// up to 2e-4 on these random networks, which amplify rounding.
+/// Largest absolute difference of a residual stream, final norm or per-layer input. Two careful f32
+/// implementations differ by up to 2e-4 on these random networks, which amplify rounding.
 const HIDDEN_BOUND: f32 = 5e-3;
 /// Largest absolute difference of a logit; logits reach 30 to 60.
 const LOGIT_BOUND: f32 = 1e-2;
 /// Largest absolute difference of a unit vector's value.
 const EMBEDDING_BOUND: f32 = 1e-5;
-/// Largest absolute difference between the semantic and a decomposed form: each primitive rounds to f32 once more.
+/// Largest absolute difference between the semantic and a decomposed form: each primitive rounds to
+/// f32 once more.
 const FORM_BOUND: f32 = 2e-3;
 
 const FORMS: [Form; 3] = [Form::Semantic, Form::Decomposed, Form::ByRuntime];
@@ -64,7 +66,8 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
     })
 }
 
-/// Compares everything a trace shows with the goldens of one prompt; worst hidden and logit difference.
+/// Compares everything a trace shows with the goldens of one prompt; worst hidden and logit
+/// difference.
 fn compare(case: &str, trace: &Trace, goldens: &Goldens, prompt: &str) -> (f32, f32) {
     let key = |what: &str| format!("{prompt}.{what}");
     let mut worst = 0.0_f32;
@@ -113,7 +116,8 @@ fn compare(case: &str, trace: &Trace, goldens: &Goldens, prompt: &str) -> (f32, 
     (worst, worst_logit)
 }
 
-/// Every prompt of a folder whose text needs no tower, in every form; `greedy` for the forms that also generate.
+/// Every prompt of a folder whose text needs no tower, in every form; `greedy` for the forms that
+/// also generate.
 fn check_folder(directory: &Path, prompts: &[&str], rows: u64, generating: &[Form]) {
     let graph = graph(directory);
     let goldens = Goldens::read(&directory.join("goldens.safetensors"));
@@ -174,7 +178,8 @@ fn embeddinggemma() {
 
 #[test]
 fn demo_model() {
-    // Decomposed, every token reads every weight through a general product: semantic alone generates.
+    // Decomposed, every token reads every weight through a general product: semantic alone
+    // generates.
     check_folder(&root().join("demo-model"), &["p0", "p1", "p2", "p3", "p4", "p5"], 128, &[Form::Semantic]);
 }
 

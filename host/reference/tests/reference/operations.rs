@@ -231,7 +231,8 @@ fn stored_types_widen_exactly() {
     }
 }
 
-/// One layer's attention over a state of its own, rows straight from the inputs: x is `[R, 2]`, used as query, key and value.
+/// One layer's attention over a state of its own, rows straight from the inputs: x is `[R, 2]`,
+/// used as query, key and value.
 fn attention_entry(attention: Attention, rows: u64, kind: StateKind, context: u64) -> EntryGraph {
     let state = State { name: "k".to_owned(), layer: 0, width: 2, kind };
     let capacity = state.capacity(context, rows);

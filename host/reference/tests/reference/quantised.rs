@@ -32,11 +32,13 @@ fn results(trace: &Trace) -> impl Iterator<Item = &Array> {
     trace.hidden.iter().chain(&trace.per_layer).chain(&trace.logits).chain(&trace.embedding)
 }
 
-/// How far the decomposed form of a quantised graph may be from the semantic one, relative to the largest value: calibrated on what runs, so
-/// that nothing leaves its range. First what nine of ten random models keep to, then what all do.
+/// How far the decomposed form of a quantised graph may be from the semantic one, relative to the
+/// largest value: calibrated on what runs, so that nothing leaves its range. First what nine of ten
+/// random models keep to, then what all do.
 ///
-/// In f32 only the steps' roundings differ. Where rows or states are rounded to few bits, a value on the border of two steps may fall to
-/// either side, seldom and then by a whole step. In f16 and 16-bit integers each step of a decomposition is rounded.
+/// In f32 only the steps' roundings differ. Where rows or states are rounded to few bits, a value
+/// on the border of two steps may fall to either side, seldom and then by a whole step. In f16 and
+/// 16-bit integers each step of a decomposition is rounded.
 fn bounds(formats: &FormatTuple) -> (f32, f32) {
     let (usual, all) = match formats.activations {
         ActivationFormat::F32 => (2e-5, 2e-5),

@@ -99,7 +99,8 @@ fn rotary_tables_round_as_the_models_were_trained() {
             assert!((cos - angle.cos()).abs() < 1e-6 && (sin - angle.sin()).abs() < 1e-6);
         }
     }
-    // The angle is a product of two f32: at a late position the exact one differs by more than any rounding of the cosine.
+    // The angle is a product of two f32: at a late position the exact one differs by more than any
+    // rounding of the cosine.
     let late = step::rotary_angles(&Rope { theta: 1e4, ..rope }, 100_003)[1];
     let rounded = 100_003.0_f32 * (1.0 / 10.0_f32);
     assert_eq!(late, (f64::from(rounded).cos() as f32, f64::from(rounded).sin() as f32));

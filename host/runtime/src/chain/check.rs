@@ -1,4 +1,5 @@
-//! Whether shards make a chain: everything that can be told shard by shard, without looking at what flows between them.
+//! Whether shards make a chain: everything that can be told shard by shard, without looking at what
+//! flows between them.
 
 use std::collections::HashSet;
 

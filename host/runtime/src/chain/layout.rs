@@ -1,4 +1,5 @@
-//! What flows where: for every entry point of the chain the runs of a step, what each binds, and what is copied between.
+//! What flows where: for every entry point of the chain the runs of a step, what each binds, and
+//! what is copied between.
 
 use shardwright_graph::{ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, Port};
@@ -40,7 +41,8 @@ impl Need {
     }
 }
 
-/// What a memory is for. Entry points share memories, since one runs at a time; the largest decides the size.
+/// What a memory is for. Entry points share memories, since one runs at a time; the largest decides
+/// the size.
 #[derive(Clone, Debug, PartialEq)]
 enum Key {
     StepInput { place: usize, role: Role, storage: Storage },
@@ -72,7 +74,8 @@ pub(crate) struct BindingPlan {
     pub offset: u64,
 }
 
-/// A boundary that the next shard cannot bind where it lies: `blocks` times `rows` rows of `width` values.
+/// A boundary that the next shard cannot bind where it lies: `blocks` times `rows` rows of `width`
+/// values.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyPlan {
     pub boundary: usize,
@@ -153,8 +156,9 @@ pub(crate) struct StatePlan {
 }
 
 impl StatePlan {
-    /// Whether every position that a query at `length` or later may see is still there, and nothing that was written at
-    /// or beyond `length` can be taken for one, when positions up to `high_water` were written.
+    /// Whether every position that a query at `length` or later may see is still there, and nothing
+    /// that was written at or beyond `length` can be taken for one, when positions up to
+    /// `high_water` were written.
     pub(crate) fn keeps(&self, length: usize, high_water: usize) -> bool {
         let beyond = self.capacity.saturating_sub(self.window);
         high_water as u64 <= self.capacity || length as u64 >= (high_water as u64).saturating_sub(beyond)
@@ -264,7 +268,8 @@ impl<'a> Builder<'a> {
         let mut plans: Vec<Option<StatePlan>> = vec![None; states.len()];
         for (shard, entry, port) in uses().filter(|(_, _, port)| port.written) {
             let id = port.id.0 as usize;
-            // Only the shard with the state's layer writes it, as `check` has seen, so there is one.
+            // Only the shard with the state's layer writes it, as `check` has seen, so there is
+            // one.
             writers[id] = Some(shard);
             let by_runtime =
                 entry.ports.iter().any(|output| output.role == Role::StateRows { state: port.id });

@@ -1,4 +1,5 @@
-//! What a session does when the chain it runs on is lost: takes the next one and runs its history there.
+//! What a session does when the chain it runs on is lost: takes the next one and runs its history
+//! there.
 
 use std::time::Instant;
 
@@ -13,7 +14,8 @@ use crate::error::SessionError;
 use crate::next_chain::NextChain;
 use crate::placement::{Counters, Move, PlacementRecord};
 
-/// Chains that one call asks for: a plan names two or three. Whoever gives the same broken chain for ever is stopped here.
+/// Chains that one call asks for: a plan names two or three. Whoever gives the same broken chain
+/// for ever is stopped here.
 const CHAINS_MAX: usize = 16;
 
 #[derive(Default)]
@@ -71,12 +73,14 @@ impl Session {
         Ok(session)
     }
 
-    /// From then on the session goes on elsewhere when what it runs on is lost; `None`: such a loss is an error.
+    /// From then on the session goes on elsewhere when what it runs on is lost; `None`: such a loss
+    /// is an error.
     pub fn set_next_chain(&mut self, next: Option<Box<dyn NextChain>>) {
         self.onward.next = next;
     }
 
-    /// Runs `attempt`, and again on each next chain while the one before is lost. `positions` is how many the whole call needs.
+    /// Runs `attempt`, and again on each next chain while the one before is lost. `positions` is
+    /// how many the whole call needs.
     pub(super) fn going_on<T>(
         &mut self,
         positions: usize,

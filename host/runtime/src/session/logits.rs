@@ -1,5 +1,5 @@
-//! The logits of a step, where the shard wrote them if they can be read there: a vocabulary of a quarter of a million makes a copy of them
-//! worth sparing, at every token.
+//! The logits of a step, where the shard wrote them if they can be read there: a vocabulary of a
+//! quarter of a million makes a copy of them worth sparing, at every token.
 
 use std::ops::Range;
 
@@ -13,7 +13,8 @@ use crate::storage::{Storage, widen};
 /// Values of all rows or of one; none at first.
 #[derive(Default)]
 pub(super) struct Logits {
-    /// Memory of a shard, which no run can write as long as this is held, and what of it is meant, in values.
+    /// Memory of a shard, which no run can write as long as this is held, and what of it is meant,
+    /// in values.
     lent: Option<(BufferRead, Range<usize>)>,
     /// In its place, where values have to be converted or capped. Its room is used again.
     copied: Vec<f32>,

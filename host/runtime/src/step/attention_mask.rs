@@ -31,8 +31,9 @@ pub(crate) fn fill(mask: &Mask, step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Slots of a state in which the positions before `end` were written, the latest of each slot last. What a truncation left behind
-/// lies beyond the window of every query that may still come, or has a position of the future: invisible either way.
+/// Slots of a state in which the positions before `end` were written, the latest of each slot last.
+/// What a truncation left behind lies beyond the window of every query that may still come, or has
+/// a position of the future: invisible either way.
 fn slots(values: &mut [f32], window: u32, query: u64, end: u64, capacity: u64) {
     values.fill(INVISIBLE);
     // The oldest position that the query may see and that no later one has overwritten.

@@ -1,15 +1,15 @@
 use shardwright_graph::Rotary;
 
-/// Rotary tables, kind by kind. Frequencies are kept; sines and cosines are those of the step, since a table for every
-/// position of a long context would be larger than the work it saves.
+/// Rotary tables, kind by kind. Frequencies are kept; sines and cosines are those of the step,
+/// since a table for every position of a long context would be larger than the work it saves.
 #[derive(Debug, Default)]
 pub(crate) struct RotaryTables {
     frequencies: Vec<(Rotary, Vec<f32>)>,
 }
 
 impl RotaryTables {
-    /// `turn` (sine or cosine) of `position · frequency` for each row and pair. The angle is rounded to f32, as the
-    /// checkpoints were made; its sine is not, before the end.
+    /// `turn` (sine or cosine) of `position · frequency` for each row and pair. The angle is
+    /// rounded to f32, as the checkpoints were made; its sine is not, before the end.
     pub(crate) fn fill(&mut self, rope: &Rotary, position: u64, turn: fn(f64) -> f64, values: &mut [f32]) {
         let frequencies = self.frequencies(rope);
         for (row, values) in values.chunks_exact_mut(frequencies.len().max(1)).enumerate() {

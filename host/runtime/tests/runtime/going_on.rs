@@ -1,4 +1,5 @@
-//! A device is lost and the session goes on elsewhere: nothing lost, nothing doubled, everything said.
+//! A device is lost and the session goes on elsewhere: nothing lost, nothing doubled, everything
+//! said.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

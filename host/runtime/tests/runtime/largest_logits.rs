@@ -1,5 +1,5 @@
-//! How many of the largest logits the shards are asked for: as many as somebody looks at. The executors here make every other as
-//! small as they may.
+//! How many of the largest logits the shards are asked for: as many as somebody looks at. The
+//! executors here make every other as small as they may.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;

@@ -604,7 +604,8 @@ fn states_have_one_writer_before_their_readers_on_one_place() {
 fn stolen_states_are_noticed() {
     let graph = support::graph(&Spec::qwen3());
     let plan = Plan { cuts: vec![2], ..Plan::default() };
-    // embed, decoder 0-2, decoder 2-4, head. The second reads a state of its own that nobody writes.
+    // embed, decoder 0-2, decoder 2-4, head. The second reads a state of its own that nobody
+    // writes.
     is!(
         both(&graph, &plan, 2, |entry| {
             entry.states[0].written = false;
@@ -652,7 +653,8 @@ fn a_state_is_written_in_its_own_layer() {
 #[test]
 fn neighbours_agree() {
     let graph = gemma4();
-    // Layers taken by a shard that does not begin where the stream stands are found by the cut; a stream that ends, by the reader.
+    // Layers taken by a shard that does not begin where the stream stands are found by the cut; a
+    // stream that ends, by the reader.
     is!(
         both(&graph, &plan(), FIRST, |entry| {
             entry.ports.retain(|port| port.direction == Direction::Input || port.role != Role::Hidden);

@@ -1,4 +1,5 @@
-//! Ports of every storage: what passes through them is what the graph says an encoding can hold, bit for bit.
+//! Ports of every storage: what passes through them is what the graph says an encoding can hold,
+//! bit for bit.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -36,7 +37,8 @@ fn encoding(seed: u64, low: f32, high: f32) -> Encoding {
     }
 }
 
-/// Every port its own, drawn from the seed: entry points and shards differ, but all see a state in one way.
+/// Every port its own, drawn from the seed: entry points and shards differ, but all see a state in
+/// one way.
 fn drawn(seed: u64) -> Storages {
     Arc::new(move |entry: &EntryInterface, port: &Port| {
         let role = format!("{:?}", port.role);
@@ -99,8 +101,8 @@ fn run(chain: &Chain, tokens: &[u32]) -> Vec<Vec<u32>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A chain of any storages computes what a chain of f32 computes whose executors round every value that enters or
-    /// leaves to what the graph says the encoding can hold.
+    /// A chain of any storages computes what a chain of f32 computes whose executors round every
+    /// value that enters or leaves to what the graph says the encoding can hold.
     #[test]
     fn stored_is_rounded(seed: u64) {
         let spec = [Spec::gemma3(), Spec::gemma4(), Spec::qwen3()][(seed >> 20) as usize % 3].clone();
@@ -130,8 +132,8 @@ proptest! {
     }
 }
 
-/// The streams of a chain whose boundaries are 16-bit integers lie within half a step of those of the f32 chain, as long as nothing
-/// upstream was rounded.
+/// The streams of a chain whose boundaries are 16-bit integers lie within half a step of those of
+/// the f32 chain, as long as nothing upstream was rounded.
 #[test]
 fn a_rounded_stream_lies_within_half_a_step() {
     let graph = graph(&Spec::gemma4());
@@ -172,7 +174,8 @@ fn a_rounded_stream_lies_within_half_a_step() {
                 boundary.bytes_copied
             })
             .sum();
-        // One copy serves the per-layer inputs and the decoder; it is counted as it is taken, in f32.
+        // One copy serves the per-layer inputs and the decoder; it is counted as it is taken, in
+        // f32.
         assert_eq!(copied, 8 * graph.hidden * 4);
     }
 }
@@ -212,7 +215,8 @@ fn rows_of_another_encoding_are_converted_and_counted() {
     assert!(session.placement().states.iter().all(|state| state.bytes_placed == 0));
 }
 
-/// Zero bytes are not zero where there is a zero point: a state that is cleared, or was never written, is the same either way.
+/// Zero bytes are not zero where there is a zero point: a state that is cleared, or was never
+/// written, is the same either way.
 #[test]
 fn states_with_a_zero_point_come_back_from_the_history() {
     let graph = graph(&Spec::gemma4());
@@ -228,7 +232,8 @@ fn states_with_a_zero_point_come_back_from_the_history() {
                 ..Plan::default()
             };
             let (chain, troubles) = disturbed(&graph, &plan);
-            // The stand-ins round a state after the run that writes it, so chunks must be equal to compare.
+            // The stand-ins round a state after the run that writes it, so chunks must be equal to
+            // compare.
             let undisturbed = |pieces: &[&[u32]]| {
                 let mut session = chain.session().unwrap();
                 pieces.iter().for_each(|piece| {
@@ -253,7 +258,8 @@ fn states_with_a_zero_point_come_back_from_the_history() {
     }
 }
 
-/// One computation serves shards that want a step input in different storages, and each gets its own.
+/// One computation serves shards that want a step input in different storages, and each gets its
+/// own.
 #[test]
 fn a_step_input_is_written_in_every_storage_asked_for() {
     let graph = graph(&Spec::qwen3());

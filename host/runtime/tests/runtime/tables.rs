@@ -164,7 +164,8 @@ fn resident_file_bytes() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The per-layer table of a model of two billion parameters has 4.7 GB in bf16: only the rows that are asked for are read.
+/// The per-layer table of a model of two billion parameters has 4.7 GB in bf16: only the rows that
+/// are asked for are read.
 #[test]
 fn a_table_is_never_read_whole() {
     // So many rows that the narrow tables of the smallest model are as large.

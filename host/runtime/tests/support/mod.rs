@@ -78,7 +78,8 @@ pub struct Plan {
     pub taps: bool,
     /// Encodings of ports.
     pub storages: Option<Storages>,
-    /// Ports stay f32, and the executors round what passes through them to what the encodings can hold.
+    /// Ports stay f32, and the executors round what passes through them to what the encodings can
+    /// hold.
     pub rounded: bool,
     /// Alignment that every binding asks for.
     pub alignment: u64,
@@ -109,7 +110,8 @@ impl Default for Plan {
 pub struct Trouble {
     /// Fail this many runs from now with that class; `None` for a cancellation nobody asked for.
     pub fail: Mutex<Option<(usize, Option<ErrorClass>)>>,
-    /// Write nonsense to every written binding before failing, below the first position too where the class says that states are lost.
+    /// Write nonsense to every written binding before failing, below the first position too where
+    /// the class says that states are lost.
     pub spoil: AtomicBool,
     /// Block in the next run until interrupted.
     pub block: AtomicBool,
@@ -352,7 +354,8 @@ fn keep_largest(row: &mut [f32], count: NonZeroUsize) {
     order.iter().skip(count.get()).for_each(|&id| row[id] = f32::MIN);
 }
 
-/// What a failed run may leave: in states, nonsense where it was about to write; after losing them, everywhere.
+/// What a failed run may leave: in states, nonsense where it was about to write; after losing them,
+/// everywhere.
 fn spoil(binding: &Binding, held: &mut [u8], bytes: &[u8], class: Option<ErrorClass>) {
     let lost = matches!(class, Some(ErrorClass::StateLost | ErrorClass::DeviceLost));
     for (held, new) in held.chunks_exact_mut(4).zip(bytes.chunks_exact(4)) {

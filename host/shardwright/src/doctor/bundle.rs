@@ -71,7 +71,8 @@ pub struct ShardPrognosis {
     pub reason: Option<String>,
     /// What would help.
     pub help: Option<String>,
-    /// Its flags beside those that the chip's profile finds worth setting; none where no compiler of the chip made it.
+    /// Its flags beside those that the chip's profile finds worth setting; none where no compiler
+    /// of the chip made it.
     pub advice: Option<FlagAdvice>,
 }
 
@@ -91,9 +92,11 @@ pub enum ShardState {
     NoShim,
     /// The shim is here, and the device is not.
     NoDevice,
-    /// The shim only compiles for the chip here: the bundle does not open, whatever its other chains are.
+    /// The shim only compiles for the chip here: the bundle does not open, whatever its other
+    /// chains are.
     Offline,
-    /// The artefact is not as it was written: the bundle does not open, whatever its other chains are.
+    /// The artefact is not as it was written: the bundle does not open, whatever its other chains
+    /// are.
     Damaged,
     /// The shim could not be asked.
     Unknown,
@@ -230,8 +233,8 @@ impl BundlePrognosis {
     }
 }
 
-/// The first chain whose shards all load. Damage before it ends the search, and so does a chip that is only compiled for here: opening the
-/// bundle is an error then, not a fallback.
+/// The first chain whose shards all load. Damage before it ends the search, and so does a chip that
+/// is only compiled for here: opening the bundle is an error then, not a fallback.
 fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
     for chain in chains {
         if chain.runs {

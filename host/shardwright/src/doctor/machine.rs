@@ -9,7 +9,8 @@ use shardwright_build::planning::profile::FoundProfile;
 use shardwright_build::planning::profile::fact_names::SYSTEM_PROPERTIES;
 use shardwright_vocabulary::TargetKind;
 
-/// Most bytes read of any of these files. The longest, `/proc/cpuinfo` of a machine with hundreds of cores, stays below.
+/// Most bytes read of any of these files. The longest, `/proc/cpuinfo` of a machine with hundreds
+/// of cores, stays below.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most characters of a value that are kept.
 const VALUE_CHARS_MAX: usize = 200;
@@ -58,7 +59,8 @@ const PROPERTIES: [&str; 6] = [
     "ro.hardware.chipname",
 ];
 
-/// Files with properties, as far as they may be read. What the boot loader sets stands in none of them.
+/// Files with properties, as far as they may be read. What the boot loader sets stands in none of
+/// them.
 const PROPERTY_FILES: [&str; 6] = [
     "vendor/build.prop",
     "vendor/odm/etc/build.prop",
@@ -152,7 +154,8 @@ fn kibibytes(meminfo: &str, key: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// From the vector the kernel gives every process: pairs of a key and a value, of which 6 is the size of a page.
+/// From the vector the kernel gives every process: pairs of a key and a value, of which 6 is the
+/// size of a page.
 fn page_bytes(root: &Path) -> Option<u64> {
     const PAGE_SIZE: u64 = 6;
     let bytes = std::fs::read(root.join("proc/self/auxv")).ok()?;

@@ -90,11 +90,11 @@ impl Problem {
     }
 }
 
-/// Looks at the machine, at everything in `search`, and at what would come of `bundle`. What cannot be asked is a problem in the
-/// report; an error is only what is no bundle.
+/// Looks at the machine, at everything in `search`, and at what would come of `bundle`. What cannot
+/// be asked is a problem in the report; an error is only what is no bundle.
 ///
-/// Shims run in a worker process where that program is found, so that a vendor's library that crashes or hangs costs an entry in the
-/// report. Without it they run here, and the report says so.
+/// Shims run in a worker process where that program is found, so that a vendor's library that
+/// crashes or hangs costs an entry in the report. Without it they run here, and the report says so.
 pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport> {
     let mut problems = Vec::new();
     let worker = match find_worker() {
@@ -176,7 +176,8 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
     })
 }
 
-/// The limits kept in the user's cache. One that cannot be used is a problem: it is ignored until then.
+/// The limits kept in the user's cache. One that cannot be used is a problem: it is ignored until
+/// then.
 fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
     let Some(cache) = crate::user_cache_directory() else { return Vec::new() };
     let folder = cache.join(crate::opening::LEARNED);

@@ -1,4 +1,5 @@
-//! Every shard alone, fed the reference's boundary values, so that errors do not add up over shards.
+//! Every shard alone, fed the reference's boundary values, so that errors do not add up over
+//! shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,9 +79,10 @@ impl Against {
 impl BoundaryCheck<'_> {
     /// Runs every entry point of every shard over every prompt.
     ///
-    /// Where shards are to give what the checkpoint's graph gives, that is what they are held against. Else they are held against the
-    /// reference on the very graphs they were compiled from, fed the same values; how far they are from the checkpoint's is
-    /// reported beside it and not judged.
+    /// Where shards are to give what the checkpoint's graph gives, that is what they are held
+    /// against. Else they are held against the reference on the very graphs they were compiled
+    /// from, fed the same values; how far they are from the checkpoint's is reported beside it and
+    /// not judged.
     pub(crate) fn run(
         &self,
         prompts: &[Prompt<'_>],
@@ -325,7 +327,8 @@ impl Run<'_, '_> {
     }
 }
 
-/// The runs of an entry point over a chunk: as many rows at a time as it takes; those of one row at some positions only.
+/// The runs of an entry point over a chunk: as many rows at a time as it takes; those of one row at
+/// some positions only.
 fn pieces(kind: EntryKind, most: usize, chunk: &Chunk, singles: &BTreeSet<usize>) -> Vec<Rows> {
     match (kind, most) {
         (EntryKind::Encode, _) if chunk.rows > most => Vec::new(),

@@ -18,17 +18,20 @@ use crate::opening::{Purpose, on_the_cpu, settle};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{BundleOptions, Error, ErrorKind, Executor, Model, OpenOptions, Result};
 
-/// How far proving a bundle is when it is proved, of 1000: where it fails, it is compiled once more.
+/// How far proving a bundle is when it is proved, of 1000: where it fails, it is compiled once
+/// more.
 const PROVED: u32 = 800;
 
-/// Proves the chain of `bundle` that runs here, as [`verify`](super::verify) does: the artefacts of the bundle themselves are run.
+/// Proves the chain of `bundle` that runs here, as [`verify`](super::verify) does: the artefacts of
+/// the bundle themselves are run.
 ///
-/// Where its chip is one that is only compiled for here, and the shim simulates it, a twin is made of the very work orders of the bundle for the
-/// simulator, and run instead; the report names it.
+/// Where its chip is one that is only compiled for here, and the shim simulates it, a twin is made
+/// of the very work orders of the bundle for the simulator, and run instead; the report names it.
 ///
-/// `open` are the options it was compiled with. By them the graphs of its shards are made again, and each must give the very work order that
-/// the bundle names; nothing is compiled. Artefacts of a bundle show no layers, so where a shard is out of bounds the checkpoint is compiled once
-/// more with its layers shown, to name the first that differs.
+/// `open` are the options it was compiled with. By them the graphs of its shards are made again,
+/// and each must give the very work order that the bundle names; nothing is compiled. Artefacts of
+/// a bundle show no layers, so where a shard is out of bounds the checkpoint is compiled once more
+/// with its layers shown, to name the first that differs.
 pub fn verify_bundle(
     checkpoint: &Path,
     goldens: &Path,
@@ -93,7 +96,8 @@ fn loaded(bundle: &Path, open: &OpenOptions) -> Result<Model> {
     load.open(bundle)
 }
 
-/// The simulator to prove the first chain of a bundle in, where its own device is one that is only compiled for here.
+/// The simulator to prove the first chain of a bundle in, where its own device is one that is only
+/// compiled for here.
 fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Device>> {
     let manifest = bundle.manifest();
     let shims = Shims::open(&open.search(), open.isolation)?;
@@ -139,7 +143,8 @@ fn twin_of(
     Ok((model, compiled, name, Some(twin)))
 }
 
-/// Writes a report of [`verify_bundle`] into the bundle, in place of an earlier one of the same chain. Gives the bundle's identity from now on.
+/// Writes a report of [`verify_bundle`] into the bundle, in place of an earlier one of the same
+/// chain. Gives the bundle's identity from now on.
 pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String> {
     let chain = report.bundle_chain.clone().ok_or_else(|| {
         Error::new(ErrorKind::Argument, "only what was proved of a bundle is stored in it")
@@ -197,10 +202,12 @@ fn compiled_graphs(
     Ok(shards.into_iter().map(|shard| shard.compiled).collect())
 }
 
-/// Takes every artefact from the bundle, by the name of its work order. A work order that the bundle does not name is refused.
+/// Takes every artefact from the bundle, by the name of its work order. A work order that the
+/// bundle does not name is refused.
 struct Recorded<'b> {
     bundle: &'b Bundle,
-    /// Whether an artefact is taken whatever device it is to run on; else those for another than the bundle's are made.
+    /// Whether an artefact is taken whatever device it is to run on; else those for another than
+    /// the bundle's are made.
     made_here: bool,
 }
 

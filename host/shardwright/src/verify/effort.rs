@@ -1,4 +1,5 @@
-//! How much a verification runs, and what that leaves out. Does not choose which rows or tokens those are.
+//! How much a verification runs, and what that leaves out. Does not choose which rows or tokens
+//! those are.
 
 use serde::Serialize;
 
@@ -7,7 +8,8 @@ use super::goldens::{Evaluation, Golden};
 /// How much a verification runs at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Effort {
-    /// Rows of each prompt that shards are run over one by one; tokens of each evaluation row, where not all rows are taken.
+    /// Rows of each prompt that shards are run over one by one; tokens of each evaluation row,
+    /// where not all rows are taken.
     pub rows: usize,
     /// Positions of each prompt at which entry points of one row are run.
     pub steps: usize,
@@ -20,7 +22,8 @@ pub struct Effort {
 impl Effort {
     /// What is run unless something else is asked for.
     pub const USUAL: Effort = Effort { rows: 256, steps: 8, greedy: 64, evaluation: None };
-    /// The same where a vendor's simulator runs a shard, of which some take seconds for a step: minutes, where all would be hours.
+    /// The same where a vendor's simulator runs a shard, of which some take seconds for a step:
+    /// minutes, where all would be hours.
     pub const SIMULATED: Effort = Effort { rows: 32, steps: 2, greedy: 8, evaluation: Some(4) };
 }
 
@@ -89,7 +92,8 @@ pub struct LeftOut {
 }
 
 impl EffortReport {
-    /// Of these prompts and evaluation rows, for a model that generates or for an encoder, which sees all of a text or nothing.
+    /// Of these prompts and evaluation rows, for a model that generates or for an encoder, which
+    /// sees all of a text or nothing.
     pub(crate) fn of(
         most: Effort,
         simulated: bool,

@@ -1,8 +1,9 @@
 //! Recorded outputs: `goldens.safetensors` and the text goldens beside it.
 //!
-//! For prompt number k the tensors are `pK.input_ids` i64 [T], `pK.hidden` f32 [layers + 1, T, H] (0 is the input of layer 0),
-//! `pK.final_norm` f32 [T, H], `pK.per_layer` f32 [T, layers, P], `pK.logits` f32 [T − s, V] from position `pK.logits_start` on,
-//! `pK.greedy` i64 [N], `pK.step_top_ids` i64 [N, 5], `pK.step_top_logits` f32 [N, 5], `pK.last_logits` f32 [V], and for
+//! For prompt number k the tensors are `pK.input_ids` i64 [T], `pK.hidden` f32 [layers + 1, T, H]
+//! (0 is the input of layer 0), `pK.final_norm` f32 [T, H], `pK.per_layer` f32 [T, layers, P],
+//! `pK.logits` f32 [T − s, V] from position `pK.logits_start` on, `pK.greedy` i64 [N],
+//! `pK.step_top_ids` i64 [N, 5], `pK.step_top_logits` f32 [N, 5], `pK.last_logits` f32 [V], and for
 //! encoders `pK.pooled`, `pK.embedding`. Any but the ids may be missing.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use safetensors::{Dtype, SafeTensors};
 use crate::{Error, ErrorKind, Result};
 use shardwright_files::read_named;
 
-/// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against reading the wrong file whole.
+/// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against
+/// reading the wrong file whole.
 const GOLDEN_BYTES_MAX: u64 = 4 << 30;
 
 /// Longest JSON read beside them: lists of texts with their ids.

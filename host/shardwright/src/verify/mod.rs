@@ -39,8 +39,8 @@ use crate::{Error, ErrorKind, Model, OpenOptions, Result};
 
 /// What a verification takes for agreement, and how much it runs.
 ///
-/// Unless something else is set that is [`Effort::USUAL`], and [`Effort::SIMULATED`] where a vendor's simulator runs a shard; the report says
-/// what was left out.
+/// Unless something else is set that is [`Effort::USUAL`], and [`Effort::SIMULATED`] where a
+/// vendor's simulator runs a shard; the report says what was left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VerifyOptions {
     thresholds: Vec<(String, f64)>,
@@ -53,8 +53,9 @@ impl VerifyOptions {
         VerifyOptions::default()
     }
 
-    /// Sets a bound of [`Thresholds`] by name. Default: [`Thresholds::SAME_FLOATS`], or as the formats of the plan and what runs them are
-    /// [`Thresholds::SAME_ENCODED`] or [`Thresholds::VENDOR`].
+    /// Sets a bound of [`Thresholds`] by name. Default: [`Thresholds::SAME_FLOATS`], or as the
+    /// formats of the plan and what runs them are [`Thresholds::SAME_ENCODED`] or
+    /// [`Thresholds::VENDOR`].
     #[must_use]
     pub fn threshold(mut self, name: impl Into<String>, value: f64) -> Self {
         self.thresholds.push((name.into(), value));
@@ -89,8 +90,9 @@ impl VerifyOptions {
         self
     }
 
-    /// Most evaluation rows whose likelihood is compared, of each as many tokens as [`VerifyOptions::rows`] says; the reference computes what
-    /// is wanted of them. Where there are no more rows than this all are taken whole: their likelihood is recorded.
+    /// Most evaluation rows whose likelihood is compared, of each as many tokens as
+    /// [`VerifyOptions::rows`] says; the reference computes what is wanted of them. Where there are
+    /// no more rows than this all are taken whole: their likelihood is recorded.
     #[must_use]
     pub fn evaluation(mut self, rows: usize) -> Self {
         self.asked.evaluation = Some(rows);
@@ -113,13 +115,16 @@ const WHOLE: u32 = 400;
 
 /// Proves what `checkpoint` gives, opened with `open`.
 ///
-/// As a whole, running by itself, against the recorded outputs in `goldens`: hidden states of every layer, logits, greedy tokens,
-/// tokenizer, chat template, sentence vectors, and the likelihood of the evaluation rows. Where no hidden states were
-/// recorded, those of the reference evaluator on the same checkpoint stand in for them.
+/// As a whole, running by itself, against the recorded outputs in `goldens`: hidden states of every
+/// layer, logits, greedy tokens, tokenizer, chat template, sentence vectors, and the likelihood of
+/// the evaluation rows. Where no hidden states were recorded, those of the reference evaluator on
+/// the same checkpoint stand in for them.
 ///
-/// And shard by shard ([`BoundaryVerification`]): every entry point of every shard is fed the reference's hidden rows, per-layer inputs and
-/// states, so that errors do not add up over shards, and its results are held against the reference's row by row. Within a shard they do add up: the
-/// first divergent layer is the first whose own output, or a state it writes, is out of bounds while the shard was fed exact values.
+/// And shard by shard ([`BoundaryVerification`]): every entry point of every shard is fed the
+/// reference's hidden rows, per-layer inputs and states, so that errors do not add up over shards,
+/// and its results are held against the reference's row by row. Within a shard they do add up: the
+/// first divergent layer is the first whose own output, or a state it writes, is out of bounds
+/// while the shard was fed exact values.
 ///
 /// A difference is not an error: it is in the report, with the first layer that differs.
 pub fn verify(
@@ -138,8 +143,9 @@ pub fn verify(
     verification.run(goldens, &mut all)
 }
 
-/// Verifies, then breaks one norm scale in one layer and verifies again: the second must fail, and name that layer in the whole
-/// chain (where its numbers are the checkpoint's) as well as in the shard that holds it.
+/// Verifies, then breaks one norm scale in one layer and verifies again: the second must fail, and
+/// name that layer in the whole chain (where its numbers are the checkpoint's) as well as in the
+/// shard that holds it.
 pub fn self_test(
     checkpoint: &Path,
     goldens: &Path,
@@ -152,7 +158,8 @@ pub fn self_test(
     let tapped = open.clone().taps(true);
     let mut all = Part::new(watch, 0..1000);
     let sound = tapped.open_watched(checkpoint, &mut all.then(OPENED / 2))?;
-    // What the shards of the sound model were compiled from is what those of the broken one are held against.
+    // What the shards of the sound model were compiled from is what those of the broken one are
+    // held against.
     let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
     let first = Verification { model: &sound, compiled, intact, options }.run(goldens, &mut all.then(500))?;
     let model = tapped.break_middle_layer().open_watched(checkpoint, &mut all.then(500 + OPENED / 2))?;
@@ -219,7 +226,8 @@ impl Verification<'_> {
         let mut progress = Progress(all.then(1000));
         let prompts: Vec<Prompt<'_>> =
             usable.iter().map(|(name, golden)| Prompt { name: name.clone(), ids: &golden.ids }).collect();
-        // Where the runtime caps the logits, what leaves the head is not capped; the chain as a whole is held against capped ones.
+        // Where the runtime caps the logits, what leaves the head is not capped; the chain as a
+        // whole is held against capped ones.
         let uncapped =
             self.model.chain().description().logits_softcap().map(|_| graph.without_logits_softcap());
         let boundaries = BoundaryCheck {
@@ -263,7 +271,8 @@ impl Verification<'_> {
         })
     }
 
-    /// Whether a shard runs on anything but the CPU of this house, which rounds where the reference does.
+    /// Whether a shard runs on anything but the CPU of this house, which rounds where the reference
+    /// does.
     fn is_vendors(&self) -> bool {
         let shards = &self.model.chain().description().shards;
         shards.iter().any(|shard| shard.place.shim != CPU_SHIM)
@@ -282,8 +291,8 @@ impl Verification<'_> {
     }
 }
 
-/// Whether shards compiled from these graphs, over these tables, give what the checkpoint's graph gives: no constant, activation, state
-/// or table holds less than there.
+/// Whether shards compiled from these graphs, over these tables, give what the checkpoint's graph
+/// gives: no constant, activation, state or table holds less than there.
 fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> bool {
     let keeps = |made: &Weight, from: &Weight| {
         made.quantisation.is_none() && (made.dtype == from.dtype || made.dtype == DType::F32)

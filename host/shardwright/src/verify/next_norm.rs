@@ -12,16 +12,16 @@ const ROWS: usize = 32;
 
 /// The norm through which whatever follows a cut reads the residual stream.
 ///
-/// A residual stream has a few channels a hundred times as large as the rest, and errors in them decide every length; the next
-/// layer does not see it so. It sees what its norm leaves.
+/// A residual stream has a few channels a hundred times as large as the rest, and errors in them
+/// decide every length; the next layer does not see it so. It sees what its norm leaves.
 pub(crate) struct NextNorm {
     pub(crate) name: String,
     evaluator: Evaluator,
 }
 
 impl NextNorm {
-    /// The norm after cut number `cut` (`cut` layers lie before it): that of the next layer, or of what follows the last. `None`
-    /// where nothing reads the stream through a norm.
+    /// The norm after cut number `cut` (`cut` layers lie before it): that of the next layer, or of
+    /// what follows the last. `None` where nothing reads the stream through a norm.
     pub(crate) fn after(graph: &Graph, cut: usize) -> Result<Option<NextNorm>, ReferenceError> {
         let decoder = graph.component(ComponentKind::Decoder).ok();
         let inside = decoder.and_then(|decoder| {

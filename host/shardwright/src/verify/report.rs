@@ -3,10 +3,12 @@ use serde::Serialize;
 use super::effort::EffortReport;
 use super::thresholds::Thresholds;
 
-/// Largest absolute differences that pass, from what two f32 implementations of the same network differ by.
+/// Largest absolute differences that pass, from what two f32 implementations of the same network
+/// differ by.
 ///
-/// The recorded outputs have logits of magnitude 30 to 60; two independent f32 evaluations differ by at most 2e-4 in hidden
-/// states and 1e-3 in logits there. The limits leave a factor of ten and more, and a wrong equation is far beyond them.
+/// The recorded outputs have logits of magnitude 30 to 60; two independent f32 evaluations differ
+/// by at most 2e-4 in hidden states and 1e-3 in logits there. The limits leave a factor of ten and
+/// more, and a wrong equation is far beyond them.
 pub mod tolerance {
     /// Hidden states, per-layer inputs, final norm.
     pub const HIDDEN: f64 = 5e-3;
@@ -31,7 +33,8 @@ pub struct Comparison {
     pub place: String,
     /// Whether it passes.
     pub passed: bool,
-    /// Whether it counts. Numbers recorded from the checkpoint in float say nothing on a model in other formats.
+    /// Whether it counts. Numbers recorded from the checkpoint in float say nothing on a model in
+    /// other formats.
     pub judged: bool,
 }
 
@@ -48,11 +51,13 @@ pub struct VerifyReport {
     pub shards: usize,
     /// Shards that hold decoder layers.
     pub decoder_shards: usize,
-    /// Whether every shard keeps the checkpoint's values: weights as stored, activations and states in f32.
+    /// Whether every shard keeps the checkpoint's values: weights as stored, activations and states
+    /// in f32.
     pub exact: bool,
     /// What was compared with recorded outputs.
     pub comparisons: Vec<Comparison>,
-    /// The first layer whose output is beyond the tolerance in any prompt, the chain running as a whole.
+    /// The first layer whose output is beyond the tolerance in any prompt, the chain running as a
+    /// whole.
     pub first_divergent_layer: Option<u32>,
     /// Likelihoods and chosen tokens of the chain running by itself; none for encoders.
     pub tokens: Option<TokenVerification>,
@@ -203,8 +208,8 @@ pub struct ShardVerification {
     pub formats: String,
     /// Its entry points.
     pub entries: Vec<EntryVerification>,
-    /// The first layer whose output, or a state it writes, is out of bounds. Errors add up from the shard's first layer on, which is fed
-    /// exact values.
+    /// The first layer whose output, or a state it writes, is out of bounds. Errors add up from the
+    /// shard's first layer on, which is fed exact values.
     pub first_divergent_layer: Option<u32>,
     /// Whether all of its results are within the bounds.
     pub passed: bool,
@@ -291,7 +296,8 @@ impl Tally {
         &mut self.comparisons[index]
     }
 
-    /// Compares two arrays; returns their largest difference. Arrays of different length differ without bound.
+    /// Compares two arrays; returns their largest difference. Arrays of different length differ
+    /// without bound.
     pub(crate) fn arrays(
         &mut self,
         what: &str,

@@ -14,7 +14,8 @@ use super::trace::{Chunk, Trace};
 use super::values::{Input, decode, encode, encode_floats, encoding_of};
 use crate::{Error, ErrorKind, Result};
 
-/// Bytes of outputs before a run. Rows that a run does not write must not pass for the last run's: in float these are NaN.
+/// Bytes of outputs before a run. Rows that a run does not write must not pass for the last run's:
+/// in float these are NaN.
 const UNWRITTEN: u8 = 0xff;
 
 /// The memories of one shard, for all its entry points.
@@ -34,7 +35,8 @@ struct StateMemory {
 
 /// One result of a run beside what the reference has for it.
 pub(crate) struct Observed {
-    /// `hidden`, `layer.3`, `per-layer`, `logits`, `logits before their soft-cap`, `embedding`, `state layer.3.k`
+    /// `hidden`, `layer.3`, `per-layer`, `logits`, `logits before their soft-cap`, `embedding`,
+    /// `state layer.3.k`
     pub(crate) what: String,
     /// The layer it comes from, if from one.
     pub(crate) layer: Option<u32>,
@@ -74,7 +76,8 @@ pub(crate) struct Feed<'a> {
     pub(crate) trace: &'a Trace<'a, 'a>,
     pub(crate) chunk: &'a Chunk,
     pub(crate) twin: Option<&'a Twin>,
-    /// Whether the head gives logits that the runtime has yet to cap; the graph then is one without their soft-cap.
+    /// Whether the head gives logits that the runtime has yet to cap; the graph then is one without
+    /// their soft-cap.
     pub(crate) uncapped: bool,
 }
 
@@ -250,7 +253,8 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What the reference binds to a role, with all rows of the entry point; those beyond the valid ones are zero.
+    /// What the reference binds to a role, with all rows of the entry point; those beyond the valid
+    /// ones are zero.
     fn input(&self, role: &Role) -> Result<Input> {
         let step = Step { first: self.position as u64, rows: self.rows.rows as u64, of: self.point.rows };
         let tokens = &self.feed.trace.ids()[self.position..self.position + self.rows.rows];
@@ -305,8 +309,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Before which position rows of a state are there when the run begins: those of the run itself too, where another shard, which
-    /// ran before, writes the state.
+    /// Before which position rows of a state are there when the run begins: those of the run itself
+    /// too, where another shard, which ran before, writes the state.
     fn known_rows(&self, entry: &LoadedEntry, state: StateId) -> usize {
         let writes = |role: &Role, direction: Direction| match role {
             Role::State { state: held } => *held == state && direction == Direction::State,
@@ -346,7 +350,8 @@ impl Place<'_> {
         }
     }
 
-    /// A result beside the reference's; nothing for taps that no layer gives. `given` are all values, in the shape of the port.
+    /// A result beside the reference's; nothing for taps that no layer gives. `given` are all
+    /// values, in the shape of the port.
     fn output(&self, role: &Role, shape: &[u64], given: &[f32]) -> Option<Observed> {
         let elements = shape.iter().product::<u64>() as usize;
         let all = self.point.rows as usize;
@@ -404,7 +409,8 @@ impl Place<'_> {
         })
     }
 
-    /// Runs the graph the shard was compiled from on the same values, and enters its results beside the shard's.
+    /// Runs the graph the shard was compiled from on the same values, and enters its results beside
+    /// the shard's.
     fn add_compiled(
         &self,
         evaluator: &Evaluator,

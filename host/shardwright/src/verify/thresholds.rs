@@ -7,7 +7,8 @@ use crate::{Error, ErrorKind, Result};
 /// What is still taken for agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Thresholds {
-    /// Largest relative error of a row that 95 of 100 rows keep: length of the difference over length of the wanted row.
+    /// Largest relative error of a row that 95 of 100 rows keep: length of the difference over
+    /// length of the wanted row.
     pub row_p95: f64,
     /// The same of the worst row.
     pub row_worst: f64,
@@ -20,20 +21,21 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// A shard in float against the same graph: two orders of summation in f32 differ by some 1e-6 after a few layers.
+    /// A shard in float against the same graph: two orders of summation in f32 differ by some 1e-6
+    /// after a few layers.
     pub const SAME_FLOATS: Thresholds =
         Thresholds { row_p95: 1e-4, row_worst: 1e-3, cosine: 0.999_99, nll: 2.5e-4, greedy: 1.0 };
 
-    /// A shard in other formats than the checkpoint's against the same quantised graph: a value near the
-    /// middle between two steps falls to either side, and what follows from it differs by a step.
-    /// Likelihoods are held against the model in float: four bits with a scale per channel cost the demo
-    /// model 1.35 %. How many tokens are chosen as there is reported and not judged: one near tie that is
-    /// decided otherwise changes all that follow.
+    /// A shard in other formats than the checkpoint's against the same quantised graph: a value
+    /// near the middle between two steps falls to either side, and what follows from it differs by
+    /// a step. Likelihoods are held against the model in float: four bits with a scale per channel
+    /// cost the demo model 1.35 %. How many tokens are chosen as there is reported and not judged:
+    /// one near tie that is decided otherwise changes all that follow.
     pub const SAME_ENCODED: Thresholds =
         Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.015, greedy: 0.0 };
 
-    /// The same on a chip or its simulator, which rounds between operations in places of its own: the
-    /// errors of a shard's layers add up. No bound is tighter than this machine's.
+    /// The same on a chip or its simulator, which rounds between operations in places of its own:
+    /// the errors of a shard's layers add up. No bound is tighter than this machine's.
     pub const VENDOR: Thresholds =
         Thresholds { row_p95: 3e-2, row_worst: 0.2, cosine: 0.999, nll: 0.02, greedy: 0.0 };
 

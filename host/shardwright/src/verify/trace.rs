@@ -3,7 +3,8 @@
 use shardwright_build::graph::{Graph, StateId};
 use shardwright_build::reference::{Arrangement, Array, ReferenceError, ReferenceModel, Sequence};
 
-/// Most logits the reference computes at once: 64 MiB. Large vocabularies are run in fewer rows at a time.
+/// Most logits the reference computes at once: 64 MiB. Large vocabularies are run in fewer rows at
+/// a time.
 const LOGITS_AT_ONCE: u64 = 16 << 20;
 /// Rows it never goes below for that.
 const ROWS_MIN: u64 = 16;
@@ -37,7 +38,8 @@ pub(crate) struct Chunk {
 }
 
 impl<'p, 'g> Trace<'p, 'g> {
-    /// Begins before the first of `ids`, which are not empty; at most `rows` rows at a time, encoders all at once.
+    /// Begins before the first of `ids`, which are not empty; at most `rows` rows at a time,
+    /// encoders all at once.
     pub(crate) fn new(graph: &'g Graph, ids: &'p [u32], rows: u64) -> Result<Self, ReferenceError> {
         let all = ids.len().max(1) as u64;
         let rows = match graph.is_generative() {

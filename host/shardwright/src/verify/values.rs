@@ -37,7 +37,8 @@ pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Vec<u8> {
     }
     match encoding.element {
         DType::F32 => each(values, f32::to_le_bytes),
-        // `nearest` saturates as a tensor of that type does; what it gives is exact in the narrow type.
+        // `nearest` saturates as a tensor of that type does; what it gives is exact in the narrow
+        // type.
         DType::F16 => each(values, |value| f16::from_f32(nearest_value(&encoding, value)).to_le_bytes()),
         DType::Bf16 => each(values, |value| bf16::from_f32(nearest_value(&encoding, value)).to_le_bytes()),
         DType::U16 => each(values, |value| (encoding.raw(value) as u16).to_le_bytes()),

@@ -1,4 +1,5 @@
-//! The program that the host starts to have a shim in a process of its own; see `shardwright_shims::Isolation`.
+//! The program that the host starts to have a shim in a process of its own; see
+//! `shardwright_shims::Isolation`.
 
 fn main() {
     shardwright_shims::worker_main(&[])

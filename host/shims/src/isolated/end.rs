@@ -48,7 +48,8 @@ pub enum WorkerEnd {
     },
     /// It was killed: it was asked to stop and did not.
     Cancelled,
-    /// A terminal's interrupt, which is the host's to act on, met it before it had a process group of its own.
+    /// A terminal's interrupt, which is the host's to act on, met it before it had a process group
+    /// of its own.
     Interrupted,
 }
 
@@ -122,7 +123,8 @@ pub struct WorkerFailure {
     pub pid: u32,
     /// Most memory it had resident.
     pub peak_memory_bytes: u64,
-    /// What a program can act on: `worker` says how it ended; a cap that was reached stands as `limit`, `value` and `max`.
+    /// What a program can act on: `worker` says how it ended; a cap that was reached stands as
+    /// `limit`, `value` and `max`.
     pub details: Vec<(String, String)>,
     /// The end of what it printed.
     pub log_tail: Option<String>,
@@ -172,9 +174,10 @@ impl WorkerFailure {
 
     /// What a planner or session acts on.
     ///
-    /// Of a shard or buffer: device-lost. Of a question about a graph: resource-limit when a cap was reached and unmappable when
-    /// the compiler crashed, for another cut may get through; what tells both from a compiler that answered is that the error is
-    /// a [`WorkerFailure`]. Otherwise internal. None when the caller cancelled.
+    /// Of a shard or buffer: device-lost. Of a question about a graph: resource-limit when a cap
+    /// was reached and unmappable when the compiler crashed, for another cut may get through; what
+    /// tells both from a compiler that answered is that the error is a [`WorkerFailure`]. Otherwise
+    /// internal. None when the caller cancelled.
     pub fn class(&self) -> Option<ErrorClass> {
         let of_graph = matches!(self.function, "check" | "estimate" | "compile");
         Some(match &self.end {

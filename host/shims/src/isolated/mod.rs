@@ -1,8 +1,10 @@
-//! An instance whose shim runs in a worker process: the same questions, asked over a socket, under caps of time and memory.
+//! An instance whose shim runs in a worker process: the same questions, asked over a socket, under
+//! caps of time and memory.
 //!
-//! What this gives: a shim that crashes, hangs, exits, grows without end or writes past a buffer costs its worker and a typed
-//! error; the host, its descriptors and its files are as before. What it does not give: protection from malice. A worker has
-//! the user's rights, and while a run writes a buffer the host must not read it, as in process.
+//! What this gives: a shim that crashes, hangs, exits, grows without end or writes past a buffer
+//! costs its worker and a typed error; the host, its descriptors and its files are as before. What
+//! it does not give: protection from malice. A worker has the user's rights, and while a run writes
+//! a buffer the host must not read it, as in process.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -79,7 +81,8 @@ impl Isolation {
     }
 }
 
-/// What a worker cannot exceed. One that does is killed, and the call fails with [`ShimError::Worker`].
+/// What a worker cannot exceed. One that does is killed, and the call fails with
+/// [`ShimError::Worker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// For each question but estimating, compiling, loading and running, and for starting.
@@ -88,7 +91,8 @@ pub struct Caps {
     pub compile_time: Duration,
     /// For loading a shard, and for one run, whatever its own deadline.
     pub run_time: Duration,
-    /// How long a worker that was asked to stop may take: a cancelled call, a run past its deadline, closing.
+    /// How long a worker that was asked to stop may take: a cancelled call, a run past its
+    /// deadline, closing.
     pub grace: Duration,
     /// Private memory in bytes. Mapped files and shared memory do not count.
     pub memory_bytes: u64,
@@ -306,8 +310,9 @@ impl Remote {
         Ok(Arc::new(worker))
     }
 
-    /// A worker that has compiled nothing yet. Equal orders give equal bytes only from equal beginnings, where a vendor's compiler numbers
-    /// what it makes through the life of its process; and what it held back goes with the process.
+    /// A worker that has compiled nothing yet. Equal orders give equal bytes only from equal
+    /// beginnings, where a vendor's compiler numbers what it makes through the life of its process;
+    /// and what it held back goes with the process.
     fn fresh(&self) -> Result<Arc<Worker>, ShimError> {
         let worker = match self.has_compiled.load(Ordering::Relaxed) {
             true => self.start()?,
@@ -407,7 +412,8 @@ impl Answers for Remote {
     ) -> Result<Vec<Estimate>, ShimError> {
         let (entry, weights) = shown_entry(entry, weights);
         let ask = Ask::Estimate { device: device.to_owned(), entry, weights };
-        // An estimate may be made by compiling, and there is no way to ask a shim to give one up: its worker ends.
+        // An estimate may be made by compiling, and there is no way to ask a shim to give one up:
+        // its worker ends.
         let call = Call {
             cancelled: Some(&mut || cancelled()),
             ..Call::plain("estimate", self.isolation.caps.compile_time)

@@ -1,5 +1,5 @@
-//! One worker process as the host has it: started, asked, watched, and when it ends, buried: killed with what it started,
-//! waited for, its last words kept.
+//! One worker process as the host has it: started, asked, watched, and when it ends, buried: killed
+//! with what it started, waited for, its last words kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, PipeReader, Read, Write};
@@ -28,7 +28,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// What is kept of a worker's prints.
 const TAIL_LIMIT: usize = 16 << 10;
 
-/// Most bytes taken of its prints at one time; a process that prints for ever must not keep the host.
+/// Most bytes taken of its prints at one time; a process that prints for ever must not keep the
+/// host.
 const DRAIN_LIMIT: usize = 4 << 20;
 
 /// Longest log line of a shim.
@@ -116,7 +117,8 @@ pub(crate) struct Call<'a> {
     /// It is over after this time, and then so is the worker.
     pub(crate) time: Duration,
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Asked often; once true the worker is asked to stop, and ended when it does not within its grace.
+    /// Asked often; once true the worker is asked to stop, and ended when it does not within its
+    /// grace.
     pub(crate) cancelled: Option<&'a mut dyn FnMut() -> bool>,
     pub(crate) cancel: Option<Signal>,
     /// The bound buffer beside which an address of the worker lies.
@@ -261,7 +263,8 @@ fn start_failure(name: &str, function: &'static str, reason: String) -> ShimErro
     ShimError::Worker(Box::new(WorkerFailure::new(name, function, &obituary, false)))
 }
 
-/// A worker that was started. Dropping it closes it, or kills it when it takes longer than its grace.
+/// A worker that was started. Dropping it closes it, or kills it when it takes longer than its
+/// grace.
 pub(crate) struct Worker {
     name: String,
     pid: u32,
@@ -335,7 +338,8 @@ impl Worker {
             .stdin(Stdio::from(OwnedFd::from(their_control)))
             .stdout(Stdio::from(OwnedFd::from(their_pipe.try_clone()?)))
             .stderr(Stdio::from(OwnedFd::from(their_pipe)))
-            // Its own group: what it starts can be ended with it, and a terminal's interrupt is the host's to act on.
+            // Its own group: what it starts can be ended with it, and a terminal's interrupt is the
+            // host's to act on.
             .process_group(0)
             .spawn()?;
         let pid = child.id();
@@ -658,7 +662,8 @@ impl Worker {
     }
 }
 
-/// A question that is not answered. Left so, by a panic of the caller's, the next one would read its answer.
+/// A question that is not answered. Left so, by a panic of the caller's, the next one would read
+/// its answer.
 struct OpenCall<'a> {
     worker: &'a Worker,
     answered: bool,

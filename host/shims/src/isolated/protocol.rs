@@ -6,8 +6,9 @@
 //!         5  a JSON message, or the bytes
 //! ```
 //!
-//! The host asks one thing at a time on a channel and reads frames until the answer; descriptors travel with a request's first
-//! byte. Neither side trusts a length: what is buffered is what arrived, and never more than the cap.
+//! The host asks one thing at a time on a channel and reads frames until the answer; descriptors
+//! travel with a request's first byte. Neither side trusts a length: what is buffered is what
+//! arrived, and never more than the cap.
 
 use std::num::NonZeroUsize;
 
@@ -28,7 +29,8 @@ pub(crate) const PROTOCOL: u32 = 3;
 /// Longest message to a worker. A check shows a whole entry graph; the largest known has 8 MiB.
 pub(crate) const REQUEST_LIMIT: usize = 128 << 20;
 
-/// Longest message from a worker. Verdicts on 100,000 nodes, each refused with a sentence, take less.
+/// Longest message from a worker. Verdicts on 100,000 nodes, each refused with a sentence, take
+/// less.
 pub(crate) const ANSWER_LIMIT: usize = 16 << 20;
 
 /// Longest piece of an artefact in one frame.
@@ -178,7 +180,8 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Ask {
-    /// First, with the descriptors of board, signals and log: sets limits, opens the library, answers [`Answer::Facts`].
+    /// First, with the descriptors of board, signals and log: sets limits, opens the library,
+    /// answers [`Answer::Facts`].
     Hello {
         protocol: u32,
         release: String,
@@ -221,7 +224,8 @@ pub(crate) enum Ask {
         device: String,
         head: Vec<u8>,
     },
-    /// With the descriptors of the artefact and of the shard's own channel. Runs of it are asked there.
+    /// With the descriptors of the artefact and of the shard's own channel. Runs of it are asked
+    /// there.
     Load {
         shard: u64,
         device: String,
@@ -382,8 +386,8 @@ impl Fault {
         Fault::Load { reason: error.reason().to_owned(), message: error.to_string() }
     }
 
-    /// The error it stands for. `asked` is named where the worker named a function there is not; what was printed meanwhile
-    /// is the log of a shim that gave none.
+    /// The error it stands for. `asked` is named where the worker named a function there is not;
+    /// what was printed meanwhile is the log of a shim that gave none.
     pub(crate) fn into_error(
         self,
         shim: &str,
@@ -432,7 +436,8 @@ pub(crate) fn shown_entry(entry: &EntryGraph, weights: &[Weight]) -> (Box<EntryG
     (entry, shown)
 }
 
-/// The bytes of an entry graph and the weights it uses, without theirs: equal where a shim is shown the same by a check or an estimate.
+/// The bytes of an entry graph and the weights it uses, without theirs: equal where a shim is shown
+/// the same by a check or an estimate.
 pub fn entry_identity(entry: &EntryGraph, weights: &[Weight]) -> Result<Vec<u8>, ShimError> {
     let shown = shown_entry(entry, weights);
     serde_json::to_vec(&shown).map_err(|error| ShimError::Argument(format!("the entry as JSON: {error}")))

@@ -1,4 +1,5 @@
-//! A shard loaded in a worker, with a channel of its own: runs of several shards go on at the same time.
+//! A shard loaded in a worker, with a channel of its own: runs of several shards go on at the same
+//! time.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -107,8 +108,8 @@ impl RemoteShard {
         for place in &mut places {
             if let Some((from, length)) = place.plain {
                 let count = length.min(place.memory.length() as usize);
-                // SAFETY: `from` is mapped for `length` bytes and taken for this run; the copy is used by this shard's runs
-                // alone, one at a time.
+                // SAFETY: `from` is mapped for `length` bytes and taken for this run; the copy is
+                // used by this shard's runs alone, one at a time.
                 unsafe { std::ptr::copy_nonoverlapping(from, place.memory.pointer(), count) };
                 place.memory.changed();
             }
@@ -157,7 +158,8 @@ impl RemoteShard {
             place.memory.changed();
             if let (Some((to, length)), Ok(())) = (place.plain, &result) {
                 let count = length.min(place.memory.length() as usize);
-                // SAFETY: as above; what is written was taken for writing, or is the caller's `&mut`.
+                // SAFETY: as above; what is written was taken for writing, or is the caller's
+                // `&mut`.
                 unsafe { std::ptr::copy_nonoverlapping(place.memory.pointer(), to, count) };
             }
         }

@@ -1,5 +1,6 @@
-//! Memory of host and workers: bound buffers, each with a page behind and before it that faults where a worker maps it, as
-//! close as its alignment allows, and marked bytes in what is left between.
+//! Memory of host and workers: bound buffers, each with a page behind and before it that faults
+//! where a worker maps it, as close as its alignment allows, and marked bytes in what is left
+//! between.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -163,14 +164,16 @@ impl SharedMemory {
     /// The first marked byte that is not as it was, counted from the buffer's first.
     pub(crate) fn overrun(&self, binding: &str) -> Option<Touched> {
         self.margins().into_iter().find_map(|(start, end)| {
-            // SAFETY: lies within the region. A worker that writes at the same time broke the contract; then any bytes are right.
+            // SAFETY: lies within the region. A worker that writes at the same time broke the
+            // contract; then any bytes are right.
             let marked = unsafe { std::slice::from_raw_parts(self.region.data().add(start), end - start) };
             let at = start + marked.iter().position(|&byte| byte != MARK)?;
             Some(self.touched(binding, at as i64 - self.offset as i64))
         })
     }
 
-    /// The place an address of a worker is, if it lies in or beside this memory, which is mapped there at `mapped`.
+    /// The place an address of a worker is, if it lies in or beside this memory, which is mapped
+    /// there at `mapped`.
     pub(crate) fn locate(&self, binding: &str, mapped: u64, address: u64) -> Option<Touched> {
         let page = os::page() as u64;
         let from = mapped.checked_sub(page)?;

@@ -21,9 +21,11 @@ struct Inner {
     _artefact: Artefact,
 }
 
-// SAFETY: the contract allows run and cancel from any thread; `LocalShard::run` takes `&mut self`, so one run at a time.
+// SAFETY: the contract allows run and cancel from any thread; `LocalShard::run` takes `&mut self`,
+// so one run at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above; through a shared reference only cancel is called, which the contract allows at any time.
+// SAFETY: as above; through a shared reference only cancel is called, which the contract allows at
+// any time.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
@@ -85,8 +87,8 @@ impl LocalShard {
         let mut raw = ptr::null_mut();
         {
             let _one = local.enter();
-            // SAFETY: pointers are as the contract says; the mapping is kept by `Inner` until unload; the error came from this
-            // table.
+            // SAFETY: pointers are as the contract says; the mapping is kept by `Inner` until
+            // unload; the error came from this table.
             unsafe {
                 let error =
                     function(local.raw(), name.as_ptr(), &shown, options.as_ptr(), options.len(), &mut raw);
@@ -223,8 +225,8 @@ impl LocalShard {
                 .map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)),
             largest_logits: options.largest_logits.map_or(0, |count| count.get() as u64),
         };
-        // SAFETY: pointers are as the contract says. Written memory overlaps nothing: `&mut` guarantees it for plain memory,
-        // `_acquired` for buffers. The error came from this table.
+        // SAFETY: pointers are as the contract says. Written memory overlaps nothing: `&mut`
+        // guarantees it for plain memory, `_acquired` for buffers. The error came from this table.
         unsafe {
             let error = function(self.inner.raw, &run);
             local.take("run", error)

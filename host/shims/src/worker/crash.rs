@@ -1,5 +1,6 @@
-//! Last words: before a signal ends the process, its number, the address and whether memory was to be had go to the page that the
-//! host shares. Only plain stores and system calls: the process is in ruins by then.
+//! Last words: before a signal ends the process, its number, the address and whether memory was to
+//! be had go to the page that the host shares. Only plain stores and system calls: the process is
+//! in ruins by then.
 
 use std::io;
 use std::mem::zeroed;
@@ -22,14 +23,16 @@ pub(super) fn install(board: BoardPage, memory_bytes: u64) -> io::Result<()> {
     // Mapped for ever: a crash can come at any time.
     let board: &'static BoardPage = Box::leak(Box::new(board));
     BOARD.store(ptr::from_ref(board.board()).cast_mut(), Ordering::Release);
-    // What a shim last asked for in vain is not known; an eighth of its cap is a lot to ask and little to have left.
+    // What a shim last asked for in vain is not known; an eighth of its cap is a lot to ask and
+    // little to have left.
     let probe = usize::try_from(memory_bytes / 8).unwrap_or(usize::MAX).clamp(1 << 20, 1 << 30);
     PROBE.store(probe, Ordering::Release);
     for signal in CRASHES {
         // SAFETY: plain data, filled below.
         let mut action: libc::sigaction = unsafe { zeroed() };
         action.sa_sigaction = handle as *const () as libc::sighandler_t;
-        // Once, so that whatever happens in it ends the process; on a stack of its own, for the usual one may be used up.
+        // Once, so that whatever happens in it ends the process; on a stack of its own, for the
+        // usual one may be used up.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND | libc::SA_NODEFER;
         // SAFETY: the action is whole and the handler is of that kind.
         if unsafe { libc::sigaction(signal, &action, ptr::null_mut()) } != 0 {

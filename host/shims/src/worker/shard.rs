@@ -1,4 +1,5 @@
-//! Shards in the worker: each has a thread and a channel, and runs over memory that the host shares.
+//! Shards in the worker: each has a thread and a channel, and runs over memory that the host
+//! shares.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,8 +27,8 @@ pub(super) struct Mapped {
     offset: usize,
     length: usize,
     alignment: u64,
-    /// Memory of the shim with the same content, by device, and the change of the host's that it is as new as; for shims that
-    /// take no other.
+    /// Memory of the shim with the same content, by device, and the change of the host's that it is
+    /// as new as; for shims that take no other.
     own: Mutex<BTreeMap<String, (Buffer, u64)>>,
 }
 
@@ -72,7 +73,8 @@ pub(super) fn load(
     let loaded = LocalShard::load(local, device, artefact, options)?;
     let told = loaded.told()?;
     let flags = loaded.told_flags()?;
-    // The host joins what was told with the artefact and refuses what does not fit; then nothing of it is run.
+    // The host joins what was told with the artefact and refuses what does not fit; then nothing of
+    // it is run.
     let entries = join_entries(local.name(), told.clone(), &artefact.head().entries)?;
     let state = ShardState { canceller: loaded.canceller(), running: 0, stopped: 0 };
     let cancels = local.table().0.cancel.is_some();
@@ -207,7 +209,8 @@ impl Mapped {
     /// The memory itself from `offset` on, which lies in it.
     fn bound(&self, offset: usize, binding: &Binding) -> Bound<'_> {
         let length = self.length - offset;
-        // SAFETY: lies within the region, which lives as long as `self`. The host lets one run write it, or any number read it.
+        // SAFETY: lies within the region, which lives as long as `self`. The host lets one run
+        // write it, or any number read it.
         unsafe {
             let start = self.pointer().add(offset);
             match binding.port.direction {

@@ -1,4 +1,5 @@
-/* A shim that breaks the contract wherever the instance option `fault` says, and otherwise doubles four numbers. */
+/* A shim that breaks the contract wherever the instance option `fault` says, and otherwise doubles
+ * four numbers. */
 #include "shim.h"
 
 #include <stdatomic.h>

@@ -106,7 +106,8 @@ impl Shims {
         self.compile("faulty", &[source], &[])
     }
 
-    /// The shim that dies where and how its instance is told; `at_once` is the way it dies when it is opened or described.
+    /// The shim that dies where and how its instance is told; `at_once` is the way it dies when it
+    /// is opened or described.
     pub fn dying(&self, at_once: Option<(&str, &str)>) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/dying.c");
         self.manifest("dying", "dying", |_| {});
@@ -232,7 +233,8 @@ pub fn decoder_weights() -> Vec<Weight> {
     ]
 }
 
-/// The weights of [`quantised`]: `q` in eight bits with a scale per channel, `k` in four with one per block of two and a zero point.
+/// The weights of [`quantised`]: `q` in eight bits with a scale per channel, `k` in four with one
+/// per block of two and a zero point.
 pub fn quantised_weights() -> Vec<Weight> {
     let scales = |dtype: DType, bytes: Vec<u8>| WeightQuantisation {
         granularity: Granularity::PerChannel,
@@ -271,7 +273,8 @@ pub fn quantised(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
     entry
 }
 
-/// One layer of a decoder: norm, q/k/v, rotary, states, attention of two heads over one key/value head, residual.
+/// One layer of a decoder: norm, q/k/v, rotary, states, attention of two heads over one key/value
+/// head, residual.
 pub fn decoder(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
     let weights = decoder_weights();
     let mut b = Builder::new(kind, rows, CONTEXT, largest_rows);

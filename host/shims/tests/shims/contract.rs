@@ -1,4 +1,5 @@
-//! A shim that breaks the contract is caught, by name of function and what is wrong; one that fails is quoted whole.
+//! A shim that breaks the contract is caught, by name of function and what is wrong; one that fails
+//! is quoted whole.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

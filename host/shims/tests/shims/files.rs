@@ -1,4 +1,5 @@
-//! Work orders and artefacts as files: written once in one spelling, and safe to read whoever wrote them.
+//! Work orders and artefacts as files: written once in one spelling, and safe to read whoever wrote
+//! them.
 
 use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
@@ -336,7 +337,8 @@ fn artefacts_are_checked_like_work_orders() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Any change to the head that keeps the hash right is an error or a work order that can be shown; never a panic.
+    /// Any change to the head that keeps the hash right is an error or a work order that can be
+    /// shown; never a panic.
     #[test]
     fn hostile_heads_are_read_safely(
         position in 0_usize..10_000, byte in any::<u8>(), cut in 0_usize..64, repeat in 0_usize..4,

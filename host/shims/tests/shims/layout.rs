@@ -1,5 +1,6 @@
-//! The layouts of Rust shims: the example is accepted; one built against a changed struct is refused although its symbol
-//! and version are right; and it still enters when it was built against another minor version.
+//! The layouts of Rust shims: the example is accepted; one built against a changed struct is
+//! refused although its symbol and version are right; and it still enters when it was built against
+//! another minor version.
 
 use shardwright_vocabulary::Compatibility;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use shardwright_shims::{
     Bound, LayoutCheck, LoadError, Place, RunOptions, ShimInstance, ShimRegistry, WorkOrderBuilder,
 };
 
-/// Builds the example's crate, whose library is called `library`, and gives its path. It has the crates of others with the
-/// features of the whole workspace, which are built already.
+/// Builds the example's crate, whose library is called `library`, and gives its path. It has the
+/// crates of others with the features of the whole workspace, which are built already.
 fn build(manifest: &Path, library: &str) -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -60,10 +61,12 @@ fn place(shims: &Shims, library: &Path) -> PathBuf {
     shims.library("rust")
 }
 
-/// A copy of the contract crate and of the example in a workspace of its own, with texts replaced in files: (file, text, by what).
+/// A copy of the contract crate and of the example in a workspace of its own, with texts replaced
+/// in files: (file, text, by what).
 ///
-/// The copies lie in a folder of the variant's name within that workspace, and the library is called after it: two workspaces
-/// with a package of one name, version and relative path mix their artefacts in a shared target directory.
+/// The copies lie in a folder of the variant's name within that workspace, and the library is
+/// called after it: two workspaces with a package of one name, version and relative path mix their
+/// artefacts in a shared target directory.
 fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
     let inner = root.join(name);
@@ -137,7 +140,8 @@ fn doubles(instance: &ShimInstance) {
 
 #[test]
 fn a_rust_shim_with_one_changed_field_is_refused() {
-    // Two members of one struct change places: the symbol, the version and every size stay what they are.
+    // Two members of one struct change places: the symbol, the version and every size stay what
+    // they are.
     let library = build_changed(
         "field",
         &[(

@@ -98,7 +98,8 @@ fn the_c_example_takes_a_decoder_layer_and_runs_it() {
     assert_eq!(artefact.name(), again.name(), "the same order gives the same bytes");
     assert_eq!(instance.compatibility("cpu", &artefact).unwrap(), Compatibility::Optimal);
 
-    // At position 0 a query sees its own key alone: the result is its value in both heads, plus the residual.
+    // At position 0 a query sees its own key alone: the result is its value in both heads, plus the
+    // residual.
     let mut session = Session::new(&instance, &artefact);
     let k = session.shard.entries()[1].bindings.iter().find(|b| b.port.name == "layer.0.k").unwrap();
     assert_eq!(k.update, Update::InGraph);
@@ -331,7 +332,8 @@ fn a_damaged_artefact_of_the_c_example_is_refused_by_it() {
             let damaged = common::reseal(&artefact, &damaged, &head);
             match instance.load("cpu", &damaged, &[]) {
                 Ok(mut shard) => {
-                    // It still fits together: then it must also run without harm, or the host sees another interface.
+                    // It still fits together: then it must also run without harm, or the host sees
+                    // another interface.
                     let entry = shard.entries()[1].clone();
                     let buffers: Vec<Buffer> = entry
                         .bindings

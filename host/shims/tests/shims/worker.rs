@@ -1,4 +1,5 @@
-//! Shims in a worker process: the same as in this one while all is well, and a typed error with nothing left behind when not.
+//! Shims in a worker process: the same as in this one while all is well, and a typed error with
+//! nothing left behind when not.
 
 use std::num::NonZeroUsize;
 use std::os::unix::process::ExitStatusExt;
@@ -163,7 +164,8 @@ fn quantised_weights_are_shown_to_a_worker_as_here() {
     shims.dying(None);
     let local = shims.registry().open("dying", "here", &options("check-weights:")).unwrap();
     let remote = open("check-weights:");
-    // Weights the entry does not use are not shown, and the numbers of those it does use may be any.
+    // Weights the entry does not use are not shown, and the numbers of those it does use may be
+    // any.
     let weights = [decoder_weights(), common::quantised_weights()].concat();
     let mut entry = common::quantised(EntryKind::Decode, 1, 4);
     for tensor in &mut entry.tensors {
@@ -451,7 +453,8 @@ fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
     }
 }
 
-/// A terminal's interrupt goes to every process of the host's group, one that has just been forked too.
+/// A terminal's interrupt goes to every process of the host's group, one that has just been forked
+/// too.
 #[test]
 fn a_worker_that_is_interrupted_was_cancelled() {
     for place in ["devices", "check"] {
@@ -694,7 +697,8 @@ fn artefacts_appear_whole_or_not_at_all() {
 
 #[test]
 fn writing_beside_a_buffer_is_found() {
-    // A byte behind, far behind, before; of an output, an input; and in the gap that an alignment leaves.
+    // A byte behind, far behind, before; of an output, an input; and in the gap that an alignment
+    // leaves.
     for (die, offset, binding) in [
         ("run-behind:16", 16, "y"),
         ("run-behind:4000", 4000, "y"),
@@ -721,7 +725,8 @@ fn writing_beside_a_buffer_is_found() {
         .unwrap_err();
     assert!(error.to_string().contains("byte 16 of the 16 bytes bound as `y`"), "{error}");
     assert_eq!(y, [7; 16]);
-    // Where the alignment is coarser than the length, or before the buffer, no page can be as near; marks are.
+    // Where the alignment is coarser than the length, or before the buffer, no page can be as near;
+    // marks are.
     for (die, length, offset) in
         [("run-before:1", 16, -1), ("run-before:40", 16, -40), ("run-behind:20", 20, 20)]
     {
@@ -805,7 +810,8 @@ fn a_run_is_cancelled_or_made_to_end() {
             })
         };
         let mut error = cancelled_run();
-        // A request that overtakes the run ends it before the shim, which would not stop, is entered.
+        // A request that overtakes the run ends it before the shim, which would not stop, is
+        // entered.
         for _ in 0..100 {
             if !dies || error.worker().is_some() {
                 break;
@@ -889,7 +895,8 @@ fn a_worker_that_hangs_in_closing_is_not_waited_for() {
 
 #[test]
 fn an_answer_that_a_shim_forges_is_not_believed_beyond_its_type() {
-    // It answers `devices` with limits: no answer of that question. To `limits` it is one, and harmless.
+    // It answers `devices` with limits: no answer of that question. To `limits` it is one, and
+    // harmless.
     let error = open_with("devices:lie", short()).unwrap().devices(None).unwrap_err();
     let failure = error.worker().unwrap();
     assert!(

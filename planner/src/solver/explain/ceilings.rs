@@ -1,4 +1,5 @@
-//! What is said of limits: why a cut and not something else, and how far a limit that others reported may be trusted here.
+//! What is said of limits: why a cut and not something else, and how far a limit that others
+//! reported may be trusted here.
 
 use super::super::bounds::{Bound, TargetBounds};
 use super::super::{Solution, is_admitted, relief};
@@ -7,8 +8,9 @@ use crate::table::{CostTable, Prefix};
 use crate::{Cause, Flag, Provenance, Reason, Request, Target};
 
 impl Solution {
-    /// For every target and layered component: of each limit that made it be cut, what was considered before; of a limit on operations that
-    /// somebody else reported, that it was counted otherwise.
+    /// For every target and layered component: of each limit that made it be cut, what was
+    /// considered before; of a limit on operations that somebody else reported, that it was counted
+    /// otherwise.
     pub(super) fn explain_ceilings(&self, request: &Request, reasons: &mut Vec<Reason>) {
         for (target, index) in request.targets.iter().zip(0_u32..) {
             let more = self.relieving_flags(index);

@@ -52,7 +52,8 @@ impl Solution {
         (choice.to_owned(), because, cause)
     }
 
-    /// What the shard would take with its soft-cap elsewhere, as far as times are known, beside what it takes now; or why that is impossible.
+    /// What the shard would take with its soft-cap elsewhere, as far as times are known, beside
+    /// what it takes now; or why that is impossible.
     fn obstacle(
         &self,
         request: &Request,

@@ -1,5 +1,6 @@
-//! The primitives on 16-bit integers, as they are defined: operands become values, the result is rounded to f32 once and
-//! stored once; products of integers are summed exactly and multiplied by their scales once; what only moves is not looked at.
+//! The primitives on 16-bit integers, as they are defined: operands become values, the result is
+//! rounded to f32 once and stored once; products of integers are summed exactly and multiplied by
+//! their scales once; what only moves is not looked at.
 
 use crate::affine::Affine;
 use crate::step::Step;
@@ -150,7 +151,8 @@ fn source(index: usize, shape: &[usize], operand: &[usize]) -> usize {
     place
 }
 
-/// Fills a result whose element at each index lies `stride` of the axes further in the operand, from `start`.
+/// Fills a result whose element at each index lies `stride` of the axes further in the operand,
+/// from `start`.
 fn moved(
     x: &Operand<'_>,
     shape: &[usize],

@@ -1,11 +1,14 @@
-//! A shim for tests that takes as little as a real chip might: what the host must do for it, it must do completely.
+//! A shim for tests that takes as little as a real chip might: what the host must do for it, it
+//! must do completely.
 //!
-//! **Job.** Takes primitives alone, activations in unsigned 16-bit integers alone, matrices in signed 8-bit integers with one
-//! scale an output channel alone, states that it only reads, and whatever depends on positions as tensors. It refuses the rest
-//! with a reason, and computes what it takes in integer arithmetic of its own, written from the definitions of the operations and
+//! **Job.** Takes primitives alone, activations in unsigned 16-bit integers alone, matrices in
+//! signed 8-bit integers with one scale an output channel alone, states that it only reads, and
+//! whatever depends on positions as tensors. It refuses the rest with a reason, and computes what
+//! it takes in integer arithmetic of its own, written from the definitions of the operations and
 //! from nothing else. Options make it pickier still (see `judge.rs`).
 //!
-//! **Not its job.** It is not fast, it ships with nothing, and it knows neither the reference evaluator nor the CPU shim.
+//! **Not its job.** It is not fast, it ships with nothing, and it knows neither the reference
+//! evaluator nor the CPU shim.
 //!
 //! Reading order: [`Picky`], `judge.rs`, `step.rs`, `program.rs`, `arithmetic.rs`.
 

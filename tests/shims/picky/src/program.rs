@@ -233,8 +233,8 @@ impl<'m> Program<'m> {
         self.entries.iter().map(Entry::described).collect()
     }
 
-    /// Runs one entry over all its rows. Those that are not valid cost time and harm nobody: no valid row sees them through its mask,
-    /// and the host puts none of them into a state.
+    /// Runs one entry over all its rows. Those that are not valid cost time and harm nobody: no
+    /// valid row sees them through its mask, and the host puts none of them into a state.
     pub(crate) fn run(&mut self, run: Run<'_>) -> Result<()> {
         let Run { entry, mut bound, control, .. } = run;
         let entry = self.entries.get_mut(entry).ok_or_else(|| Error::invalid_argument("no such entry"))?;

@@ -8,8 +8,8 @@ use crate::memory::Bound;
 use crate::numbers::values;
 use crate::tables::{Attribute, Builder, Weight, weight};
 
-/// A small decoder with everything that makes real ones hard: rings, a shared state, partial rotary, soft caps,
-/// grouped heads, per-layer inputs, odd sizes, weights of three types.
+/// A small decoder with everything that makes real ones hard: rings, a shared state, partial
+/// rotary, soft caps, grouped heads, per-layer inputs, odd sizes, weights of three types.
 pub struct Decoder {
     /// Width of the residual stream.
     pub hidden: u64,
@@ -285,7 +285,8 @@ impl Decoder {
         bound
     }
 
-    /// Binds the step inputs of positions `first..first + rows` in an entry of `most` rows; the rest is poison.
+    /// Binds the step inputs of positions `first..first + rows` in an entry of `most` rows; the
+    /// rest is poison.
     pub fn step(&self, bound: &mut HashMap<String, Bound>, first: usize, rows: usize, most: usize) {
         let fill = |seed: u64, width: u64| {
             let mut out = vec![f32::NAN; most * width as usize];

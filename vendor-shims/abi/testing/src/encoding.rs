@@ -1,4 +1,5 @@
-//! What a tensor's encoding holds, written apart from every shim: in f64, and with the arithmetic of each type spelled out.
+//! What a tensor's encoding holds, written apart from every shim: in f64, and with the arithmetic
+//! of each type spelled out.
 
 use half::{bf16, f16};
 use shardwright_shim_abi::raw::*;
@@ -55,7 +56,8 @@ impl Encoding {
         Encoding { dtype, affine: Some((scale, zero_point)) }
     }
 
-    /// What covers the values from `low` to `high` and zero, as calibration gives it: symmetric for signed types, plain for floats.
+    /// What covers the values from `low` to `high` and zero, as calibration gives it: symmetric for
+    /// signed types, plain for floats.
     pub fn over(dtype: u32, low: f64, high: f64) -> Encoding {
         let Some((least, most)) = range(dtype) else { return Encoding::plain(dtype) };
         let (low, high) = (low.min(0.0), high.max(0.0));

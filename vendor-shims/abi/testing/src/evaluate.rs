@@ -101,9 +101,11 @@ fn by_last(x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Tensor {
     Tensor { shape, data }
 }
 
-/// The values of every tensor. `bound` holds inputs and states, of which states are updated; `rows` are valid.
+/// The values of every tensor. `bound` holds inputs and states, of which states are updated; `rows`
+/// are valid.
 ///
-/// Operands are decoded, an operation is computed in f64 and rounded to f32, and the result is encoded as its tensor is.
+/// Operands are decoded, an operation is computed in f64 and rounded to f32, and the result is
+/// encoded as its tensor is.
 pub fn evaluate_all(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<u32, Tensor> {
     let mut tensors: HashMap<u32, Tensor> = HashMap::new();
     let shape_of = |tensor: u32| {

@@ -1,7 +1,8 @@
-//! What the tests of shims share: a writer of contract tables, the host's side of the door, a plain evaluator and a small decoder.
+//! What the tests of shims share: a writer of contract tables, the host's side of the door, a plain
+//! evaluator and a small decoder.
 //!
-//! Knows the contract alone and no shim: a test hands over the shim's entry function. Tables are leaked, since a test's process is short;
-//! a misuse panics, since it is the test that is wrong.
+//! Knows the contract alone and no shim: a test hands over the shim's entry function. Tables are
+//! leaked, since a test's process is short; a misuse panics, since it is the test that is wrong.
 //!
 //! **Not its job.** It is used by no program and tests nothing by itself.
 

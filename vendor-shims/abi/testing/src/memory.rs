@@ -1,4 +1,5 @@
-//! Memory that tests hand to a shim: pages for an artefact, and the values or bytes behind a binding.
+//! Memory that tests hand to a shim: pages for an artefact, and the values or bytes behind a
+//! binding.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,5 @@
-//! Ranges as calibration sees them: from evaluations in f32 to an entry whose every tensor is encoded.
+//! Ranges as calibration sees them: from evaluations in f32 to an entry whose every tensor is
+//! encoded.
 
 use std::collections::HashMap;
 
@@ -21,7 +22,8 @@ pub fn observe(seen: &mut HashMap<u32, Ends>, tensors: &HashMap<u32, Tensor>) {
     }
 }
 
-/// Which tensors that only move into each other must share an encoding, by tensor: the smallest of them.
+/// Which tensors that only move into each other must share an encoding, by tensor: the smallest of
+/// them.
 fn classes(builder: &Builder) -> Vec<u32> {
     let mut of: Vec<u32> = (0..builder.tensors.len() as u32).collect();
     let moves = [SW_OP_RESHAPE, SW_OP_TRANSPOSE, SW_OP_SLICE, SW_OP_CONCAT, SW_OP_STATE_UPDATE];
@@ -39,8 +41,9 @@ fn classes(builder: &Builder) -> Vec<u32> {
     of
 }
 
-/// Encodes every tensor of values as `activation`, states and what moves into them as `state`. `seen` are the ends of this entry's tensors,
-/// `states` those of each state in all entries. Logits stay f32.
+/// Encodes every tensor of values as `activation`, states and what moves into them as `state`.
+/// `seen` are the ends of this entry's tensors, `states` those of each state in all entries. Logits
+/// stay f32.
 pub fn encode_all(
     builder: &mut Builder,
     (activation, state): (u32, u32),

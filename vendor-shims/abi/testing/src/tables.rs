@@ -130,18 +130,21 @@ impl Weight {
     pub fn shape(&self) -> &'static [u64] {
         match self.raw.rank {
             0 => &[],
-            // SAFETY: `weight` and `integers` made the struct, its shape has `rank` numbers and lives for ever.
+            // SAFETY: `weight` and `integers` made the struct, its shape has `rank` numbers and
+            // lives for ever.
             rank => unsafe { std::slice::from_raw_parts(self.raw.shape, rank as usize) },
         }
     }
 
-    /// One of so many bytes, none of which are made, and neither are its scales: as `check` and `estimate` may see it.
+    /// One of so many bytes, none of which are made, and neither are its scales: as `check` and
+    /// `estimate` may see it.
     pub fn planned(name: &str, shape: &[u64], dtype: u32, length: u64, scales: Option<Scales>) -> Weight {
         let weight = Weight::raw(name, shape, dtype, Vec::new(), scales).without_bytes();
         Weight { raw: leak(SwWeight { length, ..*weight.raw }), ..weight }
     }
 
-    /// As `check` and `estimate` may see it, before anything is quantised: neither bytes nor scales are at hand.
+    /// As `check` and `estimate` may see it, before anything is quantised: neither bytes nor scales
+    /// are at hand.
     pub fn without_bytes(&self) -> Weight {
         // SAFETY: null or a struct that `integers` leaked.
         let quantisation = match unsafe { self.raw.quantisation.as_ref() } {
@@ -268,8 +271,8 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
     Weight { values, ..Weight::raw(name, shape, dtype, bytes, None) }
 }
 
-/// A quantised weight: stored integers row by row, `kind` and `block` as the contract has them, scales of f32, or of binary16 for blocks
-/// (given widened).
+/// A quantised weight: stored integers row by row, `kind` and `block` as the contract has them,
+/// scales of f32, or of binary16 for blocks (given widened).
 pub fn integers(
     name: &str,
     shape: &[u64],

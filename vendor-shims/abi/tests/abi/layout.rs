@@ -1,5 +1,5 @@
-//! The Rust twin against the header, as a C compiler sees it: every struct's size, every member's offset and size,
-//! every number.
+//! The Rust twin against the header, as a C compiler sees it: every struct's size, every member's
+//! offset and size, every number.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -312,7 +312,8 @@ fn code() -> String {
     code
 }
 
-/// A host and a shim that were compiled from different headers know it by this number, whatever language they are written in.
+/// A host and a shim that were compiled from different headers know it by this number, whatever
+/// language they are written in.
 #[test]
 fn the_draft_is_the_headers() {
     let code = code();

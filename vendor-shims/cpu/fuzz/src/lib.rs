@@ -1,11 +1,13 @@
 //! Bytes of anyone's for the loader of the CPU shim's artefacts, and for whatever it takes.
 //!
-//! **Job.** Two targets, which must return whatever the bytes are: a whole artefact, and a program alone with an artefact made around it.
-//! What loads is run. Checksums are made to fit, since they protect against accidents only and would stop every other damage at the door.
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `vendor-shims/cpu`, and the room's ordinary tests run them over the
-//! corpus and over damaged copies of it.
+//! **Job.** Two targets, which must return whatever the bytes are: a whole artefact, and a program
+//! alone with an artefact made around it. What loads is run. Checksums are made to fit, since they
+//! protect against accidents only and would stop every other damage at the door.
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `vendor-shims/cpu`, and the
+//! room's ordinary tests run them over the corpus and over damaged copies of it.
 //!
-//! **Not its job.** It does **not** check that results are right: the tests of the room beside it do.
+//! **Not its job.** It does **not** check that results are right: the tests of the room beside it
+//! do.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -20,7 +22,8 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target.
 pub const TARGETS: &[Target] = &[("artefact", artefact), ("program", program)];
 
-/// Most bytes of activations and bindings of an entry that the targets run. Steps may take the square of it in time: products of all with all.
+/// Most bytes of activations and bindings of an entry that the targets run. Steps may take the
+/// square of it in time: products of all with all.
 const MOST_BYTES: u64 = 1 << 16;
 /// Bytes of the weights around a program that came without.
 const WEIGHT_BYTES: u64 = 1 << 14;
@@ -57,7 +60,8 @@ fn target(region: &Region) {
     }
 }
 
-/// Where the program of an artefact ends by what its header says; nothing where there is no header or the artefact ends before.
+/// Where the program of an artefact ends by what its header says; nothing where there is no header
+/// or the artefact ends before.
 pub fn program_end(bytes: &[u8]) -> Option<usize> {
     let length = bytes.get(LENGTH_AT..LENGTH_AT + 8)?.try_into().ok().map(u64::from_le_bytes)?;
     let end = usize::try_from(length).ok()?.checked_add(HEADER)?;
@@ -98,11 +102,12 @@ pub fn around(program: &[u8]) -> Region {
     Region::new(&bytes)
 }
 
-/// Loads an artefact, and runs every entry whose activations and bindings have at most so many bytes: with one row and with all. Fails as
-/// loading does.
+/// Loads an artefact, and runs every entry whose activations and bindings have at most so many
+/// bytes: with one row and with all. Fails as loading does.
 ///
 /// # Panics
-/// When what was loaded cannot be read, or a run fails otherwise than by refusing what it was given.
+/// When what was loaded cannot be read, or a run fails otherwise than by refusing what it was
+/// given.
 pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Result<(), Failure> {
     let mut loaded = host.load(region, &[])?;
     let Artefact { program, .. } = Artefact::read(region.bytes()).expect("what loaded can be read");
@@ -120,7 +125,8 @@ pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Re
     Ok(())
 }
 
-/// Something for every binding of an entry, unless all have more than `most` bytes or two share a name.
+/// Something for every binding of an entry, unless all have more than `most` bytes or two share a
+/// name.
 pub fn bind(loaded: &Loaded<'_>, entry: usize, most: u64) -> Option<HashMap<String, Bound>> {
     let bindings = &loaded.entries[entry].1;
     if bindings.iter().map(|binding| binding.bytes).fold(0, u64::saturating_add) > most {

@@ -1,7 +1,8 @@
 //! How elements in memory stand for f32 values, and both ways between them.
 //!
-//! Inside a run values are f32 and lie on the grid of their tensor's encoding. For integers `value = (stored − zero point) · scale`, one
-//! multiplication, and `stored = clamp(round(value / scale) + zero point)`, ties to even. A binary16 saturates.
+//! Inside a run values are f32 and lie on the grid of their tensor's encoding. For integers
+//! `value = (stored − zero point) · scale`, one multiplication, and
+//! `stored = clamp(round(value / scale) + zero point)`, ties to even. A binary16 saturates.
 
 use shardwright_shim_abi::raw::{
     SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I8, SW_DTYPE_I16, SW_DTYPE_I32, SW_DTYPE_U8,
@@ -118,7 +119,8 @@ impl Encoding {
         Encoding { element, scale: 1.0, zero_point: 0 }
     }
 
-    /// Whether memory holds what is computed with, four bytes each: no step but those that know encodings reads any other.
+    /// Whether memory holds what is computed with, four bytes each: no step but those that know
+    /// encodings reads any other.
     pub const fn is_direct(&self) -> bool {
         matches!(self.element, Element::F32 | Element::I32)
     }
@@ -133,7 +135,8 @@ impl Encoding {
         }
     }
 
-    /// The stored integer for a value, within `low` and `high`, as an f32, which holds all of them exactly; NaN gives 0.
+    /// The stored integer for a value, within `low` and `high`, as an f32, which holds all of them
+    /// exactly; NaN gives 0.
     #[inline(always)]
     fn raw(&self, value: f32, low: f32, high: f32) -> f32 {
         let raw = (value / self.scale).round_ties_even() + self.zero_point as f32;
@@ -157,7 +160,8 @@ pub struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Whole elements at an address that is aligned for them; `None` for others, and for scales that fit no element.
+    /// Whole elements at an address that is aligned for them; `None` for others, and for scales
+    /// that fit no element.
     pub fn new(encoding: Encoding, bytes: &'a [u8]) -> Option<Stored<'a>> {
         let width = encoding.element.bytes();
         let whole = bytes.len().is_multiple_of(width) && (bytes.as_ptr() as usize).is_multiple_of(width);
@@ -300,7 +304,8 @@ dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f3
 dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
 dispatch! { fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
 
-/// `out[i] = f(x[i])`: a loop that compilers turn into vectors where `f` is inlined and cannot fail.
+/// `out[i] = f(x[i])`: a loop that compilers turn into vectors where `f` is inlined and cannot
+/// fail.
 #[inline(always)]
 fn each<A: Copy, B>(x: &[A], out: &mut [B], f: impl Fn(A) -> B) {
     for (x, out) in x.iter().zip(out) {

@@ -4,8 +4,9 @@ use crate::simd::Simd;
 
 /// `eˣ`, within 2 ulp; 0 below −104, infinite above 88.73, NaN for NaN.
 ///
-/// x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial of degree 7 in r (minimax, as in the public-domain Cephes
-/// library), then a factor of 2ⁿ in two steps, so that subnormal results are rounded once.
+/// x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial of degree 7 in r (minimax, as in the
+/// public-domain Cephes library), then a factor of 2ⁿ in two steps, so that subnormal results are
+/// rounded once.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // The operand order of `max` and `min` lets NaN through.
@@ -39,8 +40,8 @@ pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.select_less(magnitude, s.splat(0.625), near, s.copy_sign(far, x))
 }
 
-/// `0.5 x (1 + tanh u)` with `u = √(2/π) (x + 0.044715 x³)`, computed as `x / (1 + e^(−2u))`: the same function
-/// without the cancellation of `1 + tanh u` on the negative side.
+/// `0.5 x (1 + tanh u)` with `u = √(2/π) (x + 0.044715 x³)`, computed as `x / (1 + e^(−2u))`: the
+/// same function without the cancellation of `1 + tanh u` on the negative side.
 #[inline(always)]
 pub fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
     const MINUS_TWO_ROOT: f32 = -1.595_769; // −2 √(2/π)
@@ -124,7 +125,8 @@ mod tests {
                     30.0 * (v / 30.0).tanh(),
                 ];
                 for kind in 0..5 {
-                    // Far on the negative side the argument of `exp` carries its own rounding times its size.
+                    // Far on the negative side the argument of `exp` carries its own rounding times
+                    // its size.
                     let error = (f64::from(scalar[kind][lane]) - exact[kind]).abs();
                     assert!(kind < 2 || error <= 1e-6 * v.abs(), "function {kind} at {v}");
                     if kind < 2 || kind == 4 || v > -1.0 {

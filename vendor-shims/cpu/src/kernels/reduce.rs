@@ -1,4 +1,5 @@
-//! Sum, mean and maximum of the last axis: sixteen lanes, value i in lane i mod 16, added as [`Simd::reduce_add`].
+//! Sum, mean and maximum of the last axis: sixteen lanes, value i in lane i mod 16, added as
+//! [`Simd::reduce_add`].
 
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};

@@ -3,8 +3,8 @@
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// `theta^(−2i/head_dim) / factor` for each turning pair, in f32 as the reference does: the exponent and the power are
-/// rounded to f32 before the reciprocal.
+/// `theta^(−2i/head_dim) / factor` for each turning pair, in f32 as the reference does: the
+/// exponent and the power are rounded to f32 before the reciprocal.
 pub fn inverse_frequencies(head_dim: usize, theta: f32, pairs: usize, factor: f32) -> Vec<f32> {
     (0..pairs)
         .map(|pair| {
@@ -39,7 +39,8 @@ pub fn rotary_table(
         let (cos, sin) = unsafe { (cos.part(row * pairs, pairs), sin.part(row * pairs, pairs)) };
         let position = positions[row] as f32;
         for ((inverse, cos), sin) in inverse.iter().zip(cos).zip(sin) {
-            // In f64 and rounded once: the nearest f32 whatever the quality of the platform's f32 functions.
+            // In f64 and rounded once: the nearest f32 whatever the quality of the platform's f32
+            // functions.
             let (s, c) = f64::from(position * inverse).sin_cos();
             (*cos, *sin) = (c as f32, s as f32);
         }
@@ -52,7 +53,8 @@ pub fn rotary_table(
     }
 }
 
-/// Turns pair `(x[i], x[i + head_dim/2])` of every head by the table's angle, for `i < pairs`; copies the rest.
+/// Turns pair `(x[i], x[i + head_dim/2])` of every head by the table's angle, for `i < pairs`;
+/// copies the rest.
 ///
 /// # Panics
 /// When a length does not fit or `pairs` is more than half of `head_dim`.

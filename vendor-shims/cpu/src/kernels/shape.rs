@@ -68,7 +68,8 @@ pub struct SlotOutside {
     pub slot: i32,
 }
 
-/// Writes row r of `new` to row `slots[r]` of `state`, for each slot but −1. Nothing is written when a slot is outside.
+/// Writes row r of `new` to row `slots[r]` of `state`, for each slot but −1. Nothing is written
+/// when a slot is outside.
 ///
 /// # Panics
 /// When `new` is shorter than the slots need.

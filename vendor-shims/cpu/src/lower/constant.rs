@@ -172,8 +172,8 @@ impl<'a> Constant<'a> {
         self.scaling
     }
 
-    /// The type of its tiles as a matrix that is stored `[outputs, inputs]`, whose integers are multiplied as they are; the reason when it
-    /// cannot be one.
+    /// The type of its tiles as a matrix that is stored `[outputs, inputs]`, whose integers are
+    /// multiplied as they are; the reason when it cannot be one.
     pub fn integers(&self) -> Result<IntegerType, String> {
         let kind = match self.kind {
             Kind::I8 => IntegerType::I8,
@@ -192,7 +192,8 @@ impl<'a> Constant<'a> {
             Some(Scaling::Tensor | Scaling::Channel { axis: 0 }) if self.scale_dtype != SW_DTYPE_F32 => {
                 Err("scales of a tensor or of channels are f16, f32 are taken".into())
             }
-            // Tiles and panels hold them as f16. Scales that are not made yet are looked at when they are.
+            // Tiles and panels hold them as f16. Scales that are not made yet are looked at when
+            // they are.
             Some(Scaling::Block { .. })
                 if self.scale_dtype != SW_DTYPE_F16
                     && self
@@ -208,8 +209,8 @@ impl<'a> Constant<'a> {
         }
     }
 
-    /// The type of its panels as a matrix that is stored `[outputs, inputs]` (`by_rows`) or `[inputs, outputs]`; the reason when it
-    /// cannot be one.
+    /// The type of its panels as a matrix that is stored `[outputs, inputs]` (`by_rows`) or
+    /// `[inputs, outputs]`; the reason when it cannot be one.
     pub fn matrix(&self, by_rows: bool) -> Result<PanelType, String> {
         match (self.kind, self.scaling) {
             (Kind::F32, _) => Ok(PanelType::F32),

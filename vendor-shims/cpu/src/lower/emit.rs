@@ -16,8 +16,8 @@ use crate::kernels::rotary::inverse_frequencies;
 use crate::kernels::shape::Strided;
 use crate::program::{AttentionKeys, DynamicMap, Entry, Extent, MAX_MAPS, Operand, Place, Step};
 
-/// Turns one entry into a program, adding what it needs to `weights`. The second result lists nodes on which no output
-/// depends; they are not run.
+/// Turns one entry into a program, adding what it needs to `weights`. The second result lists nodes
+/// on which no output depends; they are not run.
 pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry, Vec<usize>), CpuError> {
     let (graph, numbers) = &graph.grouped();
     let operations = live_operations(graph)?;
@@ -274,7 +274,8 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// Whether a tensor is logits and nothing else: they leave as they are, and nobody reads what a run may leave out.
+    /// Whether a tensor is logits and nothing else: they leave as they are, and nobody reads what a
+    /// run may leave out.
     fn is_logits(&self, tensor: u32, out: Operand) -> bool {
         let leaves = matches!(out.place, Place::Bound(port) if self.storage.ports[port as usize].role == SW_ROLE_LOGITS);
         let read = self.graph.nodes.iter().any(|node| node.inputs().flatten().any(|input| input == tensor));

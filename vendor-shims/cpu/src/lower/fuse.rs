@@ -1,5 +1,5 @@
-//! Pairs of nodes that become one step: a function and the product that alone reads it, a norm and the sum that alone reads it, a head in two
-//! parts and the cap of its logits.
+//! Pairs of nodes that become one step: a function and the product that alone reads it, a norm and
+//! the sum that alone reads it, a head in two parts and the cap of its logits.
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
@@ -16,7 +16,8 @@ use crate::kernels::encoding::Encoding;
 pub struct Taken {
     /// The node that is computed with it.
     pub node: usize,
-    /// The operand of the taking node that the other one does not give; of [`Fusion::Capped`] there is none.
+    /// The operand of the taking node that the other one does not give; of [`Fusion::Capped`] there
+    /// is none.
     pub other: Option<u32>,
     /// What it is.
     pub what: Fusion,
@@ -42,7 +43,8 @@ pub struct Fused {
     pub taken: Vec<Option<usize>>,
 }
 
-/// Finds the pairs among live operations. Of a node's weights `splits` says whether they come in two parts.
+/// Finds the pairs among live operations. Of a node's weights `splits` says whether they come in
+/// two parts.
 pub fn pairs<'a>(
     graph: &Graph<'a>,
     operations: &[Option<Operation>],
@@ -97,7 +99,8 @@ pub fn pairs<'a>(
             let alike = inner_of.shape == result.shape && other_of.shape == result.shape;
             let follow = rows.follows[output as usize];
             let same_rows = [inner, other].iter().all(|tensor| rows.follows[*tensor as usize] == follow);
-            // What is between the two is nowhere: it may be read by nobody else, and not stored in another encoding.
+            // What is between the two is nowhere: it may be read by nobody else, and not stored in
+            // another encoding.
             let hidden = readers[inner as usize] == 1
                 && !rows.crossed[inner as usize]
                 && inner_of.encoding.is_some_and(|encoding: Encoding| encoding.is_direct());
@@ -112,7 +115,8 @@ pub fn pairs<'a>(
     Ok(fused)
 }
 
-/// Whether a tensor with so many readers is logits and nothing else: they leave as they are, and nobody reads what a run may leave out.
+/// Whether a tensor with so many readers is logits and nothing else: they leave as they are, and
+/// nobody reads what a run may leave out.
 fn leaves_as_logits(graph: &Graph<'_>, tensor: u32, readers: usize) -> bool {
     let mut ports = graph.entry.outputs().filter(|port| port.tensor() == tensor);
     let leaves = ports.next().is_some_and(|port| port.role() == SW_ROLE_LOGITS);

@@ -1,7 +1,8 @@
 //! Entry graphs become programs.
 //!
-//! [`Graph::read`] makes sure that an entry is a graph at all, [`recognise`] says per node whether and as what it can be
-//! run, [`entry`] joins what is one step, chooses storage, plans memory and writes the steps, [`Weights`] lays out and packs what they read.
+//! [`Graph::read`] makes sure that an entry is a graph at all, [`recognise`] says per node whether
+//! and as what it can be run, [`entry`] joins what is one step, chooses storage, plans memory and
+//! writes the steps, [`Weights`] lays out and packs what they read.
 
 mod constant;
 mod emit;

@@ -89,7 +89,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it only moves stored elements, so that its result is on the grid of its encoding already.
+    /// Whether it only moves stored elements, so that its result is on the grid of its encoding
+    /// already.
     pub fn moves(&self) -> bool {
         matches!(
             self,
@@ -226,7 +227,8 @@ impl<'g, 'a> Here<'g, 'a> {
         unsupported(format!("output `{}` {}", tensor.name, no_value(tensor)))
     }
 
-    /// Operands whose stored elements are moved must be encoded as the result is. A constant that is stored as floats widens to f32 exactly.
+    /// Operands whose stored elements are moved must be encoded as the result is. A constant that
+    /// is stored as floats widens to f32 exactly.
     fn same_encoding(&self, places: std::ops::Range<usize>) -> Recognised<()> {
         let output = self.output()?;
         for place in places {

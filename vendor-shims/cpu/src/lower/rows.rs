@@ -1,8 +1,9 @@
 //! Which tensors follow the valid rows of a run.
 //!
-//! A tensor *follows rows* when its first axis is the entry's row axis and each row is computed from the same row of
-//! other tensors. Then only the valid rows need computing, and what lies beyond is left as it was. A node that looks
-//! across rows (a transposition, a product over rows) must not see that, so what it reads is followed by zeros.
+//! A tensor *follows rows* when its first axis is the entry's row axis and each row is computed
+//! from the same row of other tensors. Then only the valid rows need computing, and what lies
+//! beyond is left as it was. A node that looks across rows (a transposition, a product over rows)
+//! must not see that, so what it reads is followed by zeros.
 
 use shardwright_shim_abi::raw;
 
@@ -89,7 +90,8 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
                 row
             }
             Operation::MatMul { .. } => {
-                // Rows of the left matrix are independent; a right matrix that follows rows is crossed.
+                // Rows of the left matrix are independent; a right matrix that follows rows is
+                // crossed.
                 let row = rank(x) == 2 && rank(output) == 2 && follows(&result, x);
                 cross(&mut result, if row { &inputs[1..] } else { &inputs });
                 row

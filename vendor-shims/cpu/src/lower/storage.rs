@@ -1,7 +1,7 @@
 //! Where each tensor lives: bound memory, a weight, or a planned place in the arena.
 //!
-//! The arena holds f32. A bound tensor that is encoded otherwise gets a place there when a node first reads its values; states that are
-//! only updated and attended to never do.
+//! The arena holds f32. A bound tensor that is encoded otherwise gets a place there when a node
+//! first reads its values; states that are only updated and attended to never do.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,8 @@ pub struct Storage {
     views: Vec<Option<View>>,
     /// The binding that holds a tensor encoded, by tensor.
     stored: Vec<Option<u32>>,
-    /// Encoded tensors whose values are read: the node that does so first, the tensor, and the root that takes its values.
+    /// Encoded tensors whose values are read: the node that does so first, the tensor, and the root
+    /// that takes its values.
     pub decodes: Vec<(usize, u32, usize)>,
     /// Inputs read across rows: port, and the root that holds its copy.
     pub copies: Vec<(usize, usize)>,
@@ -381,7 +382,8 @@ impl Storage {
             if operation.is_none() {
                 continue;
             }
-            // What a node reads that another one takes over is read there; what it would write is nowhere.
+            // What a node reads that another one takes over is read there; what it would write is
+            // nowhere.
             let reader = fused.taken[index].unwrap_or(index);
             if let (Some(_), Some(&output)) = (fused.taken[index], graph.nodes[index].outputs().first())
                 && let Some(view) = self.views[output as usize]

@@ -141,8 +141,8 @@ impl<'a> Weights<'a> {
         Ok(offset)
     }
 
-    /// A matrix in panels, in its own type where panels have it, else as f32. Stored `[outputs, inputs]`, or
-    /// `[inputs, outputs]` when `by_columns`.
+    /// A matrix in panels, in its own type where panels have it, else as f32. Stored
+    /// `[outputs, inputs]`, or `[inputs, outputs]` when `by_columns`.
     pub fn panels(&mut self, weight: WeightView<'a>, by_columns: bool) -> Result<PackedWeights, CpuError> {
         let constant = self.complete(weight)?;
         let kind = constant
@@ -154,7 +154,8 @@ impl<'a> Weights<'a> {
         };
         let (outputs, inputs) = if by_columns { (columns, rows) } else { (rows, columns) };
         let identity = weight.identity();
-        // Within bounds: at most fifteen more rows than the weight has, each as long as one of its own.
+        // Within bounds: at most fifteen more rows than the weight has, each as long as one of its
+        // own.
         let length = packed_elements(inputs as usize, outputs as usize) as u64 / LANES as u64
             * kind.step_bytes() as u64;
         let key = Key::Panels { weight: identity, by_columns, kind };
@@ -186,7 +187,8 @@ impl<'a> Weights<'a> {
             _ => None,
         };
         let geometry = Geometry::new(inputs as usize, size);
-        // Within bounds: at most sixteen times the rows of the weight, each at most sixteen times as long.
+        // Within bounds: at most sixteen times the rows of the weight, each at most sixteen times
+        // as long.
         let length = outputs.div_ceil(LANES as u64) * geometry.panel_bytes(kind) as u64;
         let outputs_here = outputs as usize;
         let offset = self.place(Key::Tiles { weight: identity }, length, PAGE, || Form::Tiles {
@@ -199,8 +201,8 @@ impl<'a> Weights<'a> {
         Ok(PackedTiles { offset, kind, scales, inputs, outputs })
     }
 
-    /// Whether a matrix `[outputs, inputs]` of signed bytes is one that can be split. Several rows take whole bytes, and nothing lies here
-    /// twice.
+    /// Whether a matrix `[outputs, inputs]` of signed bytes is one that can be split. Several rows
+    /// take whole bytes, and nothing lies here twice.
     pub fn splits(&mut self, weight: WeightView<'a>) -> Result<bool, CpuError> {
         let constant = self.complete(weight)?;
         let &[_, inputs] = weight.shape() else { return Ok(false) };
@@ -208,7 +210,8 @@ impl<'a> Weights<'a> {
         Ok(constant.integers() == Ok(IntegerType::I8) && whole && self.single && Split::takes(inputs))
     }
 
-    /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it [can be split](Weights::splits).
+    /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it [can be
+    /// split](Weights::splits).
     pub fn split(&mut self, weight: WeightView<'a>) -> Result<Option<PackedSplit>, CpuError> {
         let &[outputs, inputs] = weight.shape() else { return Ok(None) };
         if !self.splits(weight)? {
@@ -288,7 +291,8 @@ impl<'a> Weights<'a> {
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
-    /// Writes the section from its first byte to its last; `sink` gets pieces of at most a few panels.
+    /// Writes the section from its first byte to its last; `sink` gets pieces of at most a few
+    /// panels.
     pub fn write<E: From<CpuError>>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut at = 0u64;
         for item in &self.items {
@@ -435,8 +439,8 @@ fn panels<E: From<CpuError>>(
         return Ok(());
     }
     if constant.is_quantised() {
-        // By columns a panel needs a part of every row, so all are decoded at once: such a matrix is small, or it would have a format of
-        // its own.
+        // By columns a panel needs a part of every row, so all are decoded at once: such a matrix
+        // is small, or it would have a format of its own.
         let mut values = vec![0.0; if by_columns { inputs * outputs } else { inputs * LANES }];
         let mut decoded = vec![0.0; inputs * LANES];
         if by_columns {

@@ -1,11 +1,14 @@
-//! What threads that wait fetch into their own caches: the weights that the next large job reads. Small steps lie between the products of a
-//! token, which one thread does while memory, which bounds them all, would stand still.
+//! What threads that wait fetch into their own caches: the weights that the next large job reads.
+//! Small steps lie between the products of a token, which one thread does while memory, which
+//! bounds them all, would stand still.
 //!
-//! Nothing is read through these addresses and nothing depends on them: what was unmapped meanwhile is not fetched.
+//! Nothing is read through these addresses and nothing depends on them: what was unmapped meanwhile
+//! is not fetched.
 
 /// Places in memory that a job reads side by side.
 pub const PIECES: usize = 4;
-/// Most bytes that a thread fetches: what it gets from memory in the longest of such waits, and half of a small second-level cache.
+/// Most bytes that a thread fetches: what it gets from memory in the longest of such waits, and
+/// half of a small second-level cache.
 const MOST: usize = 256 << 10;
 /// Bytes of a cache line, or of two where lines are longer.
 const LINE: usize = 64;

@@ -1,17 +1,19 @@
-//! Which cores are worth a thread. It reads what Linux tells in files; elsewhere it takes the standard library's count.
+//! Which cores are worth a thread. It reads what Linux tells in files; elsewhere it takes the
+//! standard library's count.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Cores this process may use, each once however many threads it runs, and without those that are much slower than the fastest: a job
-/// ends with its slowest thread.
+/// Cores this process may use, each once however many threads it runs, and without those that are
+/// much slower than the fastest: a job ends with its slowest thread.
 pub fn performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     // Quotas bound the count as well, and only the standard library reads them.
     told().map_or(available, |fast| fast.cores).clamp(1, available)
 }
 
-/// The fast cores among those that the calling thread may use; `None` where the system does not tell.
+/// The fast cores among those that the calling thread may use; `None` where the system does not
+/// tell.
 fn told() -> Option<Fast> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -32,14 +34,15 @@ impl Processors {
         Processors(mask)
     }
 
-    /// The fast ones, where some that the calling thread may use are slow: a system that sees a thread sleep between kernels takes it for a
-    /// small one.
+    /// The fast ones, where some that the calling thread may use are slow: a system that sees a
+    /// thread sleep between kernels takes it for a small one.
     pub fn fast_among_slow() -> Option<Processors> {
         told().filter(|fast| fast.left_out).map(|fast| Processors::of(&fast.processors))
     }
 
-    /// Keeps the calling thread to them; a wish, of which nothing depends on whether the system grants it. The thread may move among them:
-    /// two that are bound to one core each wait for whatever else runs there.
+    /// Keeps the calling thread to them; a wish, of which nothing depends on whether the system
+    /// grants it. The thread may move among them: two that are bound to one core each wait for
+    /// whatever else runs there.
     pub fn keep(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {

@@ -1,8 +1,10 @@
-//! Threads that run the tasks of one kernel, spin for a short while between kernels, and sleep between runs.
+//! Threads that run the tasks of one kernel, spin for a short while between kernels, and sleep
+//! between runs.
 //!
-//! Both waits, a worker's for the next job and the caller's for the end of one, spin first and sleep then. How long they spin is bounded,
-//! and learned: where spinning was in vain, because nothing is to be done or because the thread that is waited for has lost its core, the
-//! next spin is half as long. A pool of more threads than cores hardly spins at all.
+//! Both waits, a worker's for the next job and the caller's for the end of one, spin first and
+//! sleep then. How long they spin is bounded, and learned: where spinning was in vain, because
+//! nothing is to be done or because the thread that is waited for has lost its core, the next spin
+//! is half as long. A pool of more threads than cores hardly spins at all.
 
 mod ahead;
 mod cores;
@@ -22,7 +24,8 @@ pub use cores::performance_cores;
 use patience::Patience;
 use share::{MOST_TASKS, Share};
 
-/// Multiply-adds (or values touched) from which waking sleeping threads pays: about 20 µs of one core.
+/// Multiply-adds (or values touched) from which waking sleeping threads pays: about 20 µs of one
+/// core.
 const WORTH: u64 = 400_000;
 /// The same while all threads spin: handing over takes less than a microsecond.
 const WORTH_AWAKE: u64 = 50_000;
@@ -64,16 +67,19 @@ struct Shared {
     ending: Patience,
 }
 
-// SAFETY: `job` is written only while the gate is closed and empty, and read only between entering and leaving it.
+// SAFETY: `job` is written only while the gate is closed and empty, and read only between entering
+// and leaving it.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is dereferenced only while the borrow it came from is held by `Pool::run`.
+// SAFETY: the pointer in `job` is dereferenced only while the borrow it came from is held by
+// `Pool::run`.
 unsafe impl Send for Shared {}
 
 /// Worker threads plus the calling thread.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// One job at a time; a second caller runs its tasks alone. What comes after the job, for the time that threads wait.
+    /// One job at a time; a second caller runs its tasks alone. What comes after the job, for the
+    /// time that threads wait.
     busy: Mutex<Upcoming>,
     worth: u64,
 }
@@ -85,8 +91,8 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller among them; 0 stands for one per core that [`performance_cores`] counts.
-    /// Fewer start if the system refuses more.
+    /// A pool of `threads` threads, the caller among them; 0 stands for one per core that
+    /// [`performance_cores`] counts. Fewer start if the system refuses more.
     pub fn new(threads: usize) -> Pool {
         Pool::with_worth(threads, WORTH)
     }
@@ -142,13 +148,15 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Whether a job of this many multiply-adds should be shared. Depends on who is awake, so it must decide nothing but who computes.
+    /// Whether a job of this many multiply-adds should be shared. Depends on who is awake, so it
+    /// must decide nothing but who computes.
     pub fn worth(&self, work: u64) -> bool {
         let awake = self.shared.sleepers.load(Ordering::Relaxed) == 0;
         !self.workers.is_empty() && work >= if awake { self.worth.min(WORTH_AWAKE) } else { self.worth }
     }
 
-    /// Says what the large job after the next one reads, in the order of its tasks: threads that wait from then on fetch it into their caches.
+    /// Says what the large job after the next one reads, in the order of its tasks: threads that
+    /// wait from then on fetch it into their caches.
     pub fn announce(&self, upcoming: [&[u8]; PIECES]) {
         // Whoever runs a job at the moment has said what is of use to it.
         if let Ok(mut held) = self.busy.try_lock() {
@@ -156,7 +164,8 @@ impl Pool {
         }
     }
 
-    /// Calls `body(0)` … `body(tasks − 1)`, each once, on any thread, and returns when all are done.
+    /// Calls `body(0)` … `body(tasks − 1)`, each once, on any thread, and returns when all are
+    /// done.
     ///
     /// # Panics
     /// When a task panicked, after all threads have left the job.
@@ -164,7 +173,8 @@ impl Pool {
         self.run_indexed(tasks, &|task, _| body(task));
     }
 
-    /// As [`Pool::run`]; the second argument tells the threads of this job apart, below [`Pool::threads`].
+    /// As [`Pool::run`]; the second argument tells the threads of this job apart, below
+    /// [`Pool::threads`].
     ///
     /// # Panics
     /// As [`Pool::run`].
@@ -177,8 +187,8 @@ impl Pool {
         };
         let upcoming = *guard;
         let (shared, threads) = (&*self.shared, self.threads());
-        // SAFETY: extends the lifetime of the borrow; no worker holds it after the gate below is empty again,
-        // and this function does not return before that.
+        // SAFETY: extends the lifetime of the borrow; no worker holds it after the gate below is
+        // empty again, and this function does not return before that.
         let body: &'static (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(body) };
         // SAFETY: the gate is closed and empty between jobs, so no worker reads.
         unsafe { *shared.job.get() = Some(Job { body, threads, upcoming }) };
@@ -232,7 +242,8 @@ impl Shared {
             return;
         }
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who leaves last sees the mark, and takes the lock before it gives notice: either the count is zero here or the notice comes.
+        // Who leaves last sees the mark, and takes the lock before it gives notice: either the
+        // count is zero here or the notice comes.
         let mut gate = self.gate.fetch_or(AWAITED, Ordering::AcqRel);
         while gate & !AWAITED != 0 {
             held = self.left.wait(held).unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +270,8 @@ impl Drop for Pool {
             self.shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
-            // A worker catches panics of tasks, so joining fails only if it was killed; nothing is left to do then.
+            // A worker catches panics of tasks, so joining fails only if it was killed; nothing is
+            // left to do then.
             let _ = worker.join();
         }
     }

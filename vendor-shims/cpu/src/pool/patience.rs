@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest spin in microseconds: longer than what lies between two kernels or two tokens, shorter than anyone would call busy.
+/// Longest spin in microseconds: longer than what lies between two kernels or two tokens, shorter
+/// than anyone would call busy.
 const MOST: u32 = 500;
-/// Shortest: about what falling asleep and waking up take. It is also the longest where threads outnumber cores.
+/// Shortest: about what falling asleep and waking up take. It is also the longest where threads
+/// outnumber cores.
 const LEAST: u32 = 8;
 /// Turns between two looks at the clock.
 const TURNS: u32 = 32;
@@ -24,14 +26,16 @@ impl Patience {
         Patience { microseconds: AtomicU32::new(most), most }
     }
 
-    /// Spins until `done` or until the bound, doing something `idle` between two looks; whether it was done.
+    /// Spins until `done` or until the bound, doing something `idle` between two looks; whether it
+    /// was done.
     pub fn spin(&self, done: impl Fn() -> bool, mut idle: impl FnMut()) -> bool {
         let bound = self.microseconds.load(Ordering::Relaxed);
         let mut start = None;
         loop {
             for _ in 0..TURNS {
                 if done() {
-                    // What ended at once says nothing about patience, and is spared the write that other threads would see.
+                    // What ended at once says nothing about patience, and is spared the write that
+                    // other threads would see.
                     if start.is_some() && bound < self.most {
                         self.microseconds.store((bound * 2).min(self.most), Ordering::Relaxed);
                     }

@@ -1,8 +1,10 @@
-//! The tasks of a job that one thread begins with: neighbours, so that it reads memory in one go. Who has done its own takes from others.
+//! The tasks of a job that one thread begins with: neighbours, so that it reads memory in one go.
+//! Who has done its own takes from others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tasks that nobody has begun: the first in the lower half, the end in the upper half. On a line of its own, for every thread writes its own.
+/// Tasks that nobody has begun: the first in the lower half, the end in the upper half. On a line
+/// of its own, for every thread writes its own.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub struct Share(AtomicU64);

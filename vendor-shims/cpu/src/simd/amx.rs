@@ -1,7 +1,9 @@
-//! Products of whole tiles of signed bytes (AMX). A tile product is sixteen rows by sixteen columns over up to 64 bytes, summed exactly.
+//! Products of whole tiles of signed bytes (AMX). A tile product is sixteen rows by sixteen columns
+//! over up to 64 bytes, summed exactly.
 //!
-//! The compiler knows nothing of tile registers, so everything that touches one is assembly, and a configuration holds from
-//! [`Amx::configure`] until it is dropped. Linux gives the registers to a process on request only.
+//! The compiler knows nothing of tile registers, so everything that touches one is assembly, and a
+//! configuration holds from [`Amx::configure`] until it is dropped. Linux gives the registers to a
+//! process on request only.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
@@ -30,7 +32,8 @@ impl Sums {
 pub struct Amx(Avx512Vnni);
 
 impl Amx {
-    /// The token, where the processor has the instructions and the system grants the registers. Asks once in a process.
+    /// The token, where the processor has the instructions and the system grants the registers.
+    /// Asks once in a process.
     #[inline]
     pub fn detect() -> Option<Self> {
         static GRANTED: OnceLock<bool> = OnceLock::new();
@@ -67,7 +70,8 @@ impl Amx {
             configuration.rows[register] = rows as u8;
             configuration.column_bytes[register] = columns as u16;
         }
-        // SAFETY: `self` proves the instruction; the configuration is legal as asserted and lies in 64 bytes.
+        // SAFETY: `self` proves the instruction; the configuration is legal as asserted and lies in
+        // 64 bytes.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, preserves_flags)) };
         Configured { bytes, thread: PhantomData }
     }
@@ -92,7 +96,8 @@ fn exists() -> bool {
 /// Whether the system saves the registers and lets this process use them.
 #[cfg(target_os = "linux")]
 fn granted() -> bool {
-    // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); a kernel without the request refuses it, and then there are no tiles.
+    // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); a kernel without the request refuses it,
+    // and then there are no tiles.
     const ARCH_PRCTL: i64 = 158;
     const REQUEST: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
@@ -127,11 +132,13 @@ impl Configured {
         self.bytes
     }
 
-    /// Thirty-two rows by two times sixteen columns over `steps` steps. `sums` in the order: upper rows left, upper right, lower left,
-    /// lower right. Of what lies `ahead` [`Configured::FETCHED`] bytes a step are fetched into the second-level cache.
+    /// Thirty-two rows by two times sixteen columns over `steps` steps. `sums` in the order: upper
+    /// rows left, upper right, lower left, lower right. Of what lies `ahead`
+    /// [`Configured::FETCHED`] bytes a step are fetched into the second-level cache.
     ///
     /// # Safety
-    /// From `rows` on 32 rows lie `stride` apart, each readable for `steps · bytes`; `left` and `right` are readable for `steps · bytes · 16`.
+    /// From `rows` on 32 rows lie `stride` apart, each readable for `steps · bytes`; `left` and
+    /// `right` are readable for `steps · bytes · 16`.
     #[inline(always)]
     pub unsafe fn four(
         &self,
@@ -204,7 +211,8 @@ impl Configured {
     /// Sixteen rows by sixteen columns over two steps, summed apart.
     ///
     /// # Safety
-    /// From each of `rows` on sixteen rows lie `stride` apart, each readable for `bytes`; each of `columns` is readable for `bytes · 16`.
+    /// From each of `rows` on sixteen rows lie `stride` apart, each readable for `bytes`; each of
+    /// `columns` is readable for `bytes · 16`.
     #[inline(always)]
     pub unsafe fn two_steps(
         &self,

@@ -94,7 +94,8 @@ unsafe fn widen(bytes: __m128i) -> Pair {
     }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
+// with the scalar form.
 unsafe impl Simd for Avx2 {
     type V = Pair;
     const REGISTERS: Registers = Registers::Few;

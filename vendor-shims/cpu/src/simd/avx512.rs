@@ -26,7 +26,8 @@ fn first(count: usize) -> __mmask16 {
     if count >= LANES { !0 } else { (1u16 << count) - 1 }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
+// with the scalar form.
 unsafe impl Simd for Avx512 {
     type V = __m512;
     const REGISTERS: Registers = Registers::Many;
@@ -193,8 +194,9 @@ unsafe impl Simd for Avx512 {
     fn reduce_add_each(self, a: [Self::V; LANES]) -> Self::V {
         // SAFETY: `self` proves AVX-512.
         unsafe {
-            // Halves of halves of two vectors are added at once, so that each addition has sixteen sums to do; the last two steps leave those of
-            // vectors 4·p + b in lane 4·b + p, which the order of the first one undoes.
+            // Halves of halves of two vectors are added at once, so that each addition has sixteen
+            // sums to do; the last two steps leave those of vectors 4·p + b in lane 4·b + p, which
+            // the order of the first one undoes.
             let mut eight = [self.splat(0.0); 8];
             for (pair, sum) in eight.iter_mut().enumerate() {
                 let [first, second] = [2 * pair, 2 * pair + 1].map(

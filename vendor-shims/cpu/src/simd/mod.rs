@@ -1,7 +1,8 @@
 //! Sixteen f32 lanes with one meaning on every processor.
 //!
-//! A kernel is written once against [`Simd`]. Every operation here is exactly defined by IEEE 754 and by the lane
-//! order written down at the method, so the scalar twin and the vector forms agree bit for bit.
+//! A kernel is written once against [`Simd`]. Every operation here is exactly defined by IEEE 754
+//! and by the lane order written down at the method, so the scalar twin and the vector forms agree
+//! bit for bit.
 
 pub mod dot;
 mod scalar;
@@ -28,11 +29,12 @@ pub use scalar::{Scalar, narrow_f16, widen_bf16, widen_f16};
 /// Lanes of a vector, on every processor.
 pub const LANES: usize = 16;
 
-/// Operations on sixteen f32 lanes. A value of the type proves that the processor has the instructions.
+/// Operations on sixteen f32 lanes. A value of the type proves that the processor has the
+/// instructions.
 ///
 /// # Safety
-/// An implementor must be constructible only where its instructions exist, and every method must have exactly
-/// the meaning of the scalar form.
+/// An implementor must be constructible only where its instructions exist, and every method must
+/// have exactly the meaning of the scalar form.
 pub unsafe trait Simd: Copy + Send + Sync {
     /// Sixteen lanes.
     type V: Copy;
@@ -71,12 +73,14 @@ pub unsafe trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `source` is readable for 16 bytes.
     unsafe fn load_i8(self, source: *const i8) -> Self::V;
-    /// Sixteen signed values of four bits: lanes i and i + 8 in the low and the high half of byte i.
+    /// Sixteen signed values of four bits: lanes i and i + 8 in the low and the high half of byte
+    /// i.
     ///
     /// # Safety
     /// `source` is readable for 8 bytes.
     unsafe fn load_i4(self, source: *const u8) -> Self::V;
-    /// Sixteen signed values of two bits: lanes i, i + 4, i + 8, i + 12 in byte i, from its low bits on.
+    /// Sixteen signed values of two bits: lanes i, i + 4, i + 8, i + 12 in byte i, from its low
+    /// bits on.
     ///
     /// # Safety
     /// `source` is readable for 4 bytes.
@@ -146,7 +150,8 @@ pub unsafe trait Simd: Copy + Send + Sync {
     fn reduce_max(self, a: Self::V) -> f32;
 }
 
-/// Size of the register file in vectors of sixteen lanes; decides the shape of register tiles, never a result.
+/// Size of the register file in vectors of sixteen lanes; decides the shape of register tiles,
+/// never a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registers {
     /// None to speak of: tiles of one vector keep the code small.
@@ -212,7 +217,8 @@ impl Level {
     }
 }
 
-/// Defines `pub fn $name(level, …)` that runs the generic `$kernel::<S>(s, …)` compiled for the level.
+/// Defines `pub fn $name(level, …)` that runs the generic `$kernel::<S>(s, …)` compiled for the
+/// level.
 ///
 /// The kernel must be `#[inline(always)]`, so that it takes on the instruction set of the wrapper.
 macro_rules! dispatch {

@@ -32,7 +32,8 @@ unsafe fn widen(bytes: int8x16_t) -> [float32x4_t; 4] {
     }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
+// with the scalar form.
 unsafe impl Simd for Neon {
     type V = [float32x4_t; 4];
     const REGISTERS: Registers = Registers::Few;

@@ -54,7 +54,8 @@ pub fn widen_f16(bits: u16) -> f32 {
     }
 }
 
-/// The nearest binary16, ties to even; infinite beyond its range. A NaN stays one and becomes quiet, as the processors' conversions do.
+/// The nearest binary16, ties to even; infinite beyond its range. A NaN stays one and becomes
+/// quiet, as the processors' conversions do.
 #[inline(always)]
 pub fn narrow_f16(value: f32) -> u16 {
     let sign = ((value.to_bits() >> 16) & 0x8000) as u16;
@@ -64,7 +65,8 @@ pub fn narrow_f16(value: f32) -> u16 {
     } else if magnitude >= 0x4780_0000 {
         0x7c00
     } else if magnitude < 0x3880_0000 {
-        // Subnormal: the step of f32 between ½ and 1 is the smallest binary16, so the addition rounds to it.
+        // Subnormal: the step of f32 between ½ and 1 is the smallest binary16, so the addition
+        // rounds to it.
         (f32::from_bits(magnitude) + 0.5).to_bits() - 0x3f00_0000
     } else {
         (magnitude + 0xfff + ((magnitude >> 13) & 1) - 0x3800_0000) >> 13

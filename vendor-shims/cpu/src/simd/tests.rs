@@ -126,7 +126,8 @@ fn binary16_is_widened_exactly() {
 
 #[test]
 fn binary16_is_rounded_to_the_nearest() {
-    // What a binary16 widens to comes back, and the middle between two neighbours goes to the even one.
+    // What a binary16 widens to comes back, and the middle between two neighbours goes to the even
+    // one.
     for bits in 0..0x7c00u16 {
         let (value, next) = (scalar::widen_f16(bits), scalar::widen_f16(bits + 1));
         for sign in [0, 0x8000] {

@@ -476,7 +476,8 @@ fn a_run_can_be_cancelled_from_another_thread() {
     let artefact = host.compile(&[b.build()], &[]).expect("compiled").artefact;
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut bound = HashMap::from([("x".to_owned(), Bound::F32(values(64 * 512, 2, 1.0)))]);
-    // A raw address, so that the run may hold the exclusive reference meanwhile, as the contract allows.
+    // A raw address, so that the run may hold the exclusive reference meanwhile, as the contract
+    // allows.
     let address = std::ptr::from_ref(&loaded) as usize;
     let finished = std::sync::atomic::AtomicBool::new(false);
     let result = std::thread::scope(|scope| {

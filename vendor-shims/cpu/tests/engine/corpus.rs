@@ -1,5 +1,6 @@
-//! The committed corpus of the fuzz targets is what is written here, `SHARDWRIGHT_WRITE_CORPUS=1` writes it anew; what the targets once found lies
-//! beside it, in files called `found-…`. Every target is run over all of it, whole, cut off, and damaged.
+//! The committed corpus of the fuzz targets is what is written here, `SHARDWRIGHT_WRITE_CORPUS=1`
+//! writes it anew; what the targets once found lies beside it, in files called `found-…`. Every
+//! target is run over all of it, whole, cut off, and damaged.
 
 use std::path::{Path, PathBuf};
 
@@ -87,7 +88,8 @@ fn no_target_minds_damage() {
         paths.sort();
         for file in paths.iter().map(|path| std::fs::read(path).expect("a file")) {
             target(&file);
-            // Damage to what fills up the last page before the weights, and to weights, changes little.
+            // Damage to what fills up the last page before the weights, and to weights, changes
+            // little.
             let end =
                 if *name == "artefact" { program_of(&file).map_or(0, <[u8]>::len) + 64 } else { file.len() };
             let end = end.min(file.len());

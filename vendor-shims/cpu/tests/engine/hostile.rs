@@ -1,4 +1,5 @@
-//! Damaged artefacts and senseless work orders: typed errors, never a crash, a panic or a wrong result.
+//! Damaged artefacts and senseless work orders: typed errors, never a crash, a panic or a wrong
+//! result.
 
 use crate::support::samples::{encoded_sample, head, sample};
 use crate::support::*;

@@ -11,7 +11,8 @@ use shardwright_shim_cpu::simd::Level;
 const WIDTH: u64 = 256;
 const VOCABULARY: u64 = 3000;
 
-/// A norm and a head of signed bytes, whose logits may be capped; with `read` somebody else reads the logits too.
+/// A norm and a head of signed bytes, whose logits may be capped; with `read` somebody else reads
+/// the logits too.
 fn head(rows: u64, cap: Option<f32>, read: bool) -> Builder {
     let mut b = Builder::new(&format!("decode_{rows}@64"), SW_ENTRY_DECODE, rows, 64);
     let stored = values((VOCABULARY * WIDTH) as usize, 1, 127.0);

@@ -1,4 +1,5 @@
-//! Whole graphs through the contract: against the plain evaluator, and against themselves bit for bit.
+//! Whole graphs through the contract: against the plain evaluator, and against themselves bit for
+//! bit.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,8 @@ use crate::support::decoder::{CHUNK, CONTEXT, Decoder, VOCABULARY};
 use crate::support::*;
 use shardwright_shim_abi::raw::*;
 
-/// One generation: prefill in chunks of `chunk`, then single rows up to `positions`. Logits of the single rows.
+/// One generation: prefill in chunks of `chunk`, then single rows up to `positions`. Logits of the
+/// single rows.
 fn generate(
     decoder: &Decoder,
     loaded: &mut Loaded<'_>,

@@ -1,8 +1,9 @@
-//! Quantised weights and encoded tensors through the contract: against the plain evaluator, and against themselves bit for bit.
+//! Quantised weights and encoded tensors through the contract: against the plain evaluator, and
+//! against themselves bit for bit.
 //!
-//! The bound: what an operation gives in f32 is within 2·10⁻⁵ of the largest magnitude of the exact result; in an encoding it is at most one
-//! step from what the exact result becomes, and only where that lies as close to the middle of two steps. Sums of quantised rows
-//! are exact.
+//! The bound: what an operation gives in f32 is within 2·10⁻⁵ of the largest magnitude of the exact
+//! result; in an encoding it is at most one step from what the exact result becomes, and only where
+//! that lies as close to the middle of two steps. Sums of quantised rows are exact.
 
 use std::collections::HashMap;
 
@@ -130,7 +131,8 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
                 let mut loaded = host.load(&artefact, &options).expect("loaded");
                 loaded.run("encode", rows, &mut bound).expect("ran");
                 within(&b, &bound, &exact, rows, 0.0);
-                // Sums of integers are exact: where no block has a scale of its own they differ by the last rounding alone.
+                // Sums of integers are exact: where no block has a scale of its own they differ by
+                // the last rounding alone.
                 let whole = |name: &str| {
                     let index = name.strip_prefix("11.").and_then(|index| index.parse::<usize>().ok());
                     index.is_some_and(|index| FORMATS[index].1.0 != SW_QUANTISATION_PER_BLOCK)
@@ -417,7 +419,8 @@ impl Encoded {
             .collect()
     }
 
-    /// As [`Decoder::step`], in the encodings of an entry; rows beyond the valid ones are poison or zero.
+    /// As [`Decoder::step`], in the encodings of an entry; rows beyond the valid ones are poison or
+    /// zero.
     fn step(&self, bound: &mut HashMap<String, Bound>, entry: &Builder, first: usize, rows: usize) {
         let mut plain = HashMap::new();
         self.decoder.step(&mut plain, first, rows, entry.rows as usize);
@@ -449,8 +452,9 @@ impl Encoded {
     }
 }
 
-/// Formats of activations and states, and how far logits may be from the evaluator's, as a part of the largest: one step of a 16-bit type,
-/// taken otherwise in an early layer, is carried through all later ones.
+/// Formats of activations and states, and how far logits may be from the evaluator's, as a part of
+/// the largest: one step of a 16-bit type, taken otherwise in an early layer, is carried through
+/// all later ones.
 const TUPLES: [((u32, u32), f64); 6] = [
     ((SW_DTYPE_U16, SW_DTYPE_U16), 1e-3),
     ((SW_DTYPE_U16, SW_DTYPE_U8), 1e-3),
@@ -465,7 +469,8 @@ fn encoded_steps_agree_with_the_plain_evaluator() {
     let host = open(&[("threads", "2")]).expect("opened");
     for (formats, tolerance) in TUPLES {
         for decomposed in [false, true] {
-            // Masked scores have no place in a narrow range; what the masks of such graphs reach is the host's to say.
+            // Masked scores have no place in a narrow range; what the masks of such graphs reach is
+            // the host's to say.
             if decomposed && formats.0 != SW_DTYPE_F32 {
                 continue;
             }
@@ -560,7 +565,8 @@ fn chunks_threads_and_instruction_sets_change_no_bit_of_products_of_bytes() {
             assert_eq!(got, expected, "chunks of {chunk}, {threads} threads, {}", level.name());
         }
     }
-    // A value that two computations place on two sides of the middle between two steps differs by a step, so the evaluator is only near.
+    // A value that two computations place on two sides of the middle between two steps differs by a
+    // step, so the evaluator is only near.
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut bound = encoded.fresh_states();
     let entry = &encoded.entries[2];

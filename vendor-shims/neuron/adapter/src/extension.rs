@@ -1,4 +1,5 @@
-//! Operations without a number: named by a string operand, through an extension whose types the library hands out.
+//! Operations without a number: named by a string operand, through an extension whose types the
+//! library hands out.
 
 /// The extension of operations without a number. (L, R)
 pub const GENERAL_OPERATION: &str = "com.mediatek.general_operation";
@@ -7,7 +8,8 @@ pub const GENERAL_OPERAND_CODE: u16 = 0x0100;
 /// Code of its operation. (L, R)
 pub const GENERAL_OPERATION_CODE: u16 = 0x0000;
 
-/// The extension that takes a compiled network as the one operation of a model: inputs and outputs are operands of rank 0, the blob is the last input. (L, E)
+/// The extension that takes a compiled network as the one operation of a model: inputs and outputs
+/// are operands of rank 0, the blob is the last input. (L, E)
 pub const COMPILED_NETWORK: &str = "com.mediatek.compiled_network";
 /// Code of the blob operand below major 8, and of ExecuTorch always. (L, E)
 pub const COMPILED_NETWORK_OPERAND_CODE: u16 = 0x0100;
@@ -16,9 +18,11 @@ pub const COMPILED_NETWORK_OPERAND_CODE_8: u16 = 0x0200;
 /// Code of its operation. (L, E)
 pub const COMPILED_NETWORK_OPERATION_CODE: u16 = 0x0000;
 
-/// Root mean square normalisation: x, axis (i32 tensor), gamma, beta, epsilon (f32), this name. (L, R)
+/// Root mean square normalisation: x, axis (i32 tensor), gamma, beta, epsilon (f32), this name. (L,
+/// R)
 pub const RMS_NORMALIZATION: &str = "MTKEXT_RMS_NORMALIZATION";
-/// Layer normalisation; its operands are taken to be those of [`RMS_NORMALIZATION`]. (name R, operands I)
+/// Layer normalisation; its operands are taken to be those of [`RMS_NORMALIZATION`]. (name R,
+/// operands I)
 pub const LAYER_NORMALIZATION: &str = "MTKEXT_LAYER_NORMALIZATION";
 /// `(a - b)²`: a, b, this name. (L, R)
 pub const SQUARED_DIFFERENCE: &str = "MTKEXT_SQUARED_DIFFERENCE";
@@ -31,8 +35,9 @@ pub const LONGEST_NAME: usize = 100;
 /// What a string operand begins with: the length of the word, and the word. (L, R)
 const HEAD: [u8; 7] = *b"\x06string";
 
-/// The bytes of the string operand of a name: a byte 6, `string`, the length as u32, the text, zeros. Its length, which is the operand's one dimension, is that of
-/// the text and 22. `None` beyond [`LONGEST_NAME`]. (L, R)
+/// The bytes of the string operand of a name: a byte 6, `string`, the length as u32, the text,
+/// zeros. Its length, which is the operand's one dimension, is that of the text and 22. `None`
+/// beyond [`LONGEST_NAME`]. (L, R)
 pub fn string_operand(name: &str) -> Option<Vec<u8>> {
     if name.len() > LONGEST_NAME {
         return None;

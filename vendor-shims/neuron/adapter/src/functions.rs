@@ -1,7 +1,8 @@
-//! The functions: names, signatures, who uses them. Those that no openly licensed client names are left out, and so is from which version on
-//! there is one: no open source says.
+//! The functions: names, signatures, who uses them. Those that no openly licensed client names are
+//! left out, and so is from which version on there is one: no open source says.
 //!
-//! All return a result code unless nothing. Pointers are read or written inside the call alone where nothing else is said.
+//! All return a result code unless nothing. Pointers are read or written inside the call alone
+//! where nothing else is said.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -11,7 +12,8 @@ use crate::operand::{
 };
 use crate::version::RuntimeVersion;
 
-/// One byte, 0 or 1. Declared as a number: what another library writes is not trusted to be one of the two.
+/// One byte, 0 or 1. Declared as a number: what another library writes is not trusted to be one of
+/// the two.
 pub type Bool = u8;
 
 /// One function of the library.
@@ -19,13 +21,15 @@ pub type Bool = u8;
 pub struct Function {
     /// The symbol.
     pub name: &'static str,
-    /// Who is known to use it, a letter each: P bound by Google's compiler plugin, X called by it, E called by ExecuTorch's runtime, D by Google's dispatcher on
-    /// phones, M described by the MIT delegate. Empty for one that E names and nobody uses.
+    /// Who is known to use it, a letter each: P bound by Google's compiler plugin, X called by it,
+    /// E called by ExecuTorch's runtime, D by Google's dispatcher on phones, M described by the MIT
+    /// delegate. Empty for one that E names and nobody uses.
     pub known: &'static str,
 }
 
 impl Function {
-    /// Whether a client not written by us is known to use it: what a simulator must have and a shim may rely on.
+    /// Whether a client not written by us is known to use it: what a simulator must have and a shim
+    /// may rely on.
     pub fn is_used(&self) -> bool {
         !self.known.is_empty()
     }
@@ -56,7 +60,8 @@ macro_rules! functions {
             /// Binds what `lookup` finds. It answers null for what there is not.
             ///
             /// # Safety
-            /// What `lookup` answers is null or a function of that name with the signature declared here, in a library that stays loaded.
+            /// What `lookup` answers is null or a function of that name with the signature declared
+            /// here, in a library that stays loaded.
             pub unsafe fn bind(mut lookup: impl FnMut(&'static CStr) -> *mut c_void) -> Functions {
                 Functions {
                     $($field: {
@@ -64,7 +69,8 @@ macro_rules! functions {
                             Ok(name) => name,
                             Err(_) => panic!("a name without zero bytes"),
                         };
-                        // SAFETY: null becomes `None`; anything else is such a function, as the caller promised.
+                        // SAFETY: null becomes `None`; anything else is such a function, as the
+                        // caller promised.
                         unsafe { std::mem::transmute::<*mut c_void, Option<$kind>>(lookup(NAME)) }
                     },)*
                 }
@@ -106,7 +112,8 @@ functions! {
     model_set_name ModelSetName = "NeuronModel_setName" "PX" (model: *mut Model, name: *const c_char) -> c_int;
     /// Adds an operand; its index is the number of calls before.
     model_add_operand ModelAddOperand = "NeuronModel_addOperand" "PXEDM" (model: *mut Model, kind: *const OperandType) -> c_int;
-    /// Makes an operand constant. Up to [`COPIED_AT_ONCE`](crate::setting::COPIED_AT_ONCE) bytes are copied; more are read until compilations are finished.
+    /// Makes an operand constant. Up to [`COPIED_AT_ONCE`](crate::setting::COPIED_AT_ONCE) bytes
+    /// are copied; more are read until compilations are finished.
     model_set_operand_value ModelSetOperandValue = "NeuronModel_setOperandValue" "PXEDM" (model: *mut Model, index: i32, value: *const c_void, length: usize) -> c_int;
     /// Scales per channel.
     model_set_operand_symm_per_channel ModelSetOperandSymmPerChannel = "NeuronModel_setOperandSymmPerChannelQuantParams" "PXM" (model: *mut Model, index: i32, parameters: *const SymmPerChannelQuantParams) -> c_int;
@@ -116,7 +123,8 @@ functions! {
     model_set_operand_extension_data ModelSetOperandExtensionData = "NeuronModel_setOperandExtensionData" "M" (model: *mut Model, index: i32, data: *const c_void, length: usize) -> c_int;
     /// Adds an operation.
     model_add_operation ModelAddOperation = "NeuronModel_addOperation" "PXEDM" (model: *mut Model, operation: c_int, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) -> c_int;
-    /// Says which operands come from outside and leave. Google's client calls it before it adds operations.
+    /// Says which operands come from outside and leave. Google's client calls it before it adds
+    /// operations.
     model_identify ModelIdentify = "NeuronModel_identifyInputsAndOutputs" "PXEDM" (model: *mut Model, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) -> c_int;
     /// Lets f32 be computed in f16. Google's client calls it on a finished model.
     model_relax ModelRelax = "NeuronModel_relaxComputationFloat32toFloat16" "PXM" (model: *mut Model, allowed: Bool) -> c_int;
@@ -151,11 +159,14 @@ functions! {
     compilation_set_l1_memory_size_kb CompilationSetL1MemorySizeKb = "NeuronCompilation_setL1MemorySizeKb" "PXM" (compilation: *mut Compilation, kilobytes: u32) -> c_int;
     /// Bits of [`hint`](crate::setting::hint).
     compilation_set_optimization_hint CompilationSetOptimizationHint = "NeuronCompilation_setOptimizationHint" "PXM" (compilation: *mut Compilation, bits: u32) -> c_int;
-    /// Options as text; whether they add to those of `createWithOptions` or replace them is not known.
+    /// Options as text; whether they add to those of `createWithOptions` or replace them is not
+    /// known.
     compilation_set_optimization_string CompilationSetOptimizationString = "NeuronCompilation_setOptimizationString" "PXDM" (compilation: *mut Compilation, options: *const c_char) -> c_int;
-    /// The dimensions of an input in the hardware's layout: 4 entries are written whatever the rank.
+    /// The dimensions of an input in the hardware's layout: 4 entries are written whatever the
+    /// rank.
     compilation_get_input_padded_dimensions CompilationGetInputPaddedDimensions = "NeuronCompilation_getInputPaddedDimensions" "PD" (compilation: *mut Compilation, index: i32, dimensions: *mut u32) -> c_int;
-    /// The dimensions of an output in the hardware's layout: 4 entries are written whatever the rank.
+    /// The dimensions of an output in the hardware's layout: 4 entries are written whatever the
+    /// rank.
     compilation_get_output_padded_dimensions CompilationGetOutputPaddedDimensions = "NeuronCompilation_getOutputPaddedDimensions" "PD" (compilation: *mut Compilation, index: i32, dimensions: *mut u32) -> c_int;
     /// Bytes of an input in the hardware's layout.
     compilation_get_input_padded_size CompilationGetInputPaddedSize = "NeuronCompilation_getInputPaddedSize" "PED" (compilation: *mut Compilation, index: i32, bytes: *mut usize) -> c_int;
@@ -200,7 +211,8 @@ functions! {
     /// The fence of an event, for the caller to close; -1 and `BAD_DATA` if it has none. (A)
     event_get_fence EventGetFence = "NeuronEvent_getSyncFenceFd" "M" (event: *const Event, fence: *mut c_int) -> c_int;
 
-    /// Memory from a descriptor; Google's dispatcher asks to read and to write. Whether the descriptor is duplicated is not known: it stays the caller's and is to be kept.
+    /// Memory from a descriptor; Google's dispatcher asks to read and to write. Whether the
+    /// descriptor is duplicated is not known: it stays the caller's and is to be kept.
     memory_create_from_fd MemoryCreateFromFd = "NeuronMemory_createFromFd" "PDM" (length: usize, protection: c_int, descriptor: c_int, offset: usize, memory: *mut *mut Memory) -> c_int;
     /// Memory from one of Android's buffers.
     memory_create_from_a_hardware_buffer MemoryCreateFromAHardwareBuffer = "NeuronMemory_createFromAHardwareBuffer" "PEDM" (buffer: *const AHardwareBuffer, memory: *mut *mut Memory) -> c_int;
@@ -208,5 +220,6 @@ functions! {
     memory_free MemoryFree = "NeuronMemory_free" "PEDM" (memory: *mut Memory);
 }
 
-/// Bound by Google's compiler plugin, and nothing but its name is known. A compile goes without it. (R)
+/// Bound by Google's compiler plugin, and nothing but its name is known. A compile goes without it.
+/// (R)
 pub const WITHOUT_SIGNATURE: &str = "NeuronExecution_setConfig";

@@ -1,8 +1,10 @@
-//! What MediaTek's Neuron Adapter C API is: layouts, numbers, names and signatures, told once for the two sides that need them, the shim that calls the
-//! library and the simulator that is one.
+//! What MediaTek's Neuron Adapter C API is: layouts, numbers, names and signatures, told once for
+//! the two sides that need them, the shim that calls the library and the simulator that is one.
 //!
-//! **Not its job.** It loads no library, implements no function and decides nothing. It is no copy of the vendor's header, of which only copies under a
-//! confidentiality notice are about: what real clients need was observed at the boundary or read in openly licensed code, and says where in tags:
+//! **Not its job.** It loads no library, implements no function and decides nothing. It is no copy
+//! of the vendor's header, of which only copies under a confidentiality notice are about: what real
+//! clients need was observed at the boundary or read in openly licensed code, and says where in
+//! tags:
 //!
 //! | tag | known from |
 //! |---|---|
@@ -13,8 +15,9 @@
 //! | A | read in Android's `NeuralNetworks.h` (Apache-2.0), whose numbers of types and operations M repeats as far as it goes |
 //! | I | inferred from the pattern of the others |
 //!
-//! Numbers and functions that only copies of the header tell are not here, however plausible: an extension's 4-bit and 32-bit unsigned
-//! types, hints for flushing caches, kinds of compilation, batched executions, first versions.
+//! Numbers and functions that only copies of the header tell are not here, however plausible: an
+//! extension's 4-bit and 32-bit unsigned types, hints for flushing caches, kinds of compilation,
+//! batched executions, first versions.
 //!
 //! Nothing here was run on a phone. 64-bit little-endian systems only.
 

@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 
-/// Type and shape of an operand. A scalar has no dimensions; Google's client sends tensors of rank 0 as `[1]` and an open dimension as `u32::MAX`. (R)
+/// Type and shape of an operand. A scalar has no dimensions; Google's client sends tensors of rank
+/// 0 as `[1]` and an open dimension as `u32::MAX`. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct OperandType {
@@ -85,7 +86,8 @@ macro_rules! kinds {
             #[doc = concat!("(", $known, ")")]
             pub const $name: i32 = $number;
         )*
-        /// Every number with its name and the bytes of one element (0 where that is not said by the type).
+        /// Every number with its name and the bytes of one element (0 where that is not said by the
+        /// type).
         pub const KINDS: &[(i32, &str, usize)] = &[$(($number, stringify!($name), $bytes)),*];
     };
 }

@@ -1,6 +1,7 @@
 //! Operation numbers. 0 to 94 are those of Android's Neural Networks API. (M)
 //!
-//! Scalar arguments follow the data operands; the orders beside the numbers are what Google's client sends. (R)
+//! Scalar arguments follow the data operands; the orders beside the numbers are what Google's
+//! client sends. (R)
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
@@ -16,7 +17,8 @@ operations! {
     AVERAGE_POOL_2D = 1;
     /// Tensors, axis: i32, negative from the end. (M, R)
     CONCATENATION = 2;
-    /// x, weight `[out, h, w, in]`, bias, padding: i32, stride w, stride h, fuse, channels first: bool, dilation w, dilation h. (M, R)
+    /// x, weight `[out, h, w, in]`, bias, padding: i32, stride w, stride h, fuse, channels first:
+    /// bool, dilation w, dilation h. (M, R)
     CONV_2D = 3;
     DEPTHWISE_CONV_2D = 4;
     DEPTH_TO_SPACE = 5;
@@ -24,7 +26,8 @@ operations! {
     DEQUANTIZE = 6;
     EMBEDDING_LOOKUP = 7;
     FLOOR = 8;
-    /// x, weight `[out, in]`, bias `[out]`, fuse: i32. Input and output of rank 3 are sent as they are. (M, R)
+    /// x, weight `[out, in]`, bias `[out]`, fuse: i32. Input and output of rank 3 are sent as they
+    /// are. (M, R)
     FULLY_CONNECTED = 9;
     /// x; as a composite also gamma. (M, R)
     L2_NORMALIZATION = 11;

@@ -1,7 +1,7 @@
 //! Result codes: what every function that is not `void` returns.
 //!
-//! Those from 11 on are Android's (A), each one more than there (I): `BAD_VERSION` is not one of Android's, which also has 6 and 7 the other way
-//! round.
+//! Those from 11 on are Android's (A), each one more than there (I): `BAD_VERSION` is not one of
+//! Android's, which also has 6 and 7 the other way round.
 
 /// The call did what was asked. (M, R)
 pub const NO_ERROR: i32 = 0;
@@ -11,12 +11,14 @@ pub const OUT_OF_MEMORY: i32 = 1;
 pub const INCOMPLETE: i32 = 2;
 /// A pointer that may not be null was. (M)
 pub const UNEXPECTED_NULL: i32 = 3;
-/// Arguments or bytes the library does not take. Restoring answers it for another version's blob and for a damaged one alike; `setOperand…QuantParams` for an
-/// operand type that has no channels. (M; meanings reported)
+/// Arguments or bytes the library does not take. Restoring answers it for another version's blob
+/// and for a damaged one alike; `setOperand…QuantParams` for an operand type that has no channels.
+/// (M; meanings reported)
 pub const BAD_DATA: i32 = 4;
 /// (M)
 pub const OP_FAILED: i32 = 5;
-/// The compiler found no way to run the graph. Reported where a graph has too many operations. (M; meaning reported)
+/// The compiler found no way to run the graph. Reported where a graph has too many operations. (M;
+/// meaning reported)
 pub const UNMAPPABLE: i32 = 6;
 /// The call came at the wrong time: a finished model changed, an unfinished compilation stored. (M)
 pub const BAD_STATE: i32 = 7;

@@ -58,8 +58,9 @@ pub mod hint {
 pub const LARGEST_BOOST: u8 = 100;
 /// Bytes of the token of `NeuronCompilation_setCaching`. (M)
 pub const CACHE_TOKEN_BYTES: usize = 32;
-/// Values of operands up to this length are copied inside `NeuronModel_setOperandValue`; longer ones may be read until `NeuronCompilation_finish` returns, so they
-/// must stay and not change until then. (R: Google's plugin reuses the memory of short values at once)
+/// Values of operands up to this length are copied inside `NeuronModel_setOperandValue`; longer
+/// ones may be read until `NeuronCompilation_finish` returns, so they must stay and not change
+/// until then. (R: Google's plugin reuses the memory of short values at once)
 pub const COPIED_AT_ONCE: usize = 128;
 /// Entries the getters of padded dimensions write, whatever the rank. (L)
 pub const PADDED_DIMENSIONS: usize = 4;
@@ -67,5 +68,6 @@ pub const PADDED_DIMENSIONS: usize = 4;
 pub const MEMORY_ALIGNMENT: usize = 64;
 /// Set by clients before the library is asked to compile: the processor, in lower case. (R)
 pub const PLATFORM_VARIABLE: &str = "MTKNN_ADAPTER_DLA_PLATFORM";
-/// Set by clients: a folder for the compiler's intermediate files. Google's plugin removes it again before it compiles. (R)
+/// Set by clients: a folder for the compiler's intermediate files. Google's plugin removes it again
+/// before it compiles. (R)
 pub const FOLDER_VARIABLE: &str = "MTKNN_ADAPTER_DLA_DIR";

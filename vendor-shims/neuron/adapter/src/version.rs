@@ -25,10 +25,11 @@ impl std::fmt::Display for RuntimeVersion {
     }
 }
 
-/// From here on Google's plugin asks `NeuronCompilation_getSupportedOperations` before it compiles: 8.2.23 was not asked, 8.2.24 was. (R)
+/// From here on Google's plugin asks `NeuronCompilation_getSupportedOperations` before it compiles:
+/// 8.2.23 was not asked, 8.2.24 was. (R)
 pub const ASKED_FOR_SUPPORTED_OPERATIONS: RuntimeVersion = RuntimeVersion::new(8, 2, 24);
-/// From here on Google's plugin sends 4-bit weights per channel with their scales, and a bias per channel with its own type; before, the scales of 4-bit weights are
-/// lost. (R)
+/// From here on Google's plugin sends 4-bit weights per channel with their scales, and a bias per
+/// channel with its own type; before, the scales of 4-bit weights are lost. (R)
 pub const FOUR_BITS_PER_CHANNEL: RuntimeVersion = RuntimeVersion::new(8, 2, 28);
 /// From this major on the blob operand of `com.mediatek.compiled_network` has another code. (L)
 pub const COMPILED_NETWORK_CODE_MAJOR: u8 = 8;

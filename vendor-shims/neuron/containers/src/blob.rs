@@ -1,8 +1,11 @@
 //! One piece of compiled code, as a Neuron library stores it, and who says what in it.
 //!
-//! * **DLA**: `length − 4`, 12, 8, a magic number, all 32-bit. What the words mean is not known; they are the same in the files seen.
-//! * **Adapter cache** (from adapter 8 on): a number (212205 in both files seen), 608, a description of inputs and outputs, then a DLA to the end.
-//! * **Simulator**: this project's stand-in for the compiler, with a magic of its own ([`simulated`]).
+//! * **DLA**: `length − 4`, 12, 8, a magic number, all 32-bit. What the words mean is not known;
+//!   they are the same in the files seen.
+//! * **Adapter cache** (from adapter 8 on): a number (212205 in both files seen), 608, a
+//!   description of inputs and outputs, then a DLA to the end.
+//! * **Simulator**: this project's stand-in for the compiler, with a magic of its own
+//!   ([`simulated`]).
 
 use serde::Serialize;
 
@@ -65,8 +68,8 @@ pub struct Blob {
     pub version: Option<Version>,
     /// Number of operations, where the code says so.
     pub operations: Option<u32>,
-    /// Where in it the code itself stands, without what the compiler says about itself. Two blobs are the same code exactly when
-    /// [`code_of`] is equal.
+    /// Where in it the code itself stands, without what the compiler says about itself. Two blobs
+    /// are the same code exactly when [`code_of`] is equal.
     pub code: std::ops::Range<usize>,
 }
 
@@ -74,8 +77,9 @@ pub struct Blob {
 ///
 /// # Errors
 ///
-/// No bytes at all, a simulator's blob that is cut off, damaged or of another layout, and a file for which too much was read already. Foreign
-/// code that is not recognised is no error: its kind says so.
+/// No bytes at all, a simulator's blob that is cut off, damaged or of another layout, and a file
+/// for which too much was read already. Foreign code that is not recognised is no error: its kind
+/// says so.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     budget.blob(bytes.offset(0))?;
     if bytes.is_empty() {
@@ -150,7 +154,8 @@ fn dla_in(bytes: Bytes<'_>) -> Result<Option<usize>> {
 /// | 56 | u32 operations |
 /// | 60 | u32 check sum (CRC-32) of everything from 64 on |
 ///
-/// The trailer is what real compilers write: identifier, record, options, each behind a u32 length and four zero bytes.
+/// The trailer is what real compilers write: identifier, record, options, each behind a u32 length
+/// and four zero bytes.
 pub fn simulated(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     let head = bytes.slice(0, SIMULATOR_HEAD, "head of the simulator's code")?;
     let layout = head.u32(8, "layout")?;
@@ -231,7 +236,8 @@ fn texts(told: Bytes<'_>) -> Result<[String; SIMULATOR_TEXTS]> {
     Ok(found)
 }
 
-/// The code itself, without what the compiler says about itself: identifier, record and options, and the lengths that change with them.
+/// The code itself, without what the compiler says about itself: identifier, record and options,
+/// and the lengths that change with them.
 ///
 /// Empty where the bytes cannot be read.
 pub fn code_of(bytes: &[u8]) -> Vec<u8> {
@@ -268,7 +274,8 @@ pub struct BlobDocument {
     identifier: Option<String>,
 }
 
-/// Who compiled something, for which chip and with which options: the part of a document that a host compares with what it knows of the chip.
+/// Who compiled something, for which chip and with which options: the part of a document that a
+/// host compares with what it knows of the chip.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Compilation {
     /// `Partition_0`
@@ -297,7 +304,8 @@ impl Blob {
         }
     }
 
-    /// Who compiled it, for what and how. `soc` is what the file around it says, which counts where the code itself says nothing.
+    /// Who compiled it, for what and how. `soc` is what the file around it says, which counts where
+    /// the code itself says nothing.
     pub fn compilation(&self, name: &str, soc: Option<&str>) -> Compilation {
         let options = self.trailer.as_ref().and_then(|trailer| trailer.options.clone());
         let flags = options.as_deref().and_then(|options| OptionString::parse(options).ok());

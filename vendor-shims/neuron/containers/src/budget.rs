@@ -1,4 +1,5 @@
-//! How much is done for one file, whatever it says: parts may overlap, so a small file can ask for any amount of reading.
+//! How much is done for one file, whatever it says: parts may overlap, so a small file can ask for
+//! any amount of reading.
 
 use crate::{ContainerError, Result};
 

@@ -1,4 +1,5 @@
-//! Bytes of a file at a known place in it: every access is checked, and every error says where in the whole file it was.
+//! Bytes of a file at a known place in it: every access is checked, and every error says where in
+//! the whole file it was.
 
 use crate::{ContainerError, Result};
 

@@ -1,4 +1,5 @@
-//! The payload of ExecuTorch's MediaTek backend: a byte 1, the numbers of inputs and outputs and the length of the code in 32 bits each, the code.
+//! The payload of ExecuTorch's MediaTek backend: a byte 1, the numbers of inputs and outputs and
+//! the length of the code in 32 bits each, the code.
 
 use serde::Serialize;
 
@@ -25,7 +26,8 @@ pub struct Payload {
     pub blob: Blob,
 }
 
-/// Reads a payload; none where the bytes are none: of another version, of another length than they say, or without code that is known.
+/// Reads a payload; none where the bytes are none: of another version, of another length than they
+/// say, or without code that is known.
 ///
 /// # Errors
 ///

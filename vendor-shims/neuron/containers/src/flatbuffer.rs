@@ -1,7 +1,9 @@
-//! FlatBuffers, read field by field without a schema compiler: a table says where its fields are, and each access is checked.
+//! FlatBuffers, read field by field without a schema compiler: a table says where its fields are,
+//! and each access is checked.
 //!
-//! Layout: <https://flatbuffers.dev/internals/>. Offsets are unsigned and point forward, but a table's offset to its vtable, which is signed. Nothing is
-//! verified ahead: what is not asked for is not looked at.
+//! Layout: <https://flatbuffers.dev/internals/>. Offsets are unsigned and point forward, but a
+//! table's offset to its vtable, which is signed. Nothing is verified ahead: what is not asked for
+//! is not looked at.
 
 use crate::bytes::Bytes;
 use crate::{ContainerError, Result};

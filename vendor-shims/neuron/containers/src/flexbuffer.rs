@@ -1,7 +1,9 @@
-//! FlexBuffers as far as options of a custom operation need them: a map at the root, with numbers and texts in it.
+//! FlexBuffers as far as options of a custom operation need them: a map at the root, with numbers
+//! and texts in it.
 //!
-//! Layout: <https://flatbuffers.dev/flexbuffers/>. The last byte is the width of the root in bytes, the one before its type; the root stands before
-//! them. Offsets point backwards from where they stand. A map is a vector of values with, before it, its length, the width of its keys and the
+//! Layout: <https://flatbuffers.dev/flexbuffers/>. The last byte is the width of the root in bytes,
+//! the one before its type; the root stands before them. Offsets point backwards from where they
+//! stand. A map is a vector of values with, before it, its length, the width of its keys and the
 //! offset of the vector of keys; after it, a byte of type for each value.
 
 use crate::bytes::Bytes;

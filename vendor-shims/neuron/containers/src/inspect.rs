@@ -1,7 +1,7 @@
 //! What a file is and what it says: the format's name and a JSON document.
 //!
-//! Beside what is particular to a format, every document has `compilations`, a list of who compiled what for which chip with which options
-//! ([`Compilation`]), and `warnings`, a list of sentences.
+//! Beside what is particular to a format, every document has `compilations`, a list of who compiled
+//! what for which chip with which options ([`Compilation`]), and `warnings`, a list of sentences.
 
 use serde::Serialize;
 
@@ -16,8 +16,8 @@ const MAX_DOCUMENT: usize = 4 << 20;
 /// A file that was recognised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspected {
-    /// `tflite`, `litertlm`, `neuron-container`, `neuron-adapter-cache`, `neuron-dla`, `executorch-neuron-payload`,
-    /// `shardwright-neuron-simulator`
+    /// `tflite`, `litertlm`, `neuron-container`, `neuron-adapter-cache`, `neuron-dla`,
+    /// `executorch-neuron-payload`, `shardwright-neuron-simulator`
     pub format: &'static str,
     /// A JSON object.
     pub document: serde_json::Value,
@@ -71,7 +71,8 @@ fn alone(blob: &Blob, format: &'static str) -> Result<Option<Inspected>> {
 ///
 /// # Errors
 ///
-/// A file that is of this family and cannot be read: damaged, or of a version that nobody described.
+/// A file that is of this family and cannot be read: damaged, or of a version that nobody
+/// described.
 pub fn inspect(bytes: &[u8]) -> Result<Option<Inspected>> {
     let file = Bytes::new(bytes);
     let mut budget = Budget::of(bytes.len());
@@ -93,7 +94,8 @@ pub fn inspect(bytes: &[u8]) -> Result<Option<Inspected>> {
     if blob.kind == Kind::Dla {
         return alone(&blob, "neuron-dla");
     }
-    // These two have no magic number, and both end with code as an adapter cache does. What does not read as one is none.
+    // These two have no magic number, and both end with code as an adapter cache does. What does
+    // not read as one is none.
     if let Ok(Some(payload)) = executorch::read(file, &mut Budget::of(bytes.len())) {
         let compilations = vec![payload.blob.compilation("code", None)];
         let warnings = payload.blob.warnings("code");

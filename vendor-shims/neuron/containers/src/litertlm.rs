@@ -1,8 +1,10 @@
 //! A `.litertlm`: models, tokenizer and settings of a language model in one file.
 //!
-//! `LITERTLM`, three u32 of the version, the end of the header as u64 at 24, a FlatBuffer from 32 on: `LiteRTLMMetaData { 0 system_metadata { 0 entries };
-//! 1 section_metadata { 0 objects } }`, `SectionObject { 0 items; 1 begin_offset: u64; 2 end_offset: u64; 3 data_type: u8 }`, `KeyValue { 0 key; 1, 2 value }`.
-//! Sections begin at multiples of 16384; readers of others check the major version alone, and so does this one.
+//! `LITERTLM`, three u32 of the version, the end of the header as u64 at 24, a FlatBuffer from 32
+//! on: `LiteRTLMMetaData { 0 system_metadata { 0 entries }; 1 section_metadata { 0 objects } }`,
+//! `SectionObject { 0 items; 1 begin_offset: u64; 2 end_offset: u64; 3 data_type: u8 }`,
+//! `KeyValue { 0 key; 1, 2 value }`. Sections begin at multiples of 16384; readers of others check
+//! the major version alone, and so does this one.
 
 use serde::Serialize;
 
@@ -90,7 +92,8 @@ pub fn is(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 ///
-/// Another major version, sections that lie outside of the file or upon each other, and models that are damaged.
+/// Another major version, sections that lie outside of the file or upon each other, and models that
+/// are damaged.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<LiteRtLm> {
     let version = [8, 12, 16].map(|at| bytes.u32(at, "version"));
     let [major, minor, patch] = version;

@@ -1,7 +1,9 @@
-//! The container that LiteRT's MediaTek plugin appends to a `.tflite`, with the code of every partition. Its root is called `Graphs`.
+//! The container that LiteRT's MediaTek plugin appends to a `.tflite`, with the code of every
+//! partition. Its root is called `Graphs`.
 //!
-//! `Graphs { 0 version: i16 = 1; 1 subgraphs; 2 data; 3 external; 4 version of the Neuron SDK: three u32 in place, missing in files of 2025 }`,
-//! `Subgraph { 0 entry_point; 1 type: i8; 2 kind of index: u8; 3 index }`, `Buffer { 0 identifier; 1 data }`. It has no file identifier.
+//! `Graphs { 0 version: i16 = 1; 1 subgraphs; 2 data; 3 external; 4 version of the Neuron SDK:
+//! three u32 in place, missing in files of 2025 }`, `Subgraph { 0 entry_point; 1 type: i8; 2 kind
+//! of index: u8; 3 index }`, `Buffer { 0 identifier; 1 data }`. It has no file identifier.
 
 use serde::Serialize;
 

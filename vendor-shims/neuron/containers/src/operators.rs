@@ -1,4 +1,5 @@
-//! Names of TFLite's built-in operations, by number, as its schema has them up to the first of the StableHLO family.
+//! Names of TFLite's built-in operations, by number, as its schema has them up to the first of the
+//! StableHLO family.
 
 /// The number that stands for an operation with a name of its own.
 pub const CUSTOM: i32 = 32;

@@ -1,8 +1,10 @@
-//! Option strings of the Neuron compiler: `--opt 3 --gno=LTS,Inception --apusys-config "{ \"high_addr\": true }"`.
+//! Option strings of the Neuron compiler:
+//! `--opt 3 --gno=LTS,Inception --apusys-config "{ \"high_addr\": true }"`.
 //!
-//! No grammar of them is published. What is seen in the field: words apart by blanks, double quotes around what holds blanks, a backslash before
-//! a quote within quotes; a value after a blank or after `=`; `-O3` for `--opt 3`. An option stands alone (a switch) when nothing follows it or what
-//! follows begins with a hyphen and is no number.
+//! No grammar of them is published. What is seen in the field: words apart by blanks, double quotes
+//! around what holds blanks, a backslash before a quote within quotes; a value after a blank or
+//! after `=`; `-O3` for `--opt 3`. An option stands alone (a switch) when nothing follows it or
+//! what follows begins with a hyphen and is no number.
 
 use std::fmt;
 
@@ -128,7 +130,8 @@ impl OptionString {
     ///
     /// # Errors
     ///
-    /// A text that is too long, has a quote that does not end, a control character, or a word that belongs to no option.
+    /// A text that is too long, has a quote that does not end, a control character, or a word that
+    /// belongs to no option.
     pub fn parse(text: &str) -> Result<OptionString, OptionsError> {
         if text.len() > MAX_BYTES {
             return Err(OptionsError::TooLong { bytes: text.len(), options: 0 });
@@ -161,7 +164,8 @@ impl OptionString {
         Ok(OptionString(options))
     }
 
-    /// The value of an option, the last where it is given more than once: which of them a compiler takes is not known.
+    /// The value of an option, the last where it is given more than once: which of them a compiler
+    /// takes is not known.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|option| option.name == name).map(|option| option.value.as_str())
     }

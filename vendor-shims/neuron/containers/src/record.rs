@@ -1,8 +1,11 @@
-//! What the Neuron compiler writes about itself near the end of its code: an identifier, a record as JSON, and the options it was given.
+//! What the Neuron compiler writes about itself near the end of its code: an identifier, a record
+//! as JSON, and the options it was given.
 //!
-//! Seen in three published files and in reports: three texts, each behind its length as a 32-bit number and four zero bytes. The record has two
-//! spellings, `{"Compiler": "adapter 8.2.28", …}` up to major 8 and `{"CompilerName": "adapter", "CompilerVersion": "9.2.1", …}` in major 9. Where
-//! they stand is written nowhere, so the end of the code is searched for the record's first characters.
+//! Seen in three published files and in reports: three texts, each behind its length as a 32-bit
+//! number and four zero bytes. The record has two spellings, `{"Compiler": "adapter 8.2.28", …}` up
+//! to major 8 and `{"CompilerName": "adapter", "CompilerVersion": "9.2.1", …}` in major 9. Where
+//! they stand is written nowhere, so the end of the code is searched for the record's first
+//! characters.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +20,8 @@ use crate::{Result, Version};
 pub const SEARCHED: usize = 1 << 20;
 /// Bytes of a record; those seen have fewer than a hundred.
 const MAX_RECORD: usize = 4096;
-/// Bytes between texts that are passed over: nothing says that texts begin at multiples of anything.
+/// Bytes between texts that are passed over: nothing says that texts begin at multiples of
+/// anything.
 const MAX_GAP: usize = 16;
 /// Bytes of an option string.
 const MAX_OPTIONS: usize = crate::options::MAX_BYTES;
@@ -163,7 +167,8 @@ fn identifier_before(bytes: &[u8], end: usize) -> Option<(usize, String)> {
 fn text_after(bytes: &[u8], from: usize) -> Option<(usize, String)> {
     (0..=MAX_GAP).find_map(|gap| {
         let at = from.checked_add(gap)?;
-        // What is passed over is padding: zeros, and then the length's first byte is not among them unless the text is empty.
+        // What is passed over is padding: zeros, and then the length's first byte is not among them
+        // unless the text is empty.
         if gap > 0 && bytes.get(at - 1) != Some(&0) {
             return None;
         }

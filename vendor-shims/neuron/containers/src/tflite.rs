@@ -1,8 +1,11 @@
-//! A `.tflite`, as far as it says what was compiled for an accelerator: operations `DISPATCH_OP`, the container behind the model, the stamp.
+//! A `.tflite`, as far as it says what was compiled for an accelerator: operations `DISPATCH_OP`,
+//! the container behind the model, the stamp.
 //!
-//! Field numbers are those of TFLite's schema. LiteRT replaces each offloaded partition by a custom operation `DISPATCH_OP`, whose options are a
-//! FlexBuffer map of `bytecode_offset`, `bytecode_size` and `name`; the container stands behind the FlatBuffer, its offset counted from the first byte of
-//! the model. The metadata `LiteRtStamp` holds two texts of 125 bytes: the maker and the chip.
+//! Field numbers are those of TFLite's schema. LiteRT replaces each offloaded partition by a custom
+//! operation `DISPATCH_OP`, whose options are a FlexBuffer map of `bytecode_offset`,
+//! `bytecode_size` and `name`; the container stands behind the FlatBuffer, its offset counted from
+//! the first byte of the model. The metadata `LiteRtStamp` holds two texts of 125 bytes: the maker
+//! and the chip.
 
 use std::collections::BTreeMap;
 
@@ -125,7 +128,8 @@ pub(crate) fn shown(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// A damaged model, a dispatch operation without its numbers, and one whose container is damaged or not there.
+/// A damaged model, a dispatch operation without its numbers, and one whose container is damaged or
+/// not there.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Tflite> {
     let root = Table::root(bytes)?;
     let buffers = root.tables(4)?;
@@ -304,7 +308,8 @@ fn dispatch(bytes: Bytes<'_>, operation: &Table<'_>, subgraph: usize) -> Result<
 }
 
 fn containers(bytes: Bytes<'_>, model: &mut Tflite, budget: &mut Budget) -> Result<()> {
-    // Without a stamp anybody may have written it: it is read, and what is none of MediaTek's is said.
+    // Without a stamp anybody may have written it: it is read, and what is none of MediaTek's is
+    // said.
     let stamped = model.stamp.as_ref().and_then(|stamp| stamp.manufacturer.as_deref());
     let is_mediatek = stamped.map(|maker| maker.eq_ignore_ascii_case(MAKER));
     for dispatch in &model.dispatches {

@@ -1,6 +1,8 @@
-//! What this library "compiles" to: a list of what goes in and out, and the record that tells which library wrote it.
+//! What this library "compiles" to: a list of what goes in and out, and the record that tells which
+//! library wrote it.
 //!
-//! Its own shape and magic; the end holds the strings that clients look for in artefacts, each after its length in 8 bytes.
+//! Its own shape and magic; the end holds the strings that clients look for in artefacts, each
+//! after its length in 8 bytes.
 
 use shardwright_neuron_adapter::RuntimeVersion;
 

@@ -1,4 +1,5 @@
-//! The books: which objects there are, what they stand on, what was done with them. No pointer is followed here.
+//! The books: which objects there are, what they stand on, what was done with them. No pointer is
+//! followed here.
 
 use shardwright_neuron_adapter::setting::{LARGEST_BOOST, preference, priority};
 use shardwright_neuron_adapter::{operand, operation};
@@ -428,7 +429,8 @@ impl Books {
         keep(boost <= LARGEST_BOOST, Rule::Range, || format!("boost {boost} of at most {LARGEST_BOOST}"))
     }
 
-    /// Binds an input or output. `index` is as the call has it: signed for a client's own memory, unsigned for shared memory.
+    /// Binds an input or output. `index` is as the call has it: signed for a client's own memory,
+    /// unsigned for shared memory.
     pub fn bind(&mut self, execution: usize, index: i64, place: Place, output: bool) -> Kept<()> {
         let compilation = self.execution(execution)?.compilation;
         let io = self.io(compilation, index, output)?;

@@ -1,5 +1,5 @@
-//! The functions, by the names the interface gives them. Each follows its pointers, asks the books, writes its line and answers; a broken rule ends the
-//! process.
+//! The functions, by the names the interface gives them. Each follows its pointers, asks the books,
+//! writes its line and answers; a broken rule ends the process.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write;
@@ -61,7 +61,8 @@ fn version() -> RuntimeVersion {
 
 type Kept<T> = Result<T, Violation>;
 
-/// One call: its name, what the books make of it, its line. A rule that is broken ends the process, after the line is written.
+/// One call: its name, what the books make of it, its line. A rule that is broken ends the process,
+/// after the line is written.
 fn call(name: &str, body: impl FnOnce(&mut State, &mut String) -> Kept<c_int>) -> c_int {
     let mut line = name.to_owned();
     match state(|state| body(state, &mut line)) {
@@ -137,7 +138,8 @@ macro_rules! exports {
             $(#[$doc])*
             ///
             /// # Safety
-            /// Pointers are as the interface's description of this function says; a null one is noticed.
+            /// Pointers are as the interface's description of this function says; a null one is
+            /// noticed.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
                 call(stringify!($name), |$state, $line| $body)
@@ -279,7 +281,8 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A model and a finished compilation from what this library stored; `BAD_DATA` for anything else, and for another major version.
+    /// A model and a finished compilation from what this library stored; `BAD_DATA` for anything
+    /// else, and for another major version.
     fn NeuronModel_restoreFromCompiledNetwork(model: *mut *mut Model, compilation: *mut *mut Compilation, stored: *const c_void, length: usize) |state, line| {
         say!(line, " length={length}");
         not_null(model, "model")?;
@@ -689,7 +692,8 @@ fn present(state: &State, place: Place) -> Kept<usize> {
 /// Bytes moved at once: a page, and as far as a mapping's start is rounded.
 const PIECE: usize = 4096;
 
-/// Reads memory that may be gone, through the system, which answers with an error where reading it here would be the end.
+/// Reads memory that may be gone, through the system, which answers with an error where reading it
+/// here would be the end.
 fn read_through(address: usize, bytes: usize) -> Kept<()> {
     let mut piece = [0_u8; PIECE];
     move_through(address, bytes, &mut piece, false)
@@ -709,7 +713,8 @@ fn move_through(address: usize, bytes: usize, piece: &mut [u8; PIECE], write: bo
             libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address + done), iov_len: length };
         // SAFETY: this process's own number.
         let own = unsafe { libc::getpid() };
-        // SAFETY: `here` is this function's own; `there` is the client's, and the system answers with an error where it cannot be used.
+        // SAFETY: `here` is this function's own; `there` is the client's, and the system answers
+        // with an error where it cannot be used.
         let moved = unsafe {
             match write {
                 true => libc::process_vm_writev(own, &here, 1, &there, 1, 0),

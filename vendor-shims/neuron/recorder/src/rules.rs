@@ -11,8 +11,8 @@ pub enum Rule {
     UseAfterFree,
     /// An object is freed a second time.
     FreedTwice,
-    /// An object is freed while another that stands on it is not: a model before its compilation, a compilation before its execution, memory before an
-    /// execution that it is bound to.
+    /// An object is freed while another that stands on it is not: a model before its compilation, a
+    /// compilation before its execution, memory before an execution that it is bound to.
     FreedTooEarly,
     /// A finished model is changed.
     ModelFinished,
@@ -30,7 +30,8 @@ pub enum Rule {
     Length,
     /// Memory or an offset in it is not at a multiple of 64 bytes.
     Alignment,
-    /// A descriptor that cannot be mapped for reading and writing, or was closed while its memory is in use.
+    /// A descriptor that cannot be mapped for reading and writing, or was closed while its memory
+    /// is in use.
     Descriptor,
     /// A run with an input or output that nothing is bound to.
     Unbound,
@@ -38,7 +39,8 @@ pub enum Rule {
     BufferGone,
     /// A compiled network is stored after a run, or from a restored compilation.
     Stored,
-    /// A handle is made into an out-pointer that holds nothing known; objects are left when the library is asked what remains.
+    /// A handle is made into an out-pointer that holds nothing known; objects are left when the
+    /// library is asked what remains.
     Left,
 }
 

@@ -1,4 +1,5 @@
-//! The functions themselves, each case in a process of its own: what is written, and that a broken rule is the end.
+//! The functions themselves, each case in a process of its own: what is written, and that a broken
+//! rule is the end.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -100,7 +101,8 @@ fn runs_into(restored: &Restored, output: &mut [u8; 128]) {
 /// What the child does.
 fn act(case: &str) {
     let mut output = [7; 128];
-    // SAFETY: what is done with dead handles and memory is what this library is to notice; it follows neither.
+    // SAFETY: what is done with dead handles and memory is what this library is to notice; it
+    // follows neither.
     unsafe {
         match case {
             "sound" => {

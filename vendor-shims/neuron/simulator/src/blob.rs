@@ -1,11 +1,15 @@
-//! The blob: what a compilation stores and a restore reads. A format of our own with a magic of our own; its trailer alone has the shape of the field's, so that what
-//! reads those can be tested on it.
+//! The blob: what a compilation stores and a restore reads. A format of our own with a magic of our
+//! own; its trailer alone has the shape of the field's, so that what reads those can be tested on
+//! it.
 //!
-//! Little endian. 0: `SWNEURON`; 8: u32 layout 1; 12: version, three bytes and a zero; 16: processor, 16 bytes; 32: u64 start, 40: u64 length of the code; 48: u64 start
-//! of the trailer; 56: u32 operations; 60: CRC-32 of everything from 64 on; 64: inputs and outputs (u32 counts, then for each i32 type, u32 rank, u32 dimensions, f32
-//! scale, i32 zero point, u64 bytes); at the code's start, a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the data, the head (plan and network),
-//! zeros to a multiple of 64, the data (long constants). The trailer: three strings, each u32 length, four zero bytes, the bytes: a UUID made of the code, a JSON record
-//! in the spelling of the major version, the options as they were given.
+//! Little endian. 0: `SWNEURON`; 8: u32 layout 1; 12: version, three bytes and a zero; 16:
+//! processor, 16 bytes; 32: u64 start, 40: u64 length of the code; 48: u64 start of the trailer;
+//! 56: u32 operations; 60: CRC-32 of everything from 64 on; 64: inputs and outputs (u32 counts,
+//! then for each i32 type, u32 rank, u32 dimensions, f32 scale, i32 zero point, u64 bytes); at the
+//! code's start, a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the data,
+//! the head (plan and network), zeros to a multiple of 64, the data (long constants). The trailer:
+//! three strings, each u32 length, four zero bytes, the bytes: a UUID made of the code, a JSON
+//! record in the spelling of the major version, the options as they were given.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -122,7 +126,8 @@ fn describe_ends(network: &Network, out: &mut Writer) {
     }
 }
 
-/// Writes the blob of a network. Long constants are copied here, once; afterwards the network has them in the blob.
+/// Writes the blob of a network. Long constants are copied here, once; afterwards the network has
+/// them in the blob.
 pub fn compile(
     mut network: Network,
     plan: &Plan,

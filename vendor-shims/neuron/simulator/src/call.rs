@@ -1,4 +1,5 @@
-//! What every function does around its work: the configuration, the failure that is to happen, the trace, the message, and no panic across the boundary.
+//! What every function does around its work: the configuration, the failure that is to happen, the
+//! trace, the message, and no panic across the boundary.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -87,8 +88,9 @@ pub fn call(
         }
         Some(How::Signal(signal)) => {
             finish_line(&configuration, line, &format!("signal {signal}"));
-            // A handler may return, expecting that a real fault would come again, as the standard library's does for SIGSEGV: the second one finds none.
-            // SAFETY: raising a signal in this process and giving up its handler have no preconditions.
+            // A handler may return, expecting that a real fault would come again, as the standard
+            // library's does for SIGSEGV: the second one finds none. SAFETY: raising a signal in
+            // this process and giving up its handler have no preconditions.
             unsafe {
                 libc::raise(signal);
                 libc::signal(signal, libc::SIG_DFL);
@@ -127,7 +129,8 @@ pub fn call(
     }
 }
 
-/// As [`call`], for functions that answer nothing: a refusal is told on stderr whatever the configuration says.
+/// As [`call`], for functions that answer nothing: a refusal is told on stderr whatever the
+/// configuration says.
 pub fn call_void(function: &'static str, work: impl FnOnce() -> Result<(), Refused>) {
     call(function, |configuration, _| {
         work().inspect_err(|refused| {

@@ -241,7 +241,8 @@ impl Compilation {
         let plan =
             Plan { honoured, hint: self.hint, preference: self.preference, l1_kilobytes: self.l1_kilobytes };
         let compiled = blob::compile(network, &plan, target.version, &target.soc, &self.all_options());
-        // From here on the client's memory may go: the model has its constants in the blob, should it be compiled again.
+        // From here on the client's memory may go: the model has its constants in the blob, should
+        // it be compiled again.
         model.network.operands.clone_from(&compiled.network.operands);
         model.network.image.clone_from(&compiled.network.image);
         let space = space(&compiled, configuration, &flags)?;

@@ -1,4 +1,5 @@
-//! What the library pretends to be, from a JSON file that a variable names. The file is looked at on every call and read again when it changed.
+//! What the library pretends to be, from a JSON file that a variable names. The file is looked at
+//! on every call and read again when it changed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,7 +22,8 @@ pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_SIMULATOR";
 pub struct Configuration {
     /// The version, `[8, 2, 28]`.
     pub version: [u8; 3],
-    /// The processor in lower case, unless the client's variable `MTKNN_ADAPTER_DLA_PLATFORM` names one.
+    /// The processor in lower case, unless the client's variable `MTKNN_ADAPTER_DLA_PLATFORM` names
+    /// one.
     pub soc: String,
     /// What `Neuron_getL1MemorySizeKb` answers.
     pub l1_kilobytes: u32,
@@ -39,9 +41,11 @@ pub struct Configuration {
     pub denied_operations: Vec<i32>,
     /// Operand types refused besides those the version does not have.
     pub denied_types: Vec<i32>,
-    /// Constants that the client keeps are summed when they are set and when a compilation finishes, and a change is refused; a blob is stored before anything is executed.
+    /// Constants that the client keeps are summed when they are set and when a compilation
+    /// finishes, and a change is refused; a blob is stored before anything is executed.
     pub strict: bool,
-    /// Bytes of the device's address space, which memories take, and code that is to be imported for ever. None: no limit.
+    /// Bytes of the device's address space, which memories take, and code that is to be imported
+    /// for ever. None: no limit.
     pub most_device_bytes: Option<u64>,
     /// The last dimension of inputs and outputs is padded to a multiple of this.
     pub padded_to: u32,

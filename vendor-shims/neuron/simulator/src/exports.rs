@@ -1,4 +1,5 @@
-//! The functions of the C interface: arguments are read and checked for null, the work is done elsewhere.
+//! The functions of the C interface: arguments are read and checked for null, the work is done
+//! elsewhere.
 
 #![expect(clippy::missing_safety_doc, reason = "what callers owe is told by the crate of the interface")]
 
@@ -461,7 +462,8 @@ exports! {
         if length < bytes.len() {
             return refuse(BAD_DATA, format!("{length} bytes for a compiled network of {}", bytes.len()));
         }
-        // SAFETY: not null; the caller has room for `length` bytes, which are at least as many, and none of them are ours.
+        // SAFETY: not null; the caller has room for `length` bytes, which are at least as many, and
+        // none of them are ours.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), blob.cast::<u8>(), bytes.len()) };
         Ok(())
     }
@@ -477,7 +479,8 @@ exports! {
     ExecutionCompute NeuronExecution_compute(execution: *mut raw::Execution) |_configuration, _line| {
         let shared = EXECUTIONS.get(execution)?;
         let mut execution = shared.lock();
-        // SAFETY: the caller's promise, which is the interface's: buffers outlive the execution and are left alone while it runs.
+        // SAFETY: the caller's promise, which is the interface's: buffers outlive the execution and
+        // are left alone while it runs.
         unsafe { execution.compute() }
     }
     ExecutionSetInput NeuronExecution_setInput(execution: *mut raw::Execution, index: i32, kind: *const OperandType, buffer: *const c_void, length: usize)
@@ -530,7 +533,8 @@ exports! {
         for before in unsafe { many(events, count, 1 << 10) }? {
             wait(&EVENTS.get(*before)?.lock())?;
         }
-        // SAFETY: as for `compute`; it has run when this returns, which is one of the moments a client has to reckon with.
+        // SAFETY: as for `compute`; it has run when this returns, which is one of the moments a
+        // client has to reckon with.
         let code = match unsafe { shared.lock().compute() } {
             Ok(()) => 0,
             Err(refused) => refused.code,
@@ -547,7 +551,8 @@ exports! {
     ExecutionGetOutputDimensions NeuronExecution_getOutputOperandDimensions(execution: *mut raw::Execution, index: i32, dimensions: *mut u32) |_configuration, line| {
         line.say("index", index);
         for (at, length) in output_dimensions(execution, index)?.into_iter().enumerate() {
-            // SAFETY: the caller has room for as many as the rank says, unless it passed null, which is not written.
+            // SAFETY: the caller has room for as many as the rank says, unless it passed null,
+            // which is not written.
             unsafe { give(if dimensions.is_null() { dimensions } else { dimensions.add(at) }, length) }?;
         }
         Ok(())
@@ -738,7 +743,8 @@ thread_local! {
     static DESCRIPTION: RefCell<CString> = RefCell::default();
 }
 
-/// What the library is, as JSON: `{"name", "version", "soc"}`. That the function is there says that it is a simulator. The text stays until the next call on the thread.
+/// What the library is, as JSON: `{"name", "version", "soc"}`. That the function is there says that
+/// it is a simulator. The text stays until the next call on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     let text = match configuration::current() {
@@ -755,7 +761,8 @@ pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     })
 }
 
-/// Plays a processor from now on, unless a configuration file or the client's variable says which. Null and what is no UTF-8 are passed over.
+/// Plays a processor from now on, unless a configuration file or the client's variable says which.
+/// Null and what is no UTF-8 are passed over.
 ///
 /// # Safety
 /// `soc` is null or a C string.
@@ -770,7 +777,8 @@ pub unsafe extern "C" fn ShardwrightNeuronSimulator_play(soc: *const c_char) {
     }
 }
 
-/// Why the last refused call on this thread was refused; empty if none was. The text stays until another call is refused on the thread.
+/// Why the last refused call on this thread was refused; empty if none was. The text stays until
+/// another call is refused on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_lastMessage() -> *const c_char {
     last_message()

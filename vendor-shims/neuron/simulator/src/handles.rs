@@ -1,4 +1,5 @@
-//! Handles: numbers that look like pointers and are never followed, so that a freed or foreign one is told and not read.
+//! Handles: numbers that look like pointers and are never followed, so that a freed or foreign one
+//! is told and not read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -48,7 +48,8 @@ pub struct Memory {
     _space: Space,
 }
 
-// The mapping is whole and stays where it is until it is dropped, whichever thread does it; `usize` says so.
+// The mapping is whole and stays where it is until it is dropped, whichever thread does it; `usize`
+// says so.
 
 impl Memory {
     /// Maps `length` bytes of a descriptor from `offset` on.
@@ -71,8 +72,8 @@ impl Memory {
                 format!("the protection {protection:#x} is not to read, or to read and write"),
             );
         }
-        // Works for files, memfds and dma-bufs alike; the position of a descriptor is nothing anybody relies on here.
-        // SAFETY: no memory is passed.
+        // Works for files, memfds and dma-bufs alike; the position of a descriptor is nothing
+        // anybody relies on here. SAFETY: no memory is passed.
         let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
         let end = offset.checked_add(length).and_then(|end| i64::try_from(end).ok());
         if size < 0 || end.is_none_or(|end| end > size) {

@@ -101,7 +101,8 @@ impl Model {
     /// Makes an operand constant.
     ///
     /// # Safety
-    /// `length` bytes can be read at `value`, and if they are more than [`COPIED_AT_ONCE`], until compilations are finished.
+    /// `length` bytes can be read at `value`, and if they are more than [`COPIED_AT_ONCE`], until
+    /// compilations are finished.
     pub unsafe fn set_value(
         &mut self,
         index: i32,
@@ -210,7 +211,8 @@ impl Model {
         Ok(())
     }
 
-    /// Closes the model: every operand has one source, every operation its operands in shapes that fit. Types that are not supported are no reason to refuse it.
+    /// Closes the model: every operand has one source, every operation its operands in shapes that
+    /// fit. Types that are not supported are no reason to refuse it.
     pub fn finish(&mut self, target: &Target) -> Result<(), Refused> {
         self.open()?;
         if !self.identified || self.network.outputs.is_empty() {

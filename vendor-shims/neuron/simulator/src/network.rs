@@ -8,7 +8,8 @@ use shardwright_neuron_adapter::setting::COPIED_AT_ONCE;
 use crate::arithmetic::tensor::{Channels, Layout};
 use crate::bytes::{Reader, Writer};
 
-/// Operands of a network at most: an index is an i32 at the interface, and no real network comes near.
+/// Operands of a network at most: an index is an i32 at the interface, and no real network comes
+/// near.
 pub const MOST_OPERANDS: usize = 1 << 22;
 /// Dimensions of an operand at most.
 pub const MOST_DIMENSIONS: u32 = 8;
@@ -52,7 +53,8 @@ impl Lent {
     /// Notes the memory and, in strict mode, what is in it.
     ///
     /// # Safety
-    /// `length` bytes can be read at `address` until the model's compilations are finished or the model is freed.
+    /// `length` bytes can be read at `address` until the model's compilations are finished or the
+    /// model is freed.
     pub unsafe fn new(address: *const u8, length: usize, strict: bool) -> Lent {
         let mut lent = Lent { address: address as usize, length, sum: None };
         if strict {
@@ -126,7 +128,8 @@ impl Network {
         match &self.operands.get(index as usize)?.value {
             Value::Absent => None,
             Value::Held(bytes) => Some(bytes),
-            // SAFETY: memory is lent until a compilation is finished, which replaces it with a place in the image.
+            // SAFETY: memory is lent until a compilation is finished, which replaces it with a
+            // place in the image.
             Value::Lent(lent) => Some(unsafe { lent.bytes() }),
             Value::Within(range) => self.image.as_ref()?.bytes().get(range.clone()),
         }
@@ -144,7 +147,8 @@ impl Network {
         })
     }
 
-    /// The order in which operations can run: each after what it reads. `None` if there is none, or if an operand has no source or two.
+    /// The order in which operations can run: each after what it reads. `None` if there is none, or
+    /// if an operand has no source or two.
     pub fn order(&self) -> Result<Vec<usize>, String> {
         const OUTSIDE: usize = usize::MAX;
         let mut source: Vec<Option<usize>> = self
@@ -203,7 +207,8 @@ impl Network {
         Ok(order)
     }
 
-    /// Everything but the bytes of long constants, whose places are counted from the start of the data that follows. Returns the data's length.
+    /// Everything but the bytes of long constants, whose places are counted from the start of the
+    /// data that follows. Returns the data's length.
     pub fn encode(&self, out: &mut Writer) -> usize {
         let mut data = 0usize;
         out.u8(u8::from(self.relaxed));

@@ -1,4 +1,5 @@
-//! Option strings: `--name value`, `--name=value`, `--name`, `-O3`, with quotes and backslashes as a shell has them.
+//! Option strings: `--name value`, `--name=value`, `--name`, `-O3`, with quotes and backslashes as
+//! a shell has them.
 
 /// One option.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +83,8 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// The options that public sources name: those a library is taken to know unless its configuration says otherwise.
+/// The options that public sources name: those a library is taken to know unless its configuration
+/// says otherwise.
 pub const KNOWN: &[&str] = &[
     "adapter-disable-map-fd",
     "apusys-config",
@@ -142,7 +144,8 @@ pub const KNOWN: &[&str] = &[
     "use-sw-dilated-conv",
 ];
 
-/// Options that say where files go, what is printed or which driver is used: they are taken and change no code.
+/// Options that say where files go, what is printed or which driver is used: they are taken and
+/// change no code.
 pub const WITHOUT_EFFECT_ON_CODE: &[&str] =
     &["dla-file", "gen-debug-info", "mdla-mlo-match-info", "show-exec-plan", "show-memory-summary"];
 

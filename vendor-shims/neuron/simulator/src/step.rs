@@ -1,5 +1,5 @@
-//! From an operation to a step that can run: operand counts, constants, types and shapes are proved here, so that nothing is checked twice and nothing can go wrong
-//! inside a step.
+//! From an operation to a step that can run: operand counts, constants, types and shapes are proved
+//! here, so that nothing is checked twice and nothing can go wrong inside a step.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::setting::{fuse as fuses, padding};
@@ -21,7 +21,8 @@ use crate::target::{self, Target};
 pub enum Refusal {
     /// No hardware could: operands are missing, shapes do not fit. Finishing the model fails.
     Invalid(String),
-    /// Not here: a type, a rank, an operation. Asked whether it is supported, the answer is no; compiling fails.
+    /// Not here: a type, a rank, an operation. Asked whether it is supported, the answer is no;
+    /// compiling fails.
     Unsupported(String),
 }
 
@@ -221,7 +222,8 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// The class that all these inputs and the output share, which is one of those that are computed with.
+    /// The class that all these inputs and the output share, which is one of those that are
+    /// computed with.
     fn class_of(&self, inputs: std::ops::Range<usize>) -> Result<Class, Refusal> {
         let class = self.outputs[0].class();
         for place in inputs {
@@ -419,7 +421,8 @@ fn check_weighted(
     Ok(())
 }
 
-/// A bias is added to accumulators as it is, so its scale has to be theirs; without a type of its own for channels it has none.
+/// A bias is added to accumulators as it is, so its scale has to be theirs; without a type of its
+/// own for channels it has none.
 fn check_bias(x: &Layout, w: &Layout, bias: &Layout, out: &Layout) -> Result<(), Refusal> {
     // As far as TensorFlow Lite lets them differ (`GetQuantizedConvolutionMultipler`).
     let near = |found: f32, wanted: f32| ((found - wanted).abs() / out.scale) <= 0.02;
@@ -612,8 +615,9 @@ fn prepare_reshape(case: &Case<'_>) -> Result<Step, Refusal> {
     if case.inputs[0].elements() != case.outputs[0].elements() {
         return invalid(format!("{:?} as {:?}", case.inputs[0].dimensions, case.outputs[0].dimensions));
     }
-    // The shape that comes along is not held against the output's own: below 8.2.24 Google's client sends FULLY_CONNECTED of rank 3 as rank 2 with a RESHAPE behind it whose
-    // shape has a last length of 1, and the output is right.
+    // The shape that comes along is not held against the output's own: below 8.2.24 Google's client
+    // sends FULLY_CONNECTED of rank 3 as rank 2 with a RESHAPE behind it whose shape has a last
+    // length of 1, and the output is right.
     if case.operation.code == op::RESHAPE && case.inputs.len() == 2 {
         case.integers(1)?;
     }

@@ -1,4 +1,5 @@
-//! What a version of the library on a processor takes: operand types and their places, as data with where each rule is known from.
+//! What a version of the library on a processor takes: operand types and their places, as data with
+//! where each rule is known from.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::{RuntimeVersion, operation as op, version};
@@ -11,7 +12,8 @@ use crate::step::Refusal;
 pub const GENERAL_OPERAND: i32 = 0x0001_0100;
 /// The operation this library hands out for the general extension.
 pub const GENERAL_OPERATION: i32 = 0x0001_0000;
-/// What operand types of the extension of compiled networks begin with; the extension's code follows.
+/// What operand types of the extension of compiled networks begin with; the extension's code
+/// follows.
 pub const COMPILED_NETWORK_OPERAND: i32 = 0x0002_0000;
 /// The operation this library hands out for the extension of compiled networks.
 pub const COMPILED_NETWORK_OPERATION: i32 = 0x0002_0000;
@@ -31,7 +33,8 @@ pub struct Target {
     pub denied_types: Vec<i32>,
 }
 
-/// The types that need [`version::FOUR_BITS_PER_CHANNEL`]: Google's client sends other types below it.
+/// The types that need [`version::FOUR_BITS_PER_CHANNEL`]: Google's client sends other types below
+/// it.
 const SINCE_FOUR_BITS: [i32; 3] = [
     kind::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL,
     kind::TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL,
@@ -42,10 +45,12 @@ const SINCE_FOUR_BITS: [i32; 3] = [
 const FOUR_BITS_PER_CHANNEL: [i32; 2] =
     [kind::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, kind::TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL];
 
-/// Processors whose compiler was reported to refuse 4-bit weights per channel at any size, whatever the version.
+/// Processors whose compiler was reported to refuse 4-bit weights per channel at any size, whatever
+/// the version.
 const WITHOUT_FOUR_BITS_PER_CHANNEL: [&str; 1] = ["mt6989"];
 
-/// Operations whose weight and bias may have scales per channel: MediaTek's public guideline for MDLA 3.0.
+/// Operations whose weight and bias may have scales per channel: MediaTek's public guideline for
+/// MDLA 3.0.
 const WITH_CHANNELS: [i32; 5] =
     [op::CONV_2D, op::DEPTHWISE_CONV_2D, op::TRANSPOSE_CONV_2D, op::FULLY_CONNECTED, op::PRELU];
 
@@ -105,7 +110,8 @@ pub fn judge(
                 ));
             }
         }
-        // What Google's client sends for 4-bit weights per channel to a version without a type for them: the scales are lost.
+        // What Google's client sends for 4-bit weights per channel to a version without a type for
+        // them: the scales are lost.
         if kind::is_per_tensor(of) && !(layout.scale.is_finite() && layout.scale > 0.0) {
             return unsupported(format!("type {of} with a scale of {}: its scales were lost", layout.scale));
         }

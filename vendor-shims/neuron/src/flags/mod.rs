@@ -1,7 +1,8 @@
 //! Compiler flags: what an order asks for as one option string, and what becomes of each.
 //!
-//! A flag that no schema knows, or a value that is none of its own, is refused and stands in no option string. What else becomes of a flag is found out
-//! in [`probe`]: that a compiler repeats it in what it stores proves nothing.
+//! A flag that no schema knows, or a value that is none of its own, is refused and stands in no
+//! option string. What else becomes of a flag is found out in [`probe`]: that a compiler repeats it
+//! in what it stores proves nothing.
 
 mod probe;
 mod schema;
@@ -51,7 +52,8 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Reads the flags of an order for a chip and an adapter. A flag that is wrong is no error: it becomes a verdict.
+    /// Reads the flags of an order for a chip and an adapter. A flag that is wrong is no error: it
+    /// becomes a verdict.
     pub fn read(options: &Options<'_>, soc: &Soc, adapter: Option<Version>) -> Flags {
         Flags::of(options.iter(), soc, adapter)
     }
@@ -83,7 +85,8 @@ impl Flags {
         flags
     }
 
-    /// An option that is handed on as it is replaces the flag of its name: which of two a compiler takes is not known.
+    /// An option that is handed on as it is replaces the flag of its name: which of two a compiler
+    /// takes is not known.
     fn let_forced_win(&mut self) {
         let mut forced: Vec<CompilerOption> = Vec::new();
         for asked in self.asked.iter().filter(|asked| asked.name == FORCED) {

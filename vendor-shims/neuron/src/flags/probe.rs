@@ -1,7 +1,9 @@
-//! What a flag does: the same graph is compiled with and without it, and the code that comes out is compared.
+//! What a flag does: the same graph is compiled with and without it, and the code that comes out is
+//! compared.
 //!
-//! A compiler repeats its option string in what it stores whether it used it or not; the code is compared without that. Compiling the same twice may
-//! give different bytes: then several are made of each, and a flag counts as applied only if every one made with it differs from every one made
+//! A compiler repeats its option string in what it stores whether it used it or not; the code is
+//! compared without that. Compiling the same twice may give different bytes: then several are made
+//! of each, and a flag counts as applied only if every one made with it differs from every one made
 //! without it by more than equals do among themselves.
 
 use std::collections::HashMap;
@@ -126,10 +128,11 @@ fn compare(
 }
 
 impl Flags {
-    /// What became of every flag of the order, in its order. `echoed` is the option string that the artefact repeats, where it does.
+    /// What became of every flag of the order, in its order. `echoed` is the option string that the
+    /// artefact repeats, where it does.
     ///
-    /// A flag is tried on each subject until one shows an effect. Without a subject that can be compiled, one that the artefact repeats is
-    /// *recorded* and no more.
+    /// A flag is tried on each subject until one shows an effect. Without a subject that can be
+    /// compiled, one that the artefact repeats is *recorded* and no more.
     pub fn judge(
         &self,
         subjects: &mut [Subject<'_>],

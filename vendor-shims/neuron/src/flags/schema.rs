@@ -1,7 +1,9 @@
-//! The options of the Neuron compiler that are known: name, values, since which adapter, and who says so. No list of them is published by the
-//! maker; what follows is gathered from a help text of the years of adapter 6, from bundles that were published, and from scripts others published.
+//! The options of the Neuron compiler that are known: name, values, since which adapter, and who
+//! says so. No list of them is published by the maker; what follows is gathered from a help text of
+//! the years of adapter 6, from bundles that were published, and from scripts others published.
 //!
-//! An option that is not here is refused by name unless it is handed on as it is, with the flag [`FORCED`].
+//! An option that is not here is refused by name unless it is handed on as it is, with the flag
+//! [`FORCED`].
 
 use shardwright_neuron_containers::Version;
 use shardwright_shim_abi::{Flag, FlagKind, FlagStage};
@@ -24,9 +26,11 @@ const MUCH_MEMORY: i64 = 64 << 10;
 /// Who says that there is such an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A help text of the tool `ncc-tflite`, of an SDK of the years of adapter 6, on the page of a maker of boards.
+    /// A help text of the tool `ncc-tflite`, of an SDK of the years of adapter 6, on the page of a
+    /// maker of boards.
     Help,
-    /// What a published bundle for MT6993 was compiled with, by adapter 9.2, as a public report quotes it.
+    /// What a published bundle for MT6993 was compiled with, by adapter 9.2, as a public report
+    /// quotes it.
     Bundle,
     /// A script that compiles language models, published by others.
     Script,

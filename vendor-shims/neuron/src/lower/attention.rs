@@ -8,8 +8,9 @@ use super::import::Importer;
 
 /// Writes an attention: `[R, kv · group · d]`.
 ///
-/// Queries of one key head are rows of one product, row by row and head by head, so that both operands of a product have the same heads and nothing is broadcast
-/// in it. With one row or one key head nothing is transposed. The mask is held as `[1, R, 1, S]`.
+/// Queries of one key head are rows of one product, row by row and head by head, so that both
+/// operands of a product have the same heads and nothing is broadcast in it. With one row or one
+/// key head nothing is transposed. The mask is held as `[1, R, 1, S]`.
 pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Result<ValueId, LowerError> {
     let &Attention { kv, group, rows, width, slots, .. } = found;
     let query = importer.work.value(found.query)?;

@@ -1,7 +1,7 @@
 //! Which operations are taken, and for the others what is at fault.
 //!
-//! Taken is what the lowering can write with operations and types that clients of the adapter are known to use. What a chip's compiler makes of
-//! it only compiling tells.
+//! Taken is what the lowering can write with operations and types that clients of the adapter are
+//! known to use. What a chip's compiler makes of it only compiling tells.
 
 use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::{Encoding as _, Rules};

@@ -1,4 +1,5 @@
-//! The graph between an entry and the adapter's: operations as the adapter has them, and the one rewriting of it.
+//! The graph between an entry and the adapter's: operations as the adapter has them, and the one
+//! rewriting of it.
 
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::ValueId;
@@ -68,8 +69,9 @@ pub(super) fn leave(draft: &mut Draft<'_>) {
     });
 }
 
-/// Takes out what moves nothing: reshapes of reshapes of one layer, those to the shape that is there, and whatever nothing reads then. No value
-/// changes, and nothing of one layer depends on another: the operations of a shard are those of its layers together.
+/// Takes out what moves nothing: reshapes of reshapes of one layer, those to the shape that is
+/// there, and whatever nothing reads then. No value changes, and nothing of one layer depends on
+/// another: the operations of a shard are those of its layers together.
 pub(super) fn tidy(draft: &mut Draft<'_>) {
     let mut alias: Vec<ValueId> = (0..draft.values.len()).map(ValueId).collect();
     let mut maker: Vec<Option<usize>> = vec![None; draft.values.len()];
@@ -97,7 +99,8 @@ pub(super) fn tidy(draft: &mut Draft<'_>) {
     draft.sweep();
 }
 
-/// Of the node an operation comes from: rewriting stays inside one, so that the operations of layers add up.
+/// Of the node an operation comes from: rewriting stays inside one, so that the operations of
+/// layers add up.
 fn layer(act: &Act) -> Option<u32> {
     act.origin.and_then(|origin| origin.layer)
 }

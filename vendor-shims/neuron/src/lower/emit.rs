@@ -184,7 +184,8 @@ impl<'w> Emitter<'_, 'w> {
             }
             ActKind::Compute(Compute::Binary(kind) | Compute::Unary(kind)) => numbered(*kind),
             ActKind::Compute(Compute::Gelu) => {
-                // Approximate: what the only client that is known sends always, and what is meant here.
+                // Approximate: what the only client that is known sends always, and what is meant
+                // here.
                 let approximate = 1u32.to_le_bytes().to_vec();
                 inputs.push(self.argument(OperandKind::Numbered(operand::UINT32), Vec::new(), approximate));
                 numbered(operation::GELU_V2)

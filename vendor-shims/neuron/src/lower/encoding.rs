@@ -72,7 +72,8 @@ impl Encoding {
         Encoding::Fixed((most / LARGEST).max(f32::MIN_POSITIVE))
     }
 
-    /// What softmax, sigmoid and hyperbolic tangent give: −1 to 1 less one step, as TFLite fixes it for 16 bits.
+    /// What softmax, sigmoid and hyperbolic tangent give: −1 to 1 less one step, as TFLite fixes it
+    /// for 16 bits.
     pub const FRACTION: Encoding = Encoding::Fixed(1.0 / 32_768.0);
 
     /// What it is computed in; none for indices.

@@ -1,4 +1,5 @@
-//! An entry's nodes in the adapter's operations, node by node; attention as a whole where the lean lowering recognises it.
+//! An entry's nodes in the adapter's operations, node by node; attention as a whole where the lean
+//! lowering recognises it.
 
 use shardwright_neuron_adapter::{operand, operation};
 use shardwright_shim_abi::{NodeView, raw};
@@ -29,7 +30,8 @@ pub(super) fn import<'w>(
     target: &Target<'_>,
     lowering: Lowering,
 ) -> Result<Draft<'w>, LowerError> {
-    // A layer's part of what all layers bind together is a slice also where the layer stands alone: operations of layers add up.
+    // A layer's part of what all layers bind together is a slice also where the layer stands alone:
+    // operations of layers add up.
     let movements = Movements { idle_transposes: lowering == Lowering::Plain, whole_slices: true };
     let work = Work::new(source, movements, |port, shape| port_shape(port.role(), shape, lowering))?;
     let mut importer = Importer { work, target, lowering, tables: Vec::new() };
@@ -47,7 +49,8 @@ pub(super) fn import<'w>(
     importer.work.finish()
 }
 
-/// Step inputs are declared in the extents their readers want: memory is dense, so that costs nothing, and a reshape for each layer would.
+/// Step inputs are declared in the extents their readers want: memory is dense, so that costs
+/// nothing, and a reshape for each layer would.
 fn port_shape(role: u32, shape: &[u64], lowering: Lowering) -> Vec<u64> {
     match (role, shape, lowering) {
         (
@@ -255,7 +258,8 @@ impl<'w> Importer<'_, 'w> {
         self.binary(operation::MUL, x, number, encoding)
     }
 
-    /// In floats: the tables of 16-bit integers are right to four steps of 1/32768, which is per cents of a weight among many keys.
+    /// In floats: the tables of 16-bit integers are right to four steps of 1/32768, which is per
+    /// cents of a weight among many keys.
     pub fn softmax(&mut self, x: ValueId) -> ValueId {
         let encoding = self.work.encoding_of(x);
         if !encoding.is_fixed() {

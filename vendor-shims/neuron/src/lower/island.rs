@@ -1,8 +1,10 @@
 //! What integers of 16 bits do badly is done in floats, between a `DEQUANTIZE` and a `QUANTIZE`.
 //!
-//! A mean of squares of 16-bit values keeps too few steps where one value stands out, and a reciprocal root has no range that calibration knows: spelled out,
-//! norms lose several per cent in integers. In floats they lose what 16-bit floats lose, since the model is relaxed. Before squares are taken, values are
-//! divided by what they reach, so that nothing leaves the range of a 16-bit float; a norm does not notice but for its epsilon, which is divided as well.
+//! A mean of squares of 16-bit values keeps too few steps where one value stands out, and a
+//! reciprocal root has no range that calibration knows: spelled out, norms lose several per cent in
+//! integers. In floats they lose what 16-bit floats lose, since the model is relaxed. Before
+//! squares are taken, values are divided by what they reach, so that nothing leaves the range of a
+//! 16-bit float; a norm does not notice but for its epsilon, which is divided as well.
 
 use shardwright_neuron_adapter::operation;
 use shardwright_shim_npu::ValueId;
@@ -87,7 +89,8 @@ fn within_one(importer: &mut Importer<'_, '_>, x: ValueId, family: Family) -> (V
     (importer.binary(operation::MUL, x, part, encoding(family)), reach)
 }
 
-/// A root mean square norm over the last axis without the extension's operation: `x · rsqrt(mean(x²) + eps) · gamma`.
+/// A root mean square norm over the last axis without the extension's operation:
+/// `x · rsqrt(mean(x²) + eps) · gamma`.
 pub(super) fn rms_norm(
     importer: &mut Importer<'_, '_>,
     x: ValueId,

@@ -1,15 +1,19 @@
 //! Entries of a work order as graphs of the adapter.
 //!
-//! **Job.** Says of every node whether it is taken and why not ([`check`]), and writes an entry in the adapter's operations ([`lower`]), in one of two ways
-//! ([`Lowering`]). Weights are borrowed. How many operations an entry becomes follows from its nodes and shapes alone, never from ranges or weights, and those
-//! of the layers of a shard add up: a planner is told the number before anything is quantised.
+//! **Job.** Says of every node whether it is taken and why not ([`check`]), and writes an entry in
+//! the adapter's operations ([`lower`]), in one of two ways ([`Lowering`]). Weights are borrowed.
+//! How many operations an entry becomes follows from its nodes and shapes alone, never from ranges
+//! or weights, and those of the layers of a shard add up: a planner is told the number before
+//! anything is quantised.
 //!
-//! Embedding, the update of states, and sines and cosines stay outside, as other clients leave them: states are read together with the new rows, which come out,
-//! and tables and masks are bound.
+//! Embedding, the update of states, and sines and cosines stay outside, as other clients leave
+//! them: states are read together with the new rows, which come out, and tables and masks are
+//! bound.
 //!
 //! **Not its job.** It calls no library.
 //!
-//! Reading order: [`check`], then the way of an entry, which `shardwright-shim-npu` has read: `import`, `attention`, `island` and `gelu` (written in the adapter's operations), `draft`
+//! Reading order: [`check`], then the way of an entry, which `shardwright-shim-npu` has read:
+//! `import`, `attention`, `island` and `gelu` (written in the adapter's operations), `draft`
 //! (rewritten), `emit` (made operands and operations).
 
 mod attention;
@@ -37,11 +41,12 @@ use crate::soc::{FourBits, Soc};
 /// How an entry is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lowering {
-    /// As few operations as there are for it: norms by the extension's operation, GELU as one, attention with its heads in one product.
+    /// As few operations as there are for it: norms by the extension's operation, GELU as one,
+    /// attention with its heads in one product.
     #[default]
     Lean,
-    /// No fused operations and none of the extension: norms, GELU and rotary embedding spelled out, attention as it falls apart. Reported refusals counted
-    /// graphs of this kind.
+    /// No fused operations and none of the extension: norms, GELU and rotary embedding spelled out,
+    /// attention as it falls apart. Reported refusals counted graphs of this kind.
     Plain,
 }
 
@@ -96,20 +101,24 @@ impl Target<'_> {
 pub struct Lowered<'w> {
     /// The graph.
     pub graph: NeuronGraph<'w>,
-    /// Its inputs, then its outputs, in the entry's order, which is the graph's; each with its extents in the graph, where the same values are in the same order.
+    /// Its inputs, then its outputs, in the entry's order, which is the graph's; each with its
+    /// extents in the graph, where the same values are in the same order.
     pub ports: Vec<Port<Vec<u64>>>,
 }
 
-/// One verdict per node, in the entry's order. Weights may have no bytes and no scales: then their kinds and extents decide.
+/// One verdict per node, in the entry's order. Weights may have no bytes and no scales: then their
+/// kinds and extents decide.
 pub fn check(entry: EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
     verdicts(entry, &Adapter(target))
 }
 
-/// The graph of an entry. Weights that are not at hand are [absent](crate::graph::Value::Absent) in it: good for counting.
+/// The graph of an entry. Weights that are not at hand are [absent](crate::graph::Value::Absent) in
+/// it: good for counting.
 ///
 /// # Errors
 ///
-/// [`LowerError`], for an entry that [`check`] does not take whole, and for weights that do not hold what their type promises.
+/// [`LowerError`], for an entry that [`check`] does not take whole, and for weights that do not
+/// hold what their type promises.
 pub fn lower<'w>(
     entry: EntryView<'w>,
     target: &Target<'_>,

@@ -28,8 +28,8 @@ pub(super) enum MatrixForm {
     Float,
 }
 
-/// The form of a matrix that is multiplied with values stored as `x`, or why such a product is refused. Scales are looked at where they
-/// are at hand.
+/// The form of a matrix that is multiplied with values stored as `x`, or why such a product is
+/// refused. Scales are looked at where they are at hand.
 pub(super) fn matrix_form(
     weight: &WeightView<'_>,
     x: Encoding,

@@ -53,7 +53,8 @@ impl Drop for Compilation<'_> {
 }
 
 impl<'w> Compilation<'w> {
-    /// Compiles a model. An `UNMAPPABLE` answer carries how many operations were sent: that is what was reported to decide it.
+    /// Compiles a model. An `UNMAPPABLE` answer carries how many operations were sent: that is what
+    /// was reported to decide it.
     ///
     /// # Errors
     /// What the library answers.
@@ -107,8 +108,8 @@ impl<'w> Compilation<'w> {
                 (raw, settings.hint),
                 None
             )?;
-            // The options went with the creation. Said a second time, as Google's client does, they would be echoed twice, and whether they add up or replace
-            // each other is not known.
+            // The options went with the creation. Said a second time, as Google's client does, they
+            // would be echoed twice, and whether they add up or replace each other is not known.
             call!(library, compilation_finish = "NeuronCompilation_finish", (raw), Some(subject.clone()))
         }
         .map_err(|error| counted(error, compilation.model.operations))?;
@@ -196,7 +197,8 @@ pub enum PaddedSide {
     Output,
 }
 
-/// A network restored from stored bytes: model and compilation, made by one call and freed in the right order.
+/// A network restored from stored bytes: model and compilation, made by one call and freed in the
+/// right order.
 #[derive(Debug)]
 pub struct Network {
     pub(super) library: Arc<Library>,
@@ -204,7 +206,8 @@ pub struct Network {
     pub(super) compilation: NonNull<RawCompilation>,
 }
 
-// SAFETY: the objects are the library's own and used by one thread at a time: a network belongs to one loaded entry, which runs one call at a time.
+// SAFETY: the objects are the library's own and used by one thread at a time: a network belongs to
+// one loaded entry, which runs one call at a time.
 unsafe impl Send for Network {}
 
 impl Drop for Network {
@@ -212,7 +215,8 @@ impl Drop for Network {
         let functions = self.library.functions();
         if let (Some(free_compilation), Some(free_model)) = (functions.compilation_free, functions.model_free)
         {
-            // SAFETY: both made by this library, freed once, the compilation before its model; executions own the network, so none is left.
+            // SAFETY: both made by this library, freed once, the compilation before its model;
+            // executions own the network, so none is left.
             unsafe {
                 free_compilation(self.compilation.as_ptr());
                 free_model(self.model.as_ptr());
@@ -222,7 +226,8 @@ impl Drop for Network {
 }
 
 impl Network {
-    /// Restores a network. There is no second way behind this one: what the library answers is the caller's to tell.
+    /// Restores a network. There is no second way behind this one: what the library answers is the
+    /// caller's to tell.
     ///
     /// # Errors
     /// What the library answers.
@@ -245,7 +250,8 @@ impl Network {
         }
     }
 
-    /// Bytes the hardware wants of an input or output, and its dimensions there, where the rank has padding: the getter writes four, and knows no higher rank.
+    /// Bytes the hardware wants of an input or output, and its dimensions there, where the rank has
+    /// padding: the getter writes four, and knows no higher rank.
     ///
     /// # Errors
     /// What the library answers.
@@ -256,7 +262,8 @@ impl Network {
         let mut bytes = 0usize;
         let mut dimensions = [0u32; PADDED_DIMENSIONS];
         let subject = || Some(format!("{side:?} {index}").to_lowercase());
-        // SAFETY: a finished compilation; a place for one number, and one for the four that are always written.
+        // SAFETY: a finished compilation; a place for one number, and one for the four that are
+        // always written.
         unsafe {
             match side {
                 PaddedSide::Input => {

@@ -91,7 +91,8 @@ impl Execution {
     /// Binds an output to memory of this process.
     ///
     /// # Safety
-    /// The memory stays writable, in place and nobody else's until the next [`Execution::compute`] has returned.
+    /// The memory stays writable, in place and nobody else's until the next [`Execution::compute`]
+    /// has returned.
     ///
     /// # Errors
     /// [`NeuronError::Misaligned`], and what the library answers.
@@ -111,7 +112,8 @@ impl Execution {
         Ok(())
     }
 
-    /// Binds an input to shared memory. The index is unsigned in this call and signed in the one for plain memory.
+    /// Binds an input to shared memory. The index is unsigned in this call and signed in the one
+    /// for plain memory.
     ///
     /// # Errors
     /// [`NeuronError::Misaligned`], and what the library answers.

@@ -32,10 +32,12 @@ impl Drop for SharedHandle {
 }
 
 impl SharedHandle {
-    /// Makes `length` bytes from `offset` of a descriptor known. The descriptor stays the caller's and open as long as this value.
+    /// Makes `length` bytes from `offset` of a descriptor known. The descriptor stays the caller's
+    /// and open as long as this value.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`] for an offset that hardware cannot read from; what the library answers.
+    /// [`NeuronError::Misaligned`] for an offset that hardware cannot read from; what the library
+    /// answers.
     pub fn from_fd(library: &Arc<Library>, fd: i32, offset: u64, length: usize) -> Result<SharedHandle> {
         aligned("the offset of imported memory", offset)?;
         let offset = usize::try_from(offset).map_err(|_| NeuronError::Impossible {
@@ -45,7 +47,8 @@ impl SharedHandle {
         library.need(library.functions().memory_free, "NeuronMemory_free")?;
         let mut raw = null_mut();
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: plain numbers, a descriptor that the caller keeps open, a place that outlives the call.
+        // SAFETY: plain numbers, a descriptor that the caller keeps open, a place that outlives the
+        // call.
         unsafe {
             call!(
                 library,

@@ -1,9 +1,13 @@
-//! The adapter's objects with their rules built in: what is freed too early or used too late cannot be written.
+//! The adapter's objects with their rules built in: what is freed too early or used too late cannot
+//! be written.
 //!
-//! **Lifetimes.** A [`Compilation`] owns its [`Model`], an [`Execution`] its [`Network`], and each frees itself before what it stands on. Constants of more than
-//! 128 bytes are read until a compilation is finished, so a model keeps them as long as it lives. Memory bound to an execution is kept by it.
+//! **Lifetimes.** A [`Compilation`] owns its [`Model`], an [`Execution`] its [`Network`], and each
+//! frees itself before what it stands on. Constants of more than 128 bytes are read until a
+//! compilation is finished, so a model keeps them as long as it lives. Memory bound to an execution
+//! is kept by it.
 //!
-//! **Order of calls.** That of the clients known to work: operands, inputs and outputs, operations, finish, relax; options, priority, preference, L1, hint, finish.
+//! **Order of calls.** That of the clients known to work: operands, inputs and outputs, operations,
+//! finish, relax; options, priority, preference, L1, hint, finish.
 //!
 //! **Not its job.** It knows no entries and no ports.
 

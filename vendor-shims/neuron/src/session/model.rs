@@ -18,7 +18,8 @@ pub struct Model<'w> {
     pub(super) raw: NonNull<RawModel>,
     pub(super) name: String,
     pub(super) operations: u64,
-    /// What was handed over and is not borrowed from the graph: read until compilations are finished.
+    /// What was handed over and is not borrowed from the graph: read until compilations are
+    /// finished.
     _constants: Vec<Vec<u8>>,
     /// The graph's own bytes are borrowed for as long.
     _borrowed: std::marker::PhantomData<&'w [u8]>,
@@ -27,7 +28,8 @@ pub struct Model<'w> {
 impl Drop for Model<'_> {
     fn drop(&mut self) {
         if let Some(free) = self.library.functions().model_free {
-            // SAFETY: created by this library, freed once; compilations own their model, so none is left.
+            // SAFETY: created by this library, freed once; compilations own their model, so none is
+            // left.
             unsafe { free(self.raw.as_ptr()) }
         }
     }

@@ -1,4 +1,5 @@
-//! What becomes of flags: applied only where the code is another one, however often the compiler repeats them.
+//! What becomes of flags: applied only where the code is another one, however often the compiler
+//! repeats them.
 
 use serde_json::{Value, json};
 use shardwright_neuron_containers::options::OptionString;

@@ -1,4 +1,5 @@
-//! The shim from its door through the simulator of the adapter: numbers, refusals, failures at every call.
+//! The shim from its door through the simulator of the adapter: numbers, refusals, failures at
+//! every call.
 //!
 //! What MediaTek's own library makes of the same calls only a phone tells.
 

@@ -1,4 +1,5 @@
-//! Memory behind descriptors: what is imported is where hardware can read it, or refused by that name.
+//! Memory behind descriptors: what is imported is where hardware can read it, or refused by that
+//! name.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

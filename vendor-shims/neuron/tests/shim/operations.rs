@@ -84,8 +84,8 @@ const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("rms-norm of groups", |b, x, _| b.norm(x, None, 4, 0.0), (-3.0, 3.0)),
 ];
 
-/// Encodes an entry by what it gives for these inputs, runs it, and holds the result against the reference's: the largest error in steps of
-/// the result and as a part of what it reaches.
+/// Encodes an entry by what it gives for these inputs, runs it, and holds the result against the
+/// reference's: the largest error in steps of the result and as a part of what it reaches.
 fn error_of(
     simulator: &Simulator,
     device: &str,
@@ -149,7 +149,8 @@ fn every_operation_gives_the_reference_s_numbers_in_both_lowerings() {
             entry.output("out", SW_ROLE_TAP, out);
             let inputs = [("a", a.clone()), ("b", b.clone())];
             let (steps, part) = error_of(&simulator, DEVICE, lowering, entry, SW_DTYPE_I16, &inputs);
-            // Steps of 16 bits where it is computed in them, those of 16-bit floats where it is not.
+            // Steps of 16 bits where it is computed in them, those of 16-bit floats where it is
+            // not.
             assert!(steps <= 3.0 || part <= 2e-3, "{name} {lowering}: {steps} steps, {part} of the reach");
         }
     }
@@ -207,7 +208,8 @@ fn floats_of_32_bits_are_said_to_be_computed_in_16() {
     }
 }
 
-/// Attention of grouped heads with a state and new rows, and rotary embedding, as `legalise` leaves them.
+/// Attention of grouped heads with a state and new rows, and rotary embedding, as `legalise` leaves
+/// them.
 fn attention(rows: u64, kv: u64) -> Builder {
     let (group, width, slots) = (2u64, 8u64, 5 + rows);
     let heads = kv * group;

@@ -23,7 +23,8 @@ pub fn simulator() -> PathBuf {
     found.expect("the simulator: `cargo build -p shardwright-neuron-simulator` builds it")
 }
 
-/// The simulator under one configuration. Its file is one for the whole process, so one test at a time has it.
+/// The simulator under one configuration. Its file is one for the whole process, so one test at a
+/// time has it.
 pub struct Simulator {
     _one: MutexGuard<'static, ()>,
     file: PathBuf,
@@ -45,7 +46,8 @@ impl Simulator {
 
     /// Another configuration from here on.
     pub fn set(&self, members: Value) {
-        // Renamed in, so that it is seen whole; and each time of another length, since times of files are coarse.
+        // Renamed in, so that it is seen whole; and each time of another length, since times of
+        // files are coarse.
         static TIMES: AtomicUsize = AtomicUsize::new(0);
         let length = 4096 + TIMES.fetch_add(1, Ordering::Relaxed);
         let new = self.file.with_extension("new");

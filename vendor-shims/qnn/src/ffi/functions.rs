@@ -76,7 +76,8 @@ macro_rules! functions {
             /// Reads the functions that are used; one that is null is named with its slot.
             ///
             /// # Safety
-            /// `table` points to as many slots as the highest in [`SLOTS`](Self::SLOTS) plus one, each null or a function of the declared type.
+            /// `table` points to as many slots as the highest in [`SLOTS`](Self::SLOTS) plus one,
+            /// each null or a function of the declared type.
             pub unsafe fn read(table: *const *const c_void) -> Result<Self, (usize, &'static str)> {
                 Ok($table {
                     $($name: {

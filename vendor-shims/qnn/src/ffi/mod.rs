@@ -1,7 +1,9 @@
-//! The C interface of the vendor's libraries, declared by hand: sizes, offsets and numbers as they were found at the interface, no header's text.
+//! The C interface of the vendor's libraries, declared by hand: sizes, offsets and numbers as they
+//! were found at the interface, no header's text.
 //!
-//! Everything here is for LP64 little-endian (x86-64, aarch64). `tests/lowering/layout.rs` holds every struct to its size and offsets.
-//! Structs the library hands out are read through pointers and never constructed, so they may be longer than declared.
+//! Everything here is for LP64 little-endian (x86-64, aarch64). `tests/lowering/layout.rs` holds
+//! every struct to its size and offsets. Structs the library hands out are read through pointers
+//! and never constructed, so they may be longer than declared.
 
 mod config;
 mod functions;
@@ -41,8 +43,9 @@ pub type Handle = *mut c_void;
 
 /// The callback of a log: format, level, time, arguments.
 ///
-/// The last is a `va_list`. As a parameter that is one pointer on x86-64 System V (an array decays), on AAPCS64 (a composite of 32 bytes goes by
-/// reference to a copy) and on Apple's arm64 (`char *`), and it is passed on to `vsnprintf` the same way, so no C is needed.
+/// The last is a `va_list`. As a parameter that is one pointer on x86-64 System V (an array
+/// decays), on AAPCS64 (a composite of 32 bytes goes by reference to a copy) and on Apple's arm64
+/// (`char *`), and it is passed on to `vsnprintf` the same way, so no C is needed.
 pub type LogCallback = unsafe extern "C" fn(*const std::ffi::c_char, u32, u64, *mut c_void);
 
 /// Numbers of the interface.

@@ -11,11 +11,11 @@ use super::variants::{Heads, KeyRows, SharedMask};
 /// Heads for which a mask is written out.
 const MOST_REPEATED: u64 = 64;
 
-/// Bytes of a mask that is written out for its heads. On phones with SM8850 and SM8750 a 16-bit mask of
-/// 1,081,344 bytes, joined from one part for each head, was reported to meet the scores of other rows,
-/// and one of 1,048,576 its own: nothing fails, and what the model says is wrong. The x86-64 library
-/// computes both rightly. A larger mask is broadcast: an attention by itself then has 7 % fewer to 10 % more
-/// simulated cycles on SoC 72.
+/// Bytes of a mask that is written out for its heads. On phones with SM8850 and SM8750 a 16-bit
+/// mask of 1,081,344 bytes, joined from one part for each head, was reported to meet the scores of
+/// other rows, and one of 1,048,576 its own: nothing fails, and what the model says is wrong. The
+/// x86-64 library computes both rightly. A larger mask is broadcast: an attention by itself then
+/// has 7 % fewer to 10 % more simulated cycles on SoC 72.
 pub const MOST_REPEATED_BYTES: u64 = 1 << 20;
 
 /// Writes an attention in the layout of the variant; `[R, kv · group · d]`.
@@ -45,7 +45,8 @@ struct Writer<'i, 's, 'w> {
 }
 
 impl Writer<'_, '_, '_> {
-    /// The heads of a key are rows of one product, in whatever order rows and heads have: nothing moves but where there are several keys.
+    /// The heads of a key are rows of one product, in whatever order rows and heads have: nothing
+    /// moves but where there are several keys.
     fn in_rows(
         &mut self,
         query: ValueId,
@@ -150,8 +151,8 @@ impl Writer<'_, '_, '_> {
         Ok(self.importer.softmax(masked))
     }
 
-    /// The mask in extents that broadcast to `shape`, written out for every head where the variant asks
-    /// for it and that is no more than [`MOST_REPEATED_BYTES`].
+    /// The mask in extents that broadcast to `shape`, written out for every head where the variant
+    /// asks for it and that is no more than [`MOST_REPEATED_BYTES`].
     fn mask_as(&mut self, mask: &[u64], shape: &[u64]) -> ValueId {
         let mut value = self.importer.work.reshape(self.mask, mask);
         let is_shared = |axis: &usize| mask[*axis] == 1 && shape[*axis] > 1;

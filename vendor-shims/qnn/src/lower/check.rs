@@ -1,7 +1,8 @@
 //! Which operations are taken, and for the others what is at fault.
 //!
-//! Taken is what the vendor's library validates, prepares and computes rightly; much that it validates it does not. Where it is known to
-//! accept a combination and give wrong numbers, the reason says so.
+//! Taken is what the vendor's library validates, prepares and computes rightly; much that it
+//! validates it does not. Where it is known to accept a combination and give wrong numbers, the
+//! reason says so.
 
 use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::{Encoding as _, Rules};

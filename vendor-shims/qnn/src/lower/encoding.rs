@@ -101,7 +101,8 @@ impl Encoding {
         matches!(self, Encoding::Fixed16(_) | Encoding::Fixed8(_))
     }
 
-    /// What an operation computes in whose result is stored like this: 16 bits over the same interval where it is 8.
+    /// What an operation computes in whose result is stored like this: 16 bits over the same
+    /// interval where it is 8.
     pub fn computed(self) -> Encoding {
         match (self, self.ends()) {
             (Encoding::Fixed8(_), Some((low, high))) => Encoding::covering(low, high),
@@ -109,8 +110,8 @@ impl Encoding {
         }
     }
 
-    /// 16 bits over the same interval that hold exactly the same values: 65,535 is 257 times 255. At the scale of the 8 bits the library's
-    /// products would round to steps of that size.
+    /// 16 bits over the same interval that hold exactly the same values: 65,535 is 257 times 255.
+    /// At the scale of the 8 bits the library's products would round to steps of that size.
     pub fn widened(self) -> Encoding {
         match self {
             Encoding::Fixed8(affine) => {
@@ -121,7 +122,8 @@ impl Encoding {
         }
     }
 
-    /// 16 bits around their middle that hold the same values, those of 8 bits exactly: the library's products want that of a second operand.
+    /// 16 bits around their middle that hold the same values, those of 8 bits exactly: the
+    /// library's products want that of a second operand.
     pub fn centred(self) -> Encoding {
         let scale = match (self, self.ends()) {
             // 255 steps on either side at most.
@@ -134,8 +136,9 @@ impl Encoding {
         Encoding::Fixed16(Affine { scale: scale.max(f32::MIN_POSITIVE), zero: MIDDLE })
     }
 
-    /// u16 over what the values of `self` become when they are multiplied by anything from −1 to 1. Itself for floats, and where that reaches as
-    /// far on both sides but for one step: equal encodings need no conversion.
+    /// u16 over what the values of `self` become when they are multiplied by anything from −1 to 1.
+    /// Itself for floats, and where that reaches as far on both sides but for one step: equal
+    /// encodings need no conversion.
     pub fn turned(self) -> Encoding {
         match (self, self.ends()) {
             (Encoding::Fixed16(affine), _) if (MIDDLE - 1..=MIDDLE).contains(&affine.zero) => self,

@@ -1,4 +1,5 @@
-//! An entry's nodes in the processor's operations, node by node; attention as a whole where it is recognised.
+//! An entry's nodes in the processor's operations, node by node; attention as a whole where it is
+//! recognised.
 
 use shardwright_shim_abi::{NodeView, raw};
 
@@ -44,12 +45,13 @@ impl Variants {
 pub(super) struct Importer<'s, 'w> {
     pub work: Work<'s, 'w>,
     pub variants: &'s Variants,
-    /// Bytes of the largest mask that was to be written out for its heads and is not, being too large.
+    /// Bytes of the largest mask that was to be written out for its heads and is not, being too
+    /// large.
     pub broadcast_mask: Option<u64>,
 }
 
-/// The draft of an entry that passed `check`, and the bytes of the largest mask that was to be written
-/// out for its heads and is too large for it.
+/// The draft of an entry that passed `check`, and the bytes of the largest mask that was to be
+/// written out for its heads and is too large for it.
 pub(super) fn import<'w>(
     source: &Source<'w>,
     variants: &Variants,
@@ -76,8 +78,8 @@ impl<'w> Importer<'_, 'w> {
         Ok(self.convert(value, encoding.widened()))
     }
 
-    /// The second operand of a product, which lies around its middle: the library refuses others of 16 bits, and those of 8 it rounds a second
-    /// time.
+    /// The second operand of a product, which lies around its middle: the library refuses others of
+    /// 16 bits, and those of 8 it rounds a second time.
     pub fn second(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         let value = self.work.value(tensor)?;
         match self.work.encoding_of(value) {
@@ -355,7 +357,8 @@ impl<'w> Importer<'_, 'w> {
             false => (self.work.grouped(value, width), None),
         };
         let apart = self.work.draft.shape(groups).to_vec();
-        // Of f16 the library takes rows and heads as axes of their own, and computes most such extents wrongly.
+        // Of f16 the library takes rows and heads as axes of their own, and computes most such
+        // extents wrongly.
         let shape = match target {
             Encoding::Half => vec![apart.iter().product::<u64>() / width, width],
             _ => apart.clone(),

@@ -1,7 +1,8 @@
 //! The last operation before a result leaves, in blocks.
 //!
-//! The compiler writes a result from the layout it computed it in by one or two threads, while everything else waits for them: 50 thousand
-//! cycles for 64 rows of 1536 values. Blocks of it are written by as many threads as there are blocks, each as soon as it is there.
+//! The compiler writes a result from the layout it computed it in by one or two threads, while
+//! everything else waits for them: 50 thousand cycles for 64 rows of 1536 values. Blocks of it are
+//! written by as many threads as there are blocks, each as soon as it is there.
 
 use shardwright_shim_npu::{ValueId, ValueKind};
 
@@ -11,7 +12,8 @@ use super::variants::Leaving;
 /// Values of a row in one block.
 const BLOCK_COLUMNS: u64 = 256;
 
-/// Cuts the last operation of every result that leaves where it works value by value. The result is the same.
+/// Cuts the last operation of every result that leaves where it works value by value. The result is
+/// the same.
 pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
     let back = match form {
         Leaving::Whole => return,
@@ -40,7 +42,8 @@ struct Blocks {
     operands: Vec<Option<usize>>,
 }
 
-/// How an operation is cut, `back` axes before the end; none where that is not possible or of no use.
+/// How an operation is cut, `back` axes before the end; none where that is not possible or of no
+/// use.
 fn blocks(draft: &Draft<'_>, act: &Act, back: usize) -> Option<Blocks> {
     if !matches!(act.kind, ActKind::Compute(Compute::Unary(_) | Compute::Binary(_))) {
         return None;

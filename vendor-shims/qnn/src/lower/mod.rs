@@ -1,13 +1,15 @@
 //! Entries of a work order as graphs of the vendor's compiler.
 //!
-//! **Job.** Says of every node whether it is taken and why not ([`check`]), and writes an entry in the operations the processor has
-//! ([`lower`]), in the layout that [`Variants`] choose. Weights are borrowed.
+//! **Job.** Says of every node whether it is taken and why not ([`check`]), and writes an entry in
+//! the operations the processor has ([`lower`]), in the layout that [`Variants`] choose. Weights
+//! are borrowed.
 //!
-//! **Not its job.** It calls no library. What the library refuses of a graph made here is a mistake of this module.
+//! **Not its job.** It calls no library. What the library refuses of a graph made here is a mistake
+//! of this module.
 //!
-//! Reading order: [`check`], [`Variants`], then the way of an entry, which `shardwright-shim-npu` has read: `import` and `attention` (written in the processor's
-//! operations), `tidy` (rewritten), `leaving` (its results cut),
-//! `emit` (made the compiler's).
+//! Reading order: [`check`], [`Variants`], then the way of an entry, which `shardwright-shim-npu`
+//! has read: `import` and `attention` (written in the processor's operations), `tidy` (rewritten),
+//! `leaving` (its results cut), `emit` (made the compiler's).
 
 mod attention;
 mod check;
@@ -37,17 +39,19 @@ use crate::soc::Soc;
 pub struct Lowered<'w> {
     /// The graph.
     pub graph: QnnGraph<'w>,
-    /// Its inputs, then its outputs, in the entry's order, each with the tensor a run binds. That has the port's extents.
+    /// Its inputs, then its outputs, in the entry's order, each with the tensor a run binds. That
+    /// has the port's extents.
     pub ports: Vec<Port<TensorIndex>>,
-    /// Weights whose bytes or scales are not at hand, with made-up ones in their place: good for counting, not for running.
+    /// Weights whose bytes or scales are not at hand, with made-up ones in their place: good for
+    /// counting, not for running.
     pub stand_ins: usize,
-    /// Bytes of the largest mask that the variants want written out for its heads and that is broadcast
-    /// all the same, being larger than [`MOST_REPEATED_BYTES`].
+    /// Bytes of the largest mask that the variants want written out for its heads and that is
+    /// broadcast all the same, being larger than [`MOST_REPEATED_BYTES`].
     pub broadcast_mask: Option<u64>,
 }
 
-/// One verdict per node, in the entry's order, the same for every chip that is known. Weights may have no bytes and no scales: then their
-/// kinds and extents decide.
+/// One verdict per node, in the entry's order, the same for every chip that is known. Weights may
+/// have no bytes and no scales: then their kinds and extents decide.
 pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
     let _ = soc;
     verdicts(entry, &Hexagon)
@@ -57,7 +61,8 @@ pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// [`LowerError`], for an entry that [`check`] does not take whole, and for weights that do not hold what their type promises.
+/// [`LowerError`], for an entry that [`check`] does not take whole, and for weights that do not
+/// hold what their type promises.
 pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result<Lowered<'w>, LowerError> {
     let _ = soc;
     let source = Source::read(entry)?;

@@ -1,4 +1,5 @@
-//! Rewrites that leave every value as it is: what moves nothing goes, what is computed twice is computed once.
+//! Rewrites that leave every value as it is: what moves nothing goes, what is computed twice is
+//! computed once.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,8 @@ use shardwright_shim_npu::{ValueId, ValueKind};
 use super::draft::{Act, ActKind, Compute, Draft};
 use super::encoding::Encoding;
 
-/// Rounds of rewriting. Each one moves a reshape past at least one operation or ends it, and chains are short.
+/// Rounds of rewriting. Each one moves a reshape past at least one operation or ends it, and chains
+/// are short.
 const MAX_ROUNDS: usize = 64;
 
 /// Operands that make two results equal, with the result's extents and encoding.
@@ -137,7 +139,8 @@ fn round(draft: &mut Draft<'_>) -> bool {
     round.changed
 }
 
-/// What an operation that does not care for extents would read if the reshapes before it came after it.
+/// What an operation that does not care for extents would read if the reshapes before it came after
+/// it.
 fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<ValueId>> {
     let first = act.inputs[0];
     let last = |value: ValueId| draft.shape(value).last().copied();

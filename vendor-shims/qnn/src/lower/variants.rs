@@ -1,9 +1,11 @@
-//! Ways to write the same mathematics for the compiler, among which its scheduler likes one better than the other.
+//! Ways to write the same mathematics for the compiler, among which its scheduler likes one better
+//! than the other.
 
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw;
 
-/// How an entry is lowered where there is a choice. All choices compute the same, up to the rounding of what lies between.
+/// How an entry is lowered where there is a choice. All choices compute the same, up to the
+/// rounding of what lies between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Variants {
     /// Rotary embedding.
@@ -32,7 +34,8 @@ pub enum Rotary {
     Fused,
     /// Four products of half heads.
     Pairs,
-    /// Two products of whole heads, one of them with its halves exchanged and one half of the sines negated.
+    /// Two products of whole heads, one of them with its halves exchanged and one half of the sines
+    /// negated.
     Exchanged,
     /// Two products of whole heads, one of them with its halves exchanged and one half negated.
     Negated,
@@ -86,8 +89,8 @@ impl Rotary {
 pub enum SharedMask {
     /// By the sum's own rule.
     Broadcast,
-    /// Written out for every head before, up to [`MOST_REPEATED_BYTES`](super::MOST_REPEATED_BYTES); a
-    /// larger one is broadcast.
+    /// Written out for every head before, up to
+    /// [`MOST_REPEATED_BYTES`](super::MOST_REPEATED_BYTES); a larger one is broadcast.
     Repeated,
 }
 
@@ -103,7 +106,8 @@ pub enum Product {
     MatMul,
 }
 
-/// How the last operation before a result leaves is written, where that works value by value on several rows.
+/// How the last operation before a result leaves is written, where that works value by value on
+/// several rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leaving {
@@ -134,14 +138,17 @@ impl Default for Variants {
 }
 
 impl Variants {
-    /// What is taken for an entry when nothing is searched: what cost few simulated cycles in all decoder layers of Gemma 4 E2B, 1 and 64 rows,
-    /// 8 and 4 bits, on SoC 72 in finalize mode 3. With one row all forms lie within 0.5 %. With 64, queries that stay where they are and keys that
-    /// an operation turns save up to a fifth of a layer, and a result that leaves in blocks 2 to 6 % of a graph of one layer.
+    /// What is taken for an entry when nothing is searched: what cost few simulated cycles in all
+    /// decoder layers of Gemma 4 E2B, 1 and 64 rows, 8 and 4 bits, on SoC 72 in finalize mode 3.
+    /// With one row all forms lie within 0.5 %. With 64, queries that stay where they are and keys
+    /// that an operation turns save up to a fifth of a layer, and a result that leaves in blocks 2
+    /// to 6 % of a graph of one layer.
     pub fn rules(_entry: EntryView<'_>) -> Variants {
         Variants::default()
     }
 
-    /// What is worth comparing for an entry, the rule's choice first: the best forms of the layers above, and what lies around them.
+    /// What is worth comparing for an entry, the rule's choice first: the best forms of the layers
+    /// above, and what lies around them.
     pub fn all(entry: EntryView<'_>) -> Vec<Variants> {
         let rule = Variants::rules(entry);
         let mut all = vec![rule];

@@ -1,4 +1,5 @@
-//! Constants: which the compiler takes, and how they are handed over. Large ones are borrowed, never copied.
+//! Constants: which the compiler takes, and how they are handed over. Large ones are borrowed,
+//! never copied.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,7 +19,8 @@ use crate::graph::{DataType, QnnEncoding, ScaleOffset, StaticData};
 const BLOCK: u64 = 32;
 /// Largest multiple of a channel's scale that a block may have.
 const LARGEST_MULTIPLE: f32 = 16.0;
-/// How far a block's scale may lie from a multiple of its channel's: block scales are stored in f16, whose steps are that coarse.
+/// How far a block's scale may lie from a multiple of its channel's: block scales are stored in
+/// f16, whose steps are that coarse.
 const MULTIPLE_TOLERANCE: f32 = 1.0 / 1024.0;
 
 /// A format of matrices that the compiler computes rightly.
@@ -51,8 +53,8 @@ pub(super) enum MatrixLayout {
     Pixel,
 }
 
-/// The form of a matrix that is multiplied with values stored as `x`, or why such a product is refused. Scales are looked at where they
-/// are at hand.
+/// The form of a matrix that is multiplied with values stored as `x`, or why such a product is
+/// refused. Scales are looked at where they are at hand.
 pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<MatrixForm, String> {
     let name = weight.name();
     let kind = dtype_name(weight.dtype());
@@ -262,7 +264,8 @@ fn constant<'w>(
     Constant { name, dims, content: Content { dtype, encoding, data } }
 }
 
-/// A constant that is no matrix, plus `offset`, as activations stored like `family` are read: u16 or f16.
+/// A constant that is no matrix, plus `offset`, as activations stored like `family` are read: u16
+/// or f16.
 pub(super) fn small<'w>(
     weight: WeightView<'w>,
     family: Encoding,
@@ -298,7 +301,8 @@ pub(super) fn small<'w>(
     Ok(encoded(name, dims, &values, family))
 }
 
-/// Values as a constant that activations stored like `family` are read with: u16 over their range, or f16.
+/// Values as a constant that activations stored like `family` are read with: u16 over their range,
+/// or f16.
 pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Encoding) -> Constant<'w> {
     if family == Encoding::Half {
         let data = StaticData::Bytes(Cow::Owned(halves(values)));
@@ -318,7 +322,8 @@ pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: 
     constant(name, dims, DataType::Ufixed16, encoding.qnn(), data)
 }
 
-/// One number for every value of a tensor: exact in u16 as a power of two times itself, nearest in f16.
+/// One number for every value of a tensor: exact in u16 as a power of two times itself, nearest in
+/// f16.
 pub(super) fn scalar<'w>(value: f32, extent: u64, family: Encoding) -> Constant<'w> {
     let dims = vec![extent];
     let count = extent as usize;

@@ -156,7 +156,8 @@ impl Device {
         let list = [&raw const config, null()];
         let configs = if asked == CodeFor::Own { null() } else { list.as_ptr() };
         let mut handle = null_mut();
-        // SAFETY: the log's handle is live; the list ends with null and outlives the call, as does what it points to.
+        // SAFETY: the log's handle is live; the list ends with null and outlives the call, as does
+        // what it points to.
         let code = unsafe { (library.functions().device_create)(backend.log, configs, &mut handle) };
         checked(&library, "deviceCreate", code, preparation.mark())?;
         Ok(Arc::new(Device { backend, handle, asked }))
@@ -190,9 +191,11 @@ impl Drop for Device {
     }
 }
 
-/// Memory of the phone that processor and application see alike, registered with a context by its file descriptor.
+/// Memory of the phone that processor and application see alike, registered with a context by its
+/// file descriptor.
 ///
-/// **Untried**: the x86-64 library answers 1000 to every registration, and the layout of the descriptor is as public sources tell it.
+/// **Untried**: the x86-64 library answers 1000 to every registration, and the layout of the
+/// descriptor is as public sources tell it.
 #[derive(Debug)]
 pub struct RegisteredMemory {
     context: Arc<ContextHandle>,

@@ -66,11 +66,13 @@ pub struct LoadedContext {
 }
 
 impl LoadedContext {
-    /// Loads a binary. **The bytes must be known by their hash**: the library follows offsets in them without looking, so damaged ones are loaded without
-    /// complaint or end the process; and it looks at the chip only for some chips. The bytes need not live on.
+    /// Loads a binary. **The bytes must be known by their hash**: the library follows offsets in
+    /// them without looking, so damaged ones are loaded without complaint or end the process; and
+    /// it looks at the chip only for some chips. The bytes need not live on.
     ///
     /// # Errors
-    /// What the library answers: 30001 or 30010 for no or damaged heads, 5005 for some other chips, 1000 on x86-64 for binaries with shared weights.
+    /// What the library answers: 30001 or 30010 for no or damaged heads, 5005 for some other chips,
+    /// 1000 on x86-64 for binaries with shared weights.
     pub fn from_binary(device: Arc<Device>, bytes: &[u8]) -> Result<LoadedContext> {
         let library = device.library().clone();
         let description = match library.system() {
@@ -79,7 +81,8 @@ impl LoadedContext {
         };
         let preparation = Preparation::begin();
         let mut handle = null_mut();
-        // SAFETY: backend and device are live; the bytes have that length and are only read; no config, no profile.
+        // SAFETY: backend and device are live; the bytes have that length and are only read; no
+        // config, no profile.
         let code = unsafe {
             (library.functions().context_create_from_binary)(
                 device.backend().handle(),
@@ -119,7 +122,8 @@ impl LoadedContext {
         }
     }
 
-    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see [`RegisteredMemory`].
+    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see
+    /// [`RegisteredMemory`].
     ///
     /// # Errors
     /// [`QnnError::NotOffered`] where the library has no such thing.
@@ -132,7 +136,8 @@ impl LoadedContext {
         super::memory::register(&self.handle, number::MEMORY_ION, fd, null_mut(), data_type, dims)
     }
 
-    /// A graph whose tensors are told: for where the binary came with a description and there is no system library.
+    /// A graph whose tensors are told: for where the binary came with a description and there is no
+    /// system library.
     ///
     /// # Errors
     /// What the library answers.

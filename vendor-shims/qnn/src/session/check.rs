@@ -10,8 +10,8 @@ use std::ffi::CString;
 const MOST_BYTES: u64 = u32::MAX as u64;
 /// More axes than any operation takes.
 const MOST_AXES: usize = 8;
-/// A factor stored as one or two steps of its scale (0.3 as 1 times 0.3) sent the library into a search that ate all memory; three to nine steps
-/// were computed inexactly.
+/// A factor stored as one or two steps of its scale (0.3 as 1 times 0.3) sent the library into a
+/// search that ate all memory; three to nine steps were computed inexactly.
 const LEAST_STEPS: u64 = 10;
 
 /// Who is at fault, while a graph is put together.

@@ -1,8 +1,10 @@
-//! Work in a forked child of this process: what may hang, or die of what it is given, is let go of without the process it came from.
+//! Work in a forked child of this process: what may hang, or die of what it is given, is let go of
+//! without the process it came from.
 //!
-//! A library cannot be told to give up what it is at, and a thread cannot be taken out of it. A child can be killed, and everything it held goes with it.
-//! It has this process's memory as it was, and one thread: it may call a library that no thread is inside when it is born, and the allocator, which is
-//! usable after a fork. It ends with the thread that waits for it.
+//! A library cannot be told to give up what it is at, and a thread cannot be taken out of it. A
+//! child can be killed, and everything it held goes with it. It has this process's memory as it
+//! was, and one thread: it may call a library that no thread is inside when it is born, and the
+//! allocator, which is usable after a fork. It ends with the thread that waits for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -62,8 +64,9 @@ impl Drop for Child {
     }
 }
 
-/// Does `work` in a child and gives what it answers. `held` is let go of on both sides once the child is born: a lock that keeps other threads out of what
-/// the child will call. `proceed` is asked while it is waited for; the child does not outlive a no.
+/// Does `work` in a child and gives what it answers. `held` is let go of on both sides once the
+/// child is born: a lock that keeps other threads out of what the child will call. `proceed` is
+/// asked while it is waited for; the child does not outlive a no.
 ///
 /// # Errors
 ///
@@ -83,7 +86,8 @@ pub(crate) fn in_child<E>(
     let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     // SAFETY: a plain call.
     let parent = unsafe { libc::getpid() };
-    // SAFETY: the child calls what no other thread is inside, as the caller sees to, and the allocator, which is usable after a fork; it leaves with `_exit`.
+    // SAFETY: the child calls what no other thread is inside, as the caller sees to, and the
+    // allocator, which is usable after a fork; it leaves with `_exit`.
     let pid = unsafe { libc::fork() };
     drop(held);
     match pid {
@@ -170,8 +174,8 @@ fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Option<Instant>) -> io::Res
     Ok(if answer.len() > MOST_BYTES { Progress::Done } else { Progress::Some })
 }
 
-/// Its bounds, no core file, no last words on the parent's standard error or by handlers the parent set up for its own end, and no life after the
-/// thread that waits for it.
+/// Its bounds, no core file, no last words on the parent's standard error or by handlers the parent
+/// set up for its own end, and no life after the thread that waits for it.
 fn bound_self(bounds: Bounds, parent: libc::pid_t) {
     // SAFETY: plain calls; a path ended by a null; descriptors of this process alone.
     unsafe {
@@ -243,7 +247,8 @@ mod tests {
         };
         assert!(matches!(ended(bounds, forever), Ended::Late));
         assert!(before.elapsed() >= bounds.patience);
-        // SAFETY: a plain call; this thread's children are waited for by number, so none may be left that would answer.
+        // SAFETY: a plain call; this thread's children are waited for by number, so none may be
+        // left that would answer.
         let left = unsafe { libc::waitpid(0, std::ptr::null_mut(), libc::WNOHANG | libc::__WNOTHREAD) };
         assert!(left < 0, "a child was left behind");
     }

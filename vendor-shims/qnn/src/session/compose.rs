@@ -12,7 +12,8 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// What finalize logs, beside the node, when it cannot cut an operation into parts that fit the fast memory.
+/// What finalize logs, beside the node, when it cannot cut an operation into parts that fit the
+/// fast memory.
 const NO_PLACE: &str = "Fatal Optimize";
 
 /// A graph that the library has, from composed to executed.
@@ -33,7 +34,8 @@ impl std::ops::Deref for ComposedGraph {
 }
 
 impl ComposedGraph {
-    /// Compiles the graph. With `profile` the library estimates it meanwhile, where it can for the chip; that costs nothing.
+    /// Compiles the graph. With `profile` the library estimates it meanwhile, where it can for the
+    /// chip; that costs nothing.
     ///
     /// # Errors
     /// Why it cannot be compiled, with the node at fault where the log names it.
@@ -64,7 +66,8 @@ impl ComposedGraph {
         });
         if let Some((name, op)) = named {
             failure.node = Some(name.clone());
-            // One operation that the optimiser finds no place for has none in a smaller graph either.
+            // One operation that the optimiser finds no place for has none in a smaller graph
+            // either.
             if failure.kind == FailureKind::Unmappable && failure.reason.contains(NO_PLACE) {
                 failure.kind = FailureKind::UnsupportedOp;
             }
@@ -129,11 +132,13 @@ pub(crate) fn compose(
     let functions = library.functions();
     let mut handle = null_mut();
     let configs = if generic.is_empty() { null() } else { list.as_ptr() };
-    // SAFETY: the context is live; name and the list, which ends with null, outlive the call, as does what the list points to.
+    // SAFETY: the context is live; name and the list, which ends with null, outlive the call, as
+    // does what the list points to.
     let code = unsafe { (functions.graph_create)(context.handle(), name.as_ptr(), configs, &mut handle) };
     checked(&library, "graphCreate", code, preparation.mark())?;
 
-    // Validation looks into constants. Of those whose converted bytes are gone it sees zeros, pages that nobody writes.
+    // Validation looks into constants. Of those whose converted bytes are gone it sees zeros, pages
+    // that nobody writes.
     let zeros = vec![0u8; most_converted_bytes(graph)];
     let mut buffer = Vec::new();
     let mut parts: Vec<TensorParts> = Vec::with_capacity(graph.tensors.len());
@@ -156,7 +161,8 @@ pub(crate) fn compose(
             one.tensor.v1.memory = ffi::MemoryHandleOrBuffer { buffer };
             converted = !matches!(data, StaticData::Bytes(_));
         }
-        // SAFETY: the graph is live; the tensor and all it points to outlive the call; the library only reads the data, which it copies.
+        // SAFETY: the graph is live; the tensor and all it points to outlive the call; the library
+        // only reads the data, which it copies.
         let code = unsafe { (functions.tensor_create_graph_tensor)(handle, &mut one.tensor) };
         checked(&library, "tensorCreateGraphTensor", code, mark)
             .map_err(|error| name_tensor(error, graph, tensor))?;

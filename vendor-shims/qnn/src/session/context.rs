@@ -44,7 +44,8 @@ impl ContextHandle {
 impl Drop for ContextHandle {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: made by the library and not yet freed; its graphs are gone, since they held this value.
+        // SAFETY: made by the library and not yet freed; its graphs are gone, since they held this
+        // value.
         unsafe { (self.library().functions().context_free)(self.handle, null_mut()) };
     }
 }
@@ -72,7 +73,8 @@ impl Context {
         let configs = if options.weight_sharing { list.as_ptr() } else { null() };
         let mut handle = null_mut();
         let library = device.library().clone();
-        // SAFETY: backend and device are live; the list ends with null and outlives the call, as does what it points to.
+        // SAFETY: backend and device are live; the list ends with null and outlives the call, as
+        // does what it points to.
         let code = unsafe {
             (library.functions().context_create)(
                 device.backend().handle(),
@@ -88,14 +90,15 @@ impl Context {
     /// Hands a graph to the library. Weights are copied one by one, so they need not live on.
     ///
     /// # Errors
-    /// [`QnnError::GraphInvalid`](crate::failure::QnnError::GraphInvalid) for a graph that contradicts itself, and what the library answers, with the node
-    /// at fault. A context with a graph that failed cannot be serialised.
+    /// [`QnnError::GraphInvalid`](crate::failure::QnnError::GraphInvalid) for a graph that
+    /// contradicts itself, and what the library answers, with the node at fault. A context with a
+    /// graph that failed cannot be serialised.
     pub fn compose(&mut self, graph: &QnnGraph<'_>, options: &GraphOptions) -> Result<ComposedGraph> {
         super::compose::compose(&self.handle, graph, options)
     }
 
-    /// Asks whether the library has an operation for one node of a graph, without adding it. A yes does not promise that finalize succeeds, and a no
-    /// is also given for some that work.
+    /// Asks whether the library has an operation for one node of a graph, without adding it. A yes
+    /// does not promise that finalize succeeds, and a no is also given for some that work.
     ///
     /// # Errors
     /// Why not.
@@ -111,10 +114,12 @@ impl Context {
         super::binary::serialise(&self.handle)
     }
 
-    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see [`RegisteredMemory`].
+    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see
+    /// [`RegisteredMemory`].
     ///
     /// # Errors
-    /// [`QnnError::NotOffered`](crate::failure::QnnError::NotOffered) where the library has no such thing.
+    /// [`QnnError::NotOffered`](crate::failure::QnnError::NotOffered) where the library has no such
+    /// thing.
     pub fn register_ion(
         &self,
         fd: std::os::fd::BorrowedFd<'_>,

@@ -1,4 +1,5 @@
-//! Bytes of constants as the library takes them: one byte per value, in the order of the declared shape.
+//! Bytes of constants as the library takes them: one byte per value, in the order of the declared
+//! shape.
 
 use crate::graph::{DataType, QnnTensor, StaticData};
 
@@ -7,8 +8,8 @@ pub(crate) fn declared_bytes(dtype: DataType, dims: &[u32]) -> Option<u64> {
     dims.iter().try_fold(dtype.bytes(), |bytes, extent| bytes.checked_mul(u64::from(*extent)))
 }
 
-/// Rows, columns and repetitions of a tensor stored with its innermost axes exchanged: stored `[repetitions, rows, columns]`,
-/// declared `[.., columns, rows]`.
+/// Rows, columns and repetitions of a tensor stored with its innermost axes exchanged: stored
+/// `[repetitions, rows, columns]`, declared `[.., columns, rows]`.
 fn stored_shape(dims: &[u32], transposed: bool) -> (u64, u64, u64) {
     let (outer, inner) = dims.split_at(dims.len().saturating_sub(2));
     let repetitions = outer.iter().map(|extent| u64::from(*extent)).product();
@@ -42,7 +43,8 @@ pub(crate) fn stored_bytes(tensor: &QnnTensor<'_>, data: &StaticData<'_>) -> Res
     })
 }
 
-/// The bytes to hand over: the stored ones, or converted ones in `buffer`. Lengths were checked with [`stored_bytes`].
+/// The bytes to hand over: the stored ones, or converted ones in `buffer`. Lengths were checked
+/// with [`stored_bytes`].
 pub(crate) fn materialise<'a>(
     tensor: &QnnTensor<'_>,
     data: &'a StaticData<'_>,
@@ -122,7 +124,8 @@ fn widen(
     }
 }
 
-/// Numbers that follow from a seed alone, of `bits` bits where the type is an integer and in [-1, 1) where it is a float.
+/// Numbers that follow from a seed alone, of `bits` bits where the type is an integer and in [-1,
+/// 1) where it is a float.
 fn stand(dtype: DataType, bits: u32, seed: u64, declared: usize, buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.resize(declared.next_multiple_of(8), 0);

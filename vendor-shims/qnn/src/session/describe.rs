@@ -166,8 +166,8 @@ impl Drop for SystemContext<'_> {
     }
 }
 
-/// Reads what a context binary says of itself, also one made elsewhere, damaged, or no binary at all: the system library is only let near the bytes in
-/// a child process.
+/// Reads what a context binary says of itself, also one made elsewhere, damaged, or no binary at
+/// all: the system library is only let near the bytes in a child process.
 ///
 /// # Errors
 /// [`QnnError::BinaryInvalid`] for bytes that are none, or damaged.
@@ -175,7 +175,8 @@ pub fn describe_binary(system: &System, bytes: &[u8]) -> Result<BinaryDescriptio
     super::guarded::describe(system, bytes)
 }
 
-/// The same within this process, for bytes that are as some compiler made them: damaged ones may end the process.
+/// The same within this process, for bytes that are as some compiler made them: damaged ones may
+/// end the process.
 pub(super) fn describe_known(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     let _alone = super::guarded::alone();
     describe_trusted(system, bytes)
@@ -191,7 +192,8 @@ pub(super) fn describe_trusted(system: &System, bytes: &[u8]) -> Result<BinaryDe
     }
     let context = SystemContext { system, handle };
     let mut info = null();
-    // SAFETY: the context is live; the bytes have that length and are only read; the place outlives the call.
+    // SAFETY: the context is live; the bytes have that length and are only read; the place outlives
+    // the call.
     let code = unsafe {
         (system.functions().context_get_metadata)(
             handle,
@@ -245,8 +247,9 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
     })
 }
 
-/// Bytes from one graph's description to the next. The struct's third version grew by a word between 2.43, whose published layout has 80 bytes, and
-/// 2.51, and kept its number: where another description begins after 80 bytes the layout is the older.
+/// Bytes from one graph's description to the next. The struct's third version grew by a word
+/// between 2.43, whose published layout has 80 bytes, and 2.51, and kept its number: where another
+/// description begins after 80 bytes the layout is the older.
 ///
 /// # Safety
 /// `graphs` leads to `count` descriptions of either layout.
@@ -256,7 +259,8 @@ unsafe fn graph_stride(graphs: *const ffi::GraphInfo, count: usize) -> usize {
     if count < 2 {
         return NEWER;
     }
-    // SAFETY: in both layouts the first 88 bytes of two descriptions are there, and these are aligned words of them.
+    // SAFETY: in both layouts the first 88 bytes of two descriptions are there, and these are
+    // aligned words of them.
     let (version, name) = unsafe {
         let next = graphs.byte_add(OLDER);
         (next.cast::<u32>().read(), next.byte_add(8).cast::<usize>().read())
@@ -287,7 +291,8 @@ unsafe fn read_graph(graph: *const ffi::GraphInfo) -> Result<GraphDescription> {
             "a graph is described in version {version} of the struct; 1 to 3 are known here"
         )));
     }
-    // SAFETY: as the caller promises; name and tensors stand in the same place in all three versions.
+    // SAFETY: as the caller promises; name and tensors stand in the same place in all three
+    // versions.
     let common = unsafe { (&raw const (*graph).v3.common).read() };
     // SAFETY: null, or text that the library keeps.
     let name = unsafe { super::tensor::text(common.name) }.ok_or_else(|| invalid("a graph has no name"))?;

@@ -79,7 +79,8 @@ impl RunnableGraph {
         &self.outputs
     }
 
-    /// Runs it once: bytes of the inputs in, bytes of the outputs out, in the order of [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
+    /// Runs it once: bytes of the inputs in, bytes of the outputs out, in the order of
+    /// [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
     ///
     /// # Errors
     /// Memory of a wrong length, and what the library answers.
@@ -87,14 +88,16 @@ impl RunnableGraph {
         let raw = |data: *mut u8, bytes: usize| Memory::Raw { data, bytes: bytes as u64 };
         let inputs: Vec<_> = inputs.iter().map(|bytes| raw(bytes.as_ptr().cast_mut(), bytes.len())).collect();
         let outputs: Vec<_> = outputs.iter_mut().map(|bytes| raw(bytes.as_mut_ptr(), bytes.len())).collect();
-        // SAFETY: inputs are borrowed and only read, outputs are borrowed alone; the lengths are theirs.
+        // SAFETY: inputs are borrowed and only read, outputs are borrowed alone; the lengths are
+        // theirs.
         unsafe { self.execute_in(&inputs, &outputs) }
     }
 
     /// Runs it once in given memory.
     ///
     /// # Safety
-    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else until this returns.
+    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else
+    /// until this returns.
     ///
     /// # Errors
     /// As for [`execute`](Self::execute).
@@ -104,10 +107,12 @@ impl RunnableGraph {
         let input_tensors: Vec<ffi::Tensor> = inputs.iter().map(|parts| parts.tensor).collect();
         let mut output_tensors: Vec<ffi::Tensor> = outputs.iter().map(|parts| parts.tensor).collect();
         let library = self.context.library();
-        // The simulation has one fast memory for all: a graph that must yield it to another that runs or is compiled meanwhile does not survive.
+        // The simulation has one fast memory for all: a graph that must yield it to another that
+        // runs or is compiled meanwhile does not survive.
         let _alone = cfg!(target_arch = "x86_64").then(Preparation::begin);
         let mark = log::mark();
-        // SAFETY: the graph is live; tensors and all they point to outlive the call; memory as the caller promises; no profile, no signal.
+        // SAFETY: the graph is live; tensors and all they point to outlive the call; memory as the
+        // caller promises; no profile, no signal.
         let code = unsafe {
             (library.functions().graph_execute)(
                 self.handle,

@@ -1,8 +1,9 @@
 //! Describing bytes that nobody vouches for.
 //!
-//! The system library follows the offsets it finds in a binary's head without looking where they lead: a flipped bit there is a fault that would end the
-//! process. So strange bytes are described in a child, within a time and with little memory more than it was born with; what happens to it is an error
-//! of the bytes.
+//! The system library follows the offsets it finds in a binary's head without looking where they
+//! lead: a flipped bit there is a fault that would end the process. So strange bytes are described
+//! in a child, within a time and with little memory more than it was born with; what happens to it
+//! is an error of the bytes.
 
 use super::BinaryDescription;
 use super::child::{Bounds, Ended, in_child};
@@ -16,7 +17,8 @@ use std::time::Duration;
 /// A description takes milliseconds; its counts are capped, and so is what it takes of memory.
 const BOUNDS: Bounds = Bounds { patience: Duration::from_secs(20), memory: Some(2 << 30) };
 
-/// No other thread of ours is inside the system library while a child is born, so the child finds no lock of it held.
+/// No other thread of ours is inside the system library while a child is born, so the child finds
+/// no lock of it held.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Holds other descriptions off.

@@ -29,7 +29,8 @@ impl Memory<'_> {
         }
     }
 
-    /// Puts it into a tensor. The caller has seen that the length fits the tensor, whose bytes fit 32 bits.
+    /// Puts it into a tensor. The caller has seen that the length fits the tensor, whose bytes fit
+    /// 32 bits.
     pub(crate) fn bind(&self, tensor: &mut ffi::Tensor) {
         match self {
             Memory::Raw { data, bytes } => {

@@ -1,17 +1,20 @@
 //! Handles of the library as owned values: a graph goes in, a context binary or numbers come out.
 //!
-//! Each value holds what it was made from, so handles are freed in the order the library wants: graphs with their context, then device, backend, log.
-//! The library itself is never unloaded.
+//! Each value holds what it was made from, so handles are freed in the order the library wants:
+//! graphs with their context, then device, backend, log. The library itself is never unloaded.
 //!
-//! **Threads.** Preparing calls (everything but execution) of one process run one at a time: the log is the only place that says why one failed, and it
-//! is common to all of them. A graph may be run from any thread, and several at once; in the simulation, which has one fast memory for all, runs
-//! wait for each other and for preparing calls.
+//! **Threads.** Preparing calls (everything but execution) of one process run one at a time: the
+//! log is the only place that says why one failed, and it is common to all of them. A graph may be
+//! run from any thread, and several at once; in the simulation, which has one fast memory for all,
+//! runs wait for each other and for preparing calls.
 //!
-//! **Chips.** One process may hold devices of several chips, and contexts of all of them may live side by side. Architectures 68 to 85 do not disturb
-//! each other; the library says that architecture 89 would, and does not compile for it.
+//! **Chips.** One process may hold devices of several chips, and contexts of all of them may live
+//! side by side. Architectures 68 to 85 do not disturb each other; the library says that
+//! architecture 89 would, and does not compile for it.
 //!
-//! **Bytes.** A binary holds the numbers of its tensors and graphs, which the library counts up for the life of the process, whatever is freed. So the
-//! same graph gives the same bytes where the same calls were made before: in a fresh process, that is.
+//! **Bytes.** A binary holds the numbers of its tensors and graphs, which the library counts up for
+//! the life of the process, whatever is freed. So the same graph gives the same bytes where the
+//! same calls were made before: in a fresh process, that is.
 
 mod backend;
 mod binary;

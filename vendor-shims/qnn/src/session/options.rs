@@ -1,7 +1,8 @@
 /// Options of a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextOptions {
-    /// Weights that are equal in two of its graphs are kept once. The x86-64 library makes such a binary and cannot load it.
+    /// Weights that are equal in two of its graphs are kept once. The x86-64 library makes such a
+    /// binary and cannot load it.
     pub weight_sharing: bool,
 }
 
@@ -20,10 +21,12 @@ pub struct GraphOptions {
     pub optimisations: Vec<(u32, f32)>,
     /// Further options that take a number or a switch, by their number.
     pub numbers: Vec<(u32, u32)>,
-    /// Nodes that the library's own validation refuses are added all the same. Some of them work; others compute wrongly, write beyond their result, or
-    /// end the process, so this is for trying out what a library does.
+    /// Nodes that the library's own validation refuses are added all the same. Some of them work;
+    /// others compute wrongly, write beyond their result, or end the process, so this is for trying
+    /// out what a library does.
     pub unvalidated: bool,
-    /// Keys for finalize. A key that the library does not know is taken without a word, and so is a value of a wrong type.
+    /// Keys for finalize. A key that the library does not know is taken without a word, and so is a
+    /// value of a wrong type.
     pub keys: Vec<(String, FinalizeValue)>,
 }
 

@@ -12,9 +12,11 @@ const MOST_DEVICES: u32 = 64;
 const ON_CHIP: u32 = 0;
 
 impl Backend {
-    /// The chip the library finds itself on; none where it says of no processor what chip it belongs to.
+    /// The chip the library finds itself on; none where it says of no processor what chip it
+    /// belongs to.
     ///
-    /// **Untried** on a phone. On x86-64 the library describes what it simulates unasked, which is no machine.
+    /// **Untried** on a phone. On x86-64 the library describes what it simulates unasked, which is
+    /// no machine.
     ///
     /// # Errors
     /// What the library answers.

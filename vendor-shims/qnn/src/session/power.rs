@@ -1,9 +1,10 @@
 //! Votes on the clocks of the processor, for as long as a session holds them.
 //!
-//! What is voted for is what the openly licensed clients on phones vote for: the Qualcomm backends of LiteRT
-//! (Apache-2.0) and ExecuTorch (BSD). Both set the clocks once, the latency of calls, and for the two fast
-//! modes that a caller polls for its answer. **Untried** on a phone. The x86-64 library takes every call, says
-//! in its verbose log what it read, which is what was written here, and has no clocks to set.
+//! What is voted for is what the openly licensed clients on phones vote for: the Qualcomm backends
+//! of LiteRT (Apache-2.0) and ExecuTorch (BSD). Both set the clocks once, the latency of calls, and
+//! for the two fast modes that a caller polls for its answer. **Untried** on a phone. The x86-64
+//! library takes every call, says in its verbose log what it read, which is what was written here,
+//! and has no clocks to set.
 
 use std::ptr::null;
 use std::sync::Arc;
@@ -102,7 +103,8 @@ impl Setters {
         let code = unsafe { (library.functions().device_get_infrastructure)(&mut told) };
         checked(library, "deviceGetInfrastructure", code, preparation.mark())?;
         let missing = |reason: &str| QnnError::NotOffered { what: "power modes", reason: reason.to_owned() };
-        // SAFETY: null, or a struct of the library that lives as long as it does, which is for ever.
+        // SAFETY: null, or a struct of the library that lives as long as it does, which is for
+        // ever.
         let told = unsafe { told.as_ref() }.ok_or_else(|| missing("it hands out no infrastructure"))?;
         if told.kind != number::INFRASTRUCTURE_POWER {
             return Err(missing(&format!("its infrastructure is of kind {}", told.kind)));

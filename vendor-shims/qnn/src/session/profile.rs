@@ -5,7 +5,8 @@ use crate::log::Mark;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// What the library estimates while it compiles, for the chips it can do that for. Nothing is run for it.
+/// What the library estimates while it compiles, for the chips it can do that for. Nothing is run
+/// for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Cycles of the processor; nothing where the chip has no estimate.

@@ -19,8 +19,9 @@ pub fn skipped(why: &str) {
 }
 
 thread_local! {
-    /// Held by a test from the library's opening to its end. The simulation has one fast memory for all contexts of a
-    /// process: a graph that waits while another is compiled or run does not survive it.
+    /// Held by a test from the library's opening to its end. The simulation has one fast memory for
+    /// all contexts of a process: a graph that waits while another is compiled or run does not
+    /// survive it.
     static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
@@ -31,8 +32,8 @@ fn wait_for_the_turn() {
     });
 }
 
-/// The library, by the variable or where `cargo xtask vendor qnn` unpacks it; nothing after saying so. A test that has it is the
-/// only one.
+/// The library, by the variable or where `cargo xtask vendor qnn` unpacks it; nothing after saying
+/// so. A test that has it is the only one.
 pub fn library(test: &str) -> Option<Arc<Library>> {
     wait_for_the_turn();
     static LIBRARY: OnceLock<Option<Arc<Library>>> = OnceLock::new();

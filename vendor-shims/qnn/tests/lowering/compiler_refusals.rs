@@ -1,4 +1,5 @@
-//! What the shim's own check takes and the real compiler refuses, and what becomes of it: classes and nodes that a planner learns from, and rules that go round it.
+//! What the shim's own check takes and the real compiler refuses, and what becomes of it: classes
+//! and nodes that a planner learns from, and rules that go round it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -132,7 +133,8 @@ fn keys_that_do_not_fit_joined_stay_apart_by_rule() {
     let reading = Layer { context: 32_768, own_keys: false, ..Layer::full(1, SW_DTYPE_I8) };
     let reading = Layer { hidden: 64, feed_forward: 96, per_layer: 32, ..reading }.tables(true);
     assert_eq!(rules::of(reading.view(), &options(soc, 8)), Variants::rules(reading.view()));
-    // A layer with 512 values a head, and 32,768 of them: what sm8850 takes of Gemma 4 at that context.
+    // A layer with 512 values a head, and 32,768 of them: what sm8850 takes of Gemma 4 at that
+    // context.
     let owning = Layer { context: 32_768, own_keys: true, ..Layer::full(1, SW_DTYPE_I8) };
     let owning = Layer { hidden: 64, feed_forward: 96, per_layer: 32, ..owning }.tables(true);
     let rule = rules::of(owning.view(), &options(soc, 8));

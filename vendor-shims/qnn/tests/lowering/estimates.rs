@@ -1,4 +1,5 @@
-//! Which variant the vendor's scheduler likes: where the table of rules comes from. Takes minutes, so it is run by hand.
+//! Which variant the vendor's scheduler likes: where the table of rules comes from. Takes minutes,
+//! so it is run by hand.
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_qnn::lower::Variants;
@@ -7,7 +8,8 @@ use super::layers::Layer;
 use super::shapes::lowered;
 use super::vendor::{device, estimate};
 
-/// `SHARDWRIGHT_QNN_ESTIMATES=sliding,64` chooses among the layers: every word must occur in a name.
+/// `SHARDWRIGHT_QNN_ESTIMATES=sliding,64` chooses among the layers: every word must occur in a
+/// name.
 fn is_wanted(layer: &str) -> bool {
     let chosen = std::env::var("SHARDWRIGHT_QNN_ESTIMATES").unwrap_or_default();
     chosen.split(',').all(|word| layer.contains(word))

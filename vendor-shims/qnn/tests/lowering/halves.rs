@@ -1,7 +1,8 @@
-//! Layers in f16 of one row and of many, compiled and run by the vendor's library, beside the same graph in f64.
+//! Layers in f16 of one row and of many, compiled and run by the vendor's library, beside the same
+//! graph in f64.
 //!
-//! An operation that is right on a few rows need not be so on many, so whole layers are run: with more rows than a tile of the processor has, and in
-//! all forms.
+//! An operation that is right on a few rows need not be so on many, so whole layers are run: with
+//! more rows than a tile of the processor has, and in all forms.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,8 @@ fn dims(graph: &QnnGraph<'_>, tensor: TensorIndex) -> Vec<usize> {
     graph.tensors[tensor.0 as usize].dims.iter().map(|extent| *extent as usize).collect()
 }
 
-/// Where an element of `shape` has its place in an operand of the extents `own`, which is broadcast.
+/// Where an element of `shape` has its place in an operand of the extents `own`, which is
+/// broadcast.
 fn broadcast(index: usize, shape: &[usize], own: &[usize]) -> usize {
     let (mut rest, mut place, mut stride) = (index, 0, 1);
     for (back, extent) in shape.iter().rev().enumerate() {

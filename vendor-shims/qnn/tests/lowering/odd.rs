@@ -1,4 +1,5 @@
-//! Entries nobody would write: whatever is valid to the contract is judged and, if taken, lowered to a sound graph. Nothing panics.
+//! Entries nobody would write: whatever is valid to the contract is judged and, if taken, lowered
+//! to a sound graph. Nothing panics.
 
 use proptest::prelude::*;
 use shardwright_shim_abi::Verdict;
@@ -190,7 +191,8 @@ fn judge_and_lower(seed: u64, form: usize) {
         }
         Err(error) => {
             let told = error.to_string();
-            // An entry with a tensor beyond the limit is refused as a whole: no node of it is taken.
+            // An entry with a tensor beyond the limit is refused as a whole: no node of it is
+            // taken.
             let too_large = told.contains("tensor-values") && taken.nodes.is_empty();
             assert!(told.contains("port") || too_large, "{told}");
         }

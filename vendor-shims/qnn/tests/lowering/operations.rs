@@ -1,4 +1,5 @@
-//! Every operation that is taken, compiled and run by the vendor's library, against the contract's meaning in f64.
+//! Every operation that is taken, compiled and run by the vendor's library, against the contract's
+//! meaning in f64.
 
 use std::f64::consts::PI;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -657,7 +658,8 @@ fn movements() -> Vec<Trial> {
             |t, x| t.concat("y", x, 1),
             |x| x[0].chunks(32).zip(x[1].chunks(8)).flat_map(|(a, b)| [a, b].concat()).collect(),
         );
-        // Ports that meet: an input that leaves as it is, one that nobody reads, a result that leaves twice and is read again.
+        // Ports that meet: an input that leaves as it is, one that nobody reads, a result that
+        // leaves twice and is read again.
         add("input as output", &[&[6, 32]], |_, x| x[0], |x| x[0].clone());
         add(
             "unread input",
@@ -721,7 +723,8 @@ fn conversions() -> Vec<Trial> {
     trials
 }
 
-/// Sums and products that leave, in every form of leaving: operands of the result's extents, of one row, of one value.
+/// Sums and products that leave, in every form of leaving: operands of the result's extents, of one
+/// row, of one value.
 fn results_in_blocks() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (family, half) in FAMILIES {

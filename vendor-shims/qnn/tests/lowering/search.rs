@@ -1,4 +1,5 @@
-//! Trials of a search with the real library: what they find is what this process would, and one that takes too long is left behind.
+//! Trials of a search with the real library: what they find is what this process would, and one
+//! that takes too long is left behind.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -63,7 +64,8 @@ fn a_trial_finds_what_this_process_would_and_is_abandoned_when_it_takes_too_long
     });
     assert_eq!(told.expect("a child"), Err("no"));
 
-    // Neither left the library worse: of the small one this process, before and after its own first compilation, hears the same as a child.
+    // Neither left the library worse: of the small one this process, before and after its own first
+    // compilation, hears the same as a child.
     let theirs = costs_within(&driver, STAND_IN, &[&small, &small], &options(None), AMPLE, proceed);
     let theirs = theirs.expect("a child").expect("waited for");
     let own = cost(&driver, STAND_IN, &small, &options(None)).expect("compiled");

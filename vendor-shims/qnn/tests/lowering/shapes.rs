@@ -27,8 +27,8 @@ pub fn count(graph: &QnnGraph<'_>, op: &str) -> usize {
     graph.nodes.iter().filter(|node| node.op == op).count()
 }
 
-/// Names are unique, operands are there before they are read, every tensor is written once or bound; nothing is in a form that is known to be
-/// computed wrongly.
+/// Names are unique, operands are there before they are read, every tensor is written once or
+/// bound; nothing is in a form that is known to be computed wrongly.
 pub fn sound(graph: &QnnGraph<'_>) {
     let mut names = std::collections::HashSet::new();
     for tensor in &graph.tensors {
@@ -172,7 +172,8 @@ fn wide_products_are_cut_and_joined() {
 #[test]
 fn the_rules_move_no_queries() {
     for (layer, rotations, joined) in [
-        // Halves of queries and keys, keys and values beside their states, the mask for every head, blocks that leave.
+        // Halves of queries and keys, keys and values beside their states, the mask for every head,
+        // blocks that leave.
         (Layer::sliding as fn(u64, u32) -> Layer, 0, 2 + 2 + 1 + 1),
         // Halves exchanged, cosines and sines twice, the mask, blocks that leave.
         (Layer::full, 1, 3 + 1 + 1),

@@ -1,4 +1,5 @@
-//! Entries of named nodes with an encoding for each result, on the tables that tests of shims share.
+//! Entries of named nodes with an encoding for each result, on the tables that tests of shims
+//! share.
 
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw::*;

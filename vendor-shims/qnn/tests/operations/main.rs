@@ -1,8 +1,11 @@
-//! What the real library makes of each operation in each type: a table that says so if a new library changes it.
+//! What the real library makes of each operation in each type: a table that says so if a new
+//! library changes it.
 //!
-//! Every cell is a graph of one operation on small shapes: validated, compiled, executed and compared with a computation in f64. `expected.txt` is the
-//! table; a difference is printed cell by cell. The cells are run by this program called again, since some of them end the process: the cell that
-//! was running then is tried once more alone, and if it ends that process, too, it is the one to blame.
+//! Every cell is a graph of one operation on small shapes: validated, compiled, executed and
+//! compared with a computation in f64. `expected.txt` is the table; a difference is printed cell by
+//! cell. The cells are run by this program called again, since some of them end the process: the
+//! cell that was running then is tried once more alone, and if it ends that process, too, it is the
+//! one to blame.
 //!
 //! | Outcome | The library |
 //! |---|---|
@@ -14,7 +17,8 @@
 //! | `crash` | ends the process |
 //! | `hang` | does not come to an end, or takes all memory |
 //!
-//! Where the outcomes differ from what was written down of the same library before (facts of section 8), `expected.txt` says so in a comment.
+//! Where the outcomes differ from what was written down of the same library before (facts of
+//! section 8), `expected.txt` says so in a comment.
 
 #[path = "../cases/mod.rs"]
 mod cases;

@@ -677,7 +677,8 @@ impl Table {
     }
 
     fn conversions(&mut self) {
-        // A Reshape or Cast between elements of different sizes writes beyond its result, so only what might be asked for is here.
+        // A Reshape or Cast between elements of different sizes writes beyond its result, so only
+        // what might be asked for is here.
         for (op, pairs) in [
             (
                 "Quantize",
@@ -816,7 +817,8 @@ const WEIGHTS: &[&str] = &[
     "f32",
 ];
 
-/// Type and values of a weight whose channels are an axis; blocks of 32 run along the other of the two innermost.
+/// Type and values of a weight whose channels are an axis; blocks of 32 run along the other of the
+/// two innermost.
 fn weight(name: &str, axis: i32, channels: u32, dims: &[u32]) -> (Kind, Vec<f64>) {
     let count: u32 = dims.iter().product();
     let values = random(count as usize, 0.1, 2);

@@ -212,7 +212,8 @@ fn a_binary_under_another_description_is_refused() {
     let (small, large) = (made(1), made(32));
     let (small, large) =
         (Artefact::read(small.bytes()).expect("read"), Artefact::read(large.bytes()).expect("read"));
-    // Everything is hashed anew, so only what the binary says of itself gives it away: it writes more than is bound.
+    // Everything is hashed anew, so only what the binary says of itself gives it away: it writes
+    // more than is bound.
     let binary = large.binary().expect("undamaged");
     let mut descriptor = small.descriptor.clone();
     descriptor.head.binary_bytes = binary.len() as u64;

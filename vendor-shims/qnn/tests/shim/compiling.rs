@@ -25,7 +25,8 @@ fn the_same_order_gives_the_same_bytes() {
     if std::env::var_os(ALONE).is_some() {
         let compiled = compile("sm8850");
         println!("artefact {:?} {:?}", sha256(compiled.artefact.bytes()), sha256(&compiled.head));
-        // Later ones differ in numbers alone. With other tests in the process a number may grow a digit in between, and move what follows.
+        // Later ones differ in numbers alone. With other tests in the process a number may grow a
+        // digit in between, and move what follows.
         let [a, b] = [compile("sm8850"), compile("sm8850")];
         let (a, b) = (a.artefact.bytes(), b.artefact.bytes());
         let differing = a.iter().zip(b).filter(|(a, b)| a != b).count();
@@ -37,7 +38,8 @@ fn the_same_order_gives_the_same_bytes() {
         );
         return;
     }
-    // The library numbers tensors through for as long as a process lives, so only the first compilation of a process is always the same.
+    // The library numbers tensors through for as long as a process lives, so only the first
+    // compilation of a process is always the same.
     let alone = || {
         let program = std::env::current_exe().expect("this program");
         let test = "compiling::the_same_order_gives_the_same_bytes";

@@ -1,4 +1,5 @@
-//! A mask that would be written out for its heads beyond what phones were reported to add to the right rows.
+//! A mask that would be written out for its heads beyond what phones were reported to add to the
+//! right rows.
 
 #[path = "../lowering/layers.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -1,8 +1,9 @@
 //! A small vendor shim to copy: a few operations on the CPU, one thread, plain loops.
 //!
-//! **Job.** Shows every step a shim goes through: say what it is, judge nodes, compile to an artefact of its own, load that
-//! from its mapping, run. It takes what the embed and head components are made of and refuses the rest with a reason; the host
-//! then decomposes a refused node or places the shard elsewhere.
+//! **Job.** Shows every step a shim goes through: say what it is, judge nodes, compile to an
+//! artefact of its own, load that from its mapping, run. It takes what the embed and head
+//! components are made of and refuses the rest with a reason; the host then decomposes a refused
+//! node or places the shard elsewhere.
 //!
 //! **Not its job.** It is neither complete nor fast; the CPU shim in `vendor-shims/cpu` is both.
 //!

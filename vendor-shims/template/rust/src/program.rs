@@ -224,7 +224,8 @@ impl<'m> Program<'m> {
         Ok(Program { entries })
     }
 
-    /// Runs one entry over all its rows; rows that are not valid cost time and harm nobody, for there are no states.
+    /// Runs one entry over all its rows; rows that are not valid cost time and harm nobody, for
+    /// there are no states.
     pub(crate) fn run(&mut self, run: Run<'_>) -> Result<()> {
         let Run { entry, mut bound, control, .. } = run;
         let entry = self.entries.get_mut(entry).ok_or_else(|| Error::invalid_argument("no such entry"))?;

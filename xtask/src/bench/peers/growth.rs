@@ -1,4 +1,5 @@
-//! How the work of one model grows: prompts with their length, generation and memory with the context, both with threads.
+//! How the work of one model grows: prompts with their length, generation and memory with the
+//! context, both with threads.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -43,7 +44,8 @@ pub fn measure(workshop: &Workshop<'_>) -> Result<Value, Error> {
     Ok(json!({ "model": SMALLEST, "format": INT8, "threads": threads, "memory": memory }))
 }
 
-/// Milliseconds of the best repetition, of a whole prompt or of one token: what a busy machine disturbs least.
+/// Milliseconds of the best repetition, of a whole prompt or of one token: what a busy machine
+/// disturbs least.
 fn milliseconds(result: &Value, tokens: f64) -> Option<f64> {
     result["tokens_per_second"]["best"].as_f64().map(|speed| tokens * 1e3 / speed)
 }

@@ -1,5 +1,6 @@
-//! LiteRT-LM in turns with this engine. It reads `.litertlm` files alone; what makes those from a checkpoint (`litert-torch`, with gigabytes of
-//! what it needs) is not installed here, so whoever has such a file names it. `docs/benchmarks/cpu.md` says how one is made.
+//! LiteRT-LM in turns with this engine. It reads `.litertlm` files alone; what makes those from a
+//! checkpoint (`litert-torch`, with gigabytes of what it needs) is not installed here, so whoever
+//! has such a file names it. `docs/benchmarks/cpu.md` says how one is made.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,8 +16,9 @@ const MODEL_VARIABLE: &str = "SHARDWRIGHT_LITERT_LM_MODEL";
 /// What is installed to run it.
 const PACKAGE: &str = "litert-lm==0.18.1";
 
-/// As its own tool measures: a prompt of 512 tokens, 128 generated, on two threads, weights packed once and kept beside the model. It runs each
-/// once unmeasured. The tool has no option that pins its threads.
+/// As its own tool measures: a prompt of 512 tokens, 128 generated, on two threads, weights packed
+/// once and kept beside the model. It runs each once unmeasured. The tool has no option that pins
+/// its threads.
 const WORK: [&str; 14] = [
     "--backend",
     "cpu",
@@ -35,7 +37,8 @@ const WORK: [&str; 14] = [
 ];
 const OUR_WORK: [&str; 10] = ["-p", "512", "-n", "128", "-t", "2", "-r", "1", "--format", "json"];
 
-/// Measures our program with a bundle, which `ours` gives, and the file that is named in so many turns; says why not where none is named.
+/// Measures our program with a bundle, which `ours` gives, and the file that is named in so many
+/// turns; says why not where none is named.
 pub fn measure(
     folder: &Path,
     pairs: usize,

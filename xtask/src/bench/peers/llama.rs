@@ -1,4 +1,5 @@
-//! llama.cpp, built for this machine from the source package of `llama-cpp-python`, which holds its whole source.
+//! llama.cpp, built for this machine from the source package of `llama-cpp-python`, which holds its
+//! whole source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +17,9 @@ pub const SOURCE: &str = "llama-cpp-python==0.3.36";
 /// What building it needs besides a compiler: where the machine has none.
 const TOOLS: [&str; 2] = ["cmake==4.4.4", "ninja"];
 
-/// GCC before 14 declares that the instruction which configures AMX tiles reads eight of the 64 bytes it reads, drops the writes of the others as dead,
-/// and the first product ends in an illegal instruction. Included before everything, this says what the instruction reads.
+/// GCC before 14 declares that the instruction which configures AMX tiles reads eight of the 64
+/// bytes it reads, drops the writes of the others as dead, and the first product ends in an illegal
+/// instruction. Included before everything, this says what the instruction reads.
 const TILE_FIX: &str =
     "#if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 14
 #include <immintrin.h>

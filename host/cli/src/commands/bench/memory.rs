@@ -13,7 +13,8 @@ pub struct Memory {
     pub table_bytes: u64,
     /// Keys and values of one session.
     pub state_bytes: u64,
-    /// What this process has resident after a round of everything, mapped files included; processes beside it, such as a shim's own, are not.
+    /// What this process has resident after a round of everything, mapped files included; processes
+    /// beside it, such as a shim's own, are not.
     pub resident_bytes: Option<u64>,
     /// The most it ever had: planning and compiling included where a checkpoint was opened.
     pub peak_resident_bytes: Option<u64>,

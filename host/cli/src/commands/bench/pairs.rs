@@ -67,7 +67,8 @@ pub struct Pairs {
 pub struct PairedWork {
     /// As `llama-bench` names it.
     pub test: String,
-    /// The peer's setting of flash attention that counts: the one with the better median over all pairs.
+    /// The peer's setting of flash attention that counts: the one with the better median over all
+    /// pairs.
     pub flash_attention: Option<bool>,
     pub slow: Option<Share>,
     pub fast: Option<Share>,
@@ -90,7 +91,8 @@ pub struct Share {
     pub largest_ratio: f64,
     /// Median of the probes beside, GB/s.
     pub probe: f64,
-    /// Of generation with all logits, where the bytes of weights are known: what reading them for every token is of what the probes read.
+    /// Of generation with all logits, where the bytes of weights are known: what reading them for
+    /// every token is of what the probes read.
     pub of_probe: Option<f64>,
     /// Median of the machine's load.
     pub load: Option<f64>,
@@ -102,7 +104,8 @@ pub struct Pair {
     pub class: Class,
     pub before: Probe,
     pub after: Probe,
-    /// Programs that ran or waited to, over the minute before (Linux): beside others, pinned threads that wait for each other measure the others.
+    /// Programs that ran or waited to, over the minute before (Linux): beside others, pinned
+    /// threads that wait for each other measure the others.
     pub load: Option<f64>,
     /// Tokens a second.
     pub ours: f64,
@@ -110,7 +113,8 @@ pub struct Pair {
     pub peer: Vec<Side>,
 }
 
-/// So many pairs of every work. `ours` measures the work of that index once and gives tokens a second.
+/// So many pairs of every work. `ours` measures the work of that index once and gives tokens a
+/// second.
 pub fn pairs(
     peer: &Peer,
     works: &[Work],

@@ -1,4 +1,5 @@
-//! llama.cpp's `llama-bench` at its best: its threads pinned, flash attention off and on, one repetition of one work at a time.
+//! llama.cpp's `llama-bench` at its best: its threads pinned, flash attention off and on, one
+//! repetition of one work at a time.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ pub struct Peer {
     model: PathBuf,
     threads: u32,
     deadline: Duration,
-    /// The processors its threads are pinned to; empty where the system does not say which there are.
+    /// The processors its threads are pinned to; empty where the system does not say which there
+    /// are.
     processors: Vec<u32>,
     /// Whether there is a program that keeps another one to some processors.
     taskset: bool,
@@ -252,7 +254,8 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What was read until it failed says enough; the rest is thrown away, so that the program does not wait for a reader.
+            // What was read until it failed says enough; the rest is thrown away, so that the
+            // program does not wait for a reader.
             let _ = pipe.by_ref().take(ANSWER_BYTES).read_to_end(&mut bytes);
             let _ = std::io::copy(&mut pipe, &mut std::io::sink());
         }

@@ -1,5 +1,6 @@
-//! How fast memory can be read right now. On a shared or virtual machine that moves by a factor of two within minutes, and decoding
-//! follows it: a speed means something beside the probes around it alone.
+//! How fast memory can be read right now. On a shared or virtual machine that moves by a factor of
+//! two within minutes, and decoding follows it: a speed means something beside the probes around it
+//! alone.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -11,13 +12,15 @@ use shardwright::ErrorKind;
 use super::statistics::{median, range};
 use crate::outcome::Failure;
 
-/// Threads that read, each its own part: what saturates a memory channel or two, and what figures elsewhere were taken with.
+/// Threads that read, each its own part: what saturates a memory channel or two, and what figures
+/// elsewhere were taken with.
 const THREADS: usize = 2;
 
 /// Passes over the buffer in one probe.
 const PASSES: usize = 5;
 
-/// Words that are added at once: a line of a cache, in sums of their own, so that few additions wait for one before.
+/// Words that are added at once: a line of a cache, in sums of their own, so that few additions
+/// wait for one before.
 const LANES: usize = 8;
 
 /// What one probe found, in GB/s (10⁹ bytes).
@@ -74,7 +77,8 @@ impl Prober {
     }
 }
 
-/// Four streams at once: one alone waits for memory between its loads, which are narrower here than a processor's widest.
+/// Four streams at once: one alone waits for memory between its loads, which are narrower here than
+/// a processor's widest.
 fn sum(words: &[u64]) -> u64 {
     let quarter = words.len() / 4 / LANES * LANES;
     let (first, rest) = words.split_at(quarter);

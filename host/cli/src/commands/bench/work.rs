@@ -1,4 +1,5 @@
-//! What is measured: prompts at once, tokens one by one, each after so many tokens that are there already.
+//! What is measured: prompts at once, tokens one by one, each after so many tokens that are there
+//! already.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -56,7 +57,8 @@ impl fmt::Display for Work {
 }
 
 impl Work {
-    /// What the command line asks for, in the order of `llama-bench`: depth by depth, prompts first.
+    /// What the command line asks for, in the order of `llama-bench`: depth by depth, prompts
+    /// first.
     pub fn asked(arguments: &BenchArguments) -> Result<Vec<Work>, Failure> {
         let (prompts, generated) = (&arguments.prompt_tokens, &arguments.generated_tokens);
         for (name, sizes) in [("-p", prompts), ("-n", generated)] {
@@ -202,7 +204,8 @@ pub struct WorkReport {
     pub entries: Vec<EntrySteps>,
 }
 
-/// Tokens a second, had every step been as that one: on a busy machine the middle says more than a mean.
+/// Tokens a second, had every step been as that one: on a busy machine the middle says more than a
+/// mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Steps {
     /// Of the step that one of ten is quicker than.

@@ -1,6 +1,7 @@
 //! `runtime-only PACK KEY REQUEST.json`: plan with a pack, in a host without a compiler.
 //!
-//! **Job.** Stand in for a phone in the tests: prints the plan's canonical bytes, or the error and exits with 1.
+//! **Job.** Stand in for a phone in the tests: prints the plan's canonical bytes, or the error and
+//! exits with 1.
 //!
 //! **Not its job.** Anything an application would want.
 

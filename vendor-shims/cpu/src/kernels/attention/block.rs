@@ -7,14 +7,16 @@ use crate::kernels::math::{exp, softcap};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
-/// Scores so far below the largest weigh nothing: all keys of the longest context together would add less than 2⁻⁶⁰ of the
-/// result. Otherwise weights and sums become subnormal, which costs processors a hundred cycles at every step.
+/// Scores so far below the largest weigh nothing: all keys of the longest context together would
+/// add less than 2⁻⁶⁰ of the result. Otherwise weights and sums become subnormal, which costs
+/// processors a hundred cycles at every step.
 const NEGLIGIBLE: f32 = -64.0;
 /// Keys whose rows stay in cache while all queries of a block pass over them.
 pub const KEY_BLOCK: usize = 64;
 
 dispatch! {
-    /// Scores of the block's positions `first..first + count`; query i at `offset + i · block.count` of the scratch.
+    /// Scores of the block's positions `first..first + count`; query i at
+    /// `offset + i · block.count` of the scratch.
     pub fn scores_at => scores(
         heads: Heads, operands: Operands<'_>, block: &Block, kv_head: usize, first: usize, count: usize,
         scratch: SharedOutput<'_, f32>, offset: usize, widened: &mut [f32],
@@ -25,14 +27,16 @@ dispatch! {
     pub fn weights_at => weights(heads: Heads, scores: &mut [f32]) -> f32
 }
 dispatch! {
-    /// Results for values `first..first + count` of the head; weights and sums of query i as [`scores_at`] laid them.
+    /// Results for values `first..first + count` of the head; weights and sums of query i as
+    /// [`scores_at`] laid them.
     pub fn results_at => results(
         heads: Heads, operands: Operands<'_>, visible: &[Visible], block: &Block, kv_head: usize, first: usize, count: usize,
         scratch: SharedOutput<'_, f32>, offset: usize, sums: usize, widened: &mut [f32], out: SharedOutput<'_, f32>,
     )
 }
 
-/// Scores, weights and results of a block. Scratch: `queries · count` scores, then one sum per query.
+/// Scores, weights and results of a block. Scratch: `queries · count` scores, then one sum per
+/// query.
 ///
 /// # Panics
 /// When the scratch memory or an operand is too short.
@@ -76,10 +80,12 @@ fn queries_of_tile<S: Simd>() -> usize {
     }
 }
 
-/// Rows of keys and values that few queries fetch ahead of their use: those wait for memory, many for arithmetic.
+/// Rows of keys and values that few queries fetch ahead of their use: those wait for memory, many
+/// for arithmetic.
 const AHEAD: usize = 16;
 
-/// Queries that read encoded keys and values in place where their kernels can; more of them are served by widening them once.
+/// Queries that read encoded keys and values in place where their kernels can; more of them are
+/// served by widening them once.
 const FEW_QUERIES: usize = 8;
 
 /// The bits of binary16, where so many queries read them in place.
@@ -123,7 +129,8 @@ fn scores<S: Simd>(
         let at = slot(block.start + (first + done) as u64, capacity);
         let run = KEY_BLOCK.min(count - done).min(capacity - at);
         let place = at * kv_width + kv_head * d;
-        // SAFETY: keys lie within the operand as asserted; no other task has these keys of these queries.
+        // SAFETY: keys lie within the operand as asserted; no other task has these keys of these
+        // queries.
         unsafe {
             if let Some(k) = direct.filter(|_| queries > FEW_QUERIES) {
                 of.scores::<S, f32, false>(s, k[place..].as_ptr(), kv_width, first + done, run);
@@ -156,7 +163,8 @@ impl Queries<'_> {
     /// Scores of `run` keys, of which the first is the block's key `at`.
     ///
     /// # Safety
-    /// `keys` is readable for `run` rows of `stride` of which a head is used; the queries lie within `q`, and no other task has these scores.
+    /// `keys` is readable for `run` rows of `stride` of which a head is used; the queries lie
+    /// within `q`, and no other task has these scores.
     #[inline(always)]
     unsafe fn scores<S: Simd, T: Held, const FETCH: bool>(
         &self,
@@ -214,7 +222,8 @@ impl Queries<'_> {
 /// `queries × keys` dot products over `d` values.
 ///
 /// # Safety
-/// Every query is readable for `d` values, `keys` for `KEYS` rows of `stride` of which `d` are used.
+/// Every query is readable for `d` values, `keys` for `KEYS` rows of `stride` of which `d` are
+/// used.
 #[inline(always)]
 unsafe fn dots<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
     s: S,
@@ -385,7 +394,8 @@ fn results<S: Simd>(
                 of.weights[index] = scratch.address(start + index * block.count, run).cast_const();
                 of.targets[index] = target(query + index);
             }
-            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction; targets are ours alone.
+            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction;
+            // targets are ours alone.
             unsafe {
                 if let Some(v) = direct.filter(|_| queries > FEW_QUERIES) {
                     of.add::<S, f32, false>(s, tile, v[place..].as_ptr(), kv_width);
@@ -409,7 +419,8 @@ fn results<S: Simd>(
     }
     for query in 0..queries {
         if rows[query / group].count > 0 {
-            // SAFETY: one sum per query, written before; other tasks only read it. The values are ours alone.
+            // SAFETY: one sum per query, written before; other tasks only read it. The values are
+            // ours alone.
             unsafe {
                 let sum = scratch.address(sums + query, 1).read();
                 divide(s, std::slice::from_raw_parts_mut(target(query), count), sum);
@@ -430,7 +441,8 @@ fn divide<S: Simd>(s: S, values: &mut [f32], by: f32) {
     }
 }
 
-/// The queries of a tile, at most four, with the weights of a run of keys and `count` accumulators each.
+/// The queries of a tile, at most four, with the weights of a run of keys and `count` accumulators
+/// each.
 struct Weighted {
     weights: [*const f32; 4],
     targets: [*mut f32; 4],
@@ -442,8 +454,8 @@ impl Weighted {
     /// Adds the weighted rows of the run to the accumulators of the first `tile` queries.
     ///
     /// # Safety
-    /// Weights are readable for the run, values for as many rows of `stride` of which `count` are used, targets readable and writable for
-    /// `count`.
+    /// Weights are readable for the run, values for as many rows of `stride` of which `count` are
+    /// used, targets readable and writable for `count`.
     #[inline(always)]
     unsafe fn add<S: Simd, T: Held, const FETCH: bool>(
         &self,
@@ -473,8 +485,8 @@ impl Weighted {
 /// Adds `run` weighted value rows to the accumulators of `QUERIES` queries.
 ///
 /// # Safety
-/// Weights are readable for `run`, values for `run` rows of `stride` of which `count` are used, targets readable and
-/// writable for `count`.
+/// Weights are readable for `run`, values for `run` rows of `stride` of which `count` are used,
+/// targets readable and writable for `count`.
 #[inline(always)]
 unsafe fn weighted<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize>(
     s: S,

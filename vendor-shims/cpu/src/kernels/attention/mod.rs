@@ -1,14 +1,19 @@
 //! Scaled dot-product attention over visible keys only.
 //!
-//! Keys are visited in the order of their positions, from the first visible one, so a result depends on the visible keys
-//! and nothing else: not on the capacity of the state, where a ring wraps, what lies in other slots, rows, threads or blocks.
+//! Keys are visited in the order of their positions, from the first visible one, so a result
+//! depends on the visible keys and nothing else: not on the capacity of the state, where a ring
+//! wraps, what lies in other slots, rows, threads or blocks.
 //!
-//! Keys and values may be encoded in memory: runs of them are widened once for all queries of a block, to the values that f32 memory would
-//! hold, so the encoding of a state changes nothing but the values it can hold.
+//! Keys and values may be encoded in memory: runs of them are widened once for all queries of a
+//! block, to the values that f32 memory would hold, so the encoding of a state changes nothing but
+//! the values it can hold.
 //!
-//! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`; times the scale; capped;
-//! * weight: `exp(score − largest)`, 0 below e⁻⁶⁴; their sum in sixteen lanes, key i in lane i mod 16;
-//! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the sum at the end.
+//! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`; times the scale;
+//!   capped;
+//! * weight: `exp(score − largest)`, 0 below e⁻⁶⁴; their sum in sixteen lanes, key i in lane i mod
+//!   16;
+//! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the
+//!   sum at the end.
 
 mod block;
 mod held;
@@ -32,7 +37,8 @@ pub struct Heads {
     pub softcap: f32,
 }
 
-/// The keys one row sees: positions `start..start + count`; position p lies in row `p mod capacity` of the keys.
+/// The keys one row sees: positions `start..start + count`; position p lies in row `p mod capacity`
+/// of the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Visible {
     /// First visible position.
@@ -58,7 +64,8 @@ pub struct Operands<'a> {
 const BLOCK_QUERIES: usize = 32;
 /// Scores that a block may take beyond one row: 2 MiB.
 const BLOCK_SCORES: usize = 1 << 19;
-/// Keys of one task when a single row is spread over threads: at most, and at least where each thread could have so many.
+/// Keys of one task when a single row is spread over threads: at most, and at least where each
+/// thread could have so many.
 const SPLIT_KEYS: [usize; 2] = [512, 64];
 /// What the weight of a key costs, in multiply-adds.
 const WEIGHT: u64 = 16;
@@ -76,8 +83,8 @@ fn block_rows(group: usize, keys: usize) -> usize {
     rows
 }
 
-/// Values of scratch memory that [`attention`] needs with `threads` threads, when a row sees at most `keys` keys that are encoded or not.
-/// `None` on overflow.
+/// Values of scratch memory that [`attention`] needs with `threads` threads, when a row sees at
+/// most `keys` keys that are encoded or not. `None` on overflow.
 pub fn scratch_values(heads: Heads, keys: usize, threads: usize, encoded: bool) -> Option<usize> {
     let per_thread = per_thread(heads, keys)?;
     let one_row = keys.checked_add(1)?.checked_mul(heads.heads)?;
@@ -90,8 +97,8 @@ fn widened_values(heads: Heads, encoded: bool) -> Option<usize> {
     if encoded { heads.head_dim.checked_mul(block::KEY_BLOCK) } else { Some(0) }
 }
 
-/// Scores and sums of one block: an upper bound that grows with `keys`, so that memory planned for the most keys
-/// serves fewer, although fewer keys make larger blocks.
+/// Scores and sums of one block: an upper bound that grows with `keys`, so that memory planned for
+/// the most keys serves fewer, although fewer keys make larger blocks.
 fn per_thread(heads: Heads, keys: usize) -> Option<usize> {
     let group = heads.heads / heads.kv_heads;
     let rows = BLOCK_QUERIES.div_ceil(group);
@@ -100,7 +107,8 @@ fn per_thread(heads: Heads, keys: usize) -> Option<usize> {
     many.max(one).checked_add(rows.checked_mul(group)?)
 }
 
-/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes; `blocks` is room that is used again from call to call.
+/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes; `blocks` is room
+/// that is used again from call to call.
 ///
 /// # Panics
 /// When a length does not fit the dimensions or a row sees more than `capacity` keys.
@@ -148,7 +156,8 @@ pub fn attention(
     if !pool.worth(work) || units >= pool.threads() {
         let body = |unit: usize, worker: usize| {
             let (block, kv_head) = (&blocks[unit / heads.kv_heads], unit % heads.kv_heads);
-            // SAFETY: the pool tells the threads of this job apart, so every thread has its own part.
+            // SAFETY: the pool tells the threads of this job apart, so every thread has its own
+            // part.
             let scratch = unsafe { shared.part(worker * per_thread, per_thread) };
             block::whole_at(
                 level,
@@ -169,7 +178,8 @@ pub fn attention(
         }
         return;
     }
-    // Few rows and many keys: spread one row at a time. The three steps compute what a whole block computes.
+    // Few rows and many keys: spread one row at a time. The three steps compute what a whole block
+    // computes.
     for (row, seen) in visible.iter().enumerate() {
         let one = Block { row, rows: 1, start: seen.start, count: seen.count };
         let scores = heads.heads * seen.count;

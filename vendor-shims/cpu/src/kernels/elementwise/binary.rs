@@ -100,10 +100,12 @@ impl Broadcast {
     }
 }
 
-/// `out = f(a, b)` over the broadcast shape, of which only the first `outer` steps of the outermost axis are computed.
+/// `out = f(a, b)` over the broadcast shape, of which only the first `outer` steps of the outermost
+/// axis are computed.
 ///
 /// # Panics
-/// When an operand or the result is shorter than the shape needs, or `outer` is more than the outermost extent.
+/// When an operand or the result is shorter than the shape needs, or `outer` is more than the
+/// outermost extent.
 #[allow(clippy::too_many_arguments, reason = "operands, shape and where to work")]
 pub fn binary(
     level: Level,

@@ -14,7 +14,8 @@ pub enum Gate {
 /// Values of one task.
 const GRAIN: usize = 1 << 13;
 
-/// `out[i] = f(gate[i]) · up[i]` for the first `count` values, to the bits of the function followed by the product.
+/// `out[i] = f(gate[i]) · up[i]` for the first `count` values, to the bits of the function followed
+/// by the product.
 ///
 /// # Panics
 /// When an operand is shorter than `count`.

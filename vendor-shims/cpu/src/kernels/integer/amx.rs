@@ -1,4 +1,5 @@
-//! Many rows by a group of panels in tile products. Sums are exact, so results are those of the other forms to the bit.
+//! Many rows by a group of panels in tile products. Sums are exact, so results are those of the
+//! other forms to the bit.
 
 use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
 
@@ -10,7 +11,8 @@ use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
 use crate::simd::dot::{Avx512Vnni, Dot, VECTOR};
 use crate::simd::{LANES, Simd};
 
-/// Rows are read in groups of so many, whatever their number: beyond the last one that memory is readable and means nothing.
+/// Rows are read in groups of so many, whatever their number: beyond the last one that memory is
+/// readable and means nothing.
 pub const ROWS: usize = 2 * SIDE;
 
 /// Whether blocks are of a length that tiles take.
@@ -60,7 +62,8 @@ pub unsafe fn multiply(
         while index < panels {
             // A panel without a right neighbour is multiplied twice, and its second result dropped.
             let pair = [index, (index + 1).min(panels - 1)];
-            // The pair that follows is fetched while this one is multiplied: after the last one that of the next task, if it is a neighbour.
+            // The pair that follows is fetched while this one is multiplied: after the last one
+            // that of the next task, if it is a neighbour.
             let mut ahead = place(pair[0]).wrapping_add(2 * length * LANES);
             for first in (row..row + rows).step_by(ROWS) {
                 let count = ROWS.min(row + rows - first);
@@ -96,7 +99,8 @@ pub unsafe fn multiply(
     }
 }
 
-/// Stores the signed operands that panels give, as [`super::tile::make_ready`] does; returns where they lie.
+/// Stores the signed operands that panels give, as [`super::tile::make_ready`] does; returns where
+/// they lie.
 #[inline(always)]
 fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mut [i8]) -> *const u8 {
     assert!(ready.len() >= weights.len() * W::PARTS, "room for the operands");
@@ -133,7 +137,8 @@ unsafe fn whole(
     sums: &mut [Sums; 4],
 ) {
     let length = operands.geometry.length;
-    // SAFETY: as the caller grants: 32 rows are readable from here on, and `length` is a multiple of the step.
+    // SAFETY: as the caller grants: 32 rows are readable from here on, and `length` is a multiple
+    // of the step.
     unsafe {
         let q = operands.rows.q.as_ptr().add(row * length);
         configured.four(q, length, places, length / configured.bytes(), ahead, sums);

@@ -1,5 +1,6 @@
-//! Many rows by a group of panels in products of two rows by two outputs over eight inputs. Sums are exact, so results are those of the
-//! other forms to the bit. It takes no few rows, and no sums that are cut only because they would not fit.
+//! Many rows by a group of panels in products of two rows by two outputs over eight inputs. Sums
+//! are exact, so results are those of the other forms to the bit. It takes no few rows, and no sums
+//! that are cut only because they would not fit.
 
 use std::arch::aarch64::*;
 
@@ -13,7 +14,8 @@ use crate::simd::i8mm::NeonI8mm;
 
 /// Inputs of a product.
 const DEPTH: usize = 8;
-/// Bytes of the operands of a panel over so many inputs: a pair of outputs after the other, each 8 bytes of one and of the next output.
+/// Bytes of the operands of a panel over so many inputs: a pair of outputs after the other, each 8
+/// bytes of one and of the next output.
 const STEP_BYTES: usize = LANES * DEPTH;
 /// Bytes of a pair of outputs.
 const PAIR_BYTES: usize = 2 * DEPTH;
@@ -64,7 +66,8 @@ pub fn multiply(
     }
 }
 
-/// Stores the signed operands that panels `panel..panel + panels` give, panel after panel, [`STEP_BYTES`] for every [`DEPTH`] inputs.
+/// Stores the signed operands that panels `panel..panel + panels` give, panel after panel,
+/// [`STEP_BYTES`] for every [`DEPTH`] inputs.
 #[inline(always)]
 fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panels: usize, ready: &mut [i8]) {
     let bytes = operands.geometry.panel_bytes(operands.weights.kind);
@@ -84,7 +87,8 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
         };
         let (first, second) = (operand(2 * step), operand(2 * step + 1));
         for (at, pairs) in target.chunks_exact_mut(2 * PAIR_BYTES).enumerate() {
-            // SAFETY: two pairs of outputs have so many bytes, and a step has as many as a vector quarters; `d` proves Advanced SIMD.
+            // SAFETY: two pairs of outputs have so many bytes, and a step has as many as a vector
+            // quarters; `d` proves Advanced SIMD.
             unsafe {
                 let place = pairs.as_mut_ptr().cast::<u32>();
                 vst1q_u32(place, vzip1q_u32(first[at], second[at]));
@@ -94,7 +98,8 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
     }
 }
 
-/// Where `2 · PAIRS` rows from `first` on lie, of which `count` exist: in the place of one that does not is the last that does.
+/// Where `2 · PAIRS` rows from `first` on lie, of which `count` exist: in the place of one that
+/// does not is the last that does.
 #[inline(always)]
 fn rows_of<const PAIRS: usize>(
     operands: &Operands<'_>,
@@ -109,10 +114,12 @@ fn rows_of<const PAIRS: usize>(
     })
 }
 
-/// Adds the products of [`super::pack::STEP`] inputs from `place` of the rows on to the sums of each pair of rows with each pair of outputs.
+/// Adds the products of [`super::pack::STEP`] inputs from `place` of the rows on to the sums of
+/// each pair of rows with each pair of outputs.
 ///
 /// # Safety
-/// The rows are readable for so many bytes from `place` on, `weights` for `2 · STEP_BYTES − 16 · (8 − COLUMNS)`.
+/// The rows are readable for so many bytes from `place` on, `weights` for
+/// `2 · STEP_BYTES − 16 · (8 − COLUMNS)`.
 #[inline(always)]
 unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
     i8mm: NeonI8mm,
@@ -159,7 +166,8 @@ fn whole<const PAIRS: usize>(
     // SAFETY: the token proves Advanced SIMD.
     let mut sums = [[unsafe { vdupq_n_s32(0) }; LANES / 2]; PAIRS];
     for place in (0..length).step_by(super::pack::STEP) {
-        // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times as many.
+        // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times as
+        // many.
         unsafe { step(i8mm, &rows, place, weights.as_ptr().add(place * LANES), &mut sums) };
     }
     for (pair, sums) in sums.iter().enumerate() {
@@ -207,7 +215,8 @@ fn blocks<const PAIRS: usize>(
     }
 }
 
-/// Sums of scaled blocks of each pair of rows with each pair of one half of the outputs: `value = fma(sum, scale, value)`, block after block.
+/// Sums of scaled blocks of each pair of rows with each pair of one half of the outputs:
+/// `value = fma(sum, scale, value)`, block after block.
 #[inline(always)]
 fn half_blocks<const PAIRS: usize>(
     i8mm: NeonI8mm,
@@ -229,8 +238,8 @@ fn half_blocks<const PAIRS: usize>(
         let mut sums = [[unsafe { vdupq_n_s32(0) }; LANES / 4]; PAIRS];
         let end = place + geometry.places(block);
         while place < end {
-            // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times as many; half of them lie half a
-            // step's bytes on.
+            // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times
+            // as many; half of them lie half a step's bytes on.
             unsafe {
                 let weights = weights.as_ptr().add(place * LANES + half * STEP_BYTES / 2);
                 step(i8mm, &rows, place, weights, &mut sums);

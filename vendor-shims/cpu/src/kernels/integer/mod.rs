@@ -1,15 +1,20 @@
 //! `y = x · wᵀ (+ bias)` over integer weights, with rows quantised to eight bits as they come.
 //!
-//! A row has one scale; see [`quantise_rows`]. Products of integers are summed exactly, so nothing about the order of these sums can be seen.
-//! * A scale per output (or none but one): the exact sum becomes `sum · (row scale · weight scale) + bias` in f64, rounded once. That is the
-//!   definition of the operation, to the bit.
-//! * Scales per block of inputs: `acc = fma(block sum, block scale, acc)` in f32 from zero, block after block, then `acc · row scale` or
-//!   `fma(acc, row scale, bias)`. With B blocks that is within (B + 2)/2²⁴ of the sum of the magnitudes of the blocks' terms (and as much of
-//!   the result) of the definition, which adds the blocks in f64. Adding them so here would cost a third of the rate of many rows.
+//! A row has one scale; see [`quantise_rows`]. Products of integers are summed exactly, so nothing
+//! about the order of these sums can be seen.
+//! * A scale per output (or none but one): the exact sum becomes
+//!   `sum · (row scale · weight scale) + bias` in f64, rounded once. That is the definition of the
+//!   operation, to the bit.
+//! * Scales per block of inputs: `acc = fma(block sum, block scale, acc)` in f32 from zero, block
+//!   after block, then `acc · row scale` or `fma(acc, row scale, bias)`. With B blocks that is
+//!   within (B + 2)/2²⁴ of the sum of the magnitudes of the blocks' terms (and as much of the
+//!   result) of the definition, which adds the blocks in f64. Adding them so here would cost a
+//!   third of the rate of many rows.
 //!
-//! Weights lie in tiles ([`pack`]) that every processor reads as they are: sixteen outputs by four inputs in 64 bytes, which is one operand of
-//! the wide products, four of the narrow ones. One row streams them once from front to back. Many rows have a group of tiles made ready once,
-//! into memory that stays in cache, and multiply it in registers.
+//! Weights lie in tiles ([`pack`]) that every processor reads as they are: sixteen outputs by four
+//! inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One row
+//! streams them once from front to back. Many rows have a group of tiles made ready once, into
+//! memory that stays in cache, and multiply it in registers.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -115,7 +120,8 @@ impl Layout {
     }
 }
 
-/// Values of scratch memory that [`integer_linear`] needs for a pool of so many threads; `None` on overflow.
+/// Values of scratch memory that [`integer_linear`] needs for a pool of so many threads; `None` on
+/// overflow.
 pub fn scratch_values(geometry: Geometry, rows: usize, threads: usize) -> Option<usize> {
     Some(Layout::new(geometry, rows, threads)?.end)
 }
@@ -145,11 +151,12 @@ pub struct Map<'a> {
 /// A task: of which map, which one, and on which thread.
 type MapTask<'t> = dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync + 't;
 
-/// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised once, and all maps are one job.
+/// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised
+/// once, and all maps are one job.
 ///
 /// # Panics
-/// When there are no maps or more than `N`, a length does not fit the dimensions, weights have no scales, or maps cut the inputs into
-/// different blocks.
+/// When there are no maps or more than `N`, a length does not fit the dimensions, weights have no
+/// scales, or maps cut the inputs into different blocks.
 #[allow(clippy::too_many_arguments, reason = "operands and where to work")]
 pub fn integer_linear<const N: usize>(
     level: Level,
@@ -203,8 +210,8 @@ pub fn integer_linear<const N: usize>(
         }
     };
     if rows < MANY {
-        // A task is a run of panels, read once from front to back. Of every map each thread has as many, and the last of them are short:
-        // all wait for who ends last.
+        // A task is a run of panels, read once from front to back. Of every map each thread has as
+        // many, and the last of them are short: all wait for who ends last.
         let part = panels.div_ceil(threads * CUTS).next_multiple_of(tile::STREAMS).min(LONGEST_RUN);
         let range = |panels: usize| panels.div_ceil(threads).next_multiple_of(tile::FEWER_STREAMS);
         run(&|panels| threads * range(panels).div_ceil(part), &|(operands, target), task, _| {

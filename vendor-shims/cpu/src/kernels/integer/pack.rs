@@ -1,10 +1,12 @@
 //! How integer weights lie.
 //!
-//! A panel is sixteen outputs. Its inputs are cut into blocks, each filled up with zeros to a multiple of [`STEP`]. A panel is a sequence of
-//! vectors of 64 bytes: bytes 4·i to 4·i + 3 belong to output i. At eight bits they are its next four inputs, signed. At four bits byte j
-//! holds inputs j and j + 4 of the next eight, in its low and its high half, each plus 8; at two bits inputs j, j + 4, j + 8, j + 12 of the
-//! next sixteen, from its low bits on, each plus 2. So a vector gives operands of sixteen times four bytes by shifting and masking alone, in
-//! the order in which the quantised rows lie.
+//! A panel is sixteen outputs. Its inputs are cut into blocks, each filled up with zeros to a
+//! multiple of [`STEP`]. A panel is a sequence of vectors of 64 bytes: bytes 4·i to 4·i + 3 belong
+//! to output i. At eight bits they are its next four inputs, signed. At four bits byte j holds
+//! inputs j and j + 4 of the next eight, in its low and its high half, each plus 8; at two bits
+//! inputs j, j + 4, j + 8, j + 12 of the next sixteen, from its low bits on, each plus 2. So a
+//! vector gives operands of sixteen times four bytes by shifting and masking alone, in the order in
+//! which the quantised rows lie.
 
 use crate::simd::LANES;
 use crate::simd::dot::VECTOR;
@@ -95,7 +97,8 @@ impl Geometry {
     }
 }
 
-/// Packs one panel: `rows` holds up to sixteen rows of `inputs` integers; outputs that are not there become zeros.
+/// Packs one panel: `rows` holds up to sixteen rows of `inputs` integers; outputs that are not
+/// there become zeros.
 ///
 /// # Panics
 /// When a value is outside the range of `kind`, or the target is shorter than the panel.

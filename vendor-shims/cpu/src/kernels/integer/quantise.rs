@@ -11,9 +11,11 @@ const LEAST: f32 = 1e-30;
 /// A value costs about so many multiply-adds.
 const COST: u64 = 4;
 
-/// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and `q = round(x / scale)`, ties to even, within
-/// −127 and 127; all in f32. `q` holds rows of `geometry.length` with zeros where blocks are filled up, `sums` the sum of `q` of every block
-/// of every row. The scale of a row that holds what is no finite number is no number, and so are its products.
+/// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and
+/// `q = round(x / scale)`, ties to even, within −127 and 127; all in f32. `q` holds rows of
+/// `geometry.length` with zeros where blocks are filled up, `sums` the sum of `q` of every block of
+/// every row. The scale of a row that holds what is no finite number is no number, and so are its
+/// products.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -63,10 +65,12 @@ fn quantise<S: Simd>(s: S, x: &[f32], geometry: Geometry, q: &mut [i8], sums: &m
     *scale = step + s.reduce_add(poison);
     for (index, block) in x.chunks(geometry.block).enumerate() {
         let q = &mut q[index * geometry.stride..][..geometry.places(index)];
-        // Integers below 2²⁴ in magnitude, whose sums in f32 are exact: at most 2¹⁶ steps of 127 in sixteen lanes.
+        // Integers below 2²⁴ in magnitude, whose sums in f32 are exact: at most 2¹⁶ steps of 127 in
+        // sixteen lanes.
         let mut sum = s.splat(0.0);
         for (chunk, q) in block.chunks(LANES).zip(q.chunks_exact_mut(LANES)) {
-            // SAFETY: the chunk has `len` ≤ 16 values, lanes beyond are zero; `q` has sixteen places.
+            // SAFETY: the chunk has `len` ≤ 16 values, lanes beyond are zero; `q` has sixteen
+            // places.
             unsafe {
                 let values = s.load_partial(chunk.as_ptr(), chunk.len());
                 let steps = s.round(s.div(values, s.splat(step)));

@@ -1,17 +1,23 @@
-//! `y = x · wᵀ` of one row over signed bytes in two parts, so that the largest of very many results are found by little more than the first.
+//! `y = x · wᵀ` of one row over signed bytes in two parts, so that the largest of very many results
+//! are found by little more than the first.
 //!
-//! A weight of eight bits is `w = 8·h + l` with `−16 ≤ h ≤ 15` and `0 ≤ l ≤ 7`. With the quantised row q, `Σ w·q = 8·Σ h·q + Σ l·q`, and
+//! A weight of eight bits is `w = 8·h + l` with `−16 ≤ h ≤ 15` and `0 ≤ l ≤ 7`. With the quantised
+//! row q, `Σ w·q = 8·Σ h·q + Σ l·q`, and
 //!
 //! `Σ l·q = 3.5·Σ q + Σ (l − 3.5)·q ≤ 3.5·Σ q + ‖l − 3.5‖ · ‖q‖` (Cauchy and Schwarz).
 //!
-//! So the first parts give an upper bound of every result, and whatever is asked for is exact: the second part of a row is left alone only
-//! where the bound is below as many exact results of other rows as are wanted. For K independent weights the bound is some
-//! `0.06 · √K` standard deviations of the results above what it bounds, and the largest of V results some `√(2 ln V)` of them above the
-//! mean. Counted once for one row by 262,144 of roughly normal weights: of a thousand, 3.5 are read to their end at K = 640, 5.7 at K = 1536.
+//! So the first parts give an upper bound of every result, and whatever is asked for is exact: the
+//! second part of a row is left alone only where the bound is below as many exact results of other
+//! rows as are wanted. For K independent weights the bound is some `0.06 · √K` standard deviations
+//! of the results above what it bounds, and the largest of V results some `√(2 ln V)` of them above
+//! the mean. Counted once for one row by 262,144 of roughly normal weights: of a thousand, 3.5 are
+//! read to their end at K = 640, 5.7 at K = 1536.
 //!
-//! First parts lie in panels of sixteen outputs. Every 32 inputs of a panel are five vectors of 64 bytes, bytes 4·i to 4·i + 3 of each for
-//! output i: four hold the low four bits of `h + 16` as integers of four bits do ([`super::pack`]), bits 2·t and 2·t + 1 of the fifth
-//! what is above them of the low and the high half of vector t. Second parts lie row by row, as [`Dot::thirds`] takes them: few are read, far apart.
+//! First parts lie in panels of sixteen outputs. Every 32 inputs of a panel are five vectors of 64
+//! bytes, bytes 4·i to 4·i + 3 of each for output i: four hold the low four bits of `h + 16` as
+//! integers of four bits do ([`super::pack`]), bits 2·t and 2·t + 1 of the fifth what is above them
+//! of the low and the high half of vector t. Second parts lie row by row, as [`Dot::thirds`] takes
+//! them: few are read, far apart.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,7 +69,8 @@ impl Split<'_> {
     }
 
     /// # Panics
-    /// When there are fewer weights or scales than the dimensions say, or the dimensions are none that can be split.
+    /// When there are fewer weights or scales than the dimensions say, or the dimensions are none
+    /// that can be split.
     fn check(&self) {
         assert!(Split::takes(self.inputs as u64), "{} inputs in two parts", self.inputs);
         let panels = self.outputs.div_ceil(LANES);
@@ -86,7 +93,8 @@ pub const fn row_bytes(inputs: usize) -> usize {
     inputs / STEP * THIRDS
 }
 
-/// Packs the first parts of one panel: `rows` holds up to sixteen rows of `inputs` weights; outputs that are not there become zeros.
+/// Packs the first parts of one panel: `rows` holds up to sixteen rows of `inputs` weights; outputs
+/// that are not there become zeros.
 ///
 /// # Panics
 /// When the target is shorter than the panel.
@@ -105,7 +113,8 @@ pub fn pack_high(rows: &[i8], inputs: usize, target: &mut [u8]) {
     }
 }
 
-/// Packs the second parts of a row, [`STEP`] after [`STEP`] as [`Dot::thirds`] takes them, and returns the row's spread.
+/// Packs the second parts of a row, [`STEP`] after [`STEP`] as [`Dot::thirds`] takes them, and
+/// returns the row's spread.
 ///
 /// # Panics
 /// When the row is no multiple of [`STEP`], or the target is shorter than [`row_bytes`].
@@ -146,16 +155,18 @@ impl Layout {
     }
 }
 
-/// Values of scratch memory that [`split_linear`] needs for a pool of so many threads; `None` on overflow.
+/// Values of scratch memory that [`split_linear`] needs for a pool of so many threads; `None` on
+/// overflow.
 pub fn scratch_values(inputs: usize, threads: usize) -> Option<usize> {
     Some(Layout::new(inputs, threads)?.end)
 }
 
-/// Writes `out[n]` of a row `x [inputs]`, quantised as [`quantise_rows`] does; every result is `sum · (row scale · weight scale)` in f64,
-/// rounded once, and with a `cap`, which is finite and above zero, [`softcap`] of that.
+/// Writes `out[n]` of a row `x [inputs]`, quantised as [`quantise_rows`] does; every result is
+/// `sum · (row scale · weight scale)` in f64, rounded once, and with a `cap`, which is finite and
+/// above zero, [`softcap`] of that.
 ///
-/// Where only the `largest` so many are wanted, those are written, of equal ones those of lower index, and [`f32::MIN`] for all others;
-/// which they are depends on nothing but the operands.
+/// Where only the `largest` so many are wanted, those are written, of equal ones those of lower
+/// index, and [`f32::MIN`] for all others; which they are depends on nothing but the operands.
 ///
 /// # Panics
 /// When a length does not fit the dimensions, or the dimensions are none that can be split.
@@ -266,7 +277,8 @@ impl Row<'_> {
             let at = |panel: usize, vector: usize| {
                 high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
             };
-            // What follows the end of a panel is read by its neighbour; what this stream reads next follows the last of them.
+            // What follows the end of a panel is read by its neighbour; what this stream reads next
+            // follows the last of them.
             if block * BLOCK_VECTORS * VECTOR + AHEAD >= bytes {
                 ahead = AHEAD + (N - 1) * bytes;
             }
@@ -306,7 +318,8 @@ impl Row<'_> {
         N
     }
 
-    /// The result of an output before it is capped, whose sum of first parts is known; what lies `ahead` is fetched.
+    /// The result of an output before it is capped, whose sum of first parts is known; what lies
+    /// `ahead` is fetched.
     #[inline(always)]
     fn result<D: Dot>(&self, d: D, output: usize, high: f32, ahead: usize) -> f32 {
         let bytes = row_bytes(self.split.inputs);
@@ -346,8 +359,9 @@ impl Row<'_> {
         let Some(cap) = self.cap else { return least };
         let cap = f64::from(cap);
         let part = f64::from(least) / cap;
-        // `softcap` is within 5e-7 of what it is the approximation of: 3 ulp of tanh, a quotient and a product. Quotients too small to have
-        // all their digits are off by far less than the least normal number.
+        // `softcap` is within 5e-7 of what it is the approximation of: 3 ulp of tanh, a quotient
+        // and a product. Quotients too small to have all their digits are off by far less than the
+        // least normal number.
         let part = (part - 2e-6 * part.abs()).max(-1.0);
         (cap * part.atanh() - f64::from(f32::MIN_POSITIVE) * cap.max(1.0)) as f32
     }
@@ -387,7 +401,8 @@ struct Search<'a> {
     middle: f32,
     /// What a step of spread is worth: `‖q‖` times it, rounded up.
     length: f32,
-    /// [`key`] of a value: what is below it is not among the largest. As many exact results as are wanted are known to be no less.
+    /// [`key`] of a value: what is below it is not among the largest. As many exact results as are
+    /// wanted are known to be no less.
     bar: &'a AtomicU32,
 }
 
@@ -406,7 +421,8 @@ fn value_of(key: u32) -> f32 {
     }
 }
 
-/// The best of some results, best first, of equal ones those of lower index. Memory: a count, a gap, then bits and index of each.
+/// The best of some results, best first, of equal ones those of lower index. Memory: a count, a
+/// gap, then bits and index of each.
 struct Best<'a> {
     count: &'a mut i32,
     entries: &'a mut [[i32; 2]],
@@ -426,7 +442,8 @@ impl<'a> Best<'a> {
         (key(f32::from_bits(bits as u32)), !(index as u32))
     }
 
-    /// Adds a result; gives the key of the last one where there are as many as wanted, and this is one of them.
+    /// Adds a result; gives the key of the last one where there are as many as wanted, and this is
+    /// one of them.
     fn add(&mut self, result: f32, index: u32) -> Option<u32> {
         let new = [result.to_bits() as i32, index as i32];
         let count = *self.count as usize;
@@ -449,8 +466,8 @@ dispatch_dot! {
     )
 }
 
-/// Sums of first parts of a task, and the exact result of the output with the highest bound: it is likely to be high, and raises the bar for
-/// all others.
+/// Sums of first parts of a task, and the exact result of the output with the highest bound: it is
+/// likely to be high, and raises the bar for all others.
 #[inline(always)]
 fn begin<D: Dot>(
     d: D,
@@ -516,7 +533,8 @@ fn search<D: Dot>(
     held.fill(f32::MIN);
 }
 
-/// Finds the exact result of an output. No closure: those are compiled without the instructions of who calls them.
+/// Finds the exact result of an output. No closure: those are compiled without the instructions of
+/// who calls them.
 #[inline(always)]
 fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &mut Best<'_>) {
     let mut result = [shared.row.result(d, output, high, 0)];
@@ -529,7 +547,8 @@ fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &
     }
 }
 
-/// Writes upper bounds of the results whose sums of first parts are `held`; gives the place of the highest.
+/// Writes upper bounds of the results whose sums of first parts are `held`; gives the place of the
+/// highest.
 #[inline(always)]
 fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, held: &[f32], upper: &mut [f32]) -> usize {
     let f = d.values();
@@ -546,7 +565,8 @@ fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, held: &[f32], upper: 
         unsafe {
             let scale = f.mul(row_scale, f.load_partial(scales.as_ptr(), count));
             let sum = f.fma(f.splat(8.0), f.load_partial(held.as_ptr(), count), middle);
-            // A millionth of the sum is more than what is rounded here, and the least normal number than what a scale loses below it.
+            // A millionth of the sum is more than what is rounded here, and the least normal number
+            // than what a scale loses below it.
             let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(wide.as_ptr())));
             let most = f.add(f.abs(scale), f.splat(f32::MIN_POSITIVE));
             let bound = f.fma(most, slack, f.mul(scale, sum));
@@ -554,7 +574,8 @@ fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, held: &[f32], upper: 
             highest = f.max(bound, highest);
         }
     }
-    // A lane beyond the end may be the highest: any output will do then, since none is left out for it.
+    // A lane beyond the end may be the highest: any output will do then, since none is left out for
+    // it.
     let highest = f.reduce_max(highest);
     upper[..held.len()].iter().position(|upper| *upper == highest).unwrap_or(0)
 }

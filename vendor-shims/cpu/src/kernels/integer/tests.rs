@@ -181,8 +181,8 @@ fn a_row_alone_equals_the_row_among_many() {
     }
 }
 
-/// Rows that make no whole pairs and groups, outputs that fill no panel, inputs and blocks that fill no step: where products of several rows
-/// by several outputs have edges.
+/// Rows that make no whole pairs and groups, outputs that fill no panel, inputs and blocks that
+/// fill no step: where products of several rows by several outputs have edges.
 #[test]
 fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
     let outputs = 83;

@@ -78,10 +78,11 @@ impl<const S: bool> Stored for Ready<S> {
     }
 }
 
-/// Bytes that a stream is fetched ahead of its use: the processor fetches ahead within a page only. Measured: 1, 2 and 4 KiB are within
-/// a few per cent, without it a tenth is lost.
+/// Bytes that a stream is fetched ahead of its use: the processor fetches ahead within a page only.
+/// Measured: 1, 2 and 4 KiB are within a few per cent, without it a tenth is lost.
 pub(super) const AHEAD: usize = 2048;
-/// Most panels that are read side by side for a single row: eight streams get a tenth more from memory than four.
+/// Most panels that are read side by side for a single row: eight streams get a tenth more from
+/// memory than four.
 pub(super) const STREAMS: usize = 8;
 /// The same where the sums of eight do not fit into registers.
 pub(super) const FEWER_STREAMS: usize = 4;
@@ -104,8 +105,8 @@ pub(super) fn mode(operands: &Operands<'_>) -> u8 {
 /// `ROWS × PANELS` results; `CHAINS` sums of each result hide the latency of the products.
 ///
 /// # Safety
-/// Rows `row..row + ROWS` and panels `panel..panel + PANELS` exist, `w` is readable for the weights of these panels, which are
-/// `panel_bytes` apart, and no other task writes their results.
+/// Rows `row..row + ROWS` and panels `panel..panel + PANELS` exist, `w` is readable for the weights
+/// of these panels, which are `panel_bytes` apart, and no other task writes their results.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a tile with its operands")]
 unsafe fn tile<
@@ -146,12 +147,14 @@ unsafe fn tile<
             }
         }
         while place < end {
-            // What follows the end of a panel is read by its neighbour; what this stream reads next follows the last of them.
+            // What follows the end of a panel is read by its neighbour; what this stream reads next
+            // follows the last of them.
             if ROWS == 1 && place * LANES / W::PARTS + AHEAD >= panel_bytes {
                 ahead = AHEAD + (PANELS - 1) * panel_bytes;
             }
             for vector in 0..4 / W::PARTS {
-                // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, and `place` is a multiple of it within the panel.
+                // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, and `place` is a multiple
+                // of it within the panel.
                 let bytes: [D::Bytes; PANELS] = std::array::from_fn(
                     #[inline(always)]
                     |p| unsafe {
@@ -200,7 +203,8 @@ unsafe fn tile<
                 if MODE == SCALED {
                     values[r][p] = f.fma(d.widen(sum), scale, values[r][p]);
                 } else {
-                    // To memory with as little around it as can be: only loops that the compiler unrolls keep sums in registers before.
+                    // To memory with as little around it as can be: only loops that the compiler
+                    // unrolls keep sums in registers before.
                     lanes[r][p] = d.lanes(sum);
                 }
             }
@@ -213,7 +217,8 @@ unsafe fn tile<
             }
         }
     }
-    // A count that the compiler cannot see keeps it from writing the end of a tile out once per result.
+    // A count that the compiler cannot see keeps it from writing the end of a tile out once per
+    // result.
     for result in 0..std::hint::black_box(ROWS * PANELS) {
         let (r, p) = (result / PANELS, result % PANELS);
         match MODE {
@@ -269,7 +274,8 @@ impl Columns {
         let row_scale = f64::from(operands.rows.scales[row]);
         // SAFETY: the caller's task alone writes these results.
         let out = unsafe { target.out.part(row * target.stride + self.first, self.count) };
-        // In a place of their own: written where they go one by one, they would be computed so, for a result might be a scale.
+        // In a place of their own: written where they go one by one, they would be computed so, for
+        // a result might be a scale.
         let mut results = [0.0; LANES];
         for lane in 0..LANES {
             results[lane] = value(sums[lane], row_scale, self.scales[lane], self.bias[lane]);
@@ -337,11 +343,18 @@ pub fn stream<D: Dot, W: Stored>(
     while index < panels {
         macro_rules! cover {
             ($mode:ident, $row:expr, $rows:literal, $panels:literal, $chains:literal) => {
-                // SAFETY: the panels are within the weights by the slice above, `row + $rows` ≤ `rows`; a task has its own panels.
+                // SAFETY: the panels are within the weights by the slice above, `row + $rows` ≤
+                // `rows`; a task has its own panels.
                 unsafe {
                     let w = weights.add(index * bytes);
                     tile::<D, W, $mode, $rows, $panels, $chains>(
-                        d, operands, $row, panel + index, w, bytes, target,
+                        d,
+                        operands,
+                        $row,
+                        panel + index,
+                        w,
+                        bytes,
+                        target,
                     )
                 }
             };
@@ -457,14 +470,31 @@ pub fn multiply<D: Dot, W: Stored>(
             ($mode:ident, $rows:literal, $panels:literal) => {{
                 let mut index = 0;
                 while index < panels {
-                    // SAFETY: panels and rows exist as the callers say; a task has its own rows of its own panels.
+                    // SAFETY: panels and rows exist as the callers say; a task has its own rows of
+                    // its own panels.
                     unsafe {
                         let w = ready.add(index * bytes);
                         if panels - index >= $panels {
-                            tile::<D, W, $mode, $rows, $panels, 1>(d, operands, first, panel + index, w, bytes, target);
+                            tile::<D, W, $mode, $rows, $panels, 1>(
+                                d,
+                                operands,
+                                first,
+                                panel + index,
+                                w,
+                                bytes,
+                                target,
+                            );
                             index += $panels;
                         } else {
-                            tile::<D, W, $mode, $rows, 1, 1>(d, operands, first, panel + index, w, bytes, target);
+                            tile::<D, W, $mode, $rows, 1, 1>(
+                                d,
+                                operands,
+                                first,
+                                panel + index,
+                                w,
+                                bytes,
+                                target,
+                            );
                             index += 1;
                         }
                     }
@@ -472,7 +502,8 @@ pub fn multiply<D: Dot, W: Stored>(
                 first += $rows;
             }};
         }
-        // Sums fill the register file without spilling; those of scaled blocks take two registers each.
+        // Sums fill the register file without spilling; those of scaled blocks take two registers
+        // each.
         if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } {
             match (mode, left) {
                 (WHOLE, 6..) => cover!(WHOLE, 6, 4),

@@ -1,10 +1,12 @@
 //! `y = x · wᵀ (+ bias)` over packed weights.
 //!
-//! Weights lie in panels of sixteen outputs, k-major: `panel[k][output]`, in their own type; integers are widened in registers. Every
-//! output element has one accumulator that starts at zero and takes `fma(x[k], w[k], accumulator)` for k = 0, 1, …
-//! Blocking over k parks the accumulator in the output, which rounds nothing, so tiles, threads and rows are free to be
-//! chosen for speed. Scales per output multiply the sum at its end, as `sum · scale` or `fma(sum, scale, bias)`; scales per block
-//! multiply the weights, which rounds nothing: four bits times the eleven of a binary16 fit. A bias without scales is added last.
+//! Weights lie in panels of sixteen outputs, k-major: `panel[k][output]`, in their own type;
+//! integers are widened in registers. Every output element has one accumulator that starts at zero
+//! and takes `fma(x[k], w[k], accumulator)` for k = 0, 1, … Blocking over k parks the accumulator
+//! in the output, which rounds nothing, so tiles, threads and rows are free to be chosen for speed.
+//! Scales per output multiply the sum at its end, as `sum · scale` or `fma(sum, scale, bias)`;
+//! scales per block multiply the weights, which rounds nothing: four bits times the eleven of a
+//! binary16 fit. A bias without scales is added last.
 
 mod pack;
 mod product;
@@ -54,7 +56,8 @@ pub enum Scales<'a> {
     None,
     /// One per output.
     PerOutput(&'a [f32]),
-    /// One per so many steps of k: per panel and block sixteen binary16. With [`PanelData::I4`] alone.
+    /// One per so many steps of k: per panel and block sixteen binary16. With [`PanelData::I4`]
+    /// alone.
     PerBlock {
         /// Steps of k that share a scale.
         size: usize,
@@ -93,8 +96,8 @@ impl Panels<'_> {
     }
 }
 
-/// Steps of k between two visits of the accumulators when many rows share widened weights: 4 panels of 256 steps
-/// are 64 KiB, which stay in the second-level cache beside the rows.
+/// Steps of k between two visits of the accumulators when many rows share widened weights: 4 panels
+/// of 256 steps are 64 KiB, which stay in the second-level cache beside the rows.
 const K_BLOCK: usize = 256;
 /// Rows from which 16-bit panels are widened once per block instead of at every use.
 const WIDEN_ROWS: usize = 12;
@@ -103,7 +106,8 @@ const ROW_BLOCK: usize = 96;
 /// Panels of one task when several rows share them.
 const PANEL_GROUP: usize = 4;
 
-/// Writes `out[r][n]` for `rows` rows. `x` is `[rows, inputs]`, `out` `[rows, outputs]`, both dense.
+/// Writes `out[r][n]` for `rows` rows. `x` is `[rows, inputs]`, `out` `[rows, outputs]`, both
+/// dense.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -216,7 +220,8 @@ fn block<S: Simd, E: Element>(
         }
         _ => Blocks::NONE,
     };
-    // One row visits its weights once, from front to back; several rows come back to a block while it is in cache.
+    // One row visits its weights once, from front to back; several rows come back to a block while
+    // it is in cache.
     let step_limit = if rows == 1 { inputs } else { K_BLOCK };
     let widen = E::NARROW && rows >= WIDEN_ROWS && panels <= PANEL_GROUP;
     let mut widened = Widened([const { std::mem::MaybeUninit::uninit() }; PANEL_GROUP * LANES * K_BLOCK]);
@@ -224,8 +229,9 @@ fn block<S: Simd, E: Element>(
     let mut k = 0;
     loop {
         let steps = step_limit.min(inputs - k);
-        // SAFETY: `k + steps` ≤ `inputs`, so the blocks of x and of the panels are in bounds as computed above; the scratch
-        // holds 4 panels of K_BLOCK steps, and is read only where it was just written.
+        // SAFETY: `k + steps` ≤ `inputs`, so the blocks of x and of the panels are in bounds as
+        // computed above; the scratch holds 4 panels of K_BLOCK steps, and is read only where it
+        // was just written.
         unsafe {
             if widen {
                 for index in 0..panels {
@@ -274,7 +280,8 @@ fn block<S: Simd, E: Element>(
         let mut done = 0;
         while done < columns {
             let count = LANES.min(columns - done);
-            // SAFETY: `column + columns` ≤ `outputs` ≤ the lengths of bias and scales; the output block is ours.
+            // SAFETY: `column + columns` ≤ `outputs` ≤ the lengths of bias and scales; the output
+            // block is ours.
             unsafe {
                 let place = target.add(r * outputs + done);
                 let sum = s.load_partial(place.cast_const(), count);

@@ -65,7 +65,8 @@ pub fn packed_elements(inputs: usize, outputs: usize) -> usize {
     outputs.div_ceil(LANES) * LANES * inputs
 }
 
-/// Packs one panel: `target[k][lane] = value(output = panel·16 + lane, k)`, zero beyond the outputs.
+/// Packs one panel: `target[k][lane] = value(output = panel·16 + lane, k)`, zero beyond the
+/// outputs.
 fn pack_panel<T: Copy + Default>(
     inputs: usize,
     outputs: usize,
@@ -81,7 +82,8 @@ fn pack_panel<T: Copy + Default>(
     }
 }
 
-/// Packs panel `panel` of a row-major `[outputs, inputs]` matrix into `target` (`inputs · 16` values).
+/// Packs panel `panel` of a row-major `[outputs, inputs]` matrix into `target` (`inputs · 16`
+/// values).
 ///
 /// # Panics
 /// When a slice is shorter than the dimensions say.
@@ -95,11 +97,12 @@ pub fn pack_from_rows<T: Copy + Default>(
     pack_panel(inputs, outputs, panel, |output, k| source[output * inputs + k], target);
 }
 
-/// Packs one panel of integers: `rows` holds up to sixteen rows of `inputs` values, rows that are missing give zeros.
-/// `target` has [`PanelType::step_bytes`] per input.
+/// Packs one panel of integers: `rows` holds up to sixteen rows of `inputs` values, rows that are
+/// missing give zeros. `target` has [`PanelType::step_bytes`] per input.
 ///
 /// # Panics
-/// When `kind` is no integer type, a value is outside its range, or the target is shorter than the dimensions say.
+/// When `kind` is no integer type, a value is outside its range, or the target is shorter than the
+/// dimensions say.
 pub fn pack_integers(kind: PanelType, rows: &[i8], inputs: usize, target: &mut [u8]) {
     assert!(kind.is_integer(), "integers in panels of {}", kind.name());
     let (bits, step) = (kind.bits(), kind.step_bytes());
@@ -117,7 +120,8 @@ pub fn pack_integers(kind: PanelType, rows: &[i8], inputs: usize, target: &mut [
     }
 }
 
-/// Packs panel `panel` of a row-major `[inputs, outputs]` matrix into `target` (`inputs · 16` values).
+/// Packs panel `panel` of a row-major `[inputs, outputs]` matrix into `target` (`inputs · 16`
+/// values).
 ///
 /// # Panics
 /// When a slice is shorter than the dimensions say.

@@ -21,8 +21,8 @@ pub fn scratch_values(sizes: Sizes) -> Option<usize> {
     sizes.n.checked_next_multiple_of(LANES)?.checked_mul(sizes.k)
 }
 
-/// Products of matrices over the axes of `batch`, whose strides count matrices. The right matrix is packed into panels
-/// first, so every element is reduced as in [`linear`].
+/// Products of matrices over the axes of `batch`, whose strides count matrices. The right matrix is
+/// packed into panels first, so every element is reduced as in [`linear`].
 ///
 /// # Panics
 /// When an operand, the result or the scratch memory is shorter than the sizes say.

@@ -80,11 +80,14 @@ impl Blocks {
     }
 }
 
-/// `ROWS × PANELS` accumulators over `steps` of k. `columns` of the outputs exist (at most `PANELS · 16`).
+/// `ROWS × PANELS` accumulators over `steps` of k. `columns` of the outputs exist (at most
+/// `PANELS · 16`).
 ///
 /// # Safety
-/// `x` is readable for `ROWS` rows of `x_stride` of which `steps` are used, `weights` for `PANELS` panels of `panel_stride` steps,
-/// `blocks` for the scales of these steps where the element is scaled, `out` is readable and writable for `ROWS` rows of `out_stride` of which `columns` are used.
+/// `x` is readable for `ROWS` rows of `x_stride` of which `steps` are used, `weights` for `PANELS`
+/// panels of `panel_stride` steps, `blocks` for the scales of these steps where the element is
+/// scaled, `out` is readable and writable for `ROWS` rows of `out_stride` of which `columns` are
+/// used.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a tile with its strides")]
 unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
@@ -227,8 +230,9 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
                     }
                 }};
             }
-            // Eight accumulators of one row hide the latency of the multiply-add; six rows by four panels (by one, where
-            // there are fewer registers) fill the register file without spilling.
+            // Eight accumulators of one row hide the latency of the multiply-add; six rows by four
+            // panels (by one, where there are fewer registers) fill the register file without
+            // spilling.
             match (S::REGISTERS, rows) {
                 (Registers::None, _) => {
                     for row in 0..rows {

@@ -1,6 +1,7 @@
 //! Normalisations over the last axis: root mean square, Euclidean, softmax.
 //!
-//! Sums are taken in sixteen lanes, value i in lane i mod 16, and the lanes added as [`Simd::reduce_add`].
+//! Sums are taken in sixteen lanes, value i in lane i mod 16, and the lanes added as
+//! [`Simd::reduce_add`].
 
 use crate::kernels::math::exp;
 use crate::pool::{Pool, SharedOutput};
@@ -33,7 +34,8 @@ fn over_groups(pool: &Pool, groups: usize, width: usize, body: &(dyn Fn(usize, u
     pool.run(groups.div_ceil(grain), &|task| body(task * grain, grain.min(groups - task * grain)));
 }
 
-/// Normalises `groups` groups of `x` to `out`; `weight` holds `width` values, and `residual`, as many as `x`, is added at the end.
+/// Normalises `groups` groups of `x` to `out`; `weight` holds `width` values, and `residual`, as
+/// many as `x`, is added at the end.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.

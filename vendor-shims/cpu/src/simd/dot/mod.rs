@@ -1,7 +1,8 @@
 //! Sums of products of bytes, sixteen at a time, with one meaning on every processor.
 //!
-//! A kernel of integers is written once against [`Dot`]. Sums of integers are exact, so all forms agree bit for bit whatever order they add in;
-//! what happens to a sum afterwards is [`Simd`], which agrees as well.
+//! A kernel of integers is written once against [`Dot`]. Sums of integers are exact, so all forms
+//! agree bit for bit whatever order they add in; what happens to a sum afterwards is [`Simd`],
+//! which agrees as well.
 
 mod scalar;
 
@@ -26,10 +27,12 @@ pub const VECTOR: usize = 64;
 /// Bytes of two vectors of operands of three bits.
 pub const THIRDS: usize = 48;
 
-/// Products of bytes in sixteen lanes. A value of the type proves that the processor has the instructions.
+/// Products of bytes in sixteen lanes. A value of the type proves that the processor has the
+/// instructions.
 ///
 /// # Safety
-/// An implementor must be constructible only where its instructions exist, and every method must have exactly the meaning of the scalar form.
+/// An implementor must be constructible only where its instructions exist, and every method must
+/// have exactly the meaning of the scalar form.
 pub unsafe trait Dot: Copy + Send + Sync {
     /// The lanes as values.
     type F: Simd;
@@ -74,8 +77,9 @@ pub unsafe trait Dot: Copy + Send + Sync {
     unsafe fn quad(self, source: *const i8) -> Self::Quad;
     /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of bytes that [`Dot::signed`] gave.
     fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
-    /// Two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Their 128 bytes are counted through: byte t has its lower two bits at `2·(t / 32)`
-    /// of byte `t mod 32`, and its third at bit `t / 16` of byte `32 + t mod 16`.
+    /// Two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Their 128 bytes are counted
+    /// through: byte t has its lower two bits at `2·(t / 32)` of byte `t mod 32`, and its third at
+    /// bit `t / 16` of byte `32 + t mod 16`.
     ///
     /// # Safety
     /// `source` is readable for as many bytes.
@@ -84,7 +88,8 @@ pub unsafe trait Dot: Copy + Send + Sync {
     fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes;
     /// As [`Dot::dot`], of bytes within 0 and 31.
     fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
-    /// `sums[i] + Σ w[4i + j] · q[4i + j]`, wrapping, of bytes within 0 and 31 and signed bytes as they are stored, none of them −128.
+    /// `sums[i] + Σ w[4i + j] · q[4i + j]`, wrapping, of bytes within 0 and 31 and signed bytes as
+    /// they are stored, none of them −128.
     fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums;
     /// The nearest values, ties to even.
     fn widen(self, sums: Self::Sums) -> <Self::F as Simd>::V;

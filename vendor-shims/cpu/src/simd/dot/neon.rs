@@ -66,7 +66,8 @@ unsafe fn widened(sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
 
 macro_rules! quarters {
     ($token:ident, $dot:ident) => {
-        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare
+        // every method with the scalar form.
         unsafe impl Dot for $token {
             type F = Neon;
             type Sums = [int32x4_t; 4];
@@ -201,7 +202,8 @@ macro_rules! quarters {
             }
             #[inline(always)]
             fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
-                // SAFETY: `self` proves the instructions; what is at most 31 is the same with a sign.
+                // SAFETY: `self` proves the instructions; what is at most 31 is the same with a
+                // sign.
                 let one = |at: usize| unsafe {
                     $dot(sums[at], vreinterpretq_s8_u8(w[at]), vreinterpretq_s8_u8(q[at]))
                 };

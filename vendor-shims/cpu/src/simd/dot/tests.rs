@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::simd::Scalar;
 
-/// Runs every method on some bytes and gives the bits of everything it gave, less what depends on [`Dot::OFFSET`].
+/// Runs every method on some bytes and gives the bits of everything it gave, less what depends on
+/// [`Dot::OFFSET`].
 #[inline(always)]
 fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut Vec<u32>) {
     // SAFETY: sixty-four bytes, four bytes.
@@ -105,7 +106,8 @@ fn a_level_chooses_what_its_registers_hold() {
     assert_ne!(DotLevel::within(Level::Avx2), DotLevel::Avx512Vnni);
 }
 
-/// `cargo xtask aarch64` says so where it chose the processor, an emulated one: a level that is missing there would be tested nowhere.
+/// `cargo xtask aarch64` says so where it chose the processor, an emulated one: a level that is
+/// missing there would be tested nowhere.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn an_emulated_processor_has_every_level() {

@@ -19,7 +19,8 @@ impl Avx512Vnni {
     }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
+// with the scalar form.
 unsafe impl Dot for Avx512Vnni {
     type F = Avx512;
     type Sums = __m512i;
@@ -159,7 +160,8 @@ pub struct Halves(__m256i, __m256i);
 /// What two tokens of 256-bit registers have in common; they differ in the product.
 macro_rules! halves {
     ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr) => {
-        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method with the scalar form.
+        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare
+        // every method with the scalar form.
         unsafe impl Dot for $token {
             type F = Avx2;
             type Sums = Halves;

@@ -1,9 +1,11 @@
 //! Bytes of anyone's for the readers of MediaTek's containers.
 //!
-//! **Job.** One function per reader, which must return whatever the bytes are. `RUSTC_BOOTSTRAP=1 cargo fuzz run TARGET` drives them from
-//! `vendor-shims/neuron/containers`, and the room's ordinary tests run them over the corpus and over damaged copies of it.
+//! **Job.** One function per reader, which must return whatever the bytes are.
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run TARGET` drives them from `vendor-shims/neuron/containers`, and
+//! the room's ordinary tests run them over the corpus and over damaged copies of it.
 //!
-//! **Not its job.** It does **not** check that what is sound is read right: the tests of the room beside it do.
+//! **Not its job.** It does **not** check that what is sound is read right: the tests of the room
+//! beside it do.
 
 use shardwright_neuron_containers::budget::Budget;
 use shardwright_neuron_containers::bytes::Bytes;

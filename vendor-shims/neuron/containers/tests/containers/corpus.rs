@@ -1,5 +1,5 @@
-//! The committed corpus of the fuzz targets is what is written here, `SHARDWRIGHT_WRITE_CORPUS=1` writes it anew; every target is run over it, whole, cut
-//! off at every length, and damaged.
+//! The committed corpus of the fuzz targets is what is written here, `SHARDWRIGHT_WRITE_CORPUS=1`
+//! writes it anew; every target is run over it, whole, cut off at every length, and damaged.
 
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;

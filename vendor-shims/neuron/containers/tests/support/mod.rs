@@ -104,7 +104,8 @@ pub enum Flex {
     Text(String),
 }
 
-/// A FlexBuffer with a map, its offsets and numbers `width` bytes each (1, 2, 4, 8), which must hold them.
+/// A FlexBuffer with a map, its offsets and numbers `width` bytes each (1, 2, 4, 8), which must
+/// hold them.
 pub fn flexbuffer(width: usize, entries: &[(&str, Flex)]) -> Vec<u8> {
     let packed = width.trailing_zeros() as u8;
     let mut bytes = Vec::new();

@@ -1,4 +1,5 @@
-//! Small files of every kind, by the target that reads them: what the corpus of the fuzz targets is made of.
+//! Small files of every kind, by the target that reads them: what the corpus of the fuzz targets is
+//! made of.
 
 use super::{
     Flex, Model, adapter_cache, dla, executorch, flexbuffer, litertlm, litertlm_with, neuron_schema, record,

@@ -1,6 +1,7 @@
 //! QUANTIZE (also from one quantisation to another), DEQUANTIZE and CAST.
 //!
-//! Between integers after `Requantize` in `tensorflow/lite/kernels/internal/reference/requantize.h`, restated.
+//! Between integers after `Requantize` in
+//! `tensorflow/lite/kernels/internal/reference/requantize.h`, restated.
 
 use super::fixed::Multiplier;
 use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_stored};

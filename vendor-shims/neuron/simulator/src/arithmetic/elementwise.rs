@@ -1,8 +1,12 @@
-//! Operations on elements at equal places, with the broadcasting of NumPy, and functions of one element.
+//! Operations on elements at equal places, with the broadcasting of NumPy, and functions of one
+//! element.
 //!
-//! Quantised ADD, SUB and MUL after `tensorflow/lite/kernels/internal/reference/integer_ops/{add,mul}.h` and `kernels/{add,sub}.cc`, restated: both addends are shifted
-//! left (by 20 bits for 8-bit integers, 15 for 16-bit ones), brought to twice the larger scale, added and brought to the output's. Functions of quantised elements are
-//! tables ([`super::table`]) where TensorFlow Lite has such, else decoded and rounded once.
+//! Quantised ADD, SUB and MUL after
+//! `tensorflow/lite/kernels/internal/reference/integer_ops/{add,mul}.h` and `kernels/{add,sub}.cc`,
+//! restated: both addends are shifted left (by 20 bits for 8-bit integers, 15 for 16-bit ones),
+//! brought to twice the larger scale, added and brought to the output's. Functions of quantised
+//! elements are tables ([`super::table`]) where TensorFlow Lite has such, else decoded and rounded
+//! once.
 
 use super::fixed::Multiplier;
 use super::table::{Sigmoid16, Table16, table8};
@@ -223,7 +227,8 @@ pub fn binary(
         let (x, y) = (a.reals(relaxed), b.reals(relaxed));
         let (low, high) = fused(fuse);
         let (low, high) = (low as f32, high as f32);
-        // In 32 bits, as the hardware at best does; a comparison of the results in 64 would hide a rounding.
+        // In 32 bits, as the hardware at best does; a comparison of the results in 64 would hide a
+        // rounding.
         let one = |x: f32, y: f32| {
             match operation {
                 Binary::Add => x + y,
@@ -276,7 +281,8 @@ impl Sum {
 
     #[inline]
     fn of(&self, x: i32, y: i32) -> i32 {
-        // 16 bits and their zero point shifted by 15 fit into 32; a u16 with a zero point may need one more, and saturates.
+        // 16 bits and their zero point shifted by 15 fit into 32; a u16 with a zero point may need
+        // one more, and saturates.
         let shifted = |value: i32| {
             (i64::from(value) << self.shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32
         };
@@ -365,7 +371,8 @@ pub fn unary(operation: Unary, x: &Tensor<'_>, out: &Layout, relaxed: bool) -> E
                 };
                 return from_stored(out, elements.iter().map(one));
             }
-            // The ends of the range are those of the stored integers on either side, as `LUTPopulate` has it.
+            // The ends of the range are those of the stored integers on either side, as
+            // `LUTPopulate` has it.
             let [low, high] = [-32_768, 32_767].map(|q| x.layout.decode(q));
             let [least, greatest] = [-32_768, 32_767].map(|q| out.decode(q));
             let table = Table16::new(function, low, high, least, greatest);

@@ -1,7 +1,8 @@
-//! Real multipliers as a 32-bit integer and a shift, as TensorFlow Lite applies them to accumulators.
+//! Real multipliers as a 32-bit integer and a shift, as TensorFlow Lite applies them to
+//! accumulators.
 //!
-//! After `tensorflow/lite/kernels/internal/common.h` (`MultiplyByQuantizedMultiplier` in its rounding-twice form) and `quantization_util.cc`
-//! (`QuantizeMultiplier`), restated.
+//! After `tensorflow/lite/kernels/internal/common.h` (`MultiplyByQuantizedMultiplier` in its
+//! rounding-twice form) and `quantization_util.cc` (`QuantizeMultiplier`), restated.
 
 /// A positive real number ≈ `value` / 2³¹ × 2^`shift`, with `value` in [2³⁰, 2³¹) or zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +12,8 @@ pub struct Multiplier {
 }
 
 impl Multiplier {
-    /// The nearest one to a finite number that is not negative; anything else is zero. Numbers below 2⁻³² are zero as well.
+    /// The nearest one to a finite number that is not negative; anything else is zero. Numbers
+    /// below 2⁻³² are zero as well.
     pub fn new(real: f64) -> Multiplier {
         if !real.is_finite() || real <= 0.0 {
             return Multiplier { value: 0, shift: 0 };
@@ -31,16 +33,17 @@ impl Multiplier {
         Multiplier { value: value as i32, shift }
     }
 
-    /// The number divided by a count: `value` made longer by the count's bits first, as far as `shift` has room, and
-    /// cut off after the division.
+    /// The number divided by a count: `value` made longer by the count's bits first, as far as
+    /// `shift` has room, and cut off after the division.
     pub fn over(self, count: u64) -> Multiplier {
         let bits = (63 - count.max(1).leading_zeros() as i32).min(32).min(31 + self.shift).max(0);
         let value = (i128::from(self.value) << bits) / i128::from(count.max(1));
         Multiplier { value: i32::try_from(value).unwrap_or(i32::MAX), shift: self.shift - bits }
     }
 
-    /// `x` times the number, rounded, from a 32-bit accumulator: shifted left with saturation, multiplied keeping the upper half (rounded), shifted right (rounded
-    /// away from zero at a half).
+    /// `x` times the number, rounded, from a 32-bit accumulator: shifted left with saturation,
+    /// multiplied keeping the upper half (rounded), shifted right (rounded away from zero at a
+    /// half).
     #[inline]
     pub fn apply(self, x: i32) -> i32 {
         let left = self.shift.max(0);
@@ -49,7 +52,8 @@ impl Multiplier {
         divide_by_power_of_two(high_half_of_double(shifted, self.value), right)
     }
 
-    /// `x` times the number, rounded, from a 64-bit accumulator: with 16 bits of the multiplier, rounded up at a half.
+    /// `x` times the number, rounded, from a 64-bit accumulator: with 16 bits of the multiplier,
+    /// rounded up at a half.
     #[inline]
     pub fn apply_wide(self, x: i64) -> i64 {
         let reduced = if self.value < 0x7FFF_0000 { (self.value + (1 << 15)) >> 16 } else { 0x7FFF };
@@ -69,7 +73,8 @@ fn fraction_and_exponent(real: f64) -> (f64, i32) {
     (f64::from_bits((bits & !(0x7FF << 52)) | (1022 << 52)), exponent + correction)
 }
 
-/// The upper 32 bits of 2ab, rounded to nearest, halves up; saturated in the one case that overflows.
+/// The upper 32 bits of 2ab, rounded to nearest, halves up; saturated in the one case that
+/// overflows.
 #[inline]
 fn high_half_of_double(a: i32, b: i32) -> i32 {
     if a == i32::MIN && b == i32::MIN {

@@ -1,8 +1,10 @@
 //! FULLY_CONNECTED, BATCH_MATMUL and CONV_2D: sums of products.
 //!
-//! Integers after `tensorflow/lite/kernels/internal/reference/integer_ops/{fully_connected,conv}.h` and `reference/batch_matmul.h`, restated: for each output
-//! Σ (x − zₓ)(w − z_w) + bias in an exact accumulator, times sₓ·s_w/s_out as a fixed-point multiplier, plus the output's zero point, clamped. 8-bit activations use the
-//! 32-bit multiplier, 16-bit ones the form for 64-bit accumulators.
+//! Integers after `tensorflow/lite/kernels/internal/reference/integer_ops/{fully_connected,conv}.h`
+//! and `reference/batch_matmul.h`, restated: for each output Σ (x − zₓ)(w − z_w) + bias in an exact
+//! accumulator, times sₓ·s_w/s_out as a fixed-point multiplier, plus the output's zero point,
+//! clamped. 8-bit activations use the 32-bit multiplier, 16-bit ones the form for 64-bit
+//! accumulators.
 
 use std::borrow::Cow;
 
@@ -58,7 +60,8 @@ fn dot<A: Narrow, B: Narrow>(a: &[A], b: &[B]) -> i64 {
     let block = 1usize << spare.min(12);
     let mut sum = 0i64;
     for (a, b) in a.chunks(block).zip(b.chunks(block)) {
-        // Nothing wraps in a block of this length; without the checks for it the loop becomes one over vectors.
+        // Nothing wraps in a block of this length; without the checks for it the loop becomes one
+        // over vectors.
         let part =
             a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add((*a).into().wrapping_mul((*b).into())));
         sum += i64::from(part);
@@ -246,7 +249,8 @@ fn real_dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// x [rows, depth] by w [columns, depth] and a bias [columns], for FULLY_CONNECTED and, once its windows are laid out, CONV_2D.
+/// x [rows, depth] by w [columns, depth] and a bias [columns], for FULLY_CONNECTED and, once its
+/// windows are laid out, CONV_2D.
 fn weighted(
     x: (&Elements<'_>, &Layout),
     w: &Tensor<'_>,
@@ -293,7 +297,8 @@ fn weighted(
     from_stored(out, stored.into_iter())
 }
 
-/// FULLY_CONNECTED: the last dimension of the weight is the depth, everything before the depth of x are rows.
+/// FULLY_CONNECTED: the last dimension of the weight is the depth, everything before the depth of x
+/// are rows.
 pub fn fully_connected(
     x: &Tensor<'_>,
     w: &Tensor<'_>,
@@ -333,7 +338,8 @@ fn part<'a>(matrices: &'a Integers<'_>, at: usize, length: usize) -> Integers<'a
     }
 }
 
-/// Which of `count` matrices belongs to place `at` of the batch dimensions `batch`, for an operand whose own batch dimensions are `own`.
+/// Which of `count` matrices belongs to place `at` of the batch dimensions `batch`, for an operand
+/// whose own batch dimensions are `own`.
 fn matrix_at(mut at: usize, batch: &[usize], own: &[usize]) -> usize {
     let (mut index, mut stride) = (0, 1);
     for (place, length) in batch.iter().enumerate().rev() {
@@ -430,7 +436,8 @@ pub struct Windows {
     pub output: [usize; 2],
 }
 
-/// CONV_2D over channels-last input and weights [out, h, w, in]: windows laid out as rows, then as FULLY_CONNECTED. Padding is the zero point.
+/// CONV_2D over channels-last input and weights [out, h, w, in]: windows laid out as rows, then as
+/// FULLY_CONNECTED. Padding is the zero point.
 pub fn convolution(
     x: &Tensor<'_>,
     w: &Tensor<'_>,

@@ -1,4 +1,5 @@
-//! Operations that move elements and change none: RESHAPE, TRANSPOSE, SLICE, STRIDED_SLICE, SPLIT, CONCATENATION, PAD, TILE.
+//! Operations that move elements and change none: RESHAPE, TRANSPOSE, SLICE, STRIDED_SLICE, SPLIT,
+//! CONCATENATION, PAD, TILE.
 
 use std::borrow::Cow;
 
@@ -19,7 +20,8 @@ macro_rules! mapped {
     };
 }
 
-/// Which elements are taken: a start, and for each dimension of the output how many and how far apart.
+/// Which elements are taken: a start, and for each dimension of the output how many and how far
+/// apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk {
     /// The first element.
@@ -82,7 +84,8 @@ pub fn copied(x: &Tensor<'_>) -> Elements<'static> {
     x.elements.clone().into_owned()
 }
 
-/// Tensors of one type one after another along a dimension, of which each has `lengths` times `inner` elements a row.
+/// Tensors of one type one after another along a dimension, of which each has `lengths` times
+/// `inner` elements a row.
 pub fn concatenated(tensors: &[Tensor<'_>], axis: usize) -> Elements<'static> {
     fn joined<T: Copy>(parts: &[(Cow<'_, [T]>, usize)]) -> Vec<T> {
         let rows = parts.first().map_or(0, |(elements, row)| elements.len() / (*row).max(1));

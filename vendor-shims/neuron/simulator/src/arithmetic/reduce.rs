@@ -1,7 +1,7 @@
 //! MEAN, REDUCE_SUM, REDUCE_MAX, REDUCE_MIN over some dimensions.
 //!
-//! Quantised elements: the exact integer sum; MEAN applies a multiplier divided by the count to it, as `kernels/reduce.cc` does, SUM
-//! scales it and rounds once. Real ones: summed in 32 bits.
+//! Quantised elements: the exact integer sum; MEAN applies a multiplier divided by the count to it,
+//! as `kernels/reduce.cc` does, SUM scales it and rounds once. Real ones: summed in 32 bits.
 
 use super::fixed::Multiplier;
 use super::movement::row_major;

@@ -1,7 +1,9 @@
 //! SOFTMAX over the last dimension.
 //!
-//! 16-bit integers after `SoftmaxInt16` in `tensorflow/lite/kernels/internal/reference/softmax.h`, restated: e^x and 1/(1 + x) by tables, over [−10, 0] below the row's
-//! maximum, **saturating below that**: an element that is masked away still weighs e⁻¹⁰. 8-bit ones by a table of e^x in floating point, as its optimised form does.
+//! 16-bit integers after `SoftmaxInt16` in `tensorflow/lite/kernels/internal/reference/softmax.h`,
+//! restated: e^x and 1/(1 + x) by tables, over [−10, 0] below the row's maximum, **saturating below
+//! that**: an element that is masked away still weighs e⁻¹⁰. 8-bit ones by a table of e^x in
+//! floating point, as its optimised form does.
 
 use super::fixed::Multiplier;
 use super::table::Table16;
@@ -79,7 +81,8 @@ impl Tables {
             })
             .collect();
         let sum: i64 = powers.iter().map(|power| i64::from(*power)).sum();
-        // The largest element alone gives 32767, and a row has fewer than 2¹⁶ of them, so that the sum fits into 31 bits.
+        // The largest element alone gives 32767, and a row has fewer than 2¹⁶ of them, so that the
+        // sum fits into 31 bits.
         let sum = sum.clamp(1, i64::from(i32::MAX)) as u32;
         let headroom = sum.leading_zeros();
         let shifted = ((i64::from(sum) << (headroom - 1)) + (1 << 13)) >> 14;

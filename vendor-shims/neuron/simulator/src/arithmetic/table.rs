@@ -1,8 +1,9 @@
-//! Functions of 16-bit integers as tables of 513 values between which is interpolated (LOGISTIC and TANH: of 256), and of 8-bit
-//! integers as tables of 256.
+//! Functions of 16-bit integers as tables of 513 values between which is interpolated (LOGISTIC and
+//! TANH: of 256), and of 8-bit integers as tables of 256.
 //!
-//! After `LUTPopulate` and `LUTLookup` in `tensorflow/lite/kernels/internal/common.h`, restated: each value of a 16-bit table is shifted by half the error that
-//! linear interpolation makes in the middle of its interval.
+//! After `LUTPopulate` and `LUTLookup` in `tensorflow/lite/kernels/internal/common.h`, restated:
+//! each value of a 16-bit table is shifted by half the error that linear interpolation makes in the
+//! middle of its interval.
 
 /// A function over all 16-bit integers.
 pub struct Table16 {
@@ -10,7 +11,8 @@ pub struct Table16 {
 }
 
 impl Table16 {
-    /// The table of `function` over [`low`, `high`], with results in [`least`, `greatest`] mapped to the 16-bit range.
+    /// The table of `function` over [`low`, `high`], with results in [`least`, `greatest`] mapped
+    /// to the 16-bit range.
     pub fn new(function: impl Fn(f64) -> f64, low: f64, high: f64, least: f64, greatest: f64) -> Table16 {
         let step = (high - low) / 512.0;
         let inverse = 65_536.0 / (greatest - least);
@@ -43,11 +45,12 @@ impl Table16 {
     }
 }
 
-/// LOGISTIC and TANH of 16-bit integers, whose results are in steps of 2⁻¹⁵: a table of the sigmoid at 256 places a
-/// twenty-fourth apart.
+/// LOGISTIC and TANH of 16-bit integers, whose results are in steps of 2⁻¹⁵: a table of the sigmoid
+/// at 256 places a twenty-fourth apart.
 ///
-/// After `reference/integer_ops/{logistic,tanh}.h` and `kernels/activations.cc` of TensorFlow Lite, restated but for the table, whose values here are
-/// the nearest ones: results are within one of theirs.
+/// After `reference/integer_ops/{logistic,tanh}.h` and `kernels/activations.cc` of TensorFlow Lite,
+/// restated but for the table, whose values here are the nearest ones: results are within one of
+/// theirs.
 pub struct Sigmoid16 {
     values: [u16; 256],
     /// Brings a stored integer to steps of 1/12288.
@@ -79,7 +82,8 @@ impl Sigmoid16 {
         (i64::from(x) * i64::from(self.factor) + half) >> self.shift
     }
 
-    /// The table at a place with `bits` below the point, in steps of 2^-(16 + bits); the last value is `end`.
+    /// The table at a place with `bits` below the point, in steps of 2^-(16 + bits); the last value
+    /// is `end`.
     fn between(&self, place: i64, bits: u32, end: i64) -> i64 {
         let index = (place >> bits) as usize;
         if index >= 255 {

@@ -66,7 +66,8 @@ impl Layout {
     pub fn class(&self) -> Class {
         match self.kind {
             kind::FLOAT32 | kind::TENSOR_FLOAT32 | kind::FLOAT16 | kind::TENSOR_FLOAT16 => Class::Real,
-            // A bias has a scale of its own or none; its integers are added to accumulators as they are.
+            // A bias has a scale of its own or none; its integers are added to accumulators as they
+            // are.
             kind::INT32 | kind::UINT32 | kind::TENSOR_INT32 | kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL => {
                 Class::Integer
             }
@@ -108,7 +109,8 @@ impl Layout {
                     && self.channels == other.channels)
     }
 
-    /// The nearest stored integer to a real number; the nearest end of the range beyond it, the zero point for what is no number.
+    /// The nearest stored integer to a real number; the nearest end of the range beyond it, the
+    /// zero point for what is no number.
     #[inline]
     pub fn encode(&self, real: f64) -> i32 {
         let (least, greatest) = self.range();

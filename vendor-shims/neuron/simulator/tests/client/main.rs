@@ -1,5 +1,7 @@
-//! A client that was not written here: Google's `apply_plugin_main` with its MediaTek plugin, of the wheel `ai-edge-litert`, compiles small models through the simulator.
-//! What it calls, in which order, and what it makes of every failure is held to what was observed with a library that only logs.
+//! A client that was not written here: Google's `apply_plugin_main` with its MediaTek plugin, of
+//! the wheel `ai-edge-litert`, compiles small models through the simulator. What it calls, in which
+//! order, and what it makes of every failure is held to what was observed with a library that only
+//! logs.
 
 mod flat;
 mod models;
@@ -16,7 +18,8 @@ fn skipped(why: &str) {
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
 }
 
-/// The wheel's folder, by the variable or where `cargo xtask vendor litert` unpacks it; nothing after saying so.
+/// The wheel's folder, by the variable or where `cargo xtask vendor litert` unpacks it; nothing
+/// after saying so.
 fn wheel(test: &str) -> Option<PathBuf> {
     let unpacked = || {
         let cache = std::env::var_os("XDG_CACHE_HOME")
@@ -377,7 +380,8 @@ fn without_chip_operations_or_library_the_client_ends_as_observed() {
     assert!(none.trace.is_empty());
 }
 
-/// Writes what the client makes of the models to a folder that a variable names: how the compiled files among the fixtures were made.
+/// Writes what the client makes of the models to a folder that a variable names: how the compiled
+/// files among the fixtures were made.
 #[test]
 #[ignore = "rewrites fixtures: SHARDWRIGHT_COMPILED_MODELS=FOLDER cargo test -p shardwright-neuron-simulator --test client compiled_models -- --ignored"]
 fn compiled_models_are_written() {

@@ -1,4 +1,5 @@
-//! The models that Google's client compiles here: a fully-connected layer and an addition, and a decoder block in A16W8.
+//! The models that Google's client compiles here: a fully-connected layer and an addition, and a
+//! decoder block in A16W8.
 
 use crate::flat::{Table, Value, file};
 
@@ -134,7 +135,8 @@ pub fn chain() -> Vec<u8> {
     model.finish(&[x, y], &[out])
 }
 
-/// A decoder block of 17 operations in 16-bit activations and 8-bit weights with a scale a channel: 4 rows, width 64, a mask as the second input.
+/// A decoder block of 17 operations in 16-bit activations and 8-bit weights with a scale a channel:
+/// 4 rows, width 64, a mask as the second input.
 pub fn block() -> Vec<u8> {
     const WIDTH: i32 = 64;
     const BIASED: u32 = 4;

@@ -212,7 +212,8 @@ fn blobs_of_other_majors_and_processors_are_refused() {
 fn damaged_blobs_are_refused_wherever_they_are_damaged() {
     let blob = layer("--opt 3").stored();
     for at in 0..blob.len() {
-        // Another minor version is read all the same, and nothing behind the end of the processor's name is.
+        // Another minor version is read all the same, and nothing behind the end of the processor's
+        // name is.
         let mut damaged = blob.clone();
         damaged[at] ^= 0x40;
         match restore(&damaged) {

@@ -1,5 +1,6 @@
-//! Cases that run as another version, on another processor or into a failure: each is an ignored test of this program, started in a process of its own with a
-//! configuration. Started without one, a case does nothing.
+//! Cases that run as another version, on another processor or into a failure: each is an ignored
+//! test of this program, started in a process of its own with a configuration. Started without one,
+//! a case does nothing.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

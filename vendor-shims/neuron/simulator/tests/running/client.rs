@@ -148,7 +148,8 @@ impl Model {
 
     pub fn constant(&mut self, kind: &Kind, bytes: Vec<u8>) -> u32 {
         let index = self.operand(kind);
-        // SAFETY: the bytes are kept until the compilation is dropped; their place does not move with their owner.
+        // SAFETY: the bytes are kept until the compilation is dropped; their place does not move
+        // with their owner.
         fine(unsafe {
             NeuronModel_setOperandValue(self.handle, index as i32, bytes.as_ptr().cast(), bytes.len())
         });

@@ -1,11 +1,12 @@
 //! The simulator's arithmetic, operation by operation, beside the reference kernels of LiteRT, once
-//! TensorFlow Lite: the same stored integers go into a model of one operation on either side, and what is
-//! stored comes out of both. Integers may differ by as many units as a case says, and do: one that allows
-//! more than is found fails too. A unit of floats is the step between two of them at the largest result, and
-//! those of a case are the most that is allowed, since the functions of the system's library take part.
+//! TensorFlow Lite: the same stored integers go into a model of one operation on either side, and
+//! what is stored comes out of both. Integers may differ by as many units as a case says, and do:
+//! one that allows more than is found fails too. A unit of floats is the step between two of them
+//! at the largest result, and those of a case are the most that is allowed, since the functions of
+//! the system's library take part.
 //!
-//! Whether MediaTek's own library computes as TensorFlow Lite does is not known. Operations are there that
-//! a compiler may lower otherwise; that is what the bounds of a proof are for.
+//! Whether MediaTek's own library computes as TensorFlow Lite does is not known. Operations are
+//! there that a compiler may lower otherwise; that is what the bounds of a proof are for.
 
 use std::slice::from_ref;
 
@@ -186,7 +187,8 @@ fn flat_type(kind: &Kind) -> u8 {
     }
 }
 
-/// Stored values: the ends of the range and what lies around zero first, then numbers that look random.
+/// Stored values: the ends of the range and what lies around zero first, then numbers that look
+/// random.
 fn stored(kind: &Kind, seed: u64) -> Vec<u8> {
     let count = kind.elements();
     let reach = match flat_type(kind) {

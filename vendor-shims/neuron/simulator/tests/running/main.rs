@@ -1,4 +1,5 @@
-//! The simulator through its C interface: what operations compute, what it refuses, what it stores and restores, how it fails where it is told to.
+//! The simulator through its C interface: what operations compute, what it refuses, what it stores
+//! and restores, how it fails where it is told to.
 
 mod blobs;
 mod child;

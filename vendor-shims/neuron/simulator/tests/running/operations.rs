@@ -1,4 +1,5 @@
-//! Each operation beside a plain formula: inputs decoded, computed in 64 bits, and held to the result within a step of its quantisation.
+//! Each operation beside a plain formula: inputs decoded, computed in 64 bits, and held to the
+//! result within a step of its quantisation.
 
 #![expect(
     clippy::type_complexity,
@@ -31,7 +32,8 @@ fn f16s(dimensions: &[u32]) -> Kind {
     tensor(TENSOR_FLOAT16, dimensions, 0.0, 0)
 }
 
-/// How far a result may be from the formula's: steps of the output's scale, or of the relative precision of its type.
+/// How far a result may be from the formula's: steps of the output's scale, or of the relative
+/// precision of its type.
 fn close(out: &Kind, found: &[f64], expected: &[f64], steps: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -182,7 +184,8 @@ fn fully_connected_in_integers_is_the_product() {
                     if fuse == 1 { real.max(0.0) } else { real }
                 })
                 .collect();
-            // A multiplier of 16 bits leaves one part in 32768, which is a step at the end of the range.
+            // A multiplier of 16 bits leaves one part in 32768, which is a step at the end of the
+            // range.
             close(&out, &found, &expected, 1.5, &format!("{what}, activation {fuse}"));
         }
     }
@@ -382,7 +385,8 @@ fn functions_of_one_element_follow_their_formula() {
                 vec![1, 0, 0, 0],
             )]
         };
-    // A table of 513 points over ±8 errs by (1/32)²/8 of the second derivative, below 1, plus its own rounding; in steps of the output.
+    // A table of 513 points over ±8 errs by (1/32)²/8 of the second derivative, below 1, plus its
+    // own rounding; in steps of the output.
     let unit = || tensor(TENSOR_QUANT16_SYMM, &[4, 50], 1.0 / 32768.0, 0);
     let tables: [(i32, &str, Kind, fn(f64) -> f64, Arguments<'_>); 3] = [
         (op::LOGISTIC, "LOGISTIC", unit(), |x| 1.0 / (1.0 + (-x).exp()), &none),

@@ -59,7 +59,8 @@ fn models_are_fixed_once_they_are_finished() {
 fn handles_that_are_null_freed_or_in_use_are_told() {
     let (mut model, [x, out]) = doubling();
     let mut unfinished = ptr::null_mut();
-    // SAFETY: handles that are null or freed are what is tested: they are looked up and never followed.
+    // SAFETY: handles that are null or freed are what is tested: they are looked up and never
+    // followed.
     unsafe {
         assert_eq!(NeuronModel_finish(ptr::null_mut()), UNEXPECTED_NULL);
         assert_eq!(NeuronCompilation_create(model.handle, &raw mut unfinished), BAD_STATE);
@@ -227,7 +228,8 @@ fn what_a_client_could_not_lower_is_not_supported() {
     );
 }
 
-/// A16 by weights of a type, with scales per channel where it has them; the code of finishing the compilation, and the message.
+/// A16 by weights of a type, with scales per channel where it has them; the code of finishing the
+/// compilation, and the message.
 fn weighted(of: i32, scale: f32, scales: &[f32]) -> (i32, String) {
     let mut model = Model::new();
     let a16 = |dimensions: &[u32]| tensor(TENSOR_QUANT16_SYMM, dimensions, 0.001, 0);
@@ -297,7 +299,8 @@ fn four_bits_per_channel_follow_version_and_processor() {
         "rules::case_four_bits_per_channel_are_taken",
         r#"{"version": [8, 2, 28], "soc": "mt6991"}"#,
     );
-    // The processor that was reported to refuse them whatever the version: what the library is unless told otherwise.
+    // The processor that was reported to refuse them whatever the version: what the library is
+    // unless told otherwise.
     let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES);
     assert_eq!(code, UNMAPPABLE);
     assert!(message.contains("on mt6989"), "{message}");
@@ -470,7 +473,8 @@ fn every_function_that_a_known_client_uses_is_there() {
         beside.into_iter().find(|path| path.is_file()).expect("the simulator was built beside its tests");
     // SAFETY: the library's initialisers do nothing but what the standard library needs.
     let library = unsafe { libloading::Library::new(library) }.expect("opens");
-    // SAFETY: the simulator's functions have the signatures of their names, which it proves where it declares them.
+    // SAFETY: the simulator's functions have the signatures of their names, which it proves where
+    // it declares them.
     let functions = unsafe {
         Functions::bind(|name| {
             library

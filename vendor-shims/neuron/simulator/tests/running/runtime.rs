@@ -1,5 +1,5 @@
-//! The runtime of LiteRT, once TensorFlow Lite, through its C interface: models in, numbers out, by the
-//! reference kernels, which nobody here wrote.
+//! The runtime of LiteRT, once TensorFlow Lite, through its C interface: models in, numbers out, by
+//! the reference kernels, which nobody here wrote.
 //!
 //! The functions are those of `litert/c` (Apache-2.0) in version 2.3 of the wheel `ai-edge-litert`.
 
@@ -85,7 +85,8 @@ unsafe impl Send for Runtime {}
 // SAFETY: as above.
 unsafe impl Sync for Runtime {}
 
-/// The runtime, by the variable or where `cargo xtask vendor litert` unpacks it; nothing after saying so.
+/// The runtime, by the variable or where `cargo xtask vendor litert` unpacks it; nothing after
+/// saying so.
 pub fn open(test: &str) -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| {
@@ -138,8 +139,8 @@ impl Runtime {
         let mut made =
             Made { all, model: null_mut(), options: null_mut(), compiled: null_mut(), buffers: Vec::new() };
         let mut signature = null_mut();
-        // SAFETY: objects are made in the order in which they need each other and freed by `Made`, after use;
-        // places and bytes outlive the calls, the model's bytes the model.
+        // SAFETY: objects are made in the order in which they need each other and freed by `Made`,
+        // after use; places and bytes outlive the calls, the model's bytes the model.
         unsafe {
             let bytes = model.as_ptr().cast();
             let code = (all.create_model)(self.environment, bytes, model.len(), &mut made.model);

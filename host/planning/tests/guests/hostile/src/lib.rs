@@ -1,7 +1,8 @@
-//! A planner that does whatever the option `behave` says, to test that the sandbox and the plan check hold.
+//! A planner that does whatever the option `behave` says, to test that the sandbox and the plan
+//! check hold.
 //!
-//! **Job.** Every way in which a guest can be broken or mean: endless work, memory and stack bombs, aliased output, log
-//! floods, panics, plans that do not hold, a `revise` that goes in circles.
+//! **Job.** Every way in which a guest can be broken or mean: endless work, memory and stack bombs,
+//! aliased output, log floods, panics, plans that do not hold, a `revise` that goes in circles.
 //!
 //! **Not its job.** To plan; without the option it uses the solver.
 
@@ -160,8 +161,8 @@ fn aliased_output() -> Plan {
     text.shrink_to_fit();
     let (pointer, length) = (text.as_mut_ptr(), text.len());
     let alias = || {
-        // SAFETY: deliberately not upheld in full: the strings share one allocation. The host must stop this before
-        // anything is freed, and a guest can corrupt no memory but its own.
+        // SAFETY: deliberately not upheld in full: the strings share one allocation. The host must
+        // stop this before anything is freed, and a guest can corrupt no memory but its own.
         unsafe { String::from_raw_parts(pointer, length, length) }
     };
     Plan { shards: vec![], fallback: vec![], reasons: (0..4000).map(|_| reason(alias())).collect() }

@@ -154,7 +154,8 @@ fn rows_whose_second_halves_decide_are_found() {
     let x: Vec<f32> = (0..inputs).map(|_| random.value()).collect();
     let mut raw = Vec::new();
     for output in 0..1500 {
-        // First parts are all alike, and only one row has second parts that are the largest possible.
+        // First parts are all alike, and only one row has second parts that are the largest
+        // possible.
         raw.extend(x.iter().map(|x| match (output == 1234, *x > 0.0) {
             (true, true) => 47,
             (true, false) => 40,
