@@ -333,7 +333,7 @@ impl<'g> Bench<'g> {
                 options,
             },
             &plan,
-            &mut shardwright_build::Unkept,
+            &mut shardwright_build::NoArtefactStore,
             &mut (),
         )
         .unwrap_or_else(|error| panic!("{cut:?}: {error}"))

@@ -9,11 +9,11 @@ use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, WorkOrder};
 use shardwright_vocabulary::ShimIdentity;
 
-use crate::{BuildError, BuiltShard, Executor, PlanReport, Shelf};
+use crate::{ArtefactStore, BuildError, BuiltShard, Executor, PlanReport};
 
 /// Puts artefacts into a bundle as they are made, and takes those of an earlier, interrupted run
 /// instead of making them again.
-pub struct BundleShelf<'w> {
+pub struct BundleStore<'w> {
     writer: &'w mut BundleWriter,
     staging: PathBuf,
     /// By name of the artefact.
@@ -21,11 +21,11 @@ pub struct BundleShelf<'w> {
     recalled: usize,
 }
 
-impl<'w> BundleShelf<'w> {
-    /// A shelf of that bundle.
+impl<'w> BundleStore<'w> {
+    /// A store of that bundle.
     pub fn new(writer: &'w mut BundleWriter) -> Result<Self, BuildError> {
         let staging = writer.staging()?;
-        Ok(BundleShelf { writer, staging, kept: BTreeMap::new(), recalled: 0 })
+        Ok(BundleStore { writer, staging, kept: BTreeMap::new(), recalled: 0 })
     }
 
     /// Artefacts that were there already.
@@ -33,7 +33,7 @@ impl<'w> BundleShelf<'w> {
         self.recalled
     }
 
-    /// The chain of a plan whose shards were built on this shelf.
+    /// The chain of a plan whose shards were built on this store.
     pub fn chain(
         &mut self,
         name: &str,
@@ -63,7 +63,7 @@ impl<'w> BundleShelf<'w> {
         planned: &shardwright_planning::plan::Shard,
     ) -> Result<ShardEntry, BuildError> {
         let head = shard.artefact.head();
-        let lost = |what: &str| BuildError::Shelf { shard: shard.name.clone(), reason: what.to_owned() };
+        let lost = |what: &str| BuildError::Store { shard: shard.name.clone(), reason: what.to_owned() };
         let artefact =
             *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("its artefact was not kept"))?;
         Ok(ShardEntry {
@@ -109,7 +109,7 @@ pub fn artefact_key(order: &WorkOrder, executor: &Executor) -> Result<String, Bu
     ))
 }
 
-impl Shelf for BundleShelf<'_> {
+impl ArtefactStore for BundleStore<'_> {
     fn place(&self) -> Result<Place<'_>, BuildError> {
         Ok(Place::Directory(&self.staging))
     }
@@ -138,5 +138,5 @@ impl Shelf for BundleShelf<'_> {
 
 fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, BuildError> {
     serde_json::to_vec(value)
-        .map_err(|error| BuildError::Shelf { shard: "the plan".to_owned(), reason: error.to_string() })
+        .map_err(|error| BuildError::Store { shard: "the plan".to_owned(), reason: error.to_string() })
 }

@@ -42,7 +42,7 @@ pub struct Executor {
 }
 
 /// Where artefacts go, and whether one need not be made again.
-pub trait Shelf {
+pub trait ArtefactStore {
     /// Where `compile` writes.
     fn place(&self) -> Result<Place<'_>, BuildError>;
 
@@ -60,9 +60,9 @@ pub trait Shelf {
 
 /// Keeps nothing: artefacts are files without a name, gone with the chain that loads them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unkept;
+pub struct NoArtefactStore;
 
-impl Shelf for Unkept {
+impl ArtefactStore for NoArtefactStore {
     fn place(&self) -> Result<Place<'_>, BuildError> {
         Ok(Place::Temporary)
     }
@@ -167,7 +167,7 @@ pub enum BuildError {
     Bundle(#[from] BundleError),
     /// What was built does not make an entry of a bundle.
     #[error("shard {shard}: {reason}")]
-    Shelf {
+    Store {
         /// Name of the shard.
         shard: String,
         /// What is missing.
@@ -195,7 +195,7 @@ impl BuildError {
             BuildError::Quantise(error) => error.help().map(Into::into),
             BuildError::Artefact(error) => error.help().map(Into::into),
             BuildError::Bundle(error) => error.help().map(Into::into),
-            BuildError::Shelf { .. } => {
+            BuildError::Store { .. } => {
                 Some("report this: the shim's artefact says nothing usable".to_owned())
             }
             BuildError::Cancelled => None,
@@ -225,7 +225,7 @@ pub struct BuildSite<'a> {
 pub fn compile_plan(
     site: &BuildSite<'_>,
     plan: &CheckedPlan,
-    shelf: &mut dyn Shelf,
+    store: &mut dyn ArtefactStore,
     watch: &mut dyn Watch,
 ) -> Result<Vec<BuiltShard>, BuildError> {
     let &BuildSite { formats, request, offers, executors, options } = site;
@@ -307,12 +307,12 @@ pub fn compile_plan(
             }
         }
         let order = order.temporary()?;
-        let artefact = match shelf.recall(&order, executor)? {
+        let artefact = match store.recall(&order, executor)? {
             Some(artefact) => artefact,
             None => {
                 let compiled =
-                    executor.instance.compile(&executor.device, &order, shelf.place()?, &mut watch);
-                shelf.keep(&order, executor, compiled.map_err(refused)?)?
+                    executor.instance.compile(&executor.device, &order, store.place()?, &mut watch);
+                store.keep(&order, executor, compiled.map_err(refused)?)?
             }
         };
         if executor.loads {

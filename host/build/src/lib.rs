@@ -18,9 +18,10 @@ mod report;
 mod request;
 mod shim_judge;
 
-pub use bundled::{BundleShelf, artefact_key};
+pub use bundled::{BundleStore, artefact_key};
 pub use compile::{
-    BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, Shelf, Unkept, compile_plan, shard_name,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, NoArtefactStore,
+    compile_plan, shard_name,
 };
 pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};

@@ -36,7 +36,7 @@ pub struct EntryReport {
     pub entry: EntryName,
     /// Operations after legalisation; 0 where the shard takes no part.
     pub ops: u64,
-    /// Time of one run, if anybody knows.
+    /// Time of one run; `None` if unknown.
     pub time: Option<TimeCost>,
     /// Operations the time does not cover.
     pub uncosted_ops: u64,

@@ -60,7 +60,7 @@ pub enum ChainError {
     #[error("no shard holds the component `{0}`")]
     ComponentMissing(ComponentKind),
     /// A shard of a component that the model does not have, or has whole already.
-    #[error("shard `{shard}`: the chain needs no (further) `{component}`")]
+    #[error("shard `{shard}`: `{component}` is already provided, or is not part of this model")]
     ComponentUnexpected {
         /// The shard.
         shard: String,
@@ -492,7 +492,7 @@ pub enum SessionError {
         source: Box<ShimError>,
     },
     /// What the session ran on was lost, and no other chain could take it over.
-    #[error("{lost}; there is no chain to go on with{}", list(passed_over))]
+    #[error("{lost}; no fallback chain is left{}", list(passed_over))]
     Stranded {
         /// The loss.
         lost: Box<SessionError>,

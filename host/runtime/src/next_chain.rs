@@ -35,7 +35,7 @@ where
     }
 }
 
-/// Why a chain to go on with could not be had.
+/// Why a fallback chain could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct NextChainError {

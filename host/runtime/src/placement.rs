@@ -31,7 +31,7 @@ pub struct PlacementRecord {
     pub moves: Vec<Move>,
 }
 
-/// A session that went on elsewhere because what it ran on was lost.
+/// A session that resumed elsewhere because what it ran on was lost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Move {
     /// Tokens of the history at that time, all of which the new chain runs again.
@@ -90,7 +90,7 @@ impl PlacementRecord {
             Fallback {
                 shard: moved.shard.clone(),
                 what: format!(
-                    "lost on {} after {} tokens, which went on on {}",
+                    "failed on {} at token {}; resumed on {}",
                     moved.from,
                     moved.tokens,
                     to.join(", ")

@@ -1,4 +1,4 @@
-mod going_on;
+mod failover;
 mod logits;
 
 use shardwright_shims::ShimError;
@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
 use crate::softcap::softcap;
-use going_on::Onward;
+use failover::Failover;
 use logits::Logits;
 use shardwright_vocabulary::{EntryKind, ErrorClass};
 
@@ -33,11 +33,11 @@ pub struct Session {
     /// Of the last token; empty when not known.
     logits: Logits,
     /// How many of the largest of them are right; all without a number.
-    logits_right: Option<NonZeroUsize>,
+    exact_top_k: Option<NonZeroUsize>,
     /// The same of the steps to come.
     largest_logits: Option<NonZeroUsize>,
     /// What happens when the chain is lost, and happened.
-    onward: Onward,
+    failover: Failover,
 }
 
 impl std::fmt::Debug for Session {
@@ -156,9 +156,9 @@ impl Session {
             filled: 0,
             high_water: 0,
             logits: Logits::default(),
-            logits_right: None,
+            exact_top_k: None,
             largest_logits: None,
-            onward: Onward::default(),
+            failover: Failover::default(),
         })
     }
 
@@ -196,7 +196,7 @@ impl Session {
 
     /// Logits after the last token, one for each entry of the vocabulary; `None` before the first
     /// token, after a truncation, and after an error. As many of the largest are right as
-    /// [`Session::logits_right`] says.
+    /// [`Session::exact_top_k`] says.
     pub fn logits(&self) -> Option<&[f32]> {
         Some(self.logits.values()).filter(|values| !values.is_empty())
     }
@@ -205,8 +205,8 @@ impl Session {
     /// every other may be less than it is, never more. `None`: all are right, as they always are
     /// unless a [`Generation`](crate::Generation) ran or [`Session::set_largest_logits`] asked for
     /// fewer.
-    pub fn logits_right(&self) -> Option<NonZeroUsize> {
-        self.logits_right
+    pub fn exact_top_k(&self) -> Option<NonZeroUsize> {
+        self.exact_top_k
     }
 
     /// From then on only so many of the largest logits of every row are looked at, which spares
@@ -243,7 +243,7 @@ impl Session {
     /// elsewhere.
     pub fn placement(&self) -> PlacementRecord {
         let mut record = self.engine.counters.record(&self.engine.chain);
-        record.moves.clone_from(&self.onward.moves);
+        record.moves.clone_from(&self.failover.moves);
         record
     }
 
@@ -277,7 +277,7 @@ impl Session {
         self.check_generative(ids)?;
         let before = self.tokens.len();
         let mut recomputed = 0;
-        self.going_on(before + ids.len(), &mut |session| {
+        self.with_failover(before + ids.len(), &mut |session| {
             recomputed = session.tokens.len() - session.filled;
             // A call that failed half-way has left what it completed in the history.
             let left = &ids[session.tokens.len() - before..];
@@ -310,7 +310,7 @@ impl Session {
 
     /// Whether logits are there, and right as far as they are looked at.
     fn holds_logits(&self) -> bool {
-        let enough = match (self.logits_right, self.largest_logits) {
+        let enough = match (self.exact_top_k, self.largest_logits) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(right), Some(wanted)) => right >= wanted,
@@ -332,7 +332,7 @@ impl Session {
             return Err(SessionError::NoTokens);
         }
         self.check_vocabulary(ids)?;
-        self.going_on(ids.len(), &mut |session| session.encode_once(ids, visit))
+        self.with_failover(ids.len(), &mut |session| session.encode_once(ids, visit))
     }
 
     fn encode_once(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Vec<f32>, SessionError> {
@@ -511,7 +511,7 @@ impl Session {
             visit(&mut StepView { engine, schedule, position, rows, logits: logits.values() });
             // Only the last row's are kept.
             logits.keep_last(width);
-            self.logits_right = largest_logits;
+            self.exact_top_k = largest_logits;
         } else {
             visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] });
         }

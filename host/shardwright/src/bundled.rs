@@ -18,7 +18,7 @@ use shardwright_vocabulary::{
 
 use crate::isolation::Shims;
 use crate::load_flags;
-use crate::model::{BundleOrigin, NextOf, OpeningTimes, Origin};
+use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Isolation, Model, Result, SearchPath};
 
@@ -211,8 +211,8 @@ impl BundleOptions {
             notices,
             made,
         }));
-        let next: Option<Arc<NextOf>> = match self.strict {
-            // A fallback is an error then: there is nothing to go on with.
+        let next: Option<Arc<NextChainMaker>> = match self.strict {
+            // A fallback is an error then: there is no chain to fall back to.
             true => None,
             false => Some(Arc::new(move || {
                 Box::new(LaterChains { loader: Arc::clone(&loader), next: index + 1 }) as Box<dyn NextChain>

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_build::bundle::{BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure};
 use shardwright_build::shims::{Part, Watch};
-use shardwright_build::{BundleShelf, PlanReport};
+use shardwright_build::{BundleStore, PlanReport};
 
 use crate::opening::{Purpose, Settled, on_the_cpu, settle};
 use crate::{Error, ErrorKind, OpenOptions, Result};
@@ -45,17 +45,17 @@ pub(crate) fn compile(
     let checkpoint = crate::given::checkpoint(directory)?;
     let mut writer = BundleWriter::create(into)?;
     let identity = Digest::from(checkpoint.content_hash());
-    let mut shelf = BundleShelf::new(&mut writer)?;
+    let mut store = BundleStore::new(&mut writer)?;
 
     watch.progress(0, "reading");
     let mut all = Part::new(watch, 0..1000);
-    let primary = settle(&checkpoint, options, Purpose::Compile, &mut shelf, &mut all.then(PRIMARY))?;
-    let mut chains = vec![chain(&mut shelf, "primary", &primary)?];
+    let primary = settle(&checkpoint, options, Purpose::Compile, &mut store, &mut all.then(PRIMARY))?;
+    let mut chains = vec![chain(&mut store, "primary", &primary)?];
     if let Some(cpu) = on_the_cpu(options, &primary) {
-        let fallback = settle(&checkpoint, &cpu, Purpose::Compile, &mut shelf, &mut all.most_of_the_rest())?;
-        chains.push(chain(&mut shelf, "cpu", &fallback)?);
+        let fallback = settle(&checkpoint, &cpu, Purpose::Compile, &mut store, &mut all.most_of_the_rest())?;
+        chains.push(chain(&mut store, "cpu", &fallback)?);
     }
-    let artefacts_reused = shelf.recalled();
+    let artefacts_reused = store.recalled();
 
     let told = primary.told();
     let Settled { preparation, graph, report, ranges, .. } = primary;
@@ -97,9 +97,9 @@ pub(crate) fn compile(
     })
 }
 
-fn chain(shelf: &mut BundleShelf<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {
+fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {
     let Settled { preparation, plan, shards, report, .. } = settled;
-    Ok(shelf.chain(name, &preparation.request, plan, shards, report)?)
+    Ok(store.chain(name, &preparation.request, plan, shards, report)?)
 }
 
 /// What was asked beyond the defaults, by name.

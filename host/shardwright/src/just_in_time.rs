@@ -7,7 +7,7 @@ use std::time::Instant;
 use shardwright_build::bundle::{Bundle, ChainEntry, Digest, FileReference};
 use shardwright_build::planning::plan::{BuildTime, Plan};
 use shardwright_build::planning::request::Request;
-use shardwright_build::{PlanReport, Unkept};
+use shardwright_build::{NoArtefactStore, PlanReport};
 use shardwright_runtime::{Beforehand, Chain, CompiledHere};
 use shardwright_vocabulary::Notice;
 
@@ -73,7 +73,7 @@ impl Site {
                 return Err(Error::new(ErrorKind::Incompatible, what));
             }
             let request: Request = read(bundle, &entry.request, "the recorded request")?;
-            settle(&checkpoint, &self.options(bundle, &request)?, Purpose::Run, &mut Unkept, &mut ())
+            settle(&checkpoint, &self.options(bundle, &request)?, Purpose::Run, &mut NoArtefactStore, &mut ())
         };
         let settled = compiled().map_err(|failure: Error| {
             let what = format!("{because}; compiling it here failed too: {failure}");

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use shardwright_build::bundle::Digest;
 use shardwright_build::graph::{Graph, Weight};
 use shardwright_build::shims::{Artefact, Place, WorkOrder};
-use shardwright_build::{BuildError, Executor, Shelf, artefact_key};
+use shardwright_build::{ArtefactStore, BuildError, Executor, artefact_key};
 use shardwright_files::{own, read_from};
 use shardwright_vocabulary::Notice;
 
@@ -140,7 +140,7 @@ impl KeptArtefacts {
     }
 }
 
-impl Shelf for KeptArtefacts {
+impl ArtefactStore for KeptArtefacts {
     fn place(&self) -> Result<Place<'_>, BuildError> {
         Ok(Place::Directory(&self.folder))
     }
@@ -160,7 +160,7 @@ impl Shelf for KeptArtefacts {
         executor: &Executor,
         made: Artefact,
     ) -> Result<Artefact, BuildError> {
-        let failed = |source: io::Error| BuildError::Shelf {
+        let failed = |source: io::Error| BuildError::Store {
             shard: made.path().display().to_string(),
             reason: format!("it cannot be kept: {source}"),
         };

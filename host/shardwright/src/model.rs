@@ -19,7 +19,7 @@ pub struct Model {
 
 struct Inner {
     chain: Chain,
-    next: Option<Arc<NextOf>>,
+    next: Option<Arc<NextChainMaker>>,
     text: Arc<TextSide>,
     origin: Origin,
     times: OpeningTimes,
@@ -41,8 +41,8 @@ pub struct OpeningTimes {
     pub loading: Duration,
 }
 
-/// Makes, for each session, what gives it chains to go on with.
-pub(crate) type NextOf = dyn Fn() -> Box<dyn NextChain> + Send + Sync;
+/// Makes, for each session, what gives it its fallback chains.
+pub(crate) type NextChainMaker = dyn Fn() -> Box<dyn NextChain> + Send + Sync;
 
 /// Where a model comes from.
 pub(crate) enum Origin {
@@ -89,7 +89,7 @@ pub struct EmbedOptions {
 impl Model {
     pub(crate) fn new(
         chain: Chain,
-        next: Option<Arc<NextOf>>,
+        next: Option<Arc<NextChainMaker>>,
         text: TextSide,
         origin: Origin,
         times: OpeningTimes,

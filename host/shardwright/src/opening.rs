@@ -20,9 +20,9 @@ use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, 
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
 use shardwright_build::shims::{Chip, Part, ShimError, ShimInstance, Watch};
 use shardwright_build::{
-    BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor, Judge,
-    Learned, ModelFormats, ModelName, PlanHeading, PlanReport, PrimitiveCount, Question, Shelf, ShimJudge,
-    TargetOffer, Unkept, compile_plan, make_request, report_plan, shard_name, stored_formats,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor,
+    Judge, Learned, ModelFormats, ModelName, NoArtefactStore, PlanHeading, PlanReport, PrimitiveCount,
+    Question, ShimJudge, TargetOffer, compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError,
@@ -39,7 +39,7 @@ use crate::kept::KeptArtefacts;
 use crate::load_flags;
 use crate::making::Making;
 use crate::measuring;
-use crate::model::{BuiltOrigin, NextOf, OpeningTimes, Origin};
+use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Executor, FormatChoice, Model, OpenOptions, Result, user_cache_directory};
 
@@ -93,18 +93,18 @@ pub(crate) fn open(directory: &Path, options: &OpenOptions, watch: &mut dyn Watc
         Some(Err(why)) => (None, Some(why)),
         None => (None, None),
     };
-    let shelf: &mut dyn Shelf = match &mut kept {
+    let store: &mut dyn ArtefactStore = match &mut kept {
         Some(kept) => kept,
-        None => &mut Unkept,
+        None => &mut NoArtefactStore,
     };
-    let settled = settle(&checkpoint, options, Purpose::Run, shelf, &mut all.then(SETTLED))?;
+    let settled = settle(&checkpoint, options, Purpose::Run, store, &mut all.then(SETTLED))?;
     all.progress(SETTLED, "loading");
     let loading = Instant::now();
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
     let flags = told_flags(&chain, options.strict)?;
     let times = OpeningTimes { reading, loading: loading.elapsed(), ..settled.times };
     let plan_id = settled.plan_id();
-    let next = going_on(directory, options, &settled);
+    let next = failover(directory, options, &settled);
     let mut plan = settled.told();
     plan.notices.extend(flags);
     let prepared = times.planning + times.quantising + times.compiling;
@@ -170,7 +170,7 @@ pub(crate) fn settle(
     checkpoint: &Checkpoint,
     options: &OpenOptions,
     purpose: Purpose,
-    shelf: &mut dyn Shelf,
+    store: &mut dyn ArtefactStore,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
     let started = Instant::now();
@@ -190,7 +190,7 @@ pub(crate) fn settle(
         times.quantising += quantising.elapsed();
         let compiling = Instant::now();
         let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
-        let compiled = compile_plan(&site, &planned.plan, shelf, &mut attempt);
+        let compiled = compile_plan(&site, &planned.plan, store, &mut attempt);
         times.compiling += compiling.elapsed();
         match compiled {
             Ok(shards) => Ok(Trial::Accepted(shards)),
@@ -237,7 +237,7 @@ pub(crate) fn settle(
 
 /// What a session goes on with when the chip is lost: everything on this machine's CPU, built when
 /// it is needed. `None` where the plan names no other target, and under `strict`.
-fn going_on(directory: &Path, options: &OpenOptions, settled: &Settled) -> Option<Arc<NextOf>> {
+fn failover(directory: &Path, options: &OpenOptions, settled: &Settled) -> Option<Arc<NextChainMaker>> {
     let cpu = on_the_cpu(options, settled)?;
     let directory = directory.to_owned();
     Some(Arc::new(move || {
@@ -247,7 +247,9 @@ fn going_on(directory: &Path, options: &OpenOptions, settled: &Settled) -> Optio
             (!std::mem::replace(&mut tried, true)).then(|| {
                 let built = Checkpoint::open(&directory)
                     .map_err(Error::from)
-                    .and_then(|checkpoint| settle(&checkpoint, &options, Purpose::Run, &mut Unkept, &mut ()))
+                    .and_then(|checkpoint| {
+                        settle(&checkpoint, &options, Purpose::Run, &mut NoArtefactStore, &mut ())
+                    })
                     .and_then(|settled| settled.preparation.load(&settled.graph, &settled.shards));
                 built.map_err(NextChainError::new)
             })
@@ -875,7 +877,7 @@ fn targets(profile: &Profile) -> Vec<TargetSummary> {
 
 /// Adds what the target's own shim says: limits the profile does not have, the schema of its flags.
 /// Flags of the profile that the shim does not know are left out, and that is said. Without the
-/// shim they are taken at their word: nobody can check them. What the user sets joins the profile's
+/// shim they are passed on as they are: nothing here can check them. What the user sets joins the profile's
 /// flags, and takes the place of one alone. Gives what is to be said, and the flags that shards of
 /// the target are loaded with: those take effect then, and only what runs here takes them.
 fn complete(

@@ -55,7 +55,7 @@ pub struct CostRow {
     pub state_bytes: u64,
     /// Whether the target takes it.
     pub legality: Legality,
-    /// Time of one run; none if nobody knows.
+    /// Time of one run; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeCost>,
     /// Operations the time does not cover.

@@ -1,8 +1,8 @@
 //! What whole models compute over every seam: cuts, formats, fallbacks, revisions.
 
 mod exactness;
+mod failover;
 mod formats;
-mod going_on;
 mod largest;
 mod legalise;
 mod public_crate;

@@ -12,8 +12,8 @@ use shardwright_build::planning::request::Request;
 use shardwright_build::quantisation::{Recipe, Unwatched, quantise};
 use shardwright_build::shims::{ShimRegistry, Watch, WorkOrderError};
 use shardwright_build::{
-    BuildError, BuildSite, BuiltShard, BundleShelf, EntryMenu, Executor, ModelFormats, PlanHeading,
-    PrimitiveCount, Shelf, ShimJudge, TargetOffer, Unkept, compile_plan, report_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, BundleStore, EntryMenu, Executor, ModelFormats,
+    NoArtefactStore, PlanHeading, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, report_plan,
 };
 use shardwright_vocabulary::{
     ErrorClass, Flag, FlagSchema, FlagStage, FlagType, Limit, PlannerIdentity, Provenance,
@@ -85,7 +85,7 @@ impl Site {
         let Site { graph, request, offers, executors, .. } = self;
         let formats = &ModelFormats::stored(graph);
         let site = BuildSite { formats, request, offers, executors, options: EntryOptions::default() };
-        compile_plan(&site, plan, &mut Unkept, watch)
+        compile_plan(&site, plan, &mut NoArtefactStore, watch)
     }
 
     fn fails(&self, plan: &CheckedPlan) -> BuildError {
@@ -291,7 +291,8 @@ fn integers_without_ranges_are_not_compiled() {
     let Site { request, offers, executors, .. } = &site;
     let options = EntryOptions::default();
     let building = BuildSite { formats: &formats, request, offers, executors, options };
-    let error = compile_plan(&building, &plan, &mut Unkept, &mut ()).expect_err("nothing was calibrated");
+    let error =
+        compile_plan(&building, &plan, &mut NoArtefactStore, &mut ()).expect_err("nothing was calibrated");
     let BuildError::NotCalibrated { shard, formats } = &error else { panic!("{error:?}") };
     assert_eq!((shard.as_str(), formats.as_str()), ("embed", QUANTISED));
     assert!(error.help().unwrap().contains("calibrate"), "{error}");
@@ -335,13 +336,13 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     let plan = site.plan(&[3]);
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("bundle");
-    let build_by = |executors: &[Executor], shelf: &mut dyn Shelf| {
+    let build_by = |executors: &[Executor], store: &mut dyn ArtefactStore| {
         let Site { graph, request, offers, .. } = &site;
         let formats = &ModelFormats::stored(graph);
         let site = BuildSite { formats, request, offers, executors, options: EntryOptions::default() };
-        compile_plan(&site, &plan, shelf, &mut ())
+        compile_plan(&site, &plan, store, &mut ())
     };
-    let build = |shelf: &mut dyn Shelf| build_by(&site.executors, shelf);
+    let build = |store: &mut dyn ArtefactStore| build_by(&site.executors, store);
     let report = |shards: &[BuiltShard]| {
         let planner =
             PlannerIdentity { name: "by hand".to_owned(), version: "0".to_owned(), built_in: false };
@@ -357,35 +358,35 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     };
     let mut writer = BundleWriter::create(&directory).unwrap();
     {
-        let mut shelf = BundleShelf::new(&mut writer).unwrap();
-        let built = build(&mut shelf).unwrap();
-        assert_eq!(shelf.recalled(), 0);
-        let chain = shelf.chain("primary", &site.request, &plan, &built, &report(&built)).unwrap();
+        let mut store = BundleStore::new(&mut writer).unwrap();
+        let built = build(&mut store).unwrap();
+        assert_eq!(store.recalled(), 0);
+        let chain = store.chain("primary", &site.request, &plan, &built, &report(&built)).unwrap();
         assert_eq!(chain.shards.len(), 4);
 
-        let elsewhere = build(&mut Unkept).unwrap();
+        let elsewhere = build(&mut NoArtefactStore).unwrap();
         let mut empty = BundleWriter::create(folder.path().join("empty")).unwrap();
-        let error = BundleShelf::new(&mut empty)
+        let error = BundleStore::new(&mut empty)
             .unwrap()
             .chain("primary", &site.request, &plan, &elsewhere, &report(&elsewhere))
             .unwrap_err();
-        assert!(matches!(&error, BuildError::Shelf { shard, .. } if shard == "embed"), "{error:?}");
+        assert!(matches!(&error, BuildError::Store { shard, .. } if shard == "embed"), "{error:?}");
         assert!(error.help().is_some());
     }
     drop(writer);
 
     let mut writer = BundleWriter::create(&directory).unwrap();
-    let mut shelf = BundleShelf::new(&mut writer).unwrap();
-    build(&mut shelf).unwrap();
-    assert_eq!(shelf.recalled(), 4, "an interrupted build goes on");
-    drop(shelf);
+    let mut store = BundleStore::new(&mut writer).unwrap();
+    build(&mut store).unwrap();
+    assert_eq!(store.recalled(), 4, "an interrupted build goes on");
+    drop(store);
     // The same work orders, by a shim that says another thing of its device, such as how it writes
     // graphs.
     let other = Executor { detail: Some("written plainly".to_owned()), ..site.executors[0].clone() };
-    let mut shelf = BundleShelf::new(&mut writer).unwrap();
-    build_by(&[other], &mut shelf).unwrap();
-    assert_eq!(shelf.recalled(), 0, "what it makes is not what was made");
-    drop(shelf);
+    let mut store = BundleStore::new(&mut writer).unwrap();
+    build_by(&[other], &mut store).unwrap();
+    assert_eq!(store.recalled(), 0, "what it makes is not what was made");
+    drop(store);
     drop(writer);
 
     // A file that is whole and no artefact.
@@ -394,7 +395,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     for key in keys(&directory) {
         writer.remember(&key, reference).unwrap();
     }
-    let error = build(&mut BundleShelf::new(&mut writer).unwrap()).unwrap_err();
+    let error = build(&mut BundleStore::new(&mut writer).unwrap()).unwrap_err();
     assert!(matches!(error, BuildError::Artefact(_)), "{error:?}");
     assert!(error.help().is_some());
     drop(writer);
@@ -404,7 +405,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     let staging = writer.staging().unwrap();
     std::fs::remove_dir(&staging).unwrap();
     std::fs::write(&staging, b"").unwrap();
-    let error = BundleShelf::new(&mut writer).err().expect("no folder can be made there");
+    let error = BundleStore::new(&mut writer).err().expect("no folder can be made there");
     assert!(matches!(error, BuildError::Bundle(_)), "{error:?}");
 }
 

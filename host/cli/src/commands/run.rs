@@ -217,7 +217,7 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
 fn told_move(moved: &Move) -> String {
     let to: Vec<String> = moved.to.iter().map(ToString::to_string).collect();
     let mut text = format!(
-        "fallback: shard {} was lost on {} after {} tokens, which went on on {}",
+        "fallback: shard {} failed on {} at token {}; resumed on {}",
         moved.shard,
         moved.from,
         moved.tokens,

@@ -27,7 +27,7 @@ fn looks_at(session: &mut Session, count: usize) {
 }
 
 fn right(session: &Session) -> Option<usize> {
-    session.logits_right().map(NonZeroUsize::get)
+    session.exact_top_k().map(NonZeroUsize::get)
 }
 
 /// The ids of a reply.

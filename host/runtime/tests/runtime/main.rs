@@ -5,8 +5,8 @@ mod support;
 
 mod bundled;
 mod exactness;
+mod failover;
 mod generation;
-mod going_on;
 mod largest_logits;
 mod placement;
 mod refusals;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shardwright_build::bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
 use shardwright_build::models::Checkpoint;
 use shardwright_build::shims::{Artefact, Part, Place, Watch, WorkOrder};
-use shardwright_build::{BuildError, CompiledGraphs, Executor as TargetExecutor, Shelf};
+use shardwright_build::{ArtefactStore, BuildError, CompiledGraphs, Executor as TargetExecutor};
 
 use super::report::{TwinArtefact, TwinReport, VerifyReport};
 use super::{Verification, VerifyOptions};
@@ -124,8 +124,8 @@ fn twin_of(
     open: &OpenOptions,
     watch: &mut dyn Watch,
 ) -> Result<(Model, Vec<CompiledGraphs>, String, Option<TwinReport>)> {
-    let mut shelf = Recorded { bundle, made_here: false };
-    let settled = settle(checkpoint, open, Purpose::Run, &mut shelf, watch)?;
+    let mut store = Recorded { bundle, made_here: false };
+    let settled = settle(checkpoint, open, Purpose::Run, &mut store, watch)?;
     let chain = settled.preparation.load(&settled.graph, &settled.shards)?;
     let artefacts = settled
         .shards
@@ -188,15 +188,15 @@ fn compiled_graphs(
     open: &OpenOptions,
     watch: &mut dyn Watch,
 ) -> Result<Vec<CompiledGraphs>> {
-    let mut shelf = Recorded { bundle, made_here: true };
+    let mut store = Recorded { bundle, made_here: true };
     let mut all = Part::new(watch, 0..1000);
-    let primary = settle(checkpoint, open, Purpose::Compile, &mut shelf, &mut all.most_of_the_rest())?;
+    let primary = settle(checkpoint, open, Purpose::Compile, &mut store, &mut all.most_of_the_rest())?;
     let shards = match bundle.manifest().chains.first() {
         Some(first) if first.name == chain => primary.shards,
         _ => {
             let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
             let cpu = on_the_cpu(open, &primary).ok_or_else(missing)?;
-            settle(checkpoint, &cpu, Purpose::Compile, &mut shelf, &mut all)?.shards
+            settle(checkpoint, &cpu, Purpose::Compile, &mut store, &mut all)?.shards
         }
     };
     Ok(shards.into_iter().map(|shard| shard.compiled).collect())
@@ -211,7 +211,7 @@ struct Recorded<'b> {
     made_here: bool,
 }
 
-impl Shelf for Recorded<'_> {
+impl ArtefactStore for Recorded<'_> {
     fn place(&self) -> std::result::Result<Place<'_>, BuildError> {
         Ok(Place::Temporary)
     }
@@ -224,7 +224,7 @@ impl Shelf for Recorded<'_> {
         let name = order.name();
         let mut shards = self.bundle.manifest().chains.iter().flat_map(|chain| &chain.shards);
         let made = shards.find(|shard| shard.work_order.to_string() == name);
-        let shard = made.ok_or_else(|| BuildError::Shelf {
+        let shard = made.ok_or_else(|| BuildError::Store {
             shard: format!("for {}", executor.device),
             reason: format!(
                 "the bundle holds nothing made of work order {name}: it was compiled with other options, or by another version"

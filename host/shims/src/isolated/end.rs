@@ -143,10 +143,10 @@ impl WorkerFailure {
     pub(crate) fn new(
         shim: &str,
         function: &'static str,
-        obituary: &Obituary,
+        exit_report: &ExitReport,
         earlier: bool,
     ) -> WorkerFailure {
-        let Obituary { end, pid, peak_memory_bytes, log_tail } = obituary.clone();
+        let ExitReport { end, pid, peak_memory_bytes, log_tail } = exit_report.clone();
         let mut details = vec![("worker".to_owned(), end.to_string())];
         let mut reached = |limit: &str, value: Option<u64>, max: u64| {
             details.push(("limit".to_owned(), limit.to_owned()));
@@ -216,7 +216,7 @@ impl WorkerFailure {
 
 /// What is known of a worker that ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Obituary {
+pub(crate) struct ExitReport {
     pub(crate) end: WorkerEnd,
     pub(crate) pid: u32,
     pub(crate) peak_memory_bytes: u64,

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::end::{Obituary, Touched, WorkerEnd, WorkerFailure};
+use super::end::{ExitReport, Touched, WorkerEnd, WorkerFailure};
 use super::protocol::{
     ANSWER_LIMIT, Answer, Ask, Decoder, Fault, Kind, Library, Message, PROTOCOL, REQUEST_LIMIT, Request,
     decode, encode,
@@ -259,8 +259,8 @@ impl StartError {
 
 fn start_failure(name: &str, function: &'static str, reason: String) -> ShimError {
     let end = WorkerEnd::Start { reason };
-    let obituary = Obituary { end, pid: 0, peak_memory_bytes: 0, log_tail: None };
-    ShimError::Worker(Box::new(WorkerFailure::new(name, function, &obituary, false)))
+    let exit_report = ExitReport { end, pid: 0, peak_memory_bytes: 0, log_tail: None };
+    ShimError::Worker(Box::new(WorkerFailure::new(name, function, &exit_report, false)))
 }
 
 /// A worker that was started. Dropping it closes it, or kills it when it takes longer than its
@@ -278,7 +278,7 @@ pub(crate) struct Worker {
     mapped: Mutex<BTreeMap<u64, u64>>,
     /// Buffers to be unmapped there with the next question.
     forgotten: Mutex<Vec<u64>>,
-    end: Mutex<Option<Arc<Obituary>>>,
+    end: Mutex<Option<Arc<ExitReport>>>,
     shards: std::sync::atomic::AtomicU64,
     _held: Option<Arc<Held>>,
 }
@@ -386,8 +386,8 @@ impl Worker {
 
     /// Most memory it has, or had, resident.
     pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
-        if let Some(obituary) = &*lock(&self.end) {
-            return Some(obituary.peak_memory_bytes);
+        if let Some(exit_report) = &*lock(&self.end) {
+            return Some(exit_report.peak_memory_bytes);
         }
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -399,7 +399,7 @@ impl Worker {
         if lock(&self.end).is_none() && self.has_ended(Duration::ZERO) {
             self.bury(Cause::Found, UNTOUCHED);
         }
-        lock(&self.end).as_ref().map(|obituary| obituary.end.clone())
+        lock(&self.end).as_ref().map(|exit_report| exit_report.end.clone())
     }
 
     fn has_ended(&self, time: Duration) -> bool {
@@ -410,8 +410,8 @@ impl Worker {
     /// The error of something that needs this worker, which ended before.
     pub(crate) fn gone(&self, function: &'static str) -> Option<ShimError> {
         let end = lock(&self.end);
-        let obituary = end.as_ref()?;
-        Some(ShimError::Worker(Box::new(WorkerFailure::new(&self.name, function, obituary, true))))
+        let exit_report = end.as_ref()?;
+        Some(ShimError::Worker(Box::new(WorkerFailure::new(&self.name, function, exit_report, true))))
     }
 
     /// An error of the host before anything was asked.
@@ -581,9 +581,9 @@ impl Worker {
 
     /// Ends the worker over a call.
     fn end_call(&self, call: &Call<'_>, cause: Cause) -> ShimError {
-        let obituary = self.bury(cause, call.touched);
-        tracing::warn!(instance = %self.name, pid = self.pid, function = call.function, "worker {}", obituary.end);
-        ShimError::Worker(Box::new(WorkerFailure::new(&self.name, call.function, &obituary, false)))
+        let exit_report = self.bury(cause, call.touched);
+        tracing::warn!(instance = %self.name, pid = self.pid, function = call.function, "worker {}", exit_report.end);
+        ShimError::Worker(Box::new(WorkerFailure::new(&self.name, call.function, &exit_report, false)))
     }
 
     /// Ends the worker because it wrote beside a buffer.
@@ -593,10 +593,10 @@ impl Worker {
     }
 
     /// Kills what is left of it, waits for it and says how it ended; the first to come decides.
-    fn bury(&self, cause: Cause, touched: &dyn Fn(u64) -> Option<Touched>) -> Arc<Obituary> {
+    fn bury(&self, cause: Cause, touched: &dyn Fn(u64) -> Option<Touched>) -> Arc<ExitReport> {
         let mut end = lock(&self.end);
-        if let Some(obituary) = &*end {
-            return obituary.clone();
+        if let Some(exit_report) = &*end {
+            return exit_report.clone();
         }
         os::kill_group(self.pid);
         let status = os::wait_for(self.pid);
@@ -610,7 +610,7 @@ impl Worker {
             }
             (Cause::Found, Ok(status)) => self.found(status, touched),
         };
-        let obituary = Arc::new(Obituary {
+        let exit_report = Arc::new(ExitReport {
             end: end_found,
             pid: self.pid,
             peak_memory_bytes,
@@ -619,8 +619,8 @@ impl Worker {
         captured.pipe = None;
         captured.lines = None;
         captured.tail = VecDeque::new();
-        *end = Some(obituary.clone());
-        obituary
+        *end = Some(exit_report.clone());
+        exit_report
     }
 
     fn found(&self, status: os::Ended, touched: &dyn Fn(u64) -> Option<Touched>) -> WorkerEnd {

@@ -252,7 +252,7 @@ impl Measured {
         }
         let took = started.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
         self.add(&before, &session.placement());
-        if session.logits_right().is_none() {
+        if session.exact_top_k().is_none() {
             self.logits = Logits::All;
         }
         self.seconds.push(took);

@@ -84,7 +84,7 @@ fn a_lost_device_costs_time_and_nothing_else() {
                 assert_eq!(moved.before.shards.len(), first.description().shards.len());
                 assert_eq!(record.shards.len(), second.description().shards.len());
                 let [fallback] = &record.fallbacks()[..] else { panic!("{:?}", record.fallbacks()) };
-                assert!(fallback.to_string().contains("lost on a"), "{fallback}");
+                assert!(fallback.to_string().contains("failed on a"), "{fallback}");
                 assert!(serde_json::to_string(&record).unwrap().contains("seconds_to_catch_up"));
             }
         }

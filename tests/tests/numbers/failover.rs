@@ -33,11 +33,11 @@ fn lines<'o>(outcome: &'o Outcome, start: &str) -> Vec<&'o str> {
     outcome.stderr.lines().filter(|line| line.starts_with(start)).collect()
 }
 
-/// The one line that says where the reply went on.
+/// The one line that says where the reply resumed.
 fn move_told(outcome: &Outcome) -> &str {
     let told = lines(outcome, "fallback:");
     assert_eq!(told.len(), 1, "{}", outcome.stderr);
-    for word in ["lost on", CHIP, "went on on cpu (cpu on cpu)"] {
+    for word in ["failed on", CHIP, "resumed on cpu (cpu on cpu)"] {
         assert!(told[0].contains(word), "no `{word}` in {}", told[0]);
     }
     told[0]
@@ -219,7 +219,7 @@ fn every_model_goes_on_and_the_record_keeps_what_was_before() {
         assert!(moved.seconds_to_first_step.is_some() && moved.seconds_to_catch_up.is_some(), "{moved:?}");
         assert!(moved.passed_over.is_empty(), "{moved:?}");
         let told: Vec<String> = record.fallbacks().iter().map(ToString::to_string).collect();
-        assert!(told.iter().any(|told| told.contains("went on on cpu")), "{told:?}");
+        assert!(told.iter().any(|told| told.contains("resumed on cpu")), "{told:?}");
 
         // A further turn of the same session stays there.
         reply(&mut session, "and so it goes on", 4).unwrap_or_else(|error| panic!("{checkpoint}: {error}"));

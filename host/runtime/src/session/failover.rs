@@ -19,7 +19,7 @@ use crate::placement::{Counters, Move, PlacementRecord};
 const CHAINS_MAX: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Onward {
+pub(super) struct Failover {
     next: Option<Box<dyn NextChain>>,
     pub(super) moves: Vec<Move>,
     /// When the chain before was lost; until the history is there again.
@@ -42,7 +42,7 @@ impl Session {
     pub(crate) fn with_next(chain: Chain, mut next: Box<dyn NextChain>) -> Result<Session, SessionError> {
         let lost = match Session::new(chain.clone()) {
             Ok(mut session) => {
-                session.onward.next = Some(next);
+                session.failover.next = Some(next);
                 return Ok(session);
             }
             Err(error) if is_loss(&error) => error,
@@ -65,9 +65,9 @@ impl Session {
             filled: 0,
             high_water: 0,
             logits: Logits::default(),
-            logits_right: None,
+            exact_top_k: None,
             largest_logits: None,
-            onward: Onward { next: Some(next), moves: Vec::new(), since: None },
+            failover: Failover { next: Some(next), moves: Vec::new(), since: None },
         };
         session.moved(&lost, since, record, successor.passed_over);
         Ok(session)
@@ -76,12 +76,12 @@ impl Session {
     /// From then on the session goes on elsewhere when what it runs on is lost; `None`: such a loss
     /// is an error.
     pub fn set_next_chain(&mut self, next: Option<Box<dyn NextChain>>) {
-        self.onward.next = next;
+        self.failover.next = next;
     }
 
     /// Runs `attempt`, and again on each next chain while the one before is lost. `positions` is
     /// how many the whole call needs.
-    pub(super) fn going_on<T>(
+    pub(super) fn with_failover<T>(
         &mut self,
         positions: usize,
         attempt: &mut dyn FnMut(&mut Session) -> Result<T, SessionError>,
@@ -96,7 +96,7 @@ impl Session {
     }
 
     fn go_on(&mut self, lost: SessionError, positions: usize, asked: &mut usize) -> Result<(), SessionError> {
-        let Some(mut next) = self.onward.next.take() else { return Err(lost) };
+        let Some(mut next) = self.failover.next.take() else { return Err(lost) };
         let (since, record) = (Instant::now(), self.placement());
         let taken = take(
             next.as_mut(),
@@ -106,7 +106,7 @@ impl Session {
             &mut |chain| fits(&self.engine.chain, chain, positions),
             &mut || self.engine.interrupted(self.tokens.len()),
         );
-        self.onward.next = Some(next);
+        self.failover.next = Some(next);
         let (lost, Successor { mut engine, passed_over }) = taken?;
         // Whoever holds the handle knows nothing of chains.
         engine.cancel = self.engine.cancel.clone();
@@ -132,12 +132,12 @@ impl Session {
             }
         }
         let tokens = self.tokens.len();
-        tracing::warn!(tokens, error = %lost, "going on elsewhere: the history will be run again");
+        tracing::warn!(tokens, error = %lost, "failing over: the history will be run again");
         let Some((shard, from)) = lost.at().map(|(shard, place)| (shard.to_owned(), place.clone())) else {
             return;
         };
-        self.onward.since = Some(since);
-        self.onward.moves.push(Move {
+        self.failover.since = Some(since);
+        self.failover.moves.push(Move {
             tokens,
             shard,
             from,
@@ -152,12 +152,14 @@ impl Session {
 
     /// After each completed step.
     pub(super) fn stepped(&mut self) {
-        let (Some(since), Some(moved)) = (self.onward.since, self.onward.moves.last_mut()) else { return };
+        let (Some(since), Some(moved)) = (self.failover.since, self.failover.moves.last_mut()) else {
+            return;
+        };
         let seconds = since.elapsed().as_secs_f64();
         moved.seconds_to_first_step.get_or_insert(seconds);
         if self.filled >= self.tokens.len() {
             moved.seconds_to_catch_up = Some(seconds);
-            self.onward.since = None;
+            self.failover.since = None;
         }
     }
 }
