@@ -11,7 +11,7 @@
 //! fills the request, carries out the plan and reports back.
 //!
 //! Reading order: [`request::Request`], [`plan::Plan`], [`check::check`], [`sandbox::Planner`],
-//! [`session::plan_with_fallback`].
+//! [`session::PlanningSession`].
 
 mod bindings;
 #[cfg(feature = "compiler")]

@@ -184,18 +184,6 @@ fn ask(
     check(plan, request).map_err(|fault| planner.error(PlannerErrorKind::Plan(Box::new(fault))))
 }
 
-/// Ask `planner` for a plan; if it fails, or failed to load, use `builtin` and say so in
-/// [`Planned::fallback`], or fail if `strict`. A planner that refuses has not failed: its refusal
-/// is the answer.
-pub fn plan_with_fallback(
-    planner: Result<Planner, PlannerError>,
-    builtin: Planner,
-    request: &Request,
-    strict: bool,
-) -> Result<Planned, PlannerError> {
-    PlanningSession::with_planner(planner, Some(builtin)).strict(strict).plan(request)
-}
-
 /// What trying a plan came to.
 #[derive(Debug)]
 pub enum Trial<T> {

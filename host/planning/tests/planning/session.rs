@@ -11,9 +11,7 @@ use shardwright_planning::profile::Profile;
 use shardwright_planning::registry::{PlannerEntry, PlannerFile, PlannerRegistry, RegistryError};
 use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
-use shardwright_planning::session::{
-    LoopError, Planned, PlanningSession, RevisionLoop, Trial, plan_with_fallback,
-};
+use shardwright_planning::session::{LoopError, Planned, PlanningSession, RevisionLoop, Trial};
 use shardwright_vocabulary::{
     ActivationFormat, ErrorClass, FormatTuple, Limit, Provenance, StateFormat, TimeCost, WeightFormat,
     WeightRole,
@@ -33,31 +31,33 @@ fn mean() -> Planner {
     sandbox().load("hostile.wasm", hostile(), Some(&cache())).unwrap()
 }
 
+/// A session that asks that planner, and falls back to the generic one.
+fn session(planner: Result<Planner, PlannerError>, strict: bool) -> PlanningSession {
+    PlanningSession::with_planner(planner, Some(generic())).strict(strict)
+}
+
 #[test]
 fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
     for behave in ["panic", "skip-layer", "bad-scale", "flood-lines"] {
         let request = with_option(request(6), "behave", behave);
-        let planned = plan_with_fallback(Ok(mean()), generic(), &request, false).unwrap();
+        let planned = session(Ok(mean()), false).plan(&request).unwrap();
         assert_eq!(planned.by.name, "generic", "{behave}");
         assert_eq!(cuts(planned.plan.plan()), [(0, 6)]);
         let error = planned.fallback.expect(behave);
         assert!(error.to_string().starts_with("planner `hostile` 6.6.6: "), "{error}");
 
-        let error = plan_with_fallback(Ok(mean()), generic(), &request, true).unwrap_err();
+        let error = session(Ok(mean()), true).plan(&request).unwrap_err();
         assert_eq!(error.planner, "hostile");
     }
     // What it refuses nobody else plans.
     let refusing = with_option(request(6), "behave", "refuse");
-    let error = plan_with_fallback(Ok(mean()), generic(), &refusing, false).unwrap_err();
+    let error = session(Ok(mean()), false).plan(&refusing).unwrap_err();
     assert!(error.planner == "hostile" && matches!(error.kind, Kind::Refused { .. }), "{error}");
 
     let broken = || sandbox().load("broken.wasm", b"not a planner", None);
-    let planned = plan_with_fallback(broken(), generic(), &request(6), false).unwrap();
+    let planned = session(broken(), false).plan(&request(6)).unwrap();
     assert!(matches!(planned.fallback.unwrap().kind, Kind::Garbage { .. }));
-    assert!(matches!(
-        plan_with_fallback(broken(), generic(), &request(6), true).unwrap_err().kind,
-        Kind::Garbage { .. }
-    ));
+    assert!(matches!(session(broken(), true).plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
 
     // Without anything to fall back to, the error is the answer.
     let alone = PlanningSession::with_planner(broken(), None);
@@ -162,7 +162,7 @@ fn a_planner_that_comes_to_the_end_of_its_means_has_a_simple_plan_behind_it() {
 #[test]
 fn a_planner_that_works_is_used_and_named() {
     let even = sandbox().load("even.wasm", even(), None);
-    let planned = plan_with_fallback(even, generic(), &with_limit(request(7), "ops", 300), true).unwrap();
+    let planned = session(even, true).plan(&with_limit(request(7), "ops", 300)).unwrap();
     assert_eq!((planned.by.name.as_str(), planned.by.version.as_str()), ("even", "2.1.0"));
     assert!(planned.fallback.is_none());
     assert_eq!(cuts(planned.plan.plan()), [(0, 2), (2, 4), (4, 7)]);
