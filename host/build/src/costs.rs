@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
+use shardwright_files::own;
 use shardwright_graph::{EntryGraph, Weight};
 use shardwright_shims::{ShimError, ShimInstance, entry_identity};
 use shardwright_vocabulary::{Device, Estimate, Notice, Provenance};
@@ -158,18 +159,21 @@ pub(crate) fn row_key(
     Some(Digest::of(&bytes))
 }
 
-/// What is kept there, unless it is damaged, of another version, or of something else.
+/// What is kept there, unless it is damaged, of another version, of something else, or may be
+/// somebody else's.
 fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path).ok()?.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    let (file, _) = own::open_file(path).ok()?;
+    file.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
     let kept: Kept = serde_json::from_slice(&bytes).ok()?;
     (kept.version == VERSION && kept.key == key).then_some(kept.row)
 }
 
-/// Whole or not at all.
+/// Whole or not at all, in a folder of this user alone.
 fn keep(path: &std::path::Path, key: Digest, row: Row) -> std::io::Result<()> {
     let Some(directory) = path.parent() else { return Ok(()) };
-    std::fs::create_dir_all(directory)?;
+    own::create_folder(directory)?;
+    own::expect_folder(directory)?;
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     file.write_all(&serde_json::to_vec(&Kept { version: VERSION, key, row })?)?;
     file.persist(path).map_err(|error| error.error).map(drop)
@@ -188,6 +192,21 @@ mod tests {
         artefact_bytes: 11,
         shared_bytes: 7,
     };
+
+    #[cfg(unix)]
+    #[test]
+    fn what_others_may_have_written_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("costs").join("row.json");
+        let key = Digest::of(b"this");
+        keep(&path, key, ROW).unwrap();
+        let open_to_all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(path.parent().unwrap(), open_to_all).unwrap();
+        assert_eq!(recall(&path, key), None);
+        let error = keep(&path, key, ROW).unwrap_err().to_string();
+        assert!(error.contains("may be written by others"), "{error}");
+    }
 
     #[test]
     fn what_was_kept_is_recalled_and_what_is_damaged_is_not() {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
+use shardwright_files::own;
 use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::cost::ShardCost;
 use shardwright_planning::feedback::{Attempt, Feedback};
@@ -358,9 +359,11 @@ fn counted(name: &str, cost: &ShardCost) -> Option<u64> {
 /// What a file holds; none if there is none.
 fn read(path: &Path) -> Result<Option<Kept>, String> {
     let mut bytes = Vec::new();
-    match std::fs::File::open(path) {
-        Ok(file) => file.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+    match own::open_file(path) {
+        Ok((file, _)) => {
+            file.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?
+        }
+        Err(error) if error.is_missing() => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
     if bytes.len() as u64 > FILE_BYTES {
@@ -392,7 +395,8 @@ fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std
     }
     lessons.sort_by(|left, right| left.name.cmp(&right.name));
     let Some(directory) = path.parent() else { return Ok(()) };
-    std::fs::create_dir_all(directory)?;
+    own::create_folder(directory)?;
+    own::expect_folder(directory)?;
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     let kept = Kept { version: VERSION, learned_of: compiler, limits: lessons };
     file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
@@ -504,6 +508,21 @@ mod tests {
         write(&path, compiler("8"), vec![bytes.clone()]).unwrap();
         assert_eq!(holds(), [limit(3000, 3500), bytes]);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_others_may_have_written_is_said_and_ignored() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let learned = Learned::kept_in(folder.path().join("limits"));
+        let path = learned.path(&compiler("8")).unwrap();
+        write(&path, compiler("8"), vec![limit(2600, 4800)]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let mut target = summary(vec![]);
+        let said = learned.offer(&compiler("8"), &mut target, &[]);
+        assert!(said.len() == 1 && said[0].contains("may be written by others"), "{said:?}");
+        assert_eq!(target, summary(vec![]));
     }
 
     #[test]

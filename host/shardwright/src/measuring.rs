@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, OpenOptions, Result};
-use shardwright_files::read_named;
+use shardwright_files::{own, read_named};
 
 /// Tokens of a calibration at most, and of one conversation of it: ranges settle long before.
 const CALIBRATION_TOKENS: usize = 2048;
@@ -43,7 +43,9 @@ pub(crate) fn calibrate(
     let conversations = conversations(checkpoint, graph, options, CALIBRATION_TOKENS)?;
     let hash = checkpoint.content_hash();
     let kept = kept_as(options, "calibrations", hash, &conversations);
-    if let Some(calibration) = kept.as_ref().and_then(|path| Calibration::read(path, hash).ok()) {
+    if let Some(calibration) =
+        kept.as_ref().filter(|path| is_own(path)).and_then(|path| Calibration::read(path, hash).ok())
+    {
         return Ok(calibration);
     }
     let mut calibrator = Calibrator::new(graph, hash).map_err(told)?;
@@ -137,7 +139,8 @@ pub(crate) fn sensitivities(
     let hash = checkpoint.content_hash();
     let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     let kept = kept_as(options, &format!("sensitivities-{}", names.join("-")), hash, &sequences);
-    let known = kept.as_ref().and_then(|path| Sensitivities::read(path, hash).ok());
+    let known =
+        kept.as_ref().filter(|path| is_own(path)).and_then(|path| Sensitivities::read(path, hash).ok());
     let measured = match known {
         Some(known) => known,
         None => {
@@ -206,6 +209,11 @@ fn kept_as(
     options.cache_directory_path().map(|cache| cache.join(what).join(name))
 }
 
+/// Whether nobody but this user can have written it.
+fn is_own(path: &Path) -> bool {
+    own::open_file(path).is_ok()
+}
+
 /// Writes a measurement; that it could not be kept costs time only, and is said.
 fn keep(
     path: Option<PathBuf>,
@@ -213,8 +221,11 @@ fn keep(
     write: impl FnOnce(&Path) -> std::result::Result<(), String>,
 ) {
     let Some(path) = path else { return };
-    let parent = path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|error| error.to_string());
-    if let Err(reason) = parent.and_then(|()| write(&path)) {
+    let own_folder = |folder: &Path| {
+        own::create_folder(folder).map_err(|error| error.to_string())?;
+        own::expect_folder(folder).map_err(|error| error.to_string())
+    };
+    if let Err(reason) = path.parent().map_or(Ok(()), own_folder).and_then(|()| write(&path)) {
         notices.push(Notice::note(format!("a measurement was not kept in {}: {reason}", path.display())));
     }
 }

@@ -30,6 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-bundle",
             "shardwright-reference",
             "shardwright-graph",
+            "shardwright-files",
             "shardwright-vocabulary",
         ],
     ),
@@ -55,9 +56,9 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-shims",
         &["shardwright-graph", "shardwright-shim-abi", "shardwright-files", "shardwright-vocabulary"],
     ),
-    ("shardwright-text", &["shardwright-files"]),
+    ("shardwright-text", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all who read some that others named.
-    ("shardwright-files", &[]),
+    ("shardwright-files", &["shardwright-vocabulary"]),
     // The plain data all others share; shims stand on it through the contract.
     ("shardwright-vocabulary", &[]),
     ("shardwright-graph", &["shardwright-vocabulary"]),
