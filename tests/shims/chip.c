@@ -1,13 +1,10 @@
 /* A chip that is none: the CPU shim under another name, which dies in a run as a file tells it to.
  *
- * CPU_SHIM is the path of the CPU shim's library and ORDERS that of the file, which is read when an
- * instance is opened: a way to die and the number of the run, counted from there, such as
- * `abort 7`; or what it says of artefacts, such as `recompile 0`; or `slip 0`. Without the file it
- * serves as well as the CPU. `broken 0` is a chip whose library is not here, `offline 0` one that
- * is compiled for and simulated here and not in this machine; `refuses N` a compiler that finds no
- * place for a linear operation of layer N, in whatever shard; `no-tangent 0` one that takes neither
- * a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file
- * beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is NAME. */
+ * CPU_SHIM is the path of the CPU shim's library and ORDERS that of the file, which is read when an instance is opened: a way to die and the number of
+ * the run, counted from there, such as `abort 7`; or what it says of artefacts, such as `recompile 0`; or `slip 0`. Without the file it serves as well as
+ * the CPU. `broken 0` is a chip whose library is not here, `offline 0` one that is compiled for and simulated here and not in this machine;
+ * `refuses N` a compiler that finds no place for a linear operation of layer N, in whatever shard; `no-tangent 0` one that takes neither a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is
+ * NAME. */
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -149,8 +146,7 @@ static sw_error *compatibility(sw_shim *shim, const char *device, const void *he
     return NULL;
 }
 
-/* Lets the first node of each work order's first entry run on the CPU, without being asked, if it
- * is told to slip. */
+/* Lets the first node of each work order's first entry run on the CPU, without being asked, if it is told to slip. */
 static sw_error *compile(sw_shim *shim, const char *device, const sw_work_order *order, const sw_compile_output *out) {
     (void)device;
     if (is("refuses")) {

@@ -53,9 +53,8 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_VERSION_0_1 0x00000001u
 #define SW_VERSION SW_VERSION_0_1
 
-/* Which draft of that version: until the first tagged release the contract changes under one
- * version number, together with all its users. A host refuses a shim that was compiled from another
- * draft. The number follows from the code of this file; a test says it. */
+/* Which draft of that version: until the first tagged release the contract changes under one version number, together with all its
+ * users. A host refuses a shim that was compiled from another draft. The number follows from the code of this file; a test says it. */
 #define SW_DRAFT 0x72afbd91u
 
 /* The one exported symbol. */
@@ -65,7 +64,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_HAS(pointer, member) \
     ((pointer)->size >= (uint64_t)((const char *)(&(pointer)->member + 1) - (const char *)(pointer)))
 
-/* ---- Numbers. Never renumbered, only appended. ----------------------------------------------- */
+/* ---- Numbers. Never renumbered, only appended. ---------------------------------------------------------------- */
 
 /* Element types. */
 #define SW_DTYPE_F32 1u
@@ -77,13 +76,11 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_DTYPE_I8 7u
 #define SW_DTYPE_U8 8u
 #define SW_DTYPE_I64 9u
-/* Weights only: packed low bits first, two's complement, every row (last axis) padded to a whole
- * byte. */
+/* Weights only: packed low bits first, two's complement, every row (last axis) padded to a whole byte. */
 #define SW_DTYPE_I4 10u
 #define SW_DTYPE_I2 11u
 
-/* Operations: semantic from 1, primitive from 64. Meaning and attributes: vendor-shims/README.md.
- */
+/* Operations: semantic from 1, primitive from 64. Meaning and attributes: vendor-shims/README.md. */
 #define SW_OP_LINEAR 1u
 #define SW_OP_RMS_NORM 2u
 #define SW_OP_ROPE 3u
@@ -248,8 +245,8 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 /* ---- Least sizes --------------------------------------------------------------------------------
  *
  * What a reader of any version may rely on. Frozen with the contract: later members are appended
- * beyond the least size, with a meaning of 0, and never raise it. Shims of this version give
- * structs whole, but for the members named, which are optional; hosts give all of theirs whole. */
+ * beyond the least size, with a meaning of 0, and never raise it. Shims of this version give structs
+ * whole, but for the members named, which are optional; hosts give all of theirs whole. */
 
 #define SW_MINIMUM_DETAIL 24u
 #define SW_MINIMUM_ERROR 32u /* without: log_tail, details */
@@ -298,13 +295,13 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_MINIMUM_RUN 56u
 #define SW_MINIMUM_TABLE 144u /* without: cancel and all after it */
 
-/* ---- Handles, opaque to the host ------------------------------------------------------------- */
+/* ---- Handles, opaque to the host -------------------------------------------------------------------------------- */
 
 typedef struct sw_shim sw_shim;     /* an instance: devices, options, contexts */
 typedef struct sw_shard sw_shard;   /* a loaded artefact */
 typedef struct sw_buffer sw_buffer; /* device-visible memory */
 
-/* ---- Errors ---------------------------------------------------------------------------------- */
+/* ---- Errors -------------------------------------------------------------------------------------------------------- */
 
 typedef struct sw_detail {
     uint64_t size;
@@ -324,15 +321,14 @@ typedef struct sw_error {
     uint64_t detail_count;
 } sw_error;
 
-/* ---- The door -------------------------------------------------------------------------------- */
+/* ---- The door ------------------------------------------------------------------------------------------------------- */
 
 typedef struct sw_host {
     uint64_t size;
     uint32_t version_min; /* oldest contract version the host speaks */
     uint32_t version_max; /* newest */
     const char *name;     /* [host, process end, never null] name and version, for logs */
-    /* [null: lines are dropped] May be called from any thread until the process ends. `message`:
-     * [shim, call, never null]. */
+    /* [null: lines are dropped] May be called from any thread until the process ends. `message`: [shim, call, never null]. */
     void (*log)(void *context, uint32_t level, const char *message);
     void *log_context; /* [host, process end, may be null] */
 } sw_host;
@@ -350,11 +346,10 @@ typedef struct sw_answer {
     const char *refusal;    /* [shim, process end, null: not refused] why */
 } sw_answer;
 
-/* `host`: [host, process end, never null]; `answer`: [host, call, never null]. Any thread, any
- * number of times. */
+/* `host`: [host, process end, never null]; `answer`: [host, call, never null]. Any thread, any number of times. */
 typedef void (*sw_entry_function)(const sw_host *host, sw_answer *answer);
 
-/* ---- What a shim tells ----------------------------------------------------------------------- */
+/* ---- What a shim tells --------------------------------------------------------------------------------------------- */
 
 typedef struct sw_option {
     uint64_t size;
@@ -485,8 +480,7 @@ typedef struct sw_binding {
     int64_t zero_point;    /* 0 for floats */
 } sw_binding;
 
-/* A fact of a chip's profile that the shim reads. What no shim reads is for people and stays with
- * the host. */
+/* A fact of a chip's profile that the shim reads. What no shim reads is for people and stays with the host. */
 typedef struct sw_fact {
     uint64_t size;
     const char *name;        /* [shim, call, never null] as profiles spell it: `soc-id`, `hexagon-arch` */
@@ -571,7 +565,7 @@ typedef struct sw_fact_sink {
     void (*item)(void *context, const sw_fact *fact);
 } sw_fact_sink;
 
-/* ---- The chip: what its profile says. All of it [host, call]; a shim copies what it keeps. --- */
+/* ---- The chip: what its profile says. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
 
 typedef struct sw_chip {
     uint64_t size;
@@ -582,7 +576,7 @@ typedef struct sw_chip {
     uint64_t fact_count;
 } sw_chip;
 
-/* ---- The work order: what to compile. All of it [host, call]; a shim copies what it keeps. --- */
+/* ---- The work order: what to compile. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
 
 /* How stored integers stand for real values: real = (stored - zero point) * scale. */
 typedef struct sw_quantisation {
@@ -704,8 +698,7 @@ typedef struct sw_compile_output {
     /* Appends to the artefact. 0: written; else stop and return SW_ERROR_CANCELLED where `cancelled` says so, any other error
        where not: the host knows why. `bytes`: [shim, call, null iff length is 0]. */
     uint32_t (*write)(void *context, const void *bytes, uint64_t length);
-    /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. What compatibility needs to answer.
-     * 0: taken. */
+    /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. What compatibility needs to answer. 0: taken. */
     uint32_t (*head)(void *context, const void *bytes, uint64_t length);
     /* `stage`: [shim, call, never null]; per_mille from 0 to 1000. */
     void (*progress)(void *context, uint32_t per_mille, const char *stage);
@@ -718,7 +711,7 @@ typedef struct sw_compile_output {
     void (*made_for)(void *context, const sw_option *fact);
 } sw_compile_output;
 
-/* ---- Loading and running --------------------------------------------------------------------- */
+/* ---- Loading and running ---------------------------------------------------------------------------------------------- */
 
 /* A compiled artefact as it is mapped. Everything in it stays readable until unload returns. */
 typedef struct sw_artefact {
@@ -758,16 +751,14 @@ typedef struct sw_run {
     const sw_bound *const *bounds; /* [host, call, null iff bound_count is 0] one per binding, in their order */
     uint64_t bound_count;
     uint64_t deadline_nanoseconds; /* from the call; 0: none */
-    /* 0: all logits are wanted. Otherwise only so many of the largest of every row, of equal ones
-     * those of lower index, and where they stand: every other may be less than it is, down to the
-     * least finite number, never more. A shim may ignore it. */
+    /* 0: all logits are wanted. Otherwise only so many of the largest of every row, of equal ones those of lower index, and where they
+     * stand: every other may be less than it is, down to the least finite number, never more. A shim may ignore it. */
     uint64_t largest_logits;
 } sw_run;
 
-/* ---- The table ------------------------------------------------------------------------------- */
+/* ---- The table ------------------------------------------------------------------------------------------------------------ */
 
-/* Static for the whole process. Parameters: pointers are [host, call, never null] where nothing
- * else is said. */
+/* Static for the whole process. Parameters: pointers are [host, call, never null] where nothing else is said. */
 struct sw_table {
     uint64_t size;
     uint32_t version; /* as in the answer */
@@ -779,8 +770,7 @@ struct sw_table {
     /* [required] Tells one description. Must not touch a device: called to list shims. */
     sw_error *(*describe)(const sw_description_sink *sink);
 
-    /* [required] Makes an instance. Unknown options are an error (INVALID_ARGUMENT), never ignored.
-     * `host` as at the door. */
+    /* [required] Makes an instance. Unknown options are an error (INVALID_ARGUMENT), never ignored. `host` as at the door. */
     sw_error *(*open)(const sw_host *host, const sw_option *const *options, uint64_t option_count, sw_shim **shim);
     /* [required] */
     void (*close)(sw_shim *shim);
@@ -807,8 +797,7 @@ struct sw_table {
     sw_error *(*compatibility)(sw_shim *shim, const char *device, const void *head, uint64_t head_length,
                                const sw_compatibility_sink *sink);
 
-    /* Null: the shim only compiles; then unload, entries, bindings and run may be null too.
-     * Otherwise those are required. */
+    /* Null: the shim only compiles; then unload, entries, bindings and run may be null too. Otherwise those are required. */
     sw_error *(*load)(sw_shim *shim, const char *device, const sw_artefact *artefact, const sw_option *const *options,
                       uint64_t option_count, sw_shard **shard);
     /* Not while a run is in progress. */
@@ -819,12 +808,10 @@ struct sw_table {
     /* Blocks until done, failed, cancelled or past the deadline. States after an error: rows at and beyond the run's first
        position are undefined, earlier ones intact, unless the class is STATE_LOST or DEVICE_LOST. */
     sw_error *(*run)(sw_shard *shard, const sw_run *run);
-    /* Null: runs cannot be cancelled. From any thread: the run in progress, if any, ends soon with
-     * CANCELLED. */
+    /* Null: runs cannot be cancelled. From any thread: the run in progress, if any, ends soon with CANCELLED. */
     void (*cancel)(sw_shard *shard);
 
-    /* Null: only host memory (and imports) are used; then buffer_free is needed only with
-     * buffer_import. Fresh memory is zero. */
+    /* Null: only host memory (and imports) are used; then buffer_free is needed only with buffer_import. Fresh memory is zero. */
     sw_error *(*buffer_allocate)(sw_shim *shim, const char *device, uint64_t length, uint64_t alignment, sw_buffer **buffer);
     /* Null: no import. */
     sw_error *(*buffer_import)(sw_shim *shim, const char *device, const sw_import *import, sw_buffer **buffer);

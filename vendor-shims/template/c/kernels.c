@@ -73,8 +73,7 @@ void kernel_rope(const tensor *x, const tensor *positions, const parameters *p, 
     }
 }
 
-/* The position held by a slot, seen from a query at `position`: the last one at or before it that
- * falls into the slot. */
+/* The position held by a slot, seen from a query at `position`: the last one at or before it that falls into the slot. */
 static int64_t held_position(int64_t position, int64_t slot, int64_t capacity) {
     int64_t behind = (position - slot) % capacity;
     if (behind < 0) behind += capacity;
@@ -112,8 +111,7 @@ void kernel_attention(const tensor *q, const tensor *k, const tensor *v, const t
             float total = 0;
             memset(result, 0, d * sizeof(float));
             for (int64_t slot = 0; slot < capacity; slot++) {
-                /* Invisible slots are skipped, not multiplied by zero: what lies there may be
-                 * anything. */
+                /* Invisible slots are skipped, not multiplied by zero: what lies there may be anything. */
                 if (scores[slot] == -INFINITY) continue;
                 const float weight = expf(scores[slot] - largest);
                 const float *value = (const float *)v->data + ((uint64_t)slot * kv_heads + kv) * d;
@@ -162,8 +160,7 @@ void kernel_mul_scalar(const tensor *x, const parameters *p, tensor *y) {
     for (uint64_t i = 0; i < x->elements; i++) ((float *)y->data)[i] = tensor_value(x, i) * value;
 }
 
-/* Elements to step over in `t` when axis `axis` of the result advances; 0 where `t` is broadcast.
- */
+/* Elements to step over in `t` when axis `axis` of the result advances; 0 where `t` is broadcast. */
 static uint64_t broadcast_stride(const tensor *t, uint32_t result_rank, uint32_t axis) {
     const uint32_t missing = result_rank - t->rank;
     if (axis < missing || t->shape[axis - missing] == 1) return 0;

@@ -1,8 +1,8 @@
 /* From a work order to a flat program, and from its mapping back to something that runs.
  *
- * An artefact is a header, the program as a stream of u64 words (strings padded to whole words),
- * and the weights, each starting on a multiple of 64 bytes. It is read back with every length
- * checked: a damaged file is an error, never a crash. /
+ * An artefact is a header, the program as a stream of u64 words (strings padded to whole words), and the weights, each
+ * starting on a multiple of 64 bytes. It is read back with every length checked: a damaged file is an error, never a crash.
+ */
 #define _POSIX_C_SOURCE 200809L
 #include "program.h"
 
@@ -27,7 +27,7 @@ static uint64_t element_bytes(uint32_t dtype) {
     }
 }
 
-/* ---- Judging --------------------------------------------------------------------------------- */
+/* ---- Judging ------------------------------------------------------------------------------------------------------------ */
 
 static const sw_attribute *attribute(const sw_node *n, const char *name) {
     for (uint64_t i = 0; i < n->attribute_count; i++) {
@@ -115,7 +115,7 @@ const char *refusal(const sw_entry *e, const sw_node *n, char *reason, uint64_t 
     }
 }
 
-/* ---- Compiling ------------------------------------------------------------------------------- */
+/* ---- Compiling ---------------------------------------------------------------------------------------------------------- */
 
 /* Words that grow; `failed` once memory ran out. */
 typedef struct words {
@@ -333,7 +333,7 @@ sw_error *program_compile(const sw_work_order *order, const sw_compile_output *o
     return NULL;
 }
 
-/* ---- Loading --------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct reader {
     const uint64_t *at;
@@ -425,8 +425,7 @@ static int broadcasts(const tensor *from, const tensor *to) {
     return 1;
 }
 
-/* Whether a kernel may be called with these operands: everything that it relies on without looking.
- */
+/* Whether a kernel may be called with these operands: everything that it relies on without looking. */
 static int is_sound(const entry *e, const node *n) {
     const tensor *in[4] = {0}, *out = &e->tensors[n->output];
     for (int i = 0; i < 4; i++) in[i] = n->inputs[i] == SW_NO_TENSOR ? NULL : &e->tensors[n->inputs[i]];
@@ -482,8 +481,7 @@ static int is_sound(const entry *e, const node *n) {
     }
 }
 
-/* Results that live elsewhere than in scratch memory: a reshape is its operand, an updated state
- * the state. */
+/* Results that live elsewhere than in scratch memory: a reshape is its operand, an updated state the state. */
 static int is_alias(const node *n) { return n->op == SW_OP_RESHAPE || n->op == SW_OP_STATE_UPDATE; }
 
 /* The state port that an update writes through; null when it would write to anything else. */
@@ -495,8 +493,8 @@ static const port *updated_port(const entry *e, const node *n) {
     return NULL;
 }
 
-/* Checks that every operand has its value before it is read, that every result is written once, and
- * that only states are updated. */
+/* Checks that every operand has its value before it is read, that every result is written once, and that only states are
+ * updated. */
 static int is_ordered(const entry *e) {
     uint8_t *ready = calloc(e->tensor_count + 1, 1);
     if (!ready) return 0;
@@ -634,7 +632,7 @@ void program_free(sw_shard *shard) {
     free(shard);
 }
 
-/* ---- Running --------------------------------------------------------------------------------- */
+/* ---- Running -------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t now(void) {
     struct timespec t;

@@ -1,5 +1,4 @@
-/* What the example shim makes of a work order: a flat program that is read back from its mapping
- * and interpreted. */
+/* What the example shim makes of a work order: a flat program that is read back from its mapping and interpreted. */
 #ifndef TEMPLATE_PROGRAM_H
 #define TEMPLATE_PROGRAM_H
 
@@ -16,7 +15,7 @@
  *   -DSW_TEMPLATE_OPS_LIMIT=120    `compile` refuses an entry of more nodes; not defined: no such limit.
  *                                  `limits` keeps silent about it, as vendors' compilers do: a planner has to learn it
  *                                  from the refusal
- * /
+ */
 #ifndef SW_TEMPLATE_NAME
 #define SW_TEMPLATE_NAME "template-c"
 #endif
@@ -65,8 +64,7 @@ const char *refusal(const sw_entry *e, const sw_node *n, char *reason, uint64_t 
 /* error.c */
 sw_error *fail(uint32_t error_class, const char *format, ...);
 sw_error *fail_with(uint32_t error_class, const char *key, const char *value, const char *format, ...);
-/* A resource limit exceeded, with the details `limit`, `value` and `max` that a planner learns
- * from. */
+/* A resource limit exceeded, with the details `limit`, `value` and `max` that a planner learns from. */
 sw_error *fail_over_limit(const char *limit, uint64_t value, uint64_t max, const char *format, ...);
 void free_error(sw_error *error);
 

@@ -1,5 +1,4 @@
-/* The door of the example shim: what it says of itself, and the table. Copy this directory and
- * replace the engine. */
+/* The door of the example shim: what it says of itself, and the table. Copy this directory and replace the engine. */
 #include "shim.h"
 
 #include <stdlib.h>
@@ -7,8 +6,7 @@
 
 #include "program.h"
 
-/* An instance has nothing to remember but that it is open; a vendor's holds device and context
- * handles. */
+/* An instance has nothing to remember but that it is open; a vendor's holds device and context handles. */
 struct sw_shim {
     const sw_host *host;
 };

@@ -1,10 +1,8 @@
-/* A shim that dies, hangs or misbehaves where and how its instance is told, and otherwise doubles
- * four numbers.
+/* A shim that dies, hangs or misbehaves where and how its instance is told, and otherwise doubles four numbers.
  *
- * Option `die=<where>:<how>`; what runs in `run` may also be told in the first number it is given:
- * `die=run-value:<how>` acts when that is negative. With `die=run-largest:` the first result is how
- * many of the largest logits the run is asked for. Option `memory=shim` makes a device that takes
- * only its own memory. With DIE_AT_DOOR=<how> it acts when the library is opened, with
+ * Option `die=<where>:<how>`; what runs in `run` may also be told in the first number it is given: `die=run-value:<how>` acts when
+ * that is negative. With `die=run-largest:` the first result is how many of the largest logits the run is asked for. Option
+ * `memory=shim` makes a device that takes only its own memory. With DIE_AT_DOOR=<how> it acts when the library is opened, with
  * DIE_AT_DESCRIBE=<how> when it is asked who it is. */
 #include "shim.h"
 

@@ -1,5 +1,4 @@
-/* A shim that breaks the contract wherever the instance option `fault` says, and otherwise doubles
- * four numbers. */
+/* A shim that breaks the contract wherever the instance option `fault` says, and otherwise doubles four numbers. */
 #include "shim.h"
 
 #include <stdatomic.h>
