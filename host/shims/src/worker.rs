@@ -56,7 +56,7 @@ pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
         eprintln!("shardwright-worker: {panic}");
         leave(EXIT_PANIC);
     }));
-    let control = io::stdin().as_fd().try_clone_to_owned().and_then(os::move_high);
+    let control = io::stdin().as_fd().try_clone_to_owned().map(os::move_high);
     let control = control.unwrap_or_else(|error| fail(&format!("no standard input: {error}")));
     let mut line = Line::new(UnixStream::from(control), REQUEST_LIMIT);
     let (first, descriptors) = match line.request() {
@@ -192,10 +192,10 @@ fn send_line(level: u32, message: &str) {
 fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     let [board, signals, lines] = <[OwnedFd; 3]>::try_from(descriptors)
         .map_err(|given| io::Error::other(format!("{} descriptors", given.len())))?;
-    os::replace(File::open("/dev/null")?.as_fd(), 0)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let board = BoardPage::of(board)?;
-    let signals = UnixStream::from(os::move_high(signals)?);
-    let stream = UnixStream::from(os::move_high(lines)?);
+    let signals = UnixStream::from(os::move_high(signals));
+    let stream = UnixStream::from(os::move_high(lines));
     stream.set_nonblocking(true)?;
     let _ = LINES.set(Mutex::new(Lines { stream, rest: Vec::new(), dropped: 0 }));
     library::send_log_to(send_line);
@@ -418,7 +418,7 @@ fn answer(
             let [artefact, channel] = <[OwnedFd; 2]>::try_from(descriptors)
                 .map_err(|given| ShimError::Argument(format!("{} descriptors, 2 expected", given.len())))?;
             let artefact = Artefact::received(File::from(artefact))?;
-            let channel = os::move_high(channel).map_err(|error| ShimError::Argument(error.to_string()))?;
+            let channel = os::move_high(channel);
             shard::load(local, shard, &device, &artefact, &options, UnixStream::from(channel))?
         }
         Ask::Map { buffer, offset, length, alignment } => {

@@ -25,13 +25,13 @@ use crate::program::{PackedScales, PackedSplit, Program, Step, decode, encode};
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
 /// Version of the layout and of the program's encoding.
-pub const FORMAT: u32 = 7;
+pub const FORMAT: u32 = 8;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
-/// Longest program: a decomposed model of a hundred layers has about 20 000 steps of 200 bytes; in
-/// memory a step takes up to ten times its encoding.
-const MAX_PROGRAM: u64 = 64 << 20;
+/// Longest program: a decomposed model of a hundred layers has about 20 000 steps of 70 bytes; in
+/// memory a step takes up to forty times its encoding.
+const MAX_PROGRAM: u64 = 12 << 20;
 /// First line of a head.
 const HEAD: &str = "shardwright-cpu-artefact";
 

@@ -2,14 +2,17 @@
 //! with what it started, waited for, its last words kept.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, PipeReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 
 use super::end::{ExitReport, Touched, WorkerEnd, WorkerFailure};
 use super::protocol::{
@@ -19,7 +22,7 @@ use super::protocol::{
 use super::{Caps, Isolation};
 use crate::board::BoardPage;
 use crate::error::ShimError;
-use crate::os::{self, Waiting};
+use crate::os;
 use crate::shim::{Facts, Held, lock};
 
 /// How often a caller is asked whether to go on.
@@ -151,10 +154,10 @@ enum Cause {
     Killed(WorkerEnd),
 }
 
-/// What it printed.
+/// What it printed. Who waits for more shares the descriptors, so that they stay open.
 struct Captured {
-    pipe: Option<PipeReader>,
-    lines: Option<(UnixStream, Decoder)>,
+    pipe: Option<Arc<OwnedFd>>,
+    lines: Option<(Arc<OwnedFd>, Decoder)>,
     tail: VecDeque<u8>,
     /// Bytes printed so far.
     total: u64,
@@ -166,7 +169,7 @@ impl Captured {
         let mut buffer = [0; 8 << 10];
         let mut taken = 0;
         while let Some(pipe) = &self.pipe {
-            match os::read(pipe.as_fd(), &mut buffer) {
+            match rustix::io::read(pipe, &mut buffer) {
                 Ok(0) => self.pipe = None,
                 Ok(count) => {
                     self.total += count as u64;
@@ -178,14 +181,14 @@ impl Captured {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
                 Err(_) => self.pipe = None,
             }
         }
         taken = 0;
         while let Some((stream, decoder)) = &mut self.lines {
-            match stream.read(&mut buffer) {
+            match rustix::io::read(&*stream, &mut buffer) {
                 Ok(0) => self.lines = None,
                 Ok(count) => {
                     decoder.feed(&buffer[..count]);
@@ -214,8 +217,8 @@ impl Captured {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
                 Err(_) => self.lines = None,
             }
         }
@@ -230,11 +233,8 @@ impl Captured {
         (!text.is_empty()).then_some(text)
     }
 
-    fn descriptors(&self) -> [RawFd; 2] {
-        [
-            self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-            self.lines.as_ref().map_or(-1, |(stream, _)| stream.as_raw_fd()),
-        ]
+    fn descriptors(&self) -> Vec<Arc<OwnedFd>> {
+        self.pipe.iter().chain(self.lines.iter().map(|(stream, _)| stream)).cloned().collect()
     }
 }
 
@@ -330,7 +330,7 @@ impl Worker {
         let (lines, their_lines) = UnixStream::pair()?;
         let (pipe, their_pipe) = io::pipe()?;
         let (board, their_board) = BoardPage::new()?;
-        os::never_block(pipe.as_fd())?;
+        rustix::io::ioctl_fionbio(&pipe, true)?;
         signals.set_nonblocking(true)?;
         lines.set_nonblocking(true)?;
         let control = Channel::new(control)?;
@@ -347,7 +347,8 @@ impl Worker {
             os::kill_group(pid);
             let _ = os::wait_for(pid);
         })?;
-        let lines = (lines, Decoder::new(LINE_LIMIT + 1));
+        let lines = (Arc::new(OwnedFd::from(lines)), Decoder::new(LINE_LIMIT + 1));
+        let pipe = Arc::new(OwnedFd::from(pipe));
         let captured = Captured { pipe: Some(pipe), lines: Some(lines), tail: VecDeque::new(), total: 0 };
         let worker = Worker {
             name: name.to_owned(),
@@ -403,8 +404,8 @@ impl Worker {
     }
 
     fn has_ended(&self, time: Duration) -> bool {
-        let mut waiting = [Waiting::readable(self.process.as_raw_fd())];
-        os::poll(&mut waiting, time).is_ok() && waiting[0].is_readable()
+        let mut waiting = [os::readable(&self.process)];
+        os::poll(&mut waiting, time).is_ok() && os::is_readable(&waiting[0])
     }
 
     /// The error of something that needs this worker, which ended before.
@@ -455,7 +456,6 @@ impl Worker {
         let bytes = encode(&Request { forget, ask }, REQUEST_LIMIT)
             .map_err(|broken| ShimError::Argument(broken.0))?;
         let printed_before = lock(&self.captured).total;
-        let descriptors: Vec<RawFd> = call.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let start = Instant::now();
         let mut sent = 0;
         let mut stop_by: Option<Instant> = None;
@@ -516,8 +516,8 @@ impl Worker {
                 return Err(self.end_call(&call, Cause::Killed(WorkerEnd::OverTime { limit_ms })));
             };
             if sent < bytes.len() {
-                let with = if sent == 0 { &descriptors[..] } else { &[] };
-                match os::send(channel.stream.as_fd(), &bytes[sent..], with) {
+                let with: Vec<_> = call.descriptors.iter().filter(|_| sent == 0).map(AsFd::as_fd).collect();
+                match os::send(channel.stream.as_fd(), &bytes[sent..], &with) {
                     Ok(count) => {
                         sent += count;
                         if sent == bytes.len() {
@@ -549,22 +549,20 @@ impl Worker {
                 }
                 wait = wait.min(TICK);
             }
-            let [pipe, lines] = lock(&self.captured).descriptors();
-            let mut waiting = [
-                Waiting::both(channel.stream.as_raw_fd(), sent < bytes.len()),
-                Waiting::readable(self.process.as_raw_fd()),
-                Waiting::readable(pipe),
-                Waiting::readable(lines),
-            ];
+            let printing = lock(&self.captured).descriptors();
+            let write = if sent < bytes.len() { PollFlags::OUT } else { PollFlags::empty() };
+            let stream = PollFd::new(&channel.stream, PollFlags::IN | write);
+            let mut waiting = vec![stream, os::readable(&self.process)];
+            waiting.extend(printing.iter().map(os::readable));
             if let Err(error) = os::poll(&mut waiting, wait) {
                 let reason = format!("waiting for it failed: {error}");
                 return Err(self.end_call(&call, Cause::Killed(WorkerEnd::Protocol { reason })));
             }
-            if waiting[2].is_readable() || waiting[3].is_readable() {
+            if waiting[2..].iter().any(os::is_readable) {
                 lock(&self.captured).drain(&self.name);
             }
-            let ended = waiting[1].is_readable();
-            if waiting[0].is_readable() || ended {
+            let ended = os::is_readable(&waiting[1]);
+            if os::is_readable(&waiting[0]) || ended {
                 match channel.receive() {
                     Arrived::Something => {}
                     Arrived::End => closed = true,
@@ -702,13 +700,10 @@ impl Drop for Worker {
         let _ = lock(&self.control).stream.shutdown(std::net::Shutdown::Both);
         let start = Instant::now();
         while let Some(left) = self.caps.grace.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
-            let [pipe, lines] = lock(&self.captured).descriptors();
-            let mut waiting = [
-                Waiting::readable(self.process.as_raw_fd()),
-                Waiting::readable(pipe),
-                Waiting::readable(lines),
-            ];
-            if os::poll(&mut waiting, left).is_err() || waiting[0].is_readable() {
+            let printing = lock(&self.captured).descriptors();
+            let mut waiting = vec![os::readable(&self.process)];
+            waiting.extend(printing.iter().map(os::readable));
+            if os::poll(&mut waiting, left).is_err() || os::is_readable(&waiting[0]) {
                 break;
             }
             lock(&self.captured).drain(&self.name);

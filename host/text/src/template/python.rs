@@ -61,7 +61,7 @@ impl Writer<'_> {
                 let number = f64::try_from(value.clone()).map_err(|error| error.to_string())?;
                 self.out.push_str(&python_float(number));
             }
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default())?,
             ValueKind::Seq | ValueKind::Iterable => self.sequence(value, depth)?,
             ValueKind::Map => self.map(value, depth)?,
             other => return Err(format!("value of kind {other} is not JSON serializable")),
@@ -92,7 +92,7 @@ impl Writer<'_> {
         for key in keys {
             self.before_item(&mut empty, depth + 1);
             match key.kind() {
-                ValueKind::String => self.string(key.as_str().unwrap_or_default()),
+                ValueKind::String => self.string(key.as_str().unwrap_or_default())?,
                 ValueKind::Number | ValueKind::Bool | ValueKind::None => {
                     self.out.push('"');
                     self.value(&key, depth)?;
@@ -129,30 +129,20 @@ impl Writer<'_> {
         }
     }
 
-    fn string(&mut self, text: &str) {
-        self.out.push('"');
-        for character in text.chars() {
-            match character {
-                '"' => self.out.push_str("\\\""),
-                '\\' => self.out.push_str("\\\\"),
-                '\n' => self.out.push_str("\\n"),
-                '\r' => self.out.push_str("\\r"),
-                '\t' => self.out.push_str("\\t"),
-                '\u{8}' => self.out.push_str("\\b"),
-                '\u{c}' => self.out.push_str("\\f"),
-                control if control < ' ' => self.unicode_escape(control),
-                mark if self.style.marks.as_ref().is_some_and(|marks| marks.has(mark)) => self.out.push(mark),
-                beyond if self.style.ascii && beyond > '~' => self.unicode_escape(beyond),
-                plain => self.out.push(plain),
+    fn string(&mut self, text: &str) -> Result<(), String> {
+        // What must be escaped, Python and `serde_json` escape alike.
+        let quoted = serde_json::to_string(text).map_err(|error| error.to_string())?;
+        for character in quoted.chars() {
+            let is_mark = self.style.marks.as_ref().is_some_and(|marks| marks.has(character));
+            if self.style.ascii && character > '~' && !is_mark {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    self.out.push_str(&format!("\\u{unit:04x}"));
+                }
+            } else {
+                self.out.push(character);
             }
         }
-        self.out.push('"');
-    }
-
-    fn unicode_escape(&mut self, character: char) {
-        for unit in character.encode_utf16(&mut [0; 2]) {
-            self.out.push_str(&format!("\\u{unit:04x}"));
-        }
+        Ok(())
     }
 }
 
@@ -196,6 +186,10 @@ mod tests {
                 r#"{"b": 1, "a": [1, 2.0, -0.5, null, true, false], "c": {}}"#,
             ),
             (r#""é<>&'\"\\\n\t\u0001\u007f/""#, "\"é<>&'\\\"\\\\\\n\\t\\u0001\u{7f}/\""),
+            (
+                r#""\b\f\r\u0000\u000b\u001f\u2028\ufdd0""#,
+                "\"\\b\\f\\r\\u0000\\u000b\\u001f\u{2028}\u{fdd0}\"",
+            ),
             ("[]", "[]"),
             ("18446744073709551615", "18446744073709551615"),
             ("-9223372036854775808", "-9223372036854775808"),
@@ -215,6 +209,7 @@ mod tests {
         let compact =
             JsonStyle { separators: Some((",".into(), ":".into())), sort_keys: true, ascii: true, ..PLAIN };
         assert_eq!(dumped(json, &compact), r#"{"a":{},"b":[1,{"x":"\u00e9\ud83d\ude42"}]}"#);
+        assert_eq!(dumped(r#""~\u007f\n""#, &compact), r#""~\u007f\n""#);
     }
 
     #[test]

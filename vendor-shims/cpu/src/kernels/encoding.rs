@@ -4,6 +4,7 @@
 //! `value = (stored − zero point) · scale`, one multiplication, and
 //! `stored = clamp(round(value / scale) + zero point)`, ties to even. A binary16 saturates.
 
+use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::{
     SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I8, SW_DTYPE_I16, SW_DTYPE_I32, SW_DTYPE_U8,
     SW_DTYPE_U16,
@@ -14,7 +15,7 @@ use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch, widen_bf16};
 
 /// Type of an element in bound memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Element {
     /// binary32
     F32,
@@ -100,7 +101,7 @@ impl Element {
 }
 
 /// What the elements of a tensor stand for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Encoding {
     /// Their type.
     pub element: Element,

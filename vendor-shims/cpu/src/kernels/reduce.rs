@@ -1,11 +1,13 @@
 //! Sum, mean and maximum of the last axis: sixteen lanes, value i in lane i mod 16, added as
 //! [`Simd::reduce_add`].
 
+use serde::{Deserialize, Serialize};
+
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
 /// What to reduce to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reduction {
     /// Sum.
     Sum,

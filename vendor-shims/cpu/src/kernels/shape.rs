@@ -1,10 +1,12 @@
 //! Moving values: strided copies and the update of a state.
 
+use serde::{Deserialize, Serialize};
+
 use crate::kernels::encoding::StoredMut;
 use crate::simd::Level;
 
 /// Extents of a copy and the steps of source and target along each axis, in elements.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strided {
     /// Extents, outermost first.
     pub shape: Vec<usize>,

@@ -38,11 +38,33 @@ fn product(factors: &[u64]) -> Result<u64, String> {
         .ok_or_else(|| format!("{factors:?} values are too many"))
 }
 
+fn at_most(count: usize, most: u64, what: &str) -> Checked {
+    ensure(count as u64 <= most, || format!("{count} {what}, at most {most}"))
+}
+
+fn named(name: &str) -> Checked {
+    at_most(name.len(), MAX_NAME, "bytes of a name")?;
+    // A host is told a blank in the place of a NUL, and two names must not become one.
+    ensure(!name.contains('\0'), || "a name holds a NUL".into())
+}
+
+fn axes(lists: [&[usize]; 3]) -> Checked {
+    for list in lists {
+        at_most(list.len(), MAX_RANK as u64, "axes")?;
+        ensure(list.iter().all(|size| *size as u64 <= MAX_VALUES), || {
+            format!("{list:?} values are too many")
+        })?;
+    }
+    Ok(())
+}
+
 impl Program {
     /// Fails, saying where, unless every access of every step lies within its place and no step writes what it reads.
     /// `constants` is the length of the weight section in bytes.
     pub fn check(&self, constants: u64) -> Result<(), String> {
+        at_most(self.entries.len(), MAX_ENTRIES, "entries")?;
         for (index, entry) in self.entries.iter().enumerate() {
+            named(&entry.name)?;
             if self.entries[..index].iter().any(|other| other.name == entry.name) {
                 return Err(format!("two entries are called `{}`", entry.name));
             }
@@ -56,8 +78,11 @@ impl Entry {
     fn check(&self, constants: u64) -> Checked {
         ensure(self.rows >= 1 && self.rows <= u64::from(u32::MAX), || format!("{} rows", self.rows))?;
         ensure(self.arena <= MAX_VALUES, || format!("an arena of {} values", self.arena))?;
+        at_most(self.ports.len(), MAX_PORTS, "bindings")?;
+        at_most(self.steps.len(), MAX_STEPS, "steps")?;
         let mut ports = Vec::with_capacity(self.ports.len());
         for port in &self.ports {
+            named(&port.name)?;
             ensure(port.shape.len() <= MAX_RANK, || {
                 format!("binding `{}` of rank {}", port.name, port.shape.len())
             })?;
@@ -141,6 +166,7 @@ impl Bounds<'_> {
 
     fn broadcast(&self, broadcast: &Broadcast) -> Result<(u64, u64, u64), String> {
         let Broadcast { shape, a, b } = broadcast;
+        axes([shape, a, b])?;
         ensure(!shape.is_empty() && shape.len() == a.len() && shape.len() == b.len(), || {
             "a broken broadcast".into()
         })?;
@@ -346,6 +372,7 @@ impl Bounds<'_> {
                 self.writes(*out, total, &[*a, *b])
             }
             Step::Copy { copy, source, target } => {
+                axes([&copy.shape, &copy.source, &copy.target])?;
                 let rank = copy.shape.len();
                 ensure(copy.source.len() == rank && copy.target.len() == rank, || "a broken copy".into())?;
                 let total = product(&copy.shape.iter().map(|extent| *extent as u64).collect::<Vec<u64>>())?;

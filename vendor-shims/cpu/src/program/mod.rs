@@ -7,16 +7,18 @@ mod check;
 mod codec;
 mod step;
 
-pub use codec::{Reader, decode, encode};
+pub use codec::{decode, encode};
 pub use step::{
     AttentionKeys, DynamicMap, Extent, MAX_MAPS, Operand, PackedScales, PackedSplit, PackedTiles,
     PackedWeights, Place, Step,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::kernels::encoding::Encoding;
 
 /// Entries that share one weight section.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     /// Threads to load with when nobody says; 0 for one per core.
     pub threads: u32,
@@ -25,7 +27,7 @@ pub struct Program {
 }
 
 /// One entry point.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// As in the work order.
     pub name: String,
@@ -42,7 +44,7 @@ pub struct Entry {
 }
 
 /// One bound tensor.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Port {
     /// Of the port in the work order.
     pub name: String,
@@ -57,7 +59,7 @@ pub struct Port {
 }
 
 /// How a bound tensor is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortDirection {
     /// Read.
     Input,

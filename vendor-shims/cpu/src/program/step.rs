@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use crate::kernels::attention::Heads;
 use crate::kernels::elementwise::{Binary, Broadcast, Gate, Unary};
 use crate::kernels::encoding::Encoding;
@@ -10,7 +12,7 @@ use crate::kernels::shape::Strided;
 use crate::simd::LANES;
 
 /// Where values lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Place {
     /// The shard's own memory, reused from step to step.
     Arena,
@@ -21,7 +23,7 @@ pub enum Place {
 }
 
 /// A run of values; of a bound tensor, of its elements, which only some steps read where they are encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operand {
     /// Where.
     pub place: Place,
@@ -32,7 +34,7 @@ pub struct Operand {
 }
 
 /// A count that may follow the valid rows of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Extent {
     /// Always as many.
     Fixed(u64),
@@ -59,7 +61,7 @@ impl Extent {
 }
 
 /// Panels in the weight section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedWeights {
     /// First byte in the section.
     pub offset: u64,
@@ -74,7 +76,7 @@ pub struct PackedWeights {
 }
 
 /// Scales of packed weights, in the weight section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PackedScales {
     /// None.
     None,
@@ -110,7 +112,7 @@ impl PackedWeights {
 }
 
 /// Tiles of integers in the weight section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedTiles {
     /// First byte in the section.
     pub offset: u64,
@@ -148,7 +150,7 @@ impl PackedTiles {
 }
 
 /// Signed bytes in two parts in the weight section; see [`split`](crate::kernels::integer::split).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedSplit {
     /// First byte of the first parts in the section.
     pub high: u64,
@@ -181,7 +183,7 @@ impl PackedSplit {
 pub const MAX_MAPS: usize = 4;
 
 /// One of the maps of a [`Step::DynamicLinear`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DynamicMap {
     /// Packed `[outputs, inputs]`.
     pub weights: PackedTiles,
@@ -192,7 +194,7 @@ pub struct DynamicMap {
 }
 
 /// Where the keys of an attention come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttentionKeys {
     /// A state of so many rows; key position p in row p mod capacity.
     State {
@@ -207,7 +209,7 @@ pub enum AttentionKeys {
 }
 
 /// One kernel call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Step {
     /// `out = x · wᵀ (+ bias)`
     Linear {

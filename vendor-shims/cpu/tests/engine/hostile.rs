@@ -3,10 +3,15 @@
 
 use crate::support::samples::{encoded_sample, head, sample};
 use crate::support::*;
-use crate::targets::{bind, load_and_run, mend};
+use crate::targets::{bind, load_and_run, mend, program_of};
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_cpu::kernels::elementwise::{Binary, Broadcast};
-use shardwright_shim_cpu::program::{Entry, Extent, Operand, Place, Program, Step};
+use shardwright_shim_cpu::kernels::encoding;
+use shardwright_shim_cpu::kernels::shape::Strided;
+use shardwright_shim_cpu::program::{
+    Entry, Extent, MAX_ENTRIES, MAX_NAME, MAX_PORTS, MAX_RANK, MAX_STEPS, Operand, Place, Port,
+    PortDirection, Program, Step,
+};
 
 /// Most bytes of activations and bindings of what is run.
 const MOST_BYTES: u64 = 1 << 24;
@@ -122,6 +127,56 @@ fn steps_that_do_nothing_all_too_often_are_refused() {
     }
 }
 
+#[test]
+fn more_than_a_program_may_have_is_refused() {
+    let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
+    let step = Step::ZeroTail { target: nothing, per_row: 0 };
+    let port = Port {
+        name: "x".to_owned(),
+        direction: PortDirection::Input,
+        role: 0,
+        encoding: encoding::Encoding::F32,
+        shape: Vec::new(),
+    };
+    let entry = Entry {
+        name: "nothing".to_owned(),
+        rows: 1,
+        context: 1,
+        ports: vec![port.clone()],
+        arena: 0,
+        steps: vec![step.clone()],
+    };
+    let check = |entries: Vec<Entry>| Program { threads: 1, entries }.check(0);
+    let one = |change: &dyn Fn(&mut Entry)| {
+        let mut changed = entry.clone();
+        change(&mut changed);
+        check(vec![changed])
+    };
+    let copy = |rank: usize, stride: usize| Step::Copy {
+        copy: Strided { shape: vec![0; rank], source: vec![stride; rank], target: vec![0; rank] },
+        source: nothing,
+        target: nothing,
+    };
+    let long = "x".repeat(MAX_NAME as usize + 1);
+    check(vec![entry.clone()]).expect("a little");
+    one(&|entry| entry.steps = vec![copy(MAX_RANK, 1 << 34)]).expect("all that may be");
+    let (steps, ports) = (vec![step; MAX_STEPS as usize + 1], vec![port; MAX_PORTS as usize + 1]);
+    for (result, words) in [
+        (check(vec![entry.clone(); MAX_ENTRIES as usize + 1]), "257 entries"),
+        (one(&|entry| entry.name.clone_from(&long)), "65537 bytes of a name"),
+        (one(&|entry| entry.name = "a\0b".to_owned()), "a name holds a NUL"),
+        (one(&|entry| entry.ports[0].name.clone_from(&long)), "65537 bytes of a name"),
+        (one(&|entry| entry.ports[0].name = "\0".to_owned()), "a name holds a NUL"),
+        (one(&|entry| entry.steps.clone_from(&steps)), "1048577 steps"),
+        (one(&|entry| entry.ports.clone_from(&ports)), "16385 bindings"),
+        (one(&|entry| entry.steps = vec![copy(MAX_RANK + 1, 0)]), "9 axes"),
+        (one(&|entry| entry.steps = vec![copy(1, (1 << 34) + 1)]), "too many"),
+    ] {
+        let error = result.expect_err(words);
+        assert!(error.contains(words) && error.len() < 300, "{words}: {error}");
+    }
+}
+
 /// Numbers that are edges of something.
 const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
 
@@ -133,9 +188,23 @@ fn forged_programs_are_refused_or_harmless() {
     }
 }
 
+/// An artefact with another program in it.
+fn with_program(original: &[u8], program: &[u8]) -> Region {
+    let weights = &original[number(original, 32) as usize..];
+    let weights_at = (64 + program.len()).next_multiple_of(4096);
+    let mut bytes = [&original[..64], program].concat();
+    bytes.resize(weights_at, 0);
+    bytes.extend(weights);
+    for (at, value) in [(16, bytes.len()), (24, program.len()), (32, weights_at)] {
+        bytes[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
+    }
+    mend(&mut bytes);
+    Region::new(&bytes)
+}
+
 fn forge(original: &Region) {
     let host = open(&[("threads", "1")]).expect("opened");
-    let program = number(original.bytes(), 24) as usize;
+    let program = program_of(original.bytes()).expect("a program");
     let mut state = 1u64;
     let mut next = move || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -143,21 +212,22 @@ fn forge(original: &Region) {
     };
     let (mut taken, mut refused) = (0, 0);
     for round in 0..8000 {
-        let mut forged = Region::new(original.bytes());
-        let bytes = forged.bytes_mut();
+        let mut bytes = program.to_vec();
         for _ in 0..1 + next() % 2 {
-            let at = 64 + next() % program;
+            let at = next() % bytes.len();
             match next() % 3 {
                 0 => bytes[at] = next() as u8,
                 1 => bytes[at] = bytes[at].wrapping_add(1),
                 _ => {
-                    let edge = EDGES[next() % EDGES.len()].to_le_bytes();
-                    let end = (at + 8).min(64 + program);
-                    bytes[at..end].copy_from_slice(&edge[..end - at]);
+                    // A number in the place of another, each as long as it is.
+                    let edge = postcard::to_allocvec(&EDGES[next() % EDGES.len()]).expect("a number");
+                    let more = bytes[at..].iter().take_while(|byte| **byte >= 0x80).count();
+                    let end = (at + more + 1).min(bytes.len());
+                    bytes.splice(at..end, edge);
                 }
             }
         }
-        mend(bytes);
+        let forged = with_program(original.bytes(), &bytes);
         match load_and_run(&host, &forged, round % 3, MOST_BYTES) {
             Ok(()) => taken += 1,
             Err(failure) => {

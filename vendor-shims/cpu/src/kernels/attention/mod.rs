@@ -18,12 +18,14 @@
 mod block;
 mod held;
 
+use serde::{Deserialize, Serialize};
+
 use crate::kernels::encoding::Stored;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::Level;
 
 /// Dimensions and numbers of one attention.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heads {
     /// Query heads.
     pub heads: usize,

@@ -1,8 +1,10 @@
+use serde::{Deserialize, Serialize};
+
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
 /// A function of two values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Binary {
     /// `a + b`
     Add,
@@ -15,7 +17,7 @@ pub enum Binary {
 }
 
 /// The dense result shape and how operands step through it; stride 0 repeats.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broadcast {
     /// Extents of the result, outermost first, at least one.
     pub shape: Vec<usize>,

@@ -1,9 +1,11 @@
+use serde::{Deserialize, Serialize};
+
 use crate::kernels::math;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
 /// The function of a gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gate {
     /// Gelu in its tanh form.
     Gelu,

@@ -1,9 +1,11 @@
+use serde::{Deserialize, Serialize};
+
 use crate::kernels::math;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
 /// A function of one value.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Unary {
     /// `x`
     Copy,

@@ -8,6 +8,8 @@
 //! vector gives operands of sixteen times four bytes by shifting and masking alone, in the order in
 //! which the quantised rows lie.
 
+use serde::{Deserialize, Serialize};
+
 use crate::simd::LANES;
 use crate::simd::dot::VECTOR;
 
@@ -17,7 +19,7 @@ pub const STEP: usize = 16;
 pub const LONGEST: usize = 1 << 16;
 
 /// Stored type of integer weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum IntegerType {
     /// Signed bytes.
     I8,

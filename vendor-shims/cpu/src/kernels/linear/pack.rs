@@ -1,7 +1,9 @@
+use serde::{Deserialize, Serialize};
+
 use crate::simd::LANES;
 
 /// Stored type of panel values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PanelType {
     /// binary32
     F32,

@@ -3,12 +3,14 @@
 //! Sums are taken in sixteen lanes, value i in lane i mod 16, and the lanes added as
 //! [`Simd::reduce_add`].
 
+use serde::{Deserialize, Serialize};
+
 use crate::kernels::math::exp;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
 /// `x / sqrt(mean(x²) + eps)`, times `weight + offset`, over each `width` consecutive values.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RmsNorm {
     /// Values per group.
     pub width: usize,
