@@ -877,9 +877,10 @@ fn targets(profile: &Profile) -> Vec<TargetSummary> {
 
 /// Adds what the target's own shim says: limits the profile does not have, the schema of its flags.
 /// Flags of the profile that the shim does not know are left out, and that is said. Without the
-/// shim they are passed on as they are: nothing here can check them. What the user sets joins the profile's
-/// flags, and takes the place of one alone. Gives what is to be said, and the flags that shards of
-/// the target are loaded with: those take effect then, and only what runs here takes them.
+/// shim they are passed on as they are: nothing here can check them. What the user sets joins the
+/// profile's flags, and takes the place of one alone. Gives what is to be said, and the flags that
+/// shards of the target are loaded with: those take effect then, and only what runs here takes
+/// them.
 fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,

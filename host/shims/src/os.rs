@@ -20,7 +20,8 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 
 pub(crate) use rustix::param::page_size as page;
 
-/// Shared memory of a size that nobody can change any more: a process that maps it is safe from the other's truncation.
+/// Shared memory of a size that nobody can change any more: a process that maps it is safe from the
+/// other's truncation.
 pub(crate) fn shared_memory(length: usize) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("shardwright", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, length as u64)?;
@@ -36,7 +37,8 @@ pub(crate) fn sealed_length(fd: BorrowedFd<'_>) -> io::Result<usize> {
     usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Shared memory, mapped for reading and writing with a page on either side that faults when touched.
+/// Shared memory, mapped for reading and writing with a page on either side that faults when
+/// touched.
 #[derive(Debug)]
 pub(crate) struct Region {
     reserved: *mut u8,
@@ -45,13 +47,15 @@ pub(crate) struct Region {
     length: usize,
 }
 
-// SAFETY: an owned range of addresses; who reads and writes through it is up to its users, as with any shared memory.
+// SAFETY: an owned range of addresses; who reads and writes through it is up to its users, as with
+// any shared memory.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps `length` bytes (a multiple of the page) of `fd`, the first byte aligned to `alignment`, a power of two.
+    /// Maps `length` bytes (a multiple of the page) of `fd`, the first byte aligned to `alignment`,
+    /// a power of two.
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, alignment: usize) -> io::Result<Region> {
         let page = page();
         let alignment = alignment.max(page);
@@ -70,7 +74,8 @@ impl Region {
         let start = (reserved as usize + page).next_multiple_of(alignment);
         let mut region = Region { reserved: reserved.cast(), reserved_length, data: ptr::null_mut(), length };
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: lies within the range just reserved, which nobody else knows; the guards before and behind stay.
+        // SAFETY: lies within the range just reserved, which nobody else knows; the guards before
+        // and behind stay.
         region.data =
             unsafe { mm::mmap(ptr::without_provenance_mut(start), length, access, flags, fd, 0)? }.cast();
         Ok(region)
@@ -168,7 +173,8 @@ pub(crate) fn wait_for(pid: u32) -> io::Result<Ended> {
     })
 }
 
-/// Limits this process to so much private memory and no core dumps. Mapped files and shared memory do not count.
+/// Limits this process to so much private memory and no core dumps. Mapped files and shared memory
+/// do not count.
 pub(crate) fn limit_self(memory_bytes: u64) -> io::Result<()> {
     let set = |what, value: u64| {
         // A limit that is lower already cannot be raised.

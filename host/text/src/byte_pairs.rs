@@ -1,9 +1,11 @@
 //! Tokenizers of byte pairs, read in one pass.
 //!
-//! **Job.** The library reads a model by way of several copies of its JSON, which costs a vocabulary of 262,144 tokens most of a start. Here vocabulary
-//! and merges go from the file to where they stay; all else of the file is given to the library as it is.
+//! **Job.** The library reads a model by way of several copies of its JSON, which costs a
+//! vocabulary of 262,144 tokens most of a start. Here vocabulary and merges go from the file to
+//! where they stay; all else of the file is given to the library as it is.
 //!
-//! **Not its job.** Anything unusual: another kind of model, another spelling, any error. Then there is no answer, and the library reads the file.
+//! **Not its job.** Anything unusual: another kind of model, another spelling, any error. Then
+//! there is no answer, and the library reads the file.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,7 +55,8 @@ enum Kind {
     BytePairs,
 }
 
-/// The tokenizer of a `tokenizer.json`, equal to what the library would make of it; `None` where that is for the library to say.
+/// The tokenizer of a `tokenizer.json`, equal to what the library would make of it; `None` where
+/// that is for the library to say.
 pub(crate) fn read(bytes: &[u8]) -> Option<Tokenizer> {
     let file: File = serde_json::from_slice(bytes).ok()?;
     let rest = json!({

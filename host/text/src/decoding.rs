@@ -1,11 +1,13 @@
-//! What a tokenizer's decoder does to one token, for the decoders whose effect can be told token by token.
+//! What a tokenizer's decoder does to one token, for the decoders whose effect can be told token by
+//! token.
 
 use serde_json::Value;
 
 /// How ids become text.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Decoding {
-    /// Each character of a token stands for one byte; the bytes of all tokens together are the text.
+    /// Each character of a token stands for one byte; the bytes of all tokens together are the
+    /// text.
     ByteLevel,
     /// Each token is text after replacements, or one byte spelled `<0x41>`.
     Pieces(Pieces),
@@ -18,8 +20,8 @@ pub(crate) enum Decoding {
 pub(crate) struct Pieces {
     /// Pattern and its replacement, in order.
     pub(crate) replacements: Vec<(String, String)>,
-    /// Whether `<0x41>` is a byte. Consecutive bytes are text only if all of them together are UTF-8; otherwise
-    /// each gives one U+FFFD.
+    /// Whether `<0x41>` is a byte. Consecutive bytes are text only if all of them together are
+    /// UTF-8; otherwise each gives one U+FFFD.
     pub(crate) byte_fallback: bool,
     /// A character removed up to so many times from the start of the whole text.
     pub(crate) strip_start: Option<(char, usize)>,
@@ -96,8 +98,9 @@ fn fallback_byte(token: &str) -> Option<u8> {
     (token.len() == 6).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The bytes of a byte-level token. Printable Latin-1 characters stand for themselves, the other bytes for the
-/// characters from U+0100 on, in order; a token with any other character stands for its own UTF-8.
+/// The bytes of a byte-level token. Printable Latin-1 characters stand for themselves, the other
+/// bytes for the characters from U+0100 on, in order; a token with any other character stands for
+/// its own UTF-8.
 pub(crate) fn byte_level_bytes(token: &str) -> Vec<u8> {
     token
         .chars()
@@ -109,7 +112,8 @@ pub(crate) fn byte_level_bytes(token: &str) -> Vec<u8> {
 fn byte_of_character(character: char) -> Option<u8> {
     match character {
         '!'..='~' | '¡'..='¬' | '®'..='ÿ' => u8::try_from(u32::from(character)).ok(),
-        // The 68 bytes without a printable character: controls and space, delete to U+00A0, soft hyphen.
+        // The 68 bytes without a printable character: controls and space, delete to U+00A0, soft
+        // hyphen.
         'Ā'..='Ġ' => u8::try_from(u32::from(character) - 0x100).ok(),
         'ġ'..='ł' => u8::try_from(u32::from(character) - 0x100 - 0x21 + 0x7f).ok(),
         'Ń' => Some(0xad),

@@ -8,8 +8,9 @@ pub type Result<T, E = TextError> = std::result::Result<T, E>;
 
 /// What went wrong with text, a template, a sampling parameter or one of the files behind them.
 ///
-/// *Invalid* input breaks its own format, *unsupported* input is well formed but asks for something this room
-/// does not do; the two are never mixed. [`TextError::help`] says what would help, where that is known.
+/// *Invalid* input breaks its own format, *unsupported* input is well formed but asks for something
+/// this room does not do; the two are never mixed. [`TextError::help`] says what would help, where
+/// that is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {

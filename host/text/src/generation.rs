@@ -1,4 +1,5 @@
-//! `generation_config.json`: the ids that end a reply and the sampling a checkpoint was published with.
+//! `generation_config.json`: the ids that end a reply and the sampling a checkpoint was published
+//! with.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +18,8 @@ const TOP_K_DEFAULT: u32 = 50;
 /// What a checkpoint says about generation. Absent settings hold Hugging Face's defaults.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationConfig {
-    /// Ids that end a reply (`eos_token_id`): from `generation_config.json`, or else from `config.json`, where they
-    /// may stand at the top or in `text_config`. Ascending, each once.
+    /// Ids that end a reply (`eos_token_id`): from `generation_config.json`, or else from
+    /// `config.json`, where they may stand at the top or in `text_config`. Ascending, each once.
     pub stop_ids: Vec<u32>,
     /// `bos_token_id`.
     pub bos_id: Option<u32>,
@@ -29,13 +30,14 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// Reads `generation_config.json` and, for what it lacks of ids, `config.json` in `directory`. Either may be
-    /// missing; a field of the wrong type or out of range is an error, not a default.
+    /// Reads `generation_config.json` and, for what it lacks of ids, `config.json` in `directory`.
+    /// Either may be missing; a field of the wrong type or out of range is an error, not a default.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<GenerationConfig> {
         GenerationConfig::read(&Files::of(directory.as_ref()))
     }
 
-    /// The same from the contents of those files, asked for by name. Errors name them as files of `directory`.
+    /// The same from the contents of those files, asked for by name. Errors name them as files of
+    /// `directory`.
     pub fn from_files(
         directory: impl AsRef<Path>,
         file: impl Fn(&str) -> Option<Vec<u8>>,

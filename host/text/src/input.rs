@@ -7,14 +7,15 @@ use shardwright_files::FileError;
 
 use crate::error::{Result, TextError};
 
-/// Largest configuration file read. Published `tokenizer_config.json` files reach a few MB where every added token
-/// is listed; the others stay below 100 kB.
+/// Largest configuration file read. Published `tokenizer_config.json` files reach a few MB where
+/// every added token is listed; the others stay below 100 kB.
 pub const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// Deepest JSON accepted. Published files stay below ten levels; the parsers behind recurse.
 pub const JSON_NESTING_MAX: usize = 64;
 
-/// The text in `bytes`, or an error that names `origin` (a file, "the prompt") and the first bad byte.
+/// The text in `bytes`, or an error that names `origin` (a file, "the prompt") and the first bad
+/// byte.
 pub fn utf8_text<'bytes>(bytes: &'bytes [u8], origin: &str) -> Result<&'bytes str> {
     std::str::from_utf8(bytes)
         .map_err(|error| TextError::NotUtf8 { origin: origin.to_owned(), offset: error.valid_up_to() })
@@ -88,7 +89,8 @@ pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> TextError 
 /// Gives the bytes of a file by name; `None` if there is none.
 type Given<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
 
-/// Where the files of a text side come from: a directory, or bytes somebody has already. Missing files are `None`.
+/// Where the files of a text side come from: a directory, or bytes somebody has already. Missing
+/// files are `None`.
 pub(crate) struct Files<'a> {
     directory: &'a Path,
     given: Option<Given<'a>>,

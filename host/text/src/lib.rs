@@ -1,13 +1,14 @@
-//! Text in, ids out, and back: the tokenizer, the chat template, sampling, the rules that end a reply, and
-//! streaming that is safe across token and UTF-8 boundaries.
+//! Text in, ids out, and back: the tokenizer, the chat template, sampling, the rules that end a
+//! reply, and streaming that is safe across token and UTF-8 boundaries.
 //!
-//! This room knows ids and rows of logits. It does **not** know tensors, models, sessions or files other than the
-//! text side of a checkpoint (`tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`,
-//! `generation_config.json`, and the stop ids of `config.json`), and it depends on no other room.
+//! This room knows ids and rows of logits. It does **not** know tensors, models, sessions or files
+//! other than the text side of a checkpoint (`tokenizer.json`, `tokenizer_config.json`,
+//! `chat_template.jinja`, `generation_config.json`, and the stop ids of `config.json`), and it
+//! depends on no other room.
 //!
-//! Everything it reads is taken as hostile: sizes and nesting are capped by named constants, templates run under
-//! fuel, a byte budget and a clock, and each failure is a [`TextError`] that names the file and says what would
-//! help.
+//! Everything it reads is taken as hostile: sizes and nesting are capped by named constants,
+//! templates run under fuel, a byte budget and a clock, and each failure is a [`TextError`] that
+//! names the file and says what would help.
 //!
 //! ```
 //! use shardwright_text::*;

@@ -5,8 +5,8 @@ use crate::stop::{StopMatcher, StopRules};
 use crate::stream::TextStream;
 use crate::tokenizer::Tokenizer;
 
-/// Turns the ids of one reply into text to deliver, and says when the reply has ended. It joins a [`TextStream`] with
-/// a [`StopMatcher`].
+/// Turns the ids of one reply into text to deliver, and says when the reply has ended. It joins a
+/// [`TextStream`] with a [`StopMatcher`].
 #[derive(Debug, Clone)]
 pub struct Reply {
     stream: TextStream,
@@ -34,7 +34,8 @@ pub struct ReplyStep {
 }
 
 impl Reply {
-    /// A reply in `tokenizer`'s text, without special tokens if `skip_special`, that ends by `rules`.
+    /// A reply in `tokenizer`'s text, without special tokens if `skip_special`, that ends by
+    /// `rules`.
     pub fn new(tokenizer: &Tokenizer, rules: &StopRules, skip_special: bool) -> Reply {
         Reply {
             stream: TextStream::new(tokenizer, skip_special),
@@ -44,8 +45,8 @@ impl Reply {
         }
     }
 
-    /// Takes the next id. A stop id gives no text of its own; what was held back before it is delivered. After the
-    /// end, ids are ignored.
+    /// Takes the next id. A stop id gives no text of its own; what was held back before it is
+    /// delivered. After the end, ids are ignored.
     pub fn push(&mut self, id: u32) -> Result<ReplyStep> {
         if self.stop.is_some() {
             return Ok(ReplyStep { text: String::new(), stop: self.stop.clone() });

@@ -9,18 +9,20 @@ use crate::random::Random;
 /// How the next token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParameters {
-    /// Draw at random; otherwise the largest logit wins and only `repetition_penalty` below has an effect.
+    /// Draw at random; otherwise the largest logit wins and only `repetition_penalty` below has an
+    /// effect.
     pub do_sample: bool,
     /// Logits are divided by it; 0 means greedy.
     pub temperature: f32,
     /// Only so many of the largest logits stay; 0 keeps all.
     pub top_k: u32,
-    /// Of what is left, the likeliest tokens that together reach this probability stay; 1 keeps all.
+    /// Of what is left, the likeliest tokens that together reach this probability stay; 1 keeps
+    /// all.
     pub top_p: f32,
     /// Tokens less likely than this share of the likeliest one's probability go; 0 keeps all.
     pub min_p: f32,
-    /// Logits of tokens already in the text are divided by it where positive, multiplied where negative; 1 does
-    /// nothing.
+    /// Logits of tokens already in the text are divided by it where positive, multiplied where
+    /// negative; 1 does nothing.
     pub repetition_penalty: f32,
     /// Where the random sequence starts.
     pub seed: u64,
@@ -85,8 +87,9 @@ impl SamplingParameters {
         !self.do_sample || self.temperature == 0.0
     }
 
-    /// How many of the largest logits decide, of equal ones those of lower id; `None`: all of them. A row in which every other is less than
-    /// it is, down to the least finite number, gives the same tokens.
+    /// How many of the largest logits decide, of equal ones those of lower id; `None`: all of them.
+    /// A row in which every other is less than it is, down to the least finite number, gives the
+    /// same tokens.
     pub fn largest_logits(&self) -> Option<NonZeroUsize> {
         // What is penalised falls behind others, nobody knows how many.
         if self.repetition_penalty != 1.0 {
@@ -96,14 +99,16 @@ impl SamplingParameters {
     }
 }
 
-/// Chooses tokens. The order is that of Hugging Face: repetition penalty, temperature, top-k, top-p, min-p, draw.
+/// Chooses tokens. The order is that of Hugging Face: repetition penalty, temperature, top-k,
+/// top-p, min-p, draw.
 ///
-/// Greedy choice is the plain maximum. Wherever two logits are equal the lower id comes first, so top-k keeps exactly
-/// k tokens (Hugging Face keeps all that tie with the last). The same logits, parameters and seed give the same
-/// tokens on every platform: probabilities use only operations that IEEE 754 fixes to the last bit.
+/// Greedy choice is the plain maximum. Wherever two logits are equal the lower id comes first, so
+/// top-k keeps exactly k tokens (Hugging Face keeps all that tie with the last). The same logits,
+/// parameters and seed give the same tokens on every platform: probabilities use only operations
+/// that IEEE 754 fixes to the last bit.
 ///
-/// The vocabulary is never sorted as a whole. A draw takes time in proportion to the vocabulary; scratch memory of
-/// a few bytes a token is kept between calls.
+/// The vocabulary is never sorted as a whole. A draw takes time in proportion to the vocabulary;
+/// scratch memory of a few bytes a token is kept between calls.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     parameters: SamplingParameters,
@@ -143,8 +148,8 @@ impl Sampler {
         &self.parameters
     }
 
-    /// Chooses the token that follows `history` (the prompt and what was generated; read only for the repetition
-    /// penalty) from its row of logits, one for each id. Every logit must be finite.
+    /// Chooses the token that follows `history` (the prompt and what was generated; read only for
+    /// the repetition penalty) from its row of logits, one for each id. Every logit must be finite.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         if logits.is_empty() || u32::try_from(logits.len()).is_err() {
             return Err(TextError::NoLogits { length: logits.len() });
@@ -171,7 +176,8 @@ impl Sampler {
             0 => logits.len(),
             k => k.min(logits.len()),
         };
-        // Dividing by a positive temperature keeps the order, so the best are chosen before and divided after.
+        // Dividing by a positive temperature keeps the order, so the best are chosen before and
+        // divided after.
         best(logits, kept, candidates);
         let sorted = kept < logits.len();
         if sorted {
@@ -192,7 +198,8 @@ impl Sampler {
             candidates.truncate(kept);
             weights.truncate(kept);
         }
-        // The best candidate's weight is exactly 1, so the bound is `min_p` itself; weights of 0 can never be drawn.
+        // The best candidate's weight is exactly 1, so the bound is `min_p` itself; weights of 0
+        // can never be drawn.
         let least = f64::from(min_p);
         let mut left: f64 = weights.iter().filter(|&&weight| weight >= least).sum();
         left *= self.random.next_unit();
@@ -207,12 +214,14 @@ impl Sampler {
             }
             left -= weight;
         }
-        // Rounding may leave a crumb behind the last candidate; the best one always has a weight of 1.
+        // Rounding may leave a crumb behind the last candidate; the best one always has a weight of
+        // 1.
         last.unwrap_or_else(|| largest_candidate(candidates))
     }
 }
 
-/// Logits that are looked at together, without a branch; only a piece in which something was found is looked at one by one.
+/// Logits that are looked at together, without a branch; only a piece in which something was found
+/// is looked at one by one.
 const PIECE: usize = 256;
 
 /// Lowest id of a logit that is no finite number.
@@ -241,7 +250,8 @@ fn largest(logits: &[f32]) -> u32 {
 
 /// The largest of finite numbers, of zeros any.
 fn largest_of(logits: &[f32]) -> f32 {
-    // A maximum of floating-point numbers one after the other cannot be reordered by a compiler; these are beside each other.
+    // A maximum of floating-point numbers one after the other cannot be reordered by a compiler;
+    // these are beside each other.
     let mut lanes = [f32::NEG_INFINITY; 16];
     let larger = |one: f32, other: f32| if one > other { one } else { other };
     let (rows, rest) = logits.as_chunks::<16>();
@@ -285,7 +295,8 @@ fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
         candidates.extend(all.map(|(id, &logit)| Candidate { id: id as u32, logit }));
         return;
     }
-    // At most twice as many as wanted are held; whenever they are full the better half stays and sets the bar.
+    // At most twice as many as wanted are held; whenever they are full the better half stays and
+    // sets the bar.
     let mut bar = f32::NEG_INFINITY;
     for (piece, logits) in logits.chunks(PIECE).enumerate() {
         // Ids ascend, so one that only equals the bar loses against every one that set it.
@@ -309,8 +320,8 @@ fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
     }
 }
 
-/// Puts the likeliest candidates whose weights reach `wanted` to the front, best first, and tells how many they are.
-/// Only as many as needed are sorted, a block at a time.
+/// Puts the likeliest candidates whose weights reach `wanted` to the front, best first, and tells
+/// how many they are. Only as many as needed are sorted, a block at a time.
 fn nucleus(candidates: &mut [Candidate], weights: &mut [f64], sorted: bool, wanted: f64) -> usize {
     const FIRST_BLOCK: usize = 256;
     let mut reached = 0.0;
@@ -348,8 +359,8 @@ fn nucleus(candidates: &mut [Candidate], weights: &mut [f64], sorted: bool, want
     candidates.len()
 }
 
-/// eˣ for x ≤ 0, to about 1e-15, from additions and multiplications alone: the library functions of two platforms
-/// differ in their last bits, which would be enough to draw another token.
+/// eˣ for x ≤ 0, to about 1e-15, from additions and multiplications alone: the library functions of
+/// two platforms differ in their last bits, which would be enough to draw another token.
 fn exponential(x: f64) -> f64 {
     const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
     const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;

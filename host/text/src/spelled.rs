@@ -7,8 +7,8 @@
 //! it is given: a token beside its own mark is a message's. Only what counts characters sees the
 //! marks: lengths and slices of a text that spells out tokens.
 //!
-//! **Not its job.** Text in which nothing is spelled out: it is rendered and encoded as it is, token for
-//! token as Hugging Face does.
+//! **Not its job.** Text in which nothing is spelled out: it is rendered and encoded as it is,
+//! token for token as Hugging Face does.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

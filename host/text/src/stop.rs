@@ -6,7 +6,8 @@ use crate::generation::GenerationConfig;
 /// Most stop strings of one set of rules.
 pub const STOP_STRINGS_MAX: usize = 64;
 
-/// Longest stop string, in bytes. Up to so much text can be held back while it may still become the string.
+/// Longest stop string, in bytes. Up to so much text can be held back while it may still become the
+/// string.
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
 
 /// The ids and strings that end a reply.
@@ -30,7 +31,8 @@ impl StopRules {
         StopRules::new(config.stop_ids.iter().copied())
     }
 
-    /// Stops at `strings` too: each of 1 to [`STOP_STRING_BYTES_MAX`] bytes, at most [`STOP_STRINGS_MAX`] in all.
+    /// Stops at `strings` too: each of 1 to [`STOP_STRING_BYTES_MAX`] bytes, at most
+    /// [`STOP_STRINGS_MAX`] in all.
     pub fn with_strings<S: Into<String>>(
         mut self,
         strings: impl IntoIterator<Item = S>,
@@ -78,9 +80,10 @@ impl StopRules {
 
 /// Finds stop strings in text that comes in chunks.
 ///
-/// The stop string that is complete first wins (of two that end at the same place, the one that starts earlier), so
-/// the result does not depend on where the chunks break. Text before it is delivered, nothing from it on. A tail that
-/// may be the start of a stop string is held back until it is decided.
+/// The stop string that is complete first wins (of two that end at the same place, the one that
+/// starts earlier), so the result does not depend on where the chunks break. Text before it is
+/// delivered, nothing from it on. A tail that may be the start of a stop string is held back until
+/// it is decided.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     strings: Vec<String>,
@@ -93,7 +96,8 @@ pub struct StopMatcher {
 pub struct StopMatch {
     /// Text to deliver now.
     pub text: String,
-    /// The stop string found, as its place in [`StopRules::strings`]. Nothing is delivered after it.
+    /// The stop string found, as its place in [`StopRules::strings`]. Nothing is delivered after
+    /// it.
     pub stopped: Option<usize>,
 }
 

@@ -6,19 +6,21 @@ use crate::tokenizer::Tokenizer;
 
 /// Longest run of byte tokens whose text is held back, in tokens (and bytes): 16 to 64 characters.
 ///
-/// The byte-fallback decoder turns a whole run into U+FFFD if any byte in it is out of place, so the text of a run
-/// is certain only when the run ends. Longer runs, which a vocabulary without a script's characters produces for
-/// whole sentences, are given out character by character from here on.
+/// The byte-fallback decoder turns a whole run into U+FFFD if any byte in it is out of place, so
+/// the text of a run is certain only when the run ends. Longer runs, which a vocabulary without a
+/// script's characters produces for whole sentences, are given out character by character from here
+/// on.
 pub const HELD_BYTE_TOKENS_MAX: usize = 64;
 
-/// Tokens an opaque decoder may leave undecided before their text is taken as it is. A character has at most four
-/// bytes, hence at most four tokens.
+/// Tokens an opaque decoder may leave undecided before their text is taken as it is. A character
+/// has at most four bytes, hence at most four tokens.
 const UNDECIDED_TOKENS_MAX: usize = 8;
 
-/// Turns ids into text as they come. The chunks together are [`Tokenizer::decode`] of all the ids: a character split
-/// over tokens comes out whole and once, leading spaces are those of the whole text, and U+FFFD appears only where
-/// decoding the whole text has it. (One exception, for the better: a run of more than [`HELD_BYTE_TOKENS_MAX`] byte
-/// tokens that turns out broken keeps the characters given out before the break.)
+/// Turns ids into text as they come. The chunks together are [`Tokenizer::decode`] of all the ids:
+/// a character split over tokens comes out whole and once, leading spaces are those of the whole
+/// text, and U+FFFD appears only where decoding the whole text has it. (One exception, for the
+/// better: a run of more than [`HELD_BYTE_TOKENS_MAX`] byte tokens that turns out broken keeps the
+/// characters given out before the break.)
 ///
 /// The cost of a token does not depend on how many came before.
 #[derive(Debug, Clone)]
@@ -78,8 +80,8 @@ impl TextStream {
         Ok(self.stripped(text))
     }
 
-    /// Ends the text: returns what was held back, with U+FFFD for a character that never came to its end. The stream
-    /// can be used again, for another text.
+    /// Ends the text: returns what was held back, with U+FFFD for a character that never came to
+    /// its end. The stream can be used again, for another text.
     pub fn finish(&mut self) -> Result<String> {
         let text = match &mut self.held {
             Held::Incomplete(bytes) => String::from_utf8_lossy(&std::mem::take(bytes)).into_owned(),
@@ -112,7 +114,8 @@ impl TextStream {
     }
 }
 
-/// Takes what lossy decoding has decided, and leaves the bytes of a character that may still be completed.
+/// Takes what lossy decoding has decided, and leaves the bytes of a character that may still be
+/// completed.
 fn take_decided(bytes: &mut Vec<u8>) -> String {
     let mut kept = 0;
     if let Some(last) = bytes.utf8_chunks().last() {
@@ -131,7 +134,8 @@ fn take_run(run: &mut Vec<u8>) -> String {
     String::from_utf8(std::mem::take(run)).unwrap_or_else(|error| "\u{fffd}".repeat(error.as_bytes().len()))
 }
 
-/// Takes the complete characters at the start of a run that is too long to hold, or one U+FFFD if there is none.
+/// Takes the complete characters at the start of a run that is too long to hold, or one U+FFFD if
+/// there is none.
 fn take_characters(run: &mut Vec<u8>) -> String {
     let decided = match std::str::from_utf8(run) {
         Ok(_) => run.len(),
@@ -168,7 +172,8 @@ fn take_window(
             Ok(new)
         }
         Some(_) => Ok(String::new()),
-        // The tokens changed text that is already out: nothing right can be added, so they are taken alone.
+        // The tokens changed text that is already out: nothing right can be added, so they are
+        // taken alone.
         None if all => {
             let new = tokenizer.decode(undecided, skip_special)?;
             *context = std::mem::take(undecided);

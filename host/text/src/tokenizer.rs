@@ -18,7 +18,8 @@ use crate::error::{Result, TextError};
 use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
 use crate::spelled::{ControlTokens, ToldApart};
 
-/// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges, have 33 MB.
+/// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges,
+/// have 33 MB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 
 /// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
@@ -26,8 +27,8 @@ pub const TEXT_BYTES_MAX: usize = 16 << 20;
 
 /// A tokenizer read from `tokenizer.json`, shared: clones are cheap and mean the same one.
 ///
-/// Truncation and padding that the file may ask for are ignored, as Hugging Face ignores them unless a caller
-/// asks: a prompt is never cut without a word.
+/// Truncation and padding that the file may ask for are ignored, as Hugging Face ignores them
+/// unless a caller asks: a prompt is never cut without a word.
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
@@ -70,7 +71,8 @@ impl Tokenizer {
         let mut engine = match guarded(|| Ok(byte_pairs::read(bytes))).map_err(invalid)? {
             Some(engine) => engine,
             None => {
-                // The library panics on some malformed JSON, and gives no place for the rest, so the syntax comes first.
+                // The library panics on some malformed JSON, and gives no place for the rest, so
+                // the syntax comes first.
                 serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
                     .map_err(|error| invalid_json(path, &error))?;
                 guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?
@@ -101,15 +103,17 @@ impl Tokenizer {
         Ok(Tokenizer { shared: Arc::new(Shared { path: path.to_owned(), engine, decoding, special_ids }) })
     }
 
-    /// Starts reading `path` on a thread of its own: a large vocabulary takes about a second, in which the caller
-    /// can map weights. A failure to start the thread is reported by [`TokenizerLoading::join`].
+    /// Starts reading `path` on a thread of its own: a large vocabulary takes about a second, in
+    /// which the caller can map weights. A failure to start the thread is reported by
+    /// [`TokenizerLoading::join`].
     pub fn load_in_background(path: impl Into<PathBuf>) -> TokenizerLoading {
         let path = path.into();
         let inside = path.clone();
         TokenizerLoading::start(path, move || Tokenizer::from_file(&inside))
     }
 
-    /// The same with the contents of the file, which `read` gives on that thread. Errors name `path`.
+    /// The same with the contents of the file, which `read` gives on that thread. Errors name
+    /// `path`.
     pub fn load_bytes_in_background<B: AsRef<[u8]>>(
         path: impl Into<PathBuf>,
         read: impl FnOnce() -> std::io::Result<B> + Send + 'static,
@@ -127,9 +131,9 @@ impl Tokenizer {
         &self.shared.path
     }
 
-    /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, what the file's post-processor adds
-    /// (`<bos>`, for some also `<eos>`). Special tokens spelled out in the text become their ids
-    /// either way, whoever wrote them there: a conversation is for
+    /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, what the file's
+    /// post-processor adds (`<bos>`, for some also `<eos>`). Special tokens spelled out in the text
+    /// become their ids either way, whoever wrote them there: a conversation is for
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > TEXT_BYTES_MAX {
@@ -178,8 +182,9 @@ impl Tokenizer {
         Ok(pieces.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
     }
 
-    /// The text of `ids`, without special tokens if `skip_special`. Ids outside the vocabulary (a model's table may
-    /// have more rows than its tokenizer has tokens) give no text, as in Hugging Face.
+    /// The text of `ids`, without special tokens if `skip_special`. Ids outside the vocabulary (a
+    /// model's table may have more rows than its tokenizer has tokens) give no text, as in Hugging
+    /// Face.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         guarded(|| self.shared.engine.decode(ids, skip_special))
             .map_err(|reason| TextError::Decode { path: self.shared.path.clone(), reason })
@@ -214,7 +219,8 @@ impl Tokenizer {
         &self.shared.decoding
     }
 
-    /// The spelling [`Tokenizer::decode`] hands to the decoder for `id`; `None` where it leaves the id out.
+    /// The spelling [`Tokenizer::decode`] hands to the decoder for `id`; `None` where it leaves the
+    /// id out.
     pub(crate) fn visible_token(&self, id: u32, skip_special: bool) -> Option<String> {
         let token = self.shared.engine.id_to_token(id)?;
         let hidden = skip_special && self.shared.engine.get_added_vocabulary().is_special_token(&token);
@@ -277,8 +283,9 @@ impl TokenizerLoading {
     }
 }
 
-/// Calls the tokenizer library. It asserts properties of its input that a hostile file can break, and a panic in it
-/// leaves no state behind that is read later: the tokenizer is only borrowed immutably, or dropped.
+/// Calls the tokenizer library. It asserts properties of its input that a hostile file can break,
+/// and a panic in it leaves no state behind that is read later: the tokenizer is only borrowed
+/// immutably, or dropped.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),

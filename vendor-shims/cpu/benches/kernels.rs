@@ -1,7 +1,8 @@
 //! Prints what the kernels reach on this machine, after checking that they give the bits of the
 //! scalar twin.
 //!
-//! `cargo bench -p shardwright-shim-cpu [-- [read | integer | head | linear | attention]… [THREADS…]]`
+//! `cargo bench -p shardwright-shim-cpu [-- PART… [THREADS…]]`, where PART is `read`, `integer`,
+//! `head`, `linear` or `attention`.
 //!
 //! `integer` multiplies what the matrices of one token multiply, in the shapes of Gemma 3 270M and
 //! 1B and in memory of their size, so that one row is bound by memory as it is in a model. The same

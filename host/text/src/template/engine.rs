@@ -31,7 +31,8 @@ const PIECES_MAX: i64 = 10_000;
 /// Widest indentation that `indent` and `tojson` take.
 const INDENT_MAX: usize = 64;
 
-/// Compiles `source` and throws the result away: says what is wrong with a template before anything is rendered.
+/// Compiles `source` and throws the result away: says what is wrong with a template before anything
+/// is rendered.
 pub(crate) fn check(source: &str, path: &Path) -> Result<()> {
     compile(source, path).map(drop)
 }
@@ -75,7 +76,8 @@ pub(crate) fn render_within(
     Ok(rendered)
 }
 
-/// Hugging Face trims blocks and strips what is left of them; Jinja drops the last newline of the source by itself.
+/// Hugging Face trims blocks and strips what is left of them; Jinja drops the last newline of the
+/// source by itself.
 fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
@@ -168,7 +170,8 @@ fn environment(meter: &Arc<Meter>, now: u64, marks: Option<&Arc<Marks>>) -> Envi
     environment
 }
 
-/// Puts a check of the arguments before a filter of the engine. `map` and `select` reach it the same way.
+/// Puts a check of the arguments before a filter of the engine. `map` and `select` reach it the
+/// same way.
 fn add_bounded_filter<F, Rv, Args>(
     environment: &mut Environment<'static>,
     meter: &Arc<Meter>,
@@ -226,7 +229,8 @@ fn check_pieces(meter: &Meter, _: &Value, arguments: &[Value]) -> Result<(), Err
     }
 }
 
-/// Python's methods. `str.removeprefix` and `removesuffix` are younger than the compatibility table.
+/// Python's methods. `str.removeprefix` and `removesuffix` are younger than the compatibility
+/// table.
 fn method_callback(
     meter: &Meter,
     state: &mut State<'_, '_>,
@@ -259,7 +263,8 @@ fn method_callback(
     unknown_method_callback(state, value, method, arguments)
 }
 
-/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, as Hugging Face defines it.
+/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, as Hugging Face
+/// defines it.
 fn tojson(
     meter: &Meter,
     value: &Value,
@@ -321,7 +326,8 @@ fn stopped(halt: Halt, path: &Path, line: usize) -> TextError {
     }
 }
 
-/// Sorts the engine's error: stopped by the meter, out of fuel, unsupported, wrong, or failed while running.
+/// Sorts the engine's error: stopped by the meter, out of fuel, unsupported, wrong, or failed while
+/// running.
 fn failure(error: &Error, halt: Option<Halt>, path: &Path) -> TextError {
     let line = error.line().unwrap_or(0);
     if let Some(halt) = halt {

@@ -1,9 +1,10 @@
 //! What keeps a hostile template in bounds.
 //!
-//! The engine counts instructions, but one instruction can double a string, repeat a list or search through both.
-//! So compiled templates are rewritten before they run: every instruction that makes a value is followed by a check
-//! of its size, text goes through the counting formatter, and each turn of a loop looks at the clock. What is folded
-//! while compiling is bounded beforehand, from the tokens.
+//! The engine counts instructions, but one instruction can double a string, repeat a list or search
+//! through both. So compiled templates are rewritten before they run: every instruction that makes
+//! a value is followed by a check of its size, text goes through the counting formatter, and each
+//! turn of a loop looks at the clock. What is folded while compiling is bounded beforehand, from
+//! the tokens.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,8 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::python::VALUE_NESTING_MAX;
 
-/// Largest text a template may write, and largest value it may build, in bytes: more than a million tokens.
+/// Largest text a template may write, and largest value it may build, in bytes: more than a million
+/// tokens.
 pub const RENDERED_BYTES_MAX: usize = 8 << 20;
 
 /// All values together that one rendering may build, in bytes.
@@ -60,7 +62,8 @@ impl Meter {
         Meter { built_bytes: AtomicU64::new(0), deadline: Instant::now() + time, halt: Mutex::new(None) }
     }
 
-    /// Records why the rendering ends; the first reason stays. The engine's error only carries it out.
+    /// Records why the rendering ends; the first reason stays. The engine's error only carries it
+    /// out.
     pub(crate) fn halt(&self, halt: Halt) -> Error {
         let words = format!("{halt:?}");
         self.halt.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(halt);
@@ -97,8 +100,8 @@ impl Meter {
         self.halt(Halt::TooLarge { max: RENDERED_BYTES_MAX as u64, unit: "bytes" })
     }
 
-    /// Checks a value just made: its text (every string in it, as often as it occurs), depth and items. Printing,
-    /// joining or comparing it later is then bounded too.
+    /// Checks a value just made: its text (every string in it, as often as it occurs), depth and
+    /// items. Printing, joining or comparing it later is then bounded too.
     pub(crate) fn check(&self, value: Value) -> Result<Value, Error> {
         let mut left = RENDERED_BYTES_MAX;
         let shallow = self.weigh(&value, 0, &mut left)?;
@@ -122,7 +125,8 @@ impl Meter {
                 if depth > 0 && is_namespace(value) {
                     return Err(self.halt(Halt::Unsupported("a namespace inside another value".to_owned())));
                 }
-                // Only iterables without a known length, which cannot be read twice, are left unread.
+                // Only iterables without a known length, which cannot be read twice, are left
+                // unread.
                 let Some(items) = value.len() else { return Ok(NODE_BYTES) };
                 if items > ITEMS_MAX {
                     return Err(self.halt(Halt::TooLarge { max: ITEMS_MAX as u64, unit: "items in a list" }));
@@ -141,8 +145,8 @@ impl Meter {
         Ok(own)
     }
 
-    /// Checks a value about to be kept in a namespace. Namespaces are the only values that change, so one that held
-    /// another could hold itself, and never end when printed.
+    /// Checks a value about to be kept in a namespace. Namespaces are the only values that change,
+    /// so one that held another could hold itself, and never end when printed.
     pub(crate) fn check_kept(&self, value: Value) -> Result<Value, Error> {
         if is_namespace(&value) {
             return Err(self.halt(Halt::Unsupported("a namespace inside another value".to_owned())));
@@ -155,7 +159,8 @@ fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Names of the functions that rewritten templates call. They hold spaces, so no template can call or replace them.
+/// Names of the functions that rewritten templates call. They hold spaces, so no template can call
+/// or replace them.
 pub(crate) const CHECK: &str = "check a value";
 pub(crate) const CHECK_KEPT: &str = "check a kept value";
 pub(crate) const TICK: &str = "look at the clock";
@@ -234,8 +239,8 @@ fn metered_instruction<'source>(instruction: &Instruction<'source>) -> Vec<Instr
     }
 }
 
-/// Checks, before it is compiled, that parsing and constant folding of a template stay in bounds. A template that the
-/// lexer refuses is left to the parser, which says why and where.
+/// Checks, before it is compiled, that parsing and constant folding of a template stay in bounds. A
+/// template that the lexer refuses is left to the parser, which says why and where.
 pub(crate) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), (usize, Halt)> {
     let mut tag = Tag::default();
     let mut blocks: Vec<usize> = Vec::new();
@@ -339,8 +344,9 @@ impl Tag {
         }
     }
 
-    /// At most so many bytes come of folding the tag's constants: without `*` they only add up; with it, every number
-    /// may multiply every string, and sums of numbers are at most as many as there are tokens.
+    /// At most so many bytes come of folding the tag's constants: without `*` they only add up;
+    /// with it, every number may multiply every string, and sums of numbers are at most as many as
+    /// there are tokens.
     fn folded_bytes(&self) -> u64 {
         if !self.repeats || !self.sequences {
             return self.bytes;

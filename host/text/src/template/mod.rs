@@ -36,9 +36,10 @@ const TEMPLATES_MAX: usize = 64;
 
 /// The chat templates of a checkpoint, with the special tokens they may print.
 ///
-/// Rendering is Hugging Face's: Jinja with trimmed and left-stripped blocks and loop controls, Python's string
-/// methods, `tojson` in the form of `json.dumps`, `raise_exception`, `strftime_now` (in UTC). A template is somebody
-/// else's program: it runs at most [`TEMPLATE_FUEL`] steps and ten seconds, and builds and writes a bounded amount.
+/// Rendering is Hugging Face's: Jinja with trimmed and left-stripped blocks and loop controls,
+/// Python's string methods, `tojson` in the form of `json.dumps`, `raise_exception`, `strftime_now`
+/// (in UTC). A template is somebody else's program: it runs at most [`TEMPLATE_FUEL`] steps and ten
+/// seconds, and builds and writes a bounded amount.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     path: PathBuf,
@@ -89,14 +90,15 @@ impl RenderOptions {
 }
 
 impl ChatTemplate {
-    /// Reads the template beside a checkpoint: `chat_template.jinja` if it is there, or else `chat_template` of
-    /// `tokenizer_config.json` (a string, or a list of named templates), where the special tokens come from too.
-    /// `None` if the checkpoint has no template.
+    /// Reads the template beside a checkpoint: `chat_template.jinja` if it is there, or else
+    /// `chat_template` of `tokenizer_config.json` (a string, or a list of named templates), where
+    /// the special tokens come from too. `None` if the checkpoint has no template.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
         ChatTemplate::read(&Files::of(directory.as_ref()))
     }
 
-    /// The same from the contents of those files, asked for by name. Errors name them as files of `directory`.
+    /// The same from the contents of those files, asked for by name. Errors name them as files of
+    /// `directory`.
     pub fn from_files(
         directory: impl AsRef<Path>,
         file: impl Fn(&str) -> Option<Vec<u8>>,
@@ -123,7 +125,8 @@ impl ChatTemplate {
         ChatTemplate::new(path, templates, special_tokens).map(Some)
     }
 
-    /// A template given as text, with special tokens such as `("bos_token", "<bos>")`. Errors name `path`.
+    /// A template given as text, with special tokens such as `("bos_token", "<bos>")`. Errors name
+    /// `path`.
     pub fn from_source(
         source: &str,
         path: impl Into<PathBuf>,
@@ -165,9 +168,9 @@ impl ChatTemplate {
         self.templates.iter().any(|(_, source)| source.contains(variable))
     }
 
-    /// Renders a conversation with the template named `default`, or `tool_use` where there is one and tools are
-    /// given. The text holds its special tokens spelled out, and nothing tells them from those that
-    /// a message spells out: to run a conversation, use [`ChatTemplate::encode`].
+    /// Renders a conversation with the template named `default`, or `tool_use` where there is one
+    /// and tools are given. The text holds its special tokens spelled out, and nothing tells them
+    /// from those that a message spells out: to run a conversation, use [`ChatTemplate::encode`].
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         self.render_named(self.name_for(options), messages, options)
     }
@@ -258,8 +261,8 @@ fn given(messages: &[Message], options: &RenderOptions) -> (Value, Value) {
     (messages.iter().map(Message::to_value).collect(), tools)
 }
 
-/// Every `…_token` of the configuration: a string, or an object with the string as `content`. Null ones stay
-/// undefined, as in Hugging Face.
+/// Every `…_token` of the configuration: a string, or an object with the string as `content`. Null
+/// ones stay undefined, as in Hugging Face.
 fn special_tokens(config: &Map<String, Json>, path: &Path) -> Result<Vec<(String, String)>> {
     let mut tokens = Vec::new();
     for (name, value) in config.iter().filter(|(name, _)| name.ends_with("_token")) {
@@ -302,8 +305,8 @@ fn templates(config: &Map<String, Json>, path: &Path) -> Result<Option<Vec<(Stri
     }
 }
 
-/// Hugging Face's `{% generation %}…{% endgeneration %}` marks what the model said, for training; the text is the
-/// same without. The tags become an `if` that holds, which trims white space alike.
+/// Hugging Face's `{% generation %}…{% endgeneration %}` marks what the model said, for training;
+/// the text is the same without. The tags become an `if` that holds, which trims white space alike.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

@@ -7,7 +7,8 @@ use minijinja::value::ValueKind;
 
 use crate::spelled::Marks;
 
-/// Deepest value written. The values of a template are checked against the same depth as they are made.
+/// Deepest value written. The values of a template are checked against the same depth as they are
+/// made.
 pub(crate) const VALUE_NESTING_MAX: usize = 64;
 
 /// How to write.
@@ -146,8 +147,8 @@ impl Writer<'_> {
     }
 }
 
-/// A float as Python prints it: the shortest digits that read back the same, with an exponent from 1e16 up and below
-/// 1e-4.
+/// A float as Python prints it: the shortest digits that read back the same, with an exponent from
+/// 1e16 up and below 1e-4.
 fn python_float(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();

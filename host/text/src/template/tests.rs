@@ -212,7 +212,8 @@ fn slow_templates_are_stopped_by_the_clock() {
     );
 }
 
-/// The deepest and longest templates that pass the checks neither overflow a thread's stack nor take long.
+/// The deepest and longest templates that pass the checks neither overflow a thread's stack nor
+/// take long.
 #[test]
 fn templates_at_the_limits_work() {
     let nested = format!("{}x{}", "{% if true %}".repeat(100), "{% endif %}".repeat(100));

@@ -1,4 +1,5 @@
-//! Byte for byte against Hugging Face: ids, decoded text, rendered conversations, and the text streamed token by token.
+//! Byte for byte against Hugging Face: ids, decoded text, rendered conversations, and the text
+//! streamed token by token.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! Files that are no tokenizer, or a spiteful one: a typed error that names the file, never a panic or a hang.
+//! Files that are no tokenizer, or a spiteful one: a typed error that names the file, never a panic
+//! or a hang.
 
 use std::path::Path;
 
@@ -116,7 +117,8 @@ fn texts_are_bounded() {
     assert_eq!(error.to_string(), "the prompt is not UTF-8 text: the first bad byte is at offset 3");
 }
 
-/// Small faults all over a real file: whatever is accepted must also encode and decode without a panic.
+/// Small faults all over a real file: whatever is accepted must also encode and decode without a
+/// panic.
 #[test]
 fn damaged_files_are_refused_or_work() {
     let mut small: serde_json::Value = serde_json::from_slice(&qwen()).unwrap();

@@ -204,7 +204,8 @@ fn replies_end_by_their_rules() {
         ("before ST<turn|>", "before ST", Some(Stop::Id(16))),
         ("in 東京 now", "in ", Some(Stop::Text("東京".into()))),
         ("in 東<turn|>", "in 東", Some(Stop::Id(16))),
-        // The bytes of the string are held back when the stop id comes: the string was complete first.
+        // The bytes of the string are held back when the stop id comes: the string was complete
+        // first.
         ("in 東京<turn|>", "in ", Some(Stop::Text("東京".into()))),
         ("no end STO", "no end STO", None),
         ("<|turn>hidden special", "hidden special", None),

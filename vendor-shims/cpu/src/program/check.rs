@@ -1,4 +1,5 @@
-//! Proves that every step of a program stays within its operands, and its operands within their places.
+//! Proves that every step of a program stays within its operands, and its operands within their
+//! places.
 
 use super::*;
 use crate::kernels::elementwise::Broadcast;
@@ -59,8 +60,8 @@ fn axes(lists: [&[usize]; 3]) -> Checked {
 }
 
 impl Program {
-    /// Fails, saying where, unless every access of every step lies within its place and no step writes what it reads.
-    /// `constants` is the length of the weight section in bytes.
+    /// Fails, saying where, unless every access of every step lies within its place and no step
+    /// writes what it reads. `constants` is the length of the weight section in bytes.
     pub fn check(&self, constants: u64) -> Result<(), String> {
         at_most(self.entries.len(), MAX_ENTRIES, "entries")?;
         for (index, entry) in self.entries.iter().enumerate() {

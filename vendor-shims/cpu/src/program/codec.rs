@@ -1,5 +1,5 @@
-//! The bytes of a program: what postcard makes of its types, so the order of members and of cases is
-//! the encoding, and a change of either raises [`FORMAT`](crate::artefact::FORMAT).
+//! The bytes of a program: what postcard makes of its types, so the order of members and of cases
+//! is the encoding, and a change of either raises [`FORMAT`](crate::artefact::FORMAT).
 
 use serde::Deserialize;
 
@@ -11,7 +11,8 @@ pub fn encode(program: &Program) -> Vec<u8> {
     postcard::to_allocvec(program).expect("numbers, texts and lists of known length")
 }
 
-/// The program of `bytes`, which lie at `base` of the artefact. Not yet checked: see [`Program::check`].
+/// The program of `bytes`, which lie at `base` of the artefact. Not yet checked: see
+/// [`Program::check`].
 ///
 /// Lists grow with what is really there: what is set aside for a count that is claimed ends at a
 /// mebibyte.

@@ -1,7 +1,7 @@
 //! What an artefact says to do: entries of steps over planned memory.
 //!
-//! A program from a file is untrusted. [`Program::check`] proves every step in bounds once, so that running it needs
-//! no further checks than the kernels' own assertions.
+//! A program from a file is untrusted. [`Program::check`] proves every step in bounds once, so that
+//! running it needs no further checks than the kernels' own assertions.
 
 mod check;
 mod codec;

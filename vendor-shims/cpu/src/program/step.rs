@@ -22,7 +22,8 @@ pub enum Place {
     Bound(u32),
 }
 
-/// A run of values; of a bound tensor, of its elements, which only some steps read where they are encoded.
+/// A run of values; of a bound tensor, of its elements, which only some steps read where they are
+/// encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operand {
     /// Where.
@@ -224,7 +225,8 @@ pub enum Step {
         /// `[rows, outputs]`
         out: Operand,
     },
-    /// As [`Step::Linear`] over integer weights, each row of `x` quantised to eight bits first, in scratch memory, for all maps of it.
+    /// As [`Step::Linear`] over integer weights, each row of `x` quantised to eight bits first, in
+    /// scratch memory, for all maps of it.
     DynamicLinear {
         /// `[rows, inputs]`
         x: Operand,
@@ -233,7 +235,8 @@ pub enum Step {
         /// 1 to [`MAX_MAPS`] maps, whose weights cut the inputs into the same blocks.
         maps: Vec<DynamicMap>,
     },
-    /// As [`Step::DynamicLinear`] of one row and one map to logits, of which a run may want only the largest.
+    /// As [`Step::DynamicLinear`] of one row and one map to logits, of which a run may want only
+    /// the largest.
     SplitLinear {
         /// `[inputs]`
         x: Operand,
