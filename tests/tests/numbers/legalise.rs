@@ -51,12 +51,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
         for shard in &shards {
             for legal in &shard.entries {
                 let entry = &legal.graph;
-                let what = format!(
-                    "{folder}: {:?} {:?} {}",
-                    shard.component,
-                    shard.layers,
-                    entry.point.name().to_string()
-                );
+                let what =
+                    format!("{folder}: {:?} {:?} {}", shard.component, shard.layers, entry.point.name());
                 entry.validate().unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert!(entry.nodes.iter().all(|node| !node.op.is_semantic()), "{what}");
                 assert!(entry.nodes.iter().all(|node| node.op != Op::Convert), "{what}");

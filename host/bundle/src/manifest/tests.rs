@@ -497,7 +497,7 @@ fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
         (1..=64_u32).prop_map(|size| Granularity::PerBlock { size }),
     ];
     let scales = (granularity, one_of(&[DType::F32, DType::F16]), digest(), -2..=1_i32);
-    (1..=50_u64, 1..=50_u64, one_of(&DType::ALL), digest(), scales).prop_map(
+    (1..=50_u64, 1..=50_u64, one_of(DType::ALL), digest(), scales).prop_map(
         move |(entries, width, dtype, sha256, (granularity, scale_dtype, scales, zero_point))| {
             let shape = [entries, width];
             let dtype = if dtype.is_float() || dtype.raw_range().is_some() { dtype } else { DType::F32 };

@@ -397,9 +397,7 @@ impl EntryCheck<'_> {
             });
         };
         if loaded.interface.point != self.entry.point {
-            let name = |point: EntryPoint| {
-                format!("{} of at most {} rows", point.name().to_string(), point.largest_rows)
-            };
+            let name = |point: EntryPoint| format!("{} of at most {} rows", point.name(), point.largest_rows);
             return self.point_fault(
                 "the loaded entry",
                 name(self.entry.point),

@@ -61,7 +61,7 @@ fn place(shims: &Shims, library: &Path) -> PathBuf {
     shims.library("rust")
 }
 
-/// A copy of the contract crate and of the example in a workspace of its own, with texts replaced
+/// A copy of the contract crate, what it stands on and the example in a workspace of its own, with texts replaced
 /// in files: (file, text, by what).
 ///
 /// The copies lie in a folder of the variant's name within that workspace, and the library is
@@ -92,15 +92,17 @@ fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
             }
         }
     };
-    let copied = ["vendor-shims/abi", "vendor-shims/template/rust", "tests/features"];
+    let copied = ["host/vocabulary", "vendor-shims/abi", "vendor-shims/template/rust", "tests/features"];
     copied.into_iter().for_each(copy);
     let workspace = std::fs::read_to_string(repository().join("Cargo.toml")).unwrap();
     let start = workspace.find("members = [").unwrap();
     let end = start + workspace[start..].find(']').unwrap() + 1;
     let members = copied.map(|folder| format!("\"{name}/{folder}\"")).join(", ");
     let mut workspace = format!("{}members = [{members}]{}", &workspace[..start], &workspace[end..]);
-    workspace =
-        workspace.replace("path = \"vendor-shims/abi\"", &format!("path = \"{name}/vendor-shims/abi\""));
+    for folder in ["host/vocabulary", "vendor-shims/abi"] {
+        workspace =
+            workspace.replace(&format!("path = \"{folder}\""), &format!("path = \"{name}/{folder}\""));
+    }
     for (file, from, to) in changes.iter().filter(|(file, ..)| *file == "Cargo.toml") {
         assert!(workspace.contains(from), "`{from}` is not in {file}");
         workspace = workspace.replacen(from, to, 1);
