@@ -19,7 +19,9 @@ pub fn log(level: Level, message: impl Display) {
 pub fn log_panics() {
     #[cfg(target_arch = "wasm32")]
     std::panic::set_hook(Box::new(|panic| {
-        // One line: the place and the message stand on two.
-        log(Level::Warn, panic.to_string().replace('\n', " "));
+        // On one line, as a log line is.
+        let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
+        let message = panic.payload_as_str().unwrap_or("without a message").replace('\n', " ");
+        log(Level::Warn, format!("a panic{place}: {message}"));
     }));
 }

@@ -41,8 +41,8 @@
 //!     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry,
 //!     Structure, TextFile,
 //! };
-//! use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
-//! use shardwright_graph::{Asset, ComponentKind, DType, Weight, WeightData};
+//! use shardwright_vocabulary::{DType, FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
+//! use shardwright_graph::{Asset, ComponentKind, Weight, WeightData};
 //!
 //! fn compile(directory: &std::path::Path, table: &Asset) -> Result<Bundle, BundleError> {
 //!     let mut writer = BundleWriter::create(directory)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use shardwright::{Error, ErrorKind};
 
 use crate::arguments::Format;
-use crate::views::printable_lines;
+use crate::views::{printable_lines, say};
 
 /// What a command came to.
 pub enum Outcome {
@@ -151,7 +151,8 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
         // In the words of the parser, and ended as every other error of this program.
         let text = error.render().to_string();
         if let Some(text) = text.trim_end().strip_suffix(PARSER_HELP) {
-            eprintln!("{}\nhelp: `--help` behind the command lists what it takes", text.trim_end());
+            text.trim_end().lines().for_each(say);
+            say("help: `--help` behind the command lists what it takes");
             return ExitCode::from(code(ErrorKind::Argument));
         }
     }

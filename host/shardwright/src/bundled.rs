@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-#[cfg(feature = "build")]
 use shardwright_runtime::bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
 use shardwright_runtime::shims::{Artefact, ShimError, ShimInstance};
 use shardwright_runtime::{

@@ -177,7 +177,8 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let built = shardwright(["planner", "build"]).argument(path("thrifty")).argument("-o");
     built.argument(path("broken.wasm")).argument("--target-dir").argument(target).succeeds();
     let (_, stderr) = shardwright(["planner", "check"]).argument(path("broken.wasm")).refuses();
-    let said = stderr.lines().find(|line| line.contains("it said: panicked at")).unwrap_or_default();
+    let said =
+        stderr.lines().find(|line| line.contains("it said: a panic at src/lib.rs")).unwrap_or_default();
     assert!(said.contains("no thrift"), "{stderr}");
 }
 

@@ -61,8 +61,8 @@ fn place(shims: &Shims, library: &Path) -> PathBuf {
     shims.library("rust")
 }
 
-/// A copy of the contract crate, what it stands on and the example in a workspace of its own, with texts replaced
-/// in files: (file, text, by what).
+/// A copy of the contract crate, what it stands on and the example in a workspace of its own, with
+/// texts replaced in files: (file, text, by what).
 ///
 /// The copies lie in a folder of the variant's name within that workspace, and the library is
 /// called after it: two workspaces with a package of one name, version and relative path mix their
