@@ -1,14 +1,14 @@
-//! The tests of the whole house: the program from outside, the arrows between the rooms, the house
-//! rules.
+//! The tests of the whole project: the program from outside, the arrows between the crates, the
+//! house rules.
 //!
-//! **Job.** What no single room can test: goldens and hostile inputs through the program's own
-//! commands, the how-to pages followed step by step, the dependency arrows, the rules every room
+//! **Job.** What no single crate can test: goldens and hostile inputs through the program's own
+//! commands, the how-to pages followed step by step, the dependency arrows, the rules every crate
 //! keeps. This library holds what those tests share.
 //!
-//! **Not its job.** It tests no function of a room; that is done beside the function. Nothing
+//! **Not its job.** It tests no function of a crate; that is done beside the function. Nothing
 //! depends on it.
 //!
-//! The test files under `tests/` say in their first lines what they hold the house to.
+//! The test files under `tests/` say in their first lines what they check.
 
 pub mod bundles;
 pub mod chain;

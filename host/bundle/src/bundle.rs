@@ -115,8 +115,8 @@ impl Bundle {
         Ok(bytes)
     }
 
-    /// A file for another room that reads or maps it itself. Every byte was proved, prefix and all:
-    /// a hash that a file carries of itself is mended by whoever changes it, the one in the
+    /// A file for another crate that reads or maps it itself. Every byte was proved, prefix and
+    /// all: a hash that a file carries of itself is mended by whoever changes it, the one in the
     /// manifest is not.
     pub fn proved(&self, reference: &FileReference) -> Result<ProvedFile, BundleError> {
         let file = self.check(reference, false)?;

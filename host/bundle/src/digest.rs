@@ -73,7 +73,7 @@ impl Hasher {
     }
 }
 
-/// The 32 bytes that another room computed.
+/// The 32 bytes that another crate computed.
 impl From<[u8; 32]> for Digest {
     fn from(bytes: [u8; 32]) -> Digest {
         Digest(bytes)

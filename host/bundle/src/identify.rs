@@ -54,7 +54,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The first bytes of each kind of file, as its own room has them.
+/// The first bytes of each kind of file, as its own crate has them.
 const MAGICS: &[(&[u8], Kind)] = &[
     (envelope::MAGIC, Kind::Bundle),
     (b"SWARTEF\0", Kind::Artefact),

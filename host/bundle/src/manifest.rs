@@ -222,11 +222,11 @@ pub struct ChainEntry {
     /// report then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// What the planner was asked: canonical JSON of the planning room.
+    /// What the planner was asked: canonical JSON of the planning crate.
     pub request: FileReference,
-    /// What it answered, as it was checked: canonical JSON of the planning room.
+    /// What it answered, as it was checked: canonical JSON of the planning crate.
     pub plan: FileReference,
-    /// The plan as reports show it: JSON of the room that built it.
+    /// The plan as reports show it: JSON of the crate that built it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<FileReference>,
     /// In the order in which a step runs them; at least one.
@@ -281,7 +281,7 @@ pub struct Verification {
     pub passed: bool,
     /// One sentence with numbers.
     pub summary: String,
-    /// The whole report, JSON of the room that made it.
+    /// The whole report, JSON of the crate that made it.
     pub report: FileReference,
     /// What was run in place of the chain's own artefacts, where those do not run on the machine
     /// that proved it.

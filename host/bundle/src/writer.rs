@@ -87,7 +87,7 @@ impl BundleWriter {
         &self.layout.directory
     }
 
-    /// Where a file lies that was added or recalled, for another room that opens it while the
+    /// Where a file lies that was added or recalled, for another crate that opens it while the
     /// bundle is being written.
     pub fn path(&self, reference: &FileReference) -> PathBuf {
         self.layout.file(reference.sha256)

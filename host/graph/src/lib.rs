@@ -1,6 +1,6 @@
 //! The graph: what a model computes, before anyone decides where it runs.
 //!
-//! **Job.** The intermediate representation all rooms share: semantic operations with frozen
+//! **Job.** The intermediate representation all crates share: semantic operations with frozen
 //! numbers, symbolic row counts, components, layer boundaries as cut points, the three kinds of
 //! entry point, step-input roles, states, and the passes over them (instantiate, decompose,
 //! legalise, count).

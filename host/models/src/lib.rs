@@ -1,11 +1,11 @@
 //! Models: a checkpoint directory in, a [`Graph`](shardwright_graph::Graph) out.
 //!
-//! **Job.** The only room that knows a model family. It reads `config.json` in all its spellings,
+//! **Job.** The only crate that knows a model family. It reads `config.json` in all its spellings,
 //! maps the safetensors files, proves both consistent with each other, and translates a family's
 //! equations into the graph.
 //!
-//! **Not its job.** No tokenizer, chat template or stop id (room `text`), no arithmetic on weights,
-//! no quantisation, no decision about cuts or targets. It writes no file.
+//! **Not its job.** No tokenizer, chat template or stop id (crate `text`), no arithmetic on
+//! weights, no quantisation, no decision about cuts or targets. It writes no file.
 //!
 //! Files are hostile until proven: every size is capped (see [`limits`]), every sum checked, and
 //! each fault is a [`CheckpointError`] that names the file and the field, tensor or byte.

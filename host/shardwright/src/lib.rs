@@ -5,7 +5,7 @@
 //! `Send`, so that bindings can stand on it.
 //!
 //! **Not its job.** It holds no mechanism of its own: reading is `models`, deciding is a planner,
-//! building is `build`, running is `runtime`. What those rooms export beside this crate may change
+//! building is `build`, running is `runtime`. What those crates export beside this crate may change
 //! without notice.
 //!
 //! An app runs what was compiled into a bundle (`shardwright compile`), beside which it ships the

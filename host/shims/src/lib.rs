@@ -1,4 +1,4 @@
-//! The shims room: finds vendor shims, loads and checks them, and shows them what they compile and
+//! The shims crate: finds vendor shims, loads and checks them, and shows them what they compile and
 //! run.
 //!
 //! **Job.** [`ShimRegistry`] reads manifests, opens libraries and says of every shim that is not

@@ -1,4 +1,4 @@
-//! The one error type of the room.
+//! The one error type of the crate.
 
 use shardwright_vocabulary::ErrorKind;
 use std::path::PathBuf;

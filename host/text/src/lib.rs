@@ -4,7 +4,7 @@
 //! This room knows ids and rows of logits. It does **not** know tensors, models, sessions or files
 //! other than the text side of a checkpoint (`tokenizer.json`, `tokenizer_config.json`,
 //! `chat_template.jinja`, `generation_config.json`, and the stop ids of `config.json`), and it
-//! depends on no other room.
+//! depends on no other crate.
 //!
 //! Everything it reads is taken as hostile: sizes and nesting are capped by named constants,
 //! templates run under fuel, a byte budget and a clock, and each failure is a [`TextError`] that

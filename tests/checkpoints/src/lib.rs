@@ -1,5 +1,5 @@
-//! Checkpoints made to order, for the tests of any room: the real architectures at any size, in any
-//! spelling.
+//! Checkpoints made to order, for the tests of any crate: the real architectures at any size, in
+//! any spelling.
 //!
 //! **Job.** Write a directory in Hugging Face layout (settings and weights) from a [`Spec`]:
 //! family, sizes, layer pattern, element type, number of files, names, leftovers of other layers.

@@ -7,7 +7,7 @@
 //! drives them from `tests`, and the ordinary tests run them over the corpus and over damaged
 //! copies of it.
 //!
-//! **Not its job.** It does **not** check that what is sound is read right: the tests of each room
+//! **Not its job.** It does **not** check that what is sound is read right: the tests of each crate
 //! do.
 
 use std::path::Path;

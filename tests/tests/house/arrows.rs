@@ -1,11 +1,11 @@
-//! Which room may use which. The table is the house plan's; any other arrow fails.
+//! Which crate may use which. The table is the project's; any other arrow fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use shardwright_tests::tree;
 
-/// A room and the rooms its library or program may use.
+/// A crate and the crates its library or program may use.
 const ARROWS: &[(&str, &[&str])] = &[
     // Authors of planners have no other program.
     ("shardwright-cli", &["shardwright", "shardwright-planner-build"]),
@@ -99,18 +99,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What a room may use behind a feature that is off unless asked for.
+/// What a crate may use behind a feature that is off unless asked for.
 const OPTIONAL_ARROWS: &[(&str, &str, &str)] = &[(
     "shardwright",
     "shardwright-shim-cpu",
     "the CPU engine linked in, for programs that cannot load a dylib",
 )];
 
-/// What a build script may use beyond the room's own arrows.
+/// What a build script may use beyond the crate's own arrows.
 const BUILD_ARROWS: &[(&str, &str, &str)] =
     &[("shardwright-planning", "shardwright-planner-build", "the built-in planner is embedded")];
 
-/// What tests may use beyond the room's own arrows.
+/// What tests may use beyond the crate's own arrows.
 const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-planning", "shardwright-planner-build", "planners to ask and to be attacked by"),
     ("shardwright-reference", "shardwright-models", "the goldens belong to checkpoints"),
@@ -137,10 +137,10 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// May look into any room; no room may use it.
+/// May look into any crate; no crate may use it.
 const TESTS: &str = "shardwright-tests";
 
-/// Made for the tests of any room.
+/// Made for the tests of any crate.
 const TEST_HELPER: &str = "shardwright-test-checkpoints";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The rules of the house: what may use what, and what can be read off the files.
+//! The rules of the project: what may use what, and what can be read off the files.
 
 mod arrows;
 mod dependencies;

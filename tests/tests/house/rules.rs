@@ -1,4 +1,4 @@
-//! The house rules that can be read off the files: first lines, how-to pages, unsafe code, stray
+//! The project rules that can be read off the files: first lines, how-to pages, unsafe code, stray
 //! paths, big files, errors that no test raises. Each scan reads text and says what it found where;
 //! none of them understands Rust.
 
@@ -35,7 +35,8 @@ fn every_room_begins_by_saying_its_job_and_what_is_not_its_job() {
         // A program beside a library is a front of it; the library speaks for both.
         let is_root = path.ends_with("src/lib.rs")
             || path.ends_with("src/main.rs") && !tree::root().join(path.with_file_name("lib.rs")).is_file();
-        // A room has its manifest two folders up; fixtures for the tests of a room are not rooms.
+        // A crate has its manifest two folders up; fixtures for the tests of a crate are not
+        // crates.
         let is_room = path
             .parent()
             .and_then(Path::parent)
@@ -52,7 +53,7 @@ fn every_room_begins_by_saying_its_job_and_what_is_not_its_job() {
     assert_none("rooms that do not introduce themselves", &silent);
 }
 
-/// The pages a person who extends the house follows, and what each adds.
+/// The pages a person who extends the project follows, and what each adds.
 const HOW_TO_PAGES: &[(&str, &str)] = &[
     ("plugins/README.md", "a SoC or a planner"),
     ("plugins/javascript/README.md", "a planner in JavaScript"),
@@ -90,7 +91,7 @@ fn what_a_page_names_exists() {
         }
         let text = tree::read(&page);
         let folder = page.parent().unwrap_or(Path::new(""));
-        // A page may name files from the root, from where it lies, or from its room or the room's
+        // A page may name files from the root, from where it lies, or from its crate or the crate's
         // sources.
         let room = room_of(&page);
         let bases = [PathBuf::new(), folder.to_owned(), room.clone(), room.join("src")];
@@ -254,9 +255,9 @@ const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
     ("TextError", "TemplateTooLarge", "host/text/src/template/tests.rs", "builds more than"),
 ];
 
-/// A variant counts as raised when its name occurs in a test of its own room or in the tests of the
-/// house. That is weak evidence, and what a text scan can give: it finds the variant nobody thought
-/// of, not the test that lies.
+/// A variant counts as raised when its name occurs in a test of its own crate or in the tests of
+/// the project. That is weak evidence, and what a text scan can give: it finds the variant nobody
+/// thought of, not the test that lies.
 #[test]
 fn every_error_has_a_test_that_names_it() {
     let mut tests: BTreeMap<PathBuf, String> = BTreeMap::new();

@@ -1,6 +1,6 @@
-//! Numbers through the whole house, on the CPU shim's own library: wherever a model is cut, however
-//! a prompt is chunked, on however many threads, the bits are the same; and they are what the
-//! oracle says.
+//! Numbers through the whole project, on the CPU shim's own library: wherever a model is cut,
+//! however a prompt is chunked, on however many threads, the bits are the same; and they are what
+//! the oracle says.
 //!
 //! Contexts here are long enough for every ring to go round several times, and every prompt is
 //! longer than the window.

@@ -319,7 +319,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
 }
 
-/// What the house promises is two seconds; a loaded machine may take longer, and what it took is
+/// What the project promises is two seconds; a loaded machine may take longer, and what it took is
 /// printed.
 #[test]
 fn resuming_the_demo_model_takes_a_moment() {

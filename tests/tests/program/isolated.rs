@@ -1,5 +1,5 @@
-//! Shards in worker processes, through the whole house: the same bits as in this process, and when
-//! a worker dies the history of tokens is enough to go on.
+//! Shards in worker processes, through the whole project: the same bits as in this process, and
+//! when a worker dies the history of tokens is enough to go on.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
 //! `isolation = process` through the public crate: everything a shim does happens in a worker, and
-//! every promise of the house holds as it does without: goldens, exact bits, cuts, continued and
+//! every promise of the project holds as it does without: goldens, exact bits, cuts, continued and
 //! truncated sessions, the placement record.
 use std::collections::BTreeSet;
 

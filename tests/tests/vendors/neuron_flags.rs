@@ -12,7 +12,7 @@ use shardwright_tests::program::{self, Run, shardwright};
 use tempfile::TempDir;
 
 const CHECKPOINT: &str = "tests/fixtures/gemma4_text";
-/// Files that a generator in the room of the readers writes.
+/// Files that a generator in the crate of the readers writes.
 const CORPUS: &str = "vendor-shims/neuron/containers/fuzz/corpus";
 /// What the public tools set.
 const BARE: &str = "relax-fp32";

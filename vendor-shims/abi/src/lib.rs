@@ -6,7 +6,7 @@
 //! [`export_shim!`] turns an implementation into the exported symbol, catching panics at every
 //! door, and adds the layouts by which the host tells a shim that was built against other structs.
 //!
-//! **Not its job.** It loads no library and parses no file (the host's `shims` room does), and it
+//! **Not its job.** It loads no library and parses no file (the host's `shims` crate does), and it
 //! computes nothing.
 //!
 //! Reading order: `vendor-shims/README.md`, `include/shim.h`, [`Shim`], [`LoadedShard`],

@@ -56,7 +56,7 @@ pub struct Engine<'m> {
     pool: Arc<Pool>,
     level: Level,
     dot: DotLevel,
-    /// Room that runs use again.
+    /// Memory that runs use again.
     visible: Vec<Visible>,
     blocks: Vec<attention::Block>,
     bases: Bases,

@@ -187,7 +187,7 @@ impl DataType {
     }
 }
 
-/// `value = (stored + offset) · scale`: the library adds its offset where the house subtracts a
+/// `value = (stored + offset) · scale`: the library adds its offset where this project subtracts a
 /// zero point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleOffset {

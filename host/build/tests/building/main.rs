@@ -1,4 +1,4 @@
-//! The room from outside, on the committed checkpoints: the tables a planner is asked with, and
+//! The crate from outside, on the committed checkpoints: the tables a planner is asked with, and
 //! carrying plans out on the C example as the shim.
 
 mod carrying_out;

@@ -393,7 +393,7 @@ fn there_is_one_spelling() {
             "\"model\":{\"family\":\"gemma4\",\"name\":\"demo\"",
         ),
         other("\"context\":\"64\"", "\"context\":\"1\",\"context\":\"64\""),
-        // What the graph room's own types would let pass.
+        // What the graph crate's own types would let pass.
         other("\"kind\":\"ring\"", "\"kind\":\"ring\",\"more\":1"),
         format!("{json} "),
         format!("\n{json}"),

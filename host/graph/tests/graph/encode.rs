@@ -280,7 +280,7 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
             .output;
         let key = |tensor| range_key(&entry, tensor);
         for masked in [false, true] {
-            // All scores nearly equal: without room below, an invisible key would weigh as much as
+            // All scores nearly equal: without space below, an invisible key would weigh as much as
             // a visible one.
             let ranges = ranges(
                 &entry,

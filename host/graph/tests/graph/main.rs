@@ -1,4 +1,4 @@
-//! The graph room from outside: instantiation, forms, validation, and what is frozen.
+//! The graph crate from outside: instantiation, forms, validation, and what is frozen.
 
 #[path = "../support/mod.rs"]
 mod support;

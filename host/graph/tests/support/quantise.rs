@@ -1,4 +1,4 @@
-//! Plain min-max quantisation, so that tests of any room have quantised graphs. Not how models are
+//! Plain min-max quantisation, so that tests of any crate have quantised graphs. Not how models are
 //! quantised for use.
 
 use half::{bf16, f16};

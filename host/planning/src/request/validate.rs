@@ -1,5 +1,5 @@
 //! Soundness of a request: what every planner, and the check of its plan, may rely on. A request is
-//! written by our own `build` room or read from a file somebody sent with a bug report.
+//! written by our own `build` crate or read from a file somebody sent with a bug report.
 
 use std::collections::BTreeSet;
 

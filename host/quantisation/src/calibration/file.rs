@@ -9,7 +9,7 @@ use super::{Calibration, Columns, Seen};
 use crate::MeasuredError;
 use crate::envelope::{HEAD, Kind};
 
-/// Room for 10,000 tensors with full histograms, or the columns of the largest published models,
+/// Space for 10,000 tensors with full histograms, or the columns of the largest published models,
 /// several times.
 const KIND: Kind = Kind { magic: b"sw-calib", version: 2, name: "calibration", limit: 1 << 29 };
 /// Bytes of a key or a name.

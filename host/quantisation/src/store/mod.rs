@@ -188,8 +188,8 @@ fn sweep(directory: &Path) {
             let _ = std::fs::remove_dir_all(&path);
         }
         if begun && modified().is_some_and(is_old) {
-            // Whoever goes on with it now holds it locked. That it could not be removed costs room,
-            // nothing else.
+            // Whoever goes on with it now holds it locked. That it could not be removed costs
+            // space, nothing else.
             let free = own::open_file(&path).is_ok_and(|(file, _)| file.try_lock().is_ok());
             let _ = free.then(|| std::fs::remove_file(&path));
         }

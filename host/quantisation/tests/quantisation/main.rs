@@ -1,4 +1,4 @@
-//! The tests of the room, one program.
+//! The tests of the crate, one program.
 
 #[path = "../support/mod.rs"]
 mod support;

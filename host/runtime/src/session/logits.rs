@@ -16,7 +16,7 @@ pub(super) struct Logits {
     /// Memory of a shard, which no run can write as long as this is held, and what of it is meant,
     /// in values.
     lent: Option<(BufferRead, Range<usize>)>,
-    /// In its place, where values have to be converted or capped. Its room is used again.
+    /// In its place, where values have to be converted or capped. Its memory is used again.
     copied: Vec<f32>,
 }
 

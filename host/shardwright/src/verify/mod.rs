@@ -271,8 +271,8 @@ impl Verification<'_> {
         })
     }
 
-    /// Whether a shard runs on anything but the CPU of this house, which rounds where the reference
-    /// does.
+    /// Whether a shard runs on anything but the CPU of this project, which rounds where the
+    /// reference does.
     fn is_vendors(&self) -> bool {
         let shards = &self.model.chain().description().shards;
         shards.iter().any(|shard| shard.place.shim != CPU_SHIM)

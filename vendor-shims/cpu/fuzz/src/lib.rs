@@ -4,9 +4,9 @@
 //! alone with an artefact made around it. What loads is run. Checksums are made to fit, since they
 //! protect against accidents only and would stop every other damage at the door.
 //! `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `vendor-shims/cpu`, and the
-//! room's ordinary tests run them over the corpus and over damaged copies of it.
+//! crate's ordinary tests run them over the corpus and over damaged copies of it.
 //!
-//! **Not its job.** It does **not** check that results are right: the tests of the room beside it
+//! **Not its job.** It does **not** check that results are right: the tests of the crate beside it
 //! do.
 
 use std::collections::HashMap;

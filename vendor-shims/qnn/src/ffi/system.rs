@@ -95,7 +95,7 @@ pub struct GraphInfoV3 {
 pub struct GraphBlobInfo {
     /// 1.
     pub first_version: u32,
-    /// Room for what does not fit the fast memory.
+    /// Space for what does not fit the fast memory.
     pub spill_bytes: u64,
     /// Fast memory.
     pub vtcm_bytes: u32,

@@ -159,7 +159,7 @@ fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Option<Instant>) -> io::Res
         return Ok(Progress::Some);
     }
     let mut chunk = [0u8; 64 << 10];
-    // SAFETY: the descriptor is open, the room is there.
+    // SAFETY: the descriptor is open, the space is there.
     let read = unsafe { libc::read(reader.as_raw_fd(), chunk.as_mut_ptr().cast(), chunk.len()) };
     match usize::try_from(read) {
         Ok(0) => return Ok(Progress::Done),

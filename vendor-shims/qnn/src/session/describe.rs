@@ -51,7 +51,7 @@ pub struct GraphDescription {
 /// Sizes of a compiled graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct GraphSizes {
-    /// Room for what does not fit the fast memory.
+    /// Space for what does not fit the fast memory.
     pub spill_bytes: u64,
     /// Fast memory it was made for.
     pub vtcm_bytes: u64,

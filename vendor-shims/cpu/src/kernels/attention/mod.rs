@@ -94,7 +94,7 @@ pub fn scratch_values(heads: Heads, keys: usize, threads: usize, encoded: bool) 
     work.checked_add(widened_values(heads, encoded)?.checked_mul(threads)?)
 }
 
-/// Room of a thread for a run of widened keys or values.
+/// Scratch memory of a thread for a run of widened keys or values.
 fn widened_values(heads: Heads, encoded: bool) -> Option<usize> {
     if encoded { heads.head_dim.checked_mul(block::KEY_BLOCK) } else { Some(0) }
 }

@@ -2,9 +2,9 @@
 //!
 //! **Job.** One function per reader, which must return whatever the bytes are.
 //! `RUSTC_BOOTSTRAP=1 cargo fuzz run TARGET` drives them from `vendor-shims/neuron/containers`, and
-//! the room's ordinary tests run them over the corpus and over damaged copies of it.
+//! the crate's ordinary tests run them over the corpus and over damaged copies of it.
 //!
-//! **Not its job.** It does **not** check that what is sound is read right: the tests of the room
+//! **Not its job.** It does **not** check that what is sound is read right: the tests of the crate
 //! beside it do.
 
 use shardwright_neuron_containers::budget::Budget;

@@ -34,7 +34,7 @@ impl Multiplier {
     }
 
     /// The number divided by a count: `value` made longer by the count's bits first, as far as
-    /// `shift` has room, and cut off after the division.
+    /// `shift` has bits for, and cut off after the division.
     pub fn over(self, count: u64) -> Multiplier {
         let bits = (63 - count.max(1).leading_zeros() as i32).min(32).min(31 + self.shift).max(0);
         let value = (i128::from(self.value) << bits) / i128::from(count.max(1));

@@ -26,7 +26,7 @@ const CPU_OPTIONS: &CStr = c"xnnpack";
 /// An object of the runtime.
 type Handle = *mut c_void;
 
-/// Room for a tensor's type and shape, which is only passed on.
+/// Space for a tensor's type and shape, which is only passed on.
 #[repr(C, align(16))]
 struct TensorType([u8; 256]);
 
