@@ -1,6 +1,6 @@
 use shardwright_runtime::shims::{Isolation as WorkerIsolation, RegistryBuilder, ShimInstance, ShimRegistry};
 
-use crate::{Error, Result, SearchPath};
+use crate::{Error, ErrorKind, Result, SearchPath};
 
 /// Which work of shims happens in a process of its own, where a crash, a hang or an endless
 /// allocation of a vendor's library does no harm.
@@ -64,6 +64,10 @@ impl Shims {
             builder = builder.isolated(worker.clone());
         }
         let registry = with_directories(builder, search).build();
+        // A shim that was not asked to the end is not one that is missing.
+        if registry.skipped().iter().any(|skipped| skipped.error.is_cancelled()) {
+            return Err(Error::new(ErrorKind::Cancelled, "interrupted while the shims were asked"));
+        }
         Ok(Shims { registry, worker, runs_isolated: isolation == Isolation::Process, notice })
     }
 

@@ -180,6 +180,11 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Whether somebody interrupted the asking: then nothing is known of the library.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, LoadError::Worker { source, .. } if source.is_cancelled())
+    }
+
     /// A stable word for the reason, as in JSON reports.
     pub const fn reason(&self) -> &'static str {
         match self {
