@@ -165,11 +165,11 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::tests::one_of_each;
+    use crate::op::tests::every_op;
 
     #[test]
     fn every_semantic_operation_has_a_decomposition_and_no_primitive_has_one() {
-        for op in one_of_each() {
+        for op in every_op() {
             let has = rules(&op).decompose.is_some();
             assert_eq!(has, op.kind().is_semantic() && op != Op::StateUpdate, "{op:?}");
         }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_list_says_how_many_operands_there_are() {
-        for op in one_of_each() {
+        for op in every_op() {
             let listed = op.kind().operands();
             let least = listed.iter().filter(|operand| !operand.ends_with('?')).count();
             let rules = rules(&op);

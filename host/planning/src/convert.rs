@@ -295,38 +295,49 @@ impl From<&Request> for wit::Request {
     }
 }
 
-fn guest_boundary(boundary: &Boundary) -> wit::Boundary {
-    wit::Boundary {
-        name: boundary.name.clone(),
-        encoding: boundary.encoding.and_then(|encoding| {
-            Some(wit::Encoding {
-                element: guest_element(encoding.element)?,
+fn guest_boundary(shard: u32, boundary: &Boundary) -> Result<wit::Boundary, PlanFault> {
+    let name = boundary.name.clone();
+    let encoding = match boundary.encoding {
+        None => None,
+        Some(encoding) => match guest_element(encoding.element) {
+            Some(element) => Some(wit::Encoding {
+                element,
                 scale_bits: encoding.scale.bits(),
                 zero_point: encoding.zero_point,
-            })
-        }),
-    }
+            }),
+            None => return Err(PlanFault::EncodingInvalid { shard, name, encoding }),
+        },
+    };
+    Ok(wit::Boundary { name, encoding })
 }
 
-impl From<&Plan> for wit::Plan {
-    fn from(plan: &Plan) -> Self {
-        let shard = |shard: &Shard| wit::Shard {
-            component: shard.component,
-            first: shard.first,
-            end: shard.end,
-            target: shard.target,
-            formats: shard.formats,
-            context: shard.context,
-            entries: shard
-                .entries
-                .iter()
-                .map(|entry| wit::EntryShape { kind: guest_entry_kind(entry.kind), rows: entry.rows })
-                .collect(),
-            inputs: shard.inputs.iter().map(guest_boundary).collect(),
-            outputs: shard.outputs.iter().map(guest_boundary).collect(),
-            softcap: shard.softcap.map(guest_softcap_place),
-            flags: shard.flags.iter().map(guest_flag).collect(),
-            build: guest_build_time(shard.build),
+/// Fails for an encoding of a type that none has; a checked plan has no such.
+impl TryFrom<&Plan> for wit::Plan {
+    type Error = PlanFault;
+
+    fn try_from(plan: &Plan) -> Result<Self, PlanFault> {
+        let boundaries = |index: u32, list: &[Boundary]| -> Result<Vec<wit::Boundary>, PlanFault> {
+            list.iter().map(|boundary| guest_boundary(index, boundary)).collect()
+        };
+        let shard = |(index, shard): (u32, &Shard)| -> Result<wit::Shard, PlanFault> {
+            Ok(wit::Shard {
+                component: shard.component,
+                first: shard.first,
+                end: shard.end,
+                target: shard.target,
+                formats: shard.formats,
+                context: shard.context,
+                entries: shard
+                    .entries
+                    .iter()
+                    .map(|entry| wit::EntryShape { kind: guest_entry_kind(entry.kind), rows: entry.rows })
+                    .collect(),
+                inputs: boundaries(index, &shard.inputs)?,
+                outputs: boundaries(index, &shard.outputs)?,
+                softcap: shard.softcap.map(guest_softcap_place),
+                flags: shard.flags.iter().map(guest_flag).collect(),
+                build: guest_build_time(shard.build),
+            })
         };
         let reason = |reason: &Reason| wit::Reason {
             shard: reason.shard,
@@ -340,11 +351,11 @@ impl From<&Plan> for wit::Plan {
                 Cause::Preference(name) => wit::Cause::Preference(name.clone()),
             },
         };
-        wit::Plan {
-            shards: plan.shards.iter().map(shard).collect(),
+        Ok(wit::Plan {
+            shards: (0..).zip(&plan.shards).map(shard).collect::<Result<_, _>>()?,
             fallback: plan.fallback.clone(),
             reasons: plan.reasons.iter().map(reason).collect(),
-        }
+        })
     }
 }
 
@@ -440,11 +451,13 @@ impl From<&Feedback> for wit::Feedback {
     }
 }
 
-impl From<&Attempt> for wit::Attempt {
-    fn from(attempt: &Attempt) -> Self {
-        wit::Attempt {
-            plan: (&attempt.plan).into(),
+impl TryFrom<&Attempt> for wit::Attempt {
+    type Error = PlanFault;
+
+    fn try_from(attempt: &Attempt) -> Result<Self, PlanFault> {
+        Ok(wit::Attempt {
+            plan: (&attempt.plan).try_into()?,
             feedback: attempt.feedback.iter().map(wit::Feedback::from).collect(),
-        }
+        })
     }
 }

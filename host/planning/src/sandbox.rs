@@ -365,7 +365,13 @@ impl Planner {
     /// one.
     pub fn revise(&self, request: &Request, history: &[Attempt]) -> Answer {
         let request = wit::Request::from(request);
-        let history: Vec<wit::Attempt> = history.iter().map(wit::Attempt::from).collect();
+        let history: Vec<wit::Attempt> = match history.iter().map(wit::Attempt::try_from).collect() {
+            Ok(history) => history,
+            Err(fault) => {
+                let error = self.error(PlannerErrorKind::Plan(Box::new(fault)));
+                return Answer { plan: Err(error), log: Vec::new(), fuel: 0 };
+            }
+        };
         let none = wit::Plan { shards: vec![], fallback: vec![], reasons: vec![] };
         let previous = history.last().map_or(&none, |attempt| &attempt.plan);
         self.answer("revise", |api, store| api.call_revise(store, &request, previous, &history))

@@ -53,10 +53,11 @@ impl Array {
     }
 
     /// A tensor of stored integers; refused when they are not as many as `shape` says, when one
-    /// lies outside its type, and for encodings of floats.
+    /// lies outside its type, and for encodings of anything but integers of 8 or 16 bits.
     pub fn stored_of(shape: &[u64], encoding: Encoding, stored: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, stored.len())?;
-        let (low, high) = encoding.element.raw_range().unwrap_or((0, -1));
+        let range = encoding.element.raw_range().filter(|_| encoding.element.is_encodable());
+        let (low, high) = range.unwrap_or((0, -1));
         match stored.iter().find(|value| !(low..=high).contains(*value)) {
             Some(&value) => Err(ReferenceError::StoredValue { value, encoding }),
             None => Ok(Array { shape, values: Values::Stored(encoding, stored) }),

@@ -244,3 +244,25 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     let bytes = read_named(path, CALIBRATION_TEXT_BYTES)?;
     String::from_utf8(bytes).map_err(|error| fault(ErrorKind::Invalid, &error.utf8_error()))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn measurements_that_others_may_have_written_are_neither_read_nor_added_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("calibrations").join("one");
+        let mut notices = Vec::new();
+        let write = |path: &Path| std::fs::write(path, b"ranges").map_err(|error| error.to_string());
+        keep(Some(path.clone()), &mut notices, write);
+        assert!(is_own(&path) && notices.is_empty(), "{notices:?}");
+        set_permissions(path.parent().unwrap(), Permissions::from_mode(0o777)).unwrap();
+        assert!(!is_own(&path));
+        keep(Some(path.clone()), &mut notices, write);
+        assert!(notices.len() == 1 && notices[0].text.contains("may be written by others"), "{notices:?}");
+    }
+}

@@ -192,3 +192,19 @@ fn texts_that_are_embedded_are_given_up() {
     interrupt(&child);
     assert_eq!(ended(&mut child), Some(INTERRUPTED));
 }
+
+/// A worker that an interrupt met before it answered: nobody knows what it would have said, so no
+/// shim is missing.
+#[cfg(unix)]
+#[test]
+fn a_worker_interrupted_while_it_is_asked_is_no_missing_shim() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let worker = folder.path().join("worker");
+    std::fs::write(&worker, "#!/bin/sh\nkill -INT $$\n").expect("written");
+    std::fs::set_permissions(&worker, std::fs::Permissions::from_mode(0o700)).expect("executable");
+    let run = program::shardwright(["run", DEMO_MODEL, "--prompt", "a", "--isolation", "process"]);
+    let (code, stderr) = run.environment("SHARDWRIGHT_WORKER", &worker).refuses();
+    assert_eq!(code, INTERRUPTED, "{stderr}");
+    assert!(stderr.contains("interrupted") && !stderr.contains("no shim"), "{stderr}");
+}

@@ -3,9 +3,9 @@
 #![cfg(feature = "compiler")]
 
 use shardwright_planning::builtin;
-use shardwright_planning::check::check;
+use shardwright_planning::check::{PlanFault, check};
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
-use shardwright_planning::feedback::{Detail, Feedback};
+use shardwright_planning::feedback::{Attempt, Detail, Feedback};
 use shardwright_planning::pack::{self, PackError, PublicKey, SecretKey};
 use shardwright_planning::profile::Profile;
 use shardwright_planning::registry::{PlannerEntry, PlannerFile, PlannerRegistry, RegistryError};
@@ -13,8 +13,8 @@ use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 use shardwright_planning::session::{LoopError, Planned, PlanningSession, RevisionLoop, Trial};
 use shardwright_vocabulary::{
-    ActivationFormat, ErrorClass, FormatTuple, Limit, Provenance, StateFormat, TimeCost, WeightFormat,
-    WeightRole,
+    ActivationFormat, DType, Encoding, ErrorClass, FormatTuple, Limit, Provenance, StateFormat, TimeCost,
+    WeightFormat, WeightRole,
 };
 
 use crate::common::{self, cache, cuts, even, hostile, request, with_limit, with_option};
@@ -488,4 +488,19 @@ fn a_limit_of_the_user_replaces_the_profiles() {
     let limits = profile.limits_with(&user);
     assert_eq!(limits, user);
     assert_eq!(profile.limits_with(&[]), profile.limits);
+}
+
+/// No checked plan has one; whoever makes an attempt by hand is told, not shown to the planner
+/// without it.
+#[test]
+fn an_attempt_with_an_encoding_that_none_is_never_reaches_a_planner() {
+    let request = request(6);
+    let planner = generic();
+    let mut plan = planner.make_plan(&request).plan.unwrap();
+    let encoding = Encoding { element: DType::I32, ..Encoding::F32 };
+    plan.shards[0].outputs[0].encoding = Some(encoding);
+    let history = [Attempt { plan, feedback: Vec::new() }];
+    let error = planner.revise(&request, &history).plan.unwrap_err();
+    let Kind::Plan(fault) = error.kind else { panic!("{error}") };
+    assert!(matches!(*fault, PlanFault::EncodingInvalid { shard: 0, .. }), "{fault:?}");
 }

@@ -178,7 +178,8 @@ impl ShardMemory {
                     let elements = port.shape.iter().product::<u64>();
                     let bytes = buffer.read()?;
                     let dense = (elements * encoding.element.bytes()) as usize;
-                    let given = decode(encoding, bytes.get(..dense).unwrap_or_default());
+                    let given = decode(encoding, bytes.get(..dense).unwrap_or_default())
+                        .ok_or_else(|| unusable(port))?;
                     observed.extend(at.output(&port.role, &port.shape, &given));
                 }
                 (None, Direction::State) => {
@@ -300,7 +301,8 @@ impl Place<'_> {
         let used = memory.used.min(capacity) * row;
         target[..used].fill(0);
         let start = end.saturating_sub(capacity);
-        let rows = encode_floats(encoding, self.feed.trace.state_rows(state, start, end));
+        let rows = encode_floats(encoding, self.feed.trace.state_rows(state, start, end))
+            .ok_or_else(|| unusable(port))?;
         for (position, bytes) in (start..end).zip(rows.chunks_exact(row)) {
             let slot = position % capacity;
             target[slot * row..(slot + 1) * row].copy_from_slice(bytes);
@@ -328,7 +330,8 @@ impl Place<'_> {
         let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
         let (capacity, row) = row_of(port, encoding.element.bytes())?;
         let rows = self.slots(capacity).flat_map(|slot| bytes[slot * row..(slot + 1) * row].iter().copied());
-        Ok(self.state(state, decode(encoding, &rows.collect::<Vec<u8>>())))
+        let rows = decode(encoding, &rows.collect::<Vec<u8>>()).ok_or_else(|| unusable(port))?;
+        Ok(self.state(state, rows))
     }
 
     /// Where the rows of the run lie in a state.

@@ -19,7 +19,7 @@ pub(crate) fn encoding_of(port: &Port) -> Option<Encoding> {
 /// The bytes of a port; `None` where a port of numbers is given indices, or the other way round.
 pub(crate) fn encode(port: &Port, input: &Input) -> Option<Vec<u8>> {
     Some(match (encoding_of(port), input) {
-        (Some(encoding), Input::Floats(values)) => encode_floats(encoding, values),
+        (Some(encoding), Input::Floats(values)) => encode_floats(encoding, values)?,
         (None, Input::Indices(values)) if port.dtype == DType::I32 => {
             values.iter().flat_map(|value| value.to_le_bytes()).collect()
         }
@@ -30,12 +30,12 @@ pub(crate) fn encode(port: &Port, input: &Input) -> Option<Vec<u8>> {
     })
 }
 
-/// Values as stored elements, little-endian.
-pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Vec<u8> {
+/// Values as stored elements, little-endian; `None` for a type that no encoding has.
+pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Option<Vec<u8>> {
     fn each<const N: usize>(values: &[f32], element: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|&value| element(value)).collect()
     }
-    match encoding.element {
+    Some(match encoding.element {
         DType::F32 => each(values, f32::to_le_bytes),
         // `nearest` saturates as a tensor of that type does; what it gives is exact in the narrow
         // type.
@@ -45,17 +45,17 @@ pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Vec<u8> {
         DType::I16 => each(values, |value| (encoding.raw(value) as i16).to_le_bytes()),
         DType::U8 => each(values, |value| [encoding.raw(value) as u8]),
         DType::I8 => each(values, |value| (encoding.raw(value) as i8).to_le_bytes()),
-        // Indices and packed weights, which no encoding has.
-        DType::I32 | DType::I64 | DType::I4 | DType::I2 => Vec::new(),
-    }
+        DType::I32 | DType::I64 | DType::I4 | DType::I2 => return None,
+    })
 }
 
-/// Stored elements as values; a rest shorter than an element is left.
-pub(crate) fn decode(encoding: Encoding, bytes: &[u8]) -> Vec<f32> {
+/// Stored elements as values; a rest shorter than an element is left. `None` for a type that no
+/// encoding has.
+pub(crate) fn decode(encoding: Encoding, bytes: &[u8]) -> Option<Vec<f32>> {
     fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
         bytes.as_chunks::<N>().0.iter().map(|&element| value(element)).collect()
     }
-    match encoding.element {
+    Some(match encoding.element {
         DType::F32 => each(bytes, f32::from_le_bytes),
         DType::F16 => each(bytes, |element| f16::from_le_bytes(element).to_f32()),
         DType::Bf16 => each(bytes, |element| bf16::from_le_bytes(element).to_f32()),
@@ -63,8 +63,8 @@ pub(crate) fn decode(encoding: Encoding, bytes: &[u8]) -> Vec<f32> {
         DType::I16 => each(bytes, |element| encoding.value(i16::from_le_bytes(element).into())),
         DType::U8 => each(bytes, |[element]| encoding.value(element.into())),
         DType::I8 => each(bytes, |[element]| encoding.value((element as i8).into())),
-        DType::I32 | DType::I64 | DType::I4 | DType::I2 => Vec::new(),
-    }
+        DType::I32 | DType::I64 | DType::I4 | DType::I2 => return None,
+    })
 }
 
 #[cfg(test)]
@@ -98,13 +98,21 @@ mod tests {
         ];
         let values = [0.0_f32, 1.0 / 3.0, -2.9, 4.99, 1e9, -1e30];
         for encoding in encodings {
-            let bytes = encode_floats(encoding, &values);
+            let bytes = encode_floats(encoding, &values).unwrap();
             assert_eq!(bytes.len() as u64, values.len() as u64 * encoding.element.bytes(), "{encoding}");
             assert_eq!(
-                decode(encoding, &bytes),
+                decode(encoding, &bytes).unwrap(),
                 values.map(|value| nearest_value(&encoding, value)),
                 "{encoding}"
             );
+        }
+    }
+
+    #[test]
+    fn indices_and_packed_weights_are_no_encoded_numbers() {
+        for element in [DType::I32, DType::I64, DType::I4, DType::I2] {
+            let encoding = Encoding { element, ..Encoding::F32 };
+            assert_eq!((encode_floats(encoding, &[1.0]), decode(encoding, &[0; 8])), (None, None));
         }
     }
 
