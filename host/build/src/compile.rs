@@ -16,7 +16,8 @@ use shardwright_shims::{
     WorkOrderError,
 };
 use shardwright_vocabulary::{
-    Encoding, EntryName, ErrorClass, ErrorKind, Provenance, Rewrite, RewriteKind, SoftcapPlace, limit_names,
+    Encoding, EntryName, ErrorClass, ErrorKind, Provenance, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
+    SoftcapPlace, limit_names,
 };
 
 use crate::{ModelFormats, TargetOffer, needs_ranges};
@@ -108,6 +109,20 @@ pub struct BuiltShard {
     /// That the artefact is of another size than the table of costs promised, where the two are too
     /// far apart.
     pub unpromised_size: Option<String>,
+}
+
+impl BuiltShard {
+    /// What was asked for it by `request` and what became of that before it was loaded.
+    pub fn origin(&self, request: &Request) -> ShardOrigin {
+        let origin = self.artefact.head().origin();
+        ShardOrigin {
+            requested: request.targets.get(self.target).map(|target| target.target.clone()),
+            formats: request.formats.get(self.formats).cloned(),
+            rewritten: self.rewritten.clone(),
+            compiled_by: origin.compiled_by.map(|made| ShimIdentity { simulated: self.simulated, ..made }),
+            ..origin
+        }
+    }
 }
 
 /// The entry graphs of a shard as its shim was given them: what a verification holds its results

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_graph::{ComponentKind, Graph, State};
 use shardwright_vocabulary::{
     DType, EntryName, FlagOutcome, FormatTuple, Granularity, NodePlacement, Notice, PlannerIdentity, Rewrite,
-    ShimIdentity, Target,
+    ShardOrigin, ShimIdentity, Target,
 };
 
 use crate::Digest;
@@ -267,6 +267,22 @@ pub struct ShardEntry {
     pub logits_softcap: Option<f32>,
     /// Nodes that run elsewhere than on the device itself.
     pub placements: Vec<NodePlacement>,
+}
+
+impl ShardEntry {
+    /// What was asked for the shard and what became of it, as far as it was known when it was
+    /// compiled.
+    pub fn origin(&self) -> ShardOrigin {
+        ShardOrigin {
+            requested: Some(self.target.clone()),
+            compiled_by: Some(self.compiled_by.clone()),
+            formats: Some(self.formats.clone()),
+            flags: self.flags.clone(),
+            rewritten: self.rewritten.clone(),
+            placements: self.placements.clone(),
+            ..ShardOrigin::default()
+        }
+    }
 }
 
 /// A proof that was tried.

@@ -4,13 +4,10 @@
 //! a chain is described from both: the manifest, and the shards as they were loaded.
 
 use shardwright_bundle::{AssetEntry, ChainEntry, Digest, FileReference, Manifest, ShardEntry, Structure};
-use shardwright_vocabulary::EntryName;
+use shardwright_vocabulary::{Beforehand, EntryName, ShardOrigin};
 
-use crate::description::{
-    AssetDescription, Beforehand, ChainDescription, ShardDescription, TableQuantisation,
-};
+use crate::description::{AssetDescription, ChainDescription, ShardDescription, TableQuantisation};
 use crate::error::ChainError;
-use crate::origin::ShardOrigin;
 
 impl From<&AssetEntry> for AssetDescription {
     fn from(entry: &AssetEntry) -> Self {
@@ -41,7 +38,7 @@ impl ChainDescription {
             is_named(&shard, entry)?;
             let fallback = shard.origin.fallback.take();
             let loaded_with = std::mem::take(&mut shard.origin.loaded_with);
-            shard.origin = ShardOrigin { fallback, loaded_with, ..ShardOrigin::from(entry) };
+            shard.origin = ShardOrigin { fallback, loaded_with, ..entry.origin() };
             shard.logits_softcap = entry.logits_softcap;
             Ok(shard)
         });

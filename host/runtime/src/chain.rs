@@ -6,7 +6,7 @@ pub(crate) mod layout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwright_graph::Asset;
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, ProcessPlacement};
 
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 use layout::Layout;
@@ -15,7 +15,6 @@ use crate::description::ChainDescription;
 use crate::error::{ChainError, SessionError};
 use crate::executor::{Interrupt, ShardExecutor};
 use crate::next_chain::NextChain;
-use crate::origin::ProcessPlacement;
 use crate::session::Session;
 
 /// Loaded shards that together are a model. Clones are cheap and mean the same shards.

@@ -5,27 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use shardwright_graph::{Asset, ComponentKind, Graph, State};
 use shardwright_shims::{EntryInterface, LoadedShard};
-use shardwright_vocabulary::{DType, Granularity, scale_count};
-
-use crate::origin::ShardOrigin;
-
-/// Where a shard runs. Two shards with an equal place can bind the same memory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
-    /// The opened shim, as the session that opened it calls it: two instances of one shim are two
-    /// places.
-    pub instance: String,
-    /// The shim.
-    pub shim: String,
-    /// The device within the shim.
-    pub device: String,
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({} on {})", self.instance, self.shim, self.device)
-    }
-}
+use shardwright_vocabulary::{Beforehand, DType, Granularity, Place, ShardOrigin, scale_count};
 
 /// A component, or a range of the decoder's layers, on one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,10 +40,10 @@ impl ShardDescription {
             name: name.into(),
             component: first.component,
             layers: first.layers,
-            place: Place::of(shard),
+            place: shard.instance().place(shard.device()),
             entries,
             logits_softcap: None,
-            origin: ShardOrigin::of(shard),
+            origin: ShardOrigin { loaded_with: shard.flags().to_vec(), ..shard.artefact().head().origin() },
         })
     }
 }
@@ -170,48 +150,6 @@ pub struct ChainDescription {
     /// What came before it.
     #[serde(default, skip_serializing_if = "Beforehand::is_nothing")]
     pub beforehand: Beforehand,
-}
-
-/// What came before a chain: others that could not be used, and compiling that was done for it here
-/// and now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Beforehand {
-    /// Chains that come first and could not be used, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub passed_over: Vec<PassedOver>,
-    /// That it was compiled on this machine when it was opened, if it was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compiled_here: Option<CompiledHere>,
-}
-
-impl Beforehand {
-    /// Whether nothing came before.
-    pub fn is_nothing(&self) -> bool {
-        *self == Beforehand::default()
-    }
-}
-
-/// A chain that could not be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PassedOver {
-    /// Its name.
-    pub chain: String,
-    /// The kind of what went wrong, as the one who opens chains calls it.
-    pub kind: String,
-    /// What went wrong.
-    pub error: String,
-}
-
-/// Compiling on the machine that runs, because the plan allows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CompiledHere {
-    /// Why what had been compiled ahead was not used.
-    pub because: String,
-    /// From the checkpoint to artefacts that can be loaded, planning included.
-    pub nanoseconds: u64,
 }
 
 impl ChainDescription {

@@ -2,11 +2,10 @@
 
 use shardwright_text::TextError;
 
-use crate::description::Place;
 use crate::storage::Storage;
 use shardwright_graph::{ComponentKind, Role};
 use shardwright_shims::{Direction, ShimError};
-use shardwright_vocabulary::{ErrorClass, ErrorKind};
+use shardwright_vocabulary::{ErrorClass, ErrorKind, Place};
 
 /// Shards that do not make a chain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use shardwright_shims::{Bound, Buffer, LoadedEntry, LoadedShard, RunOptions, Running, ShimError};
-
-use crate::description::Place;
-use crate::origin::ProcessPlacement;
+use shardwright_vocabulary::{Place, ProcessPlacement};
 
 /// Ends the run in progress from another thread; does nothing when none is.
 pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
@@ -52,23 +50,12 @@ pub struct ShimShard {
 impl ShimShard {
     /// Of a loaded shard.
     pub fn new(shard: LoadedShard) -> Self {
-        ShimShard { place: Place::of(&shard), shard }
+        ShimShard { place: shard.instance().place(shard.device()), shard }
     }
 
     /// The loaded shard.
     pub fn loaded(&self) -> &LoadedShard {
         &self.shard
-    }
-}
-
-impl Place {
-    /// Where a shard was loaded.
-    pub fn of(shard: &LoadedShard) -> Self {
-        Place {
-            instance: shard.instance().name().to_owned(),
-            shim: shard.instance().shim().name().to_owned(),
-            device: shard.device().to_owned(),
-        }
     }
 }
 

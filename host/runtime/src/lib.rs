@@ -43,7 +43,6 @@ mod error;
 mod executor;
 mod generation;
 mod next_chain;
-mod origin;
 mod placement;
 mod session;
 mod softcap;
@@ -53,21 +52,20 @@ mod storage;
 pub use bundled::ShardFiles;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
-pub use description::{
-    AssetDescription, Beforehand, ChainDescription, CompiledHere, PassedOver, Place, ShardDescription,
-    TableQuantisation,
-};
+pub use description::{AssetDescription, ChainDescription, ShardDescription, TableQuantisation};
 pub use error::{ChainError, SessionError};
 pub use executor::{Interrupt, ShardExecutor, ShimShard};
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
-pub use origin::{ProcessPlacement, ShardOrigin};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
 };
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use storage::Storage;
 
+pub use shardwright_vocabulary::{
+    Beforehand, CompiledHere, PassedOver, Place, ProcessPlacement, ShardOrigin,
+};
 pub use {
     shardwright_bundle as bundle, shardwright_graph as graph, shardwright_shims as shims,
     shardwright_text as text,

@@ -1,10 +1,9 @@
 //! Where everything ran, and what was copied in between.
 
 use serde::Serialize;
+use shardwright_vocabulary::{Beforehand, Place, ProcessPlacement, ShardOrigin};
 
 use crate::chain::Chain;
-use crate::description::{Beforehand, Place};
-use crate::origin::{ProcessPlacement, ShardOrigin};
 
 /// What became of every shard, boundary and state of a session. Counts are since the session began
 /// on this chain.

@@ -25,12 +25,12 @@ use shardwright_build::{
     Question, ShimJudge, TargetOffer, compile_plan, make_request, report_plan, shard_name, stored_formats,
 };
 use shardwright_runtime::{
-    Beforehand, Chain, ChainDescription, NextChainError, Place, PlacementRecord, SessionError,
-    ShardDescription, ShardExecutor, ShardOrigin, ShimShard,
+    Beforehand, Chain, ChainDescription, NextChainError, PlacementRecord, SessionError, ShardDescription,
+    ShardExecutor, ShardOrigin, ShimShard,
 };
 use shardwright_vocabulary::{
     DType, Device, DeviceKind, Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit,
-    Notice, NoticeKind, PlannerIdentity, Provenance, Rewrite, ShimIdentity, Target, TargetKind, limit_names,
+    Notice, NoticeKind, PlannerIdentity, Provenance, Target, TargetKind, limit_names,
 };
 
 use crate::chips::{about_profile, chip_of, made_otherwise};
@@ -570,12 +570,8 @@ impl Preparation {
     /// nodes that run elsewhere than on the device, flags it refused or does not know.
     fn otherwise_notice(&self, shard: &BuiltShard) -> Option<Notice> {
         let executor = &self.executors[shard.target];
-        let place = Place {
-            instance: executor.instance.name().to_owned(),
-            shim: executor.instance.shim().name().to_owned(),
-            device: executor.device.clone(),
-        };
-        let origin = told_of(ShardOrigin::of_artefact(shard.artefact.head()), shard, &self.request);
+        let place = executor.instance.place(&executor.device);
+        let origin = shard.origin(&self.request);
         let mut found = origin.fallbacks(&place, self.emulated_on.is_some());
         if self.emulated_on.is_none() {
             // A flag of the profile may be of no use to a shard; one that the user set was to do
@@ -604,7 +600,7 @@ impl Preparation {
 
     /// What the shim says of nodes that run where they were planned to, once per shard.
     fn remarked_notice(&self, shard: &BuiltShard) -> Option<Notice> {
-        let origin = told_of(ShardOrigin::of_artefact(shard.artefact.head()), shard, &self.request);
+        let origin = shard.origin(&self.request);
         let first = origin.remarks().next()?;
         Some(Notice::note(format!(
             "shard {}: the compiler's remarks on {} operations, first {} `{}`: {}",
@@ -741,8 +737,8 @@ impl Preparation {
                     format!("shard {} was compiled to nothing that can run", shard.name),
                 )
             })?;
-            let origin = std::mem::take(&mut description.origin);
-            description.origin = told_of(origin, shard, &self.request);
+            let loaded_with = std::mem::take(&mut description.origin.loaded_with);
+            description.origin = ShardOrigin { loaded_with, ..shard.origin(&self.request) };
             description.logits_softcap = shard.logits_softcap;
             descriptions.push(description);
             loaded.push(Box::new(ShimShard::new(artefact)));
@@ -827,23 +823,6 @@ struct RunPlace {
     simulated: bool,
     /// The instance that compiled, where it runs too.
     instance: Option<ShimInstance>,
-}
-
-/// What was asked for a shard and what became of it, beyond what its artefact says.
-fn told_of(origin: ShardOrigin, shard: &BuiltShard, request: &Request) -> ShardOrigin {
-    let rewritten = shard.rewritten.iter().map(|rewritten| Rewrite {
-        entry: rewritten.entry,
-        name: rewritten.name.clone(),
-        rewrite: rewritten.rewrite,
-        reason: rewritten.reason.clone(),
-    });
-    ShardOrigin {
-        requested: request.targets.get(shard.target).map(|target| target.target.clone()),
-        formats: request.formats.get(shard.formats).cloned(),
-        rewritten: rewritten.collect(),
-        compiled_by: origin.compiled_by.map(|made| ShimIdentity { simulated: shard.simulated, ..made }),
-        ..origin
-    }
 }
 
 /// Options of a shim that has threads.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
-use shardwright_vocabulary::{FlagOutcome, NodePlacement};
+use shardwright_vocabulary::{FlagOutcome, NodePlacement, ShardOrigin, ShimIdentity};
 
 use crate::chip::Chip;
 use crate::container::{Container, ContainerError, Format, HeadAt, Writer, hexadecimal};
@@ -85,6 +85,23 @@ impl ArtefactHead {
         let asked = |fact: &String| self.chip.as_ref()?.facts.get(fact).map(String::as_str);
         let told = self.made_for.iter().map(move |(fact, made)| (fact.as_str(), asked(fact), made.as_str()));
         told.filter(|(_, asked, made)| *asked != Some(made))
+    }
+
+    /// Who compiled it, its flags and its nodes.
+    pub fn origin(&self) -> ShardOrigin {
+        let compiled_by = ShimIdentity {
+            shim: self.shim.clone(),
+            version: self.shim_version.clone(),
+            device: self.device.clone(),
+            // An artefact does not say; whoever compiled it or holds the bundle does.
+            simulated: false,
+        };
+        ShardOrigin {
+            compiled_by: Some(compiled_by),
+            flags: self.flags.clone(),
+            placements: self.placements.clone(),
+            ..ShardOrigin::default()
+        }
     }
 }
 

@@ -135,6 +135,15 @@ impl ShimInstance {
         &self.0.shim
     }
 
+    /// Where a shard that it loads on `device` runs.
+    pub fn place(&self, device: &str) -> shardwright_vocabulary::Place {
+        shardwright_vocabulary::Place {
+            instance: self.0.name.clone(),
+            shim: self.0.shim.name().to_owned(),
+            device: device.to_owned(),
+        }
+    }
+
     /// Whether two handles are the same instance.
     pub fn same(&self, other: &ShimInstance) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

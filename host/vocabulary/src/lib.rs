@@ -58,7 +58,8 @@ pub use names::UnknownName;
 pub use op::{AttributeKind, OpAttribute, OpKind};
 pub use provenance::Provenance;
 pub use record::{
-    FlagOutcome, NodePlacement, Notice, NoticeKind, PlannerIdentity, Rewrite, RewriteKind, ShimIdentity,
+    Beforehand, CompiledHere, FlagOutcome, NodePlacement, Notice, NoticeKind, PassedOver, Place,
+    PlannerIdentity, ProcessPlacement, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
 };
 pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
 pub use target::{Target, TargetKind};

@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EntryName, Flag, FlagVerdict};
 
+mod shard;
+
+pub use shard::{Beforehand, CompiledHere, PassedOver, Place, ProcessPlacement, ShardOrigin};
+
 /// The planner that answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

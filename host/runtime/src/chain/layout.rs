@@ -3,9 +3,9 @@
 
 use shardwright_graph::{ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, Port};
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, Place};
 
-use crate::description::{ChainDescription, Place};
+use crate::description::ChainDescription;
 use crate::error::ChainError;
 use crate::executor::ShardExecutor;
 use crate::step::natural_storage;

@@ -3,12 +3,11 @@
 
 use std::time::Instant;
 
-use shardwright_vocabulary::ErrorClass;
+use shardwright_vocabulary::{ErrorClass, Place};
 
 use super::Session;
 use super::logits::Logits;
 use crate::chain::Chain;
-use crate::description::Place;
 use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::next_chain::NextChain;

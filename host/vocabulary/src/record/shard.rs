@@ -1,11 +1,30 @@
+//! Where a shard runs, where it came from, and what came before the chain it is part of.
+
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
-use shardwright_bundle::ShardEntry;
-use shardwright_shims::{ArtefactHead, LoadedShard};
-use shardwright_vocabulary::{
+
+use crate::{
     FlagOutcome, FlagVerdict, FormatTuple, NodePlacement, Rewrite, ShimIdentity, Target, TargetKind,
 };
 
-use crate::description::Place;
+/// Where a shard runs. Two shards with an equal place can bind the same memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The opened shim, as the session that opened it calls it: two instances of one shim are two
+    /// places.
+    pub instance: String,
+    /// The shim.
+    pub shim: String,
+    /// The device within the shim.
+    pub device: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} on {})", self.instance, self.shim, self.device)
+    }
+}
 
 /// In which process the code of a shard runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,8 +41,8 @@ pub enum ProcessPlacement {
 }
 
 /// What was asked for a shard and what became of it before it was loaded. The runtime does not know
-/// these things: whoever opens a chain says them, so that the
-/// [`PlacementRecord`](crate::PlacementRecord) keeps nothing silent.
+/// these things: whoever opens a chain says them, so that a record of placement keeps nothing
+/// silent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardOrigin {
@@ -54,29 +73,6 @@ pub struct ShardOrigin {
 }
 
 impl ShardOrigin {
-    /// As far as a loaded shard and its artefact tell it: who compiled it, its flags and its nodes.
-    pub fn of(shard: &LoadedShard) -> Self {
-        let loaded_with = shard.flags().to_vec();
-        ShardOrigin { loaded_with, ..ShardOrigin::of_artefact(shard.artefact().head()) }
-    }
-
-    /// The same before it is loaded.
-    pub fn of_artefact(head: &ArtefactHead) -> Self {
-        let compiled_by = ShimIdentity {
-            shim: head.shim.clone(),
-            version: head.shim_version.clone(),
-            device: head.device.clone(),
-            // An artefact does not say; whoever compiled it or holds the bundle does.
-            simulated: false,
-        };
-        ShardOrigin {
-            compiled_by: Some(compiled_by),
-            flags: head.flags.clone(),
-            placements: head.placements.clone(),
-            ..ShardOrigin::default()
-        }
-    }
-
     /// Whether nothing was said.
     pub fn is_unknown(&self) -> bool {
         *self == ShardOrigin::default()
@@ -127,17 +123,44 @@ impl ShardOrigin {
     }
 }
 
-impl From<&ShardEntry> for ShardOrigin {
-    fn from(entry: &ShardEntry) -> Self {
-        ShardOrigin {
-            requested: Some(entry.target.clone()),
-            compiled_by: Some(entry.compiled_by.clone()),
-            formats: Some(entry.formats.clone()),
-            fallback: None,
-            flags: entry.flags.clone(),
-            loaded_with: Vec::new(),
-            rewritten: entry.rewritten.clone(),
-            placements: entry.placements.clone(),
-        }
+/// What came before a chain: others that could not be used, and compiling that was done for it here
+/// and now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beforehand {
+    /// Chains that come first and could not be used, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<PassedOver>,
+    /// That it was compiled on this machine when it was opened, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiled_here: Option<CompiledHere>,
+}
+
+impl Beforehand {
+    /// Whether nothing came before.
+    pub fn is_nothing(&self) -> bool {
+        *self == Beforehand::default()
     }
+}
+
+/// A chain that could not be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassedOver {
+    /// Its name.
+    pub chain: String,
+    /// The kind of what went wrong, as the one who opens chains calls it.
+    pub kind: String,
+    /// What went wrong.
+    pub error: String,
+}
+
+/// Compiling on the machine that runs, because the plan allows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledHere {
+    /// Why what had been compiled ahead was not used.
+    pub because: String,
+    /// From the checkpoint to artefacts that can be loaded, planning included.
+    pub nanoseconds: u64,
 }
