@@ -24,7 +24,7 @@ use shardwright_graph::{
     legalise_encoded,
 };
 use shardwright_models::Checkpoint;
-use shardwright_shims::{Caps, Isolation, Place, ShimRegistry, WorkOrderBuilder};
+use shardwright_shims::{Caps, Launcher, Place, ShimRegistry, WorkOrderBuilder};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::{profiles, program};
 use shardwright_vocabulary::{DType, EntryName, FormatTuple};
@@ -198,7 +198,7 @@ fn compile_one(task: &Value) {
     }
 
     let beside = program::folder();
-    let isolation = Isolation { worker: beside.join("shardwright-worker"), caps: Caps::default() };
+    let isolation = Launcher { worker: beside.join("shardwright-worker"), caps: Caps::default() };
     let registry =
         ShimRegistry::builder().isolated(isolation.clone()).directory(beside.join("shims")).build();
     let instance = registry.open_isolated("qnn", "qnn", &[], &isolation).expect("the Qualcomm shim");

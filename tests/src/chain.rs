@@ -18,7 +18,7 @@ use shardwright_planning::check::{CheckedPlan, PlanFault, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription, ShardExecutor, ShimShard};
-use shardwright_shims::{Caps, Isolation, ShimInstance, ShimRegistry};
+use shardwright_shims::{Caps, Launcher, ShimInstance, ShimRegistry};
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
 
@@ -58,7 +58,7 @@ fn build_shims(folder: &Path) {
 ///
 /// # Panics
 /// If the CPU shim or the worker is not there.
-pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Isolation) {
+pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Launcher) {
     let (shims, worker) = match std::env::var_os("SHARDWRIGHT_BIN_DIR") {
         Some(beside) => {
             (PathBuf::from(&beside).join("shims"), PathBuf::from(&beside).join("shardwright-worker"))
@@ -69,7 +69,7 @@ pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Isolation) {
             (folder.to_owned(), output.join("shardwright-worker"))
         }
     };
-    let isolation = Isolation { worker, caps: Caps::default() };
+    let isolation = Launcher { worker, caps: Caps::default() };
     let registry = ShimRegistry::builder().isolated(isolation.clone()).directory(shims).build();
     assert!(registry.get("cpu").is_some(), "no CPU shim: {:?}", registry.skipped());
     (registry, isolation)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shardwright_runtime::bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
-use shardwright_runtime::shims::{Artefact, ShimError, ShimInstance};
+use shardwright_runtime::shims::{Artefact, ShimError, ShimInstance, Shims};
 use shardwright_runtime::{
     Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
     SessionError, ShardDescription, ShardExecutor, ShimShard,
@@ -15,7 +15,7 @@ use shardwright_vocabulary::{
     TargetKind,
 };
 
-use crate::isolation::Shims;
+use crate::isolation::open_shims;
 use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
@@ -153,7 +153,7 @@ impl BundleOptions {
         let loading = Instant::now();
         let search = self.search.clone().unwrap_or_else(SearchPath::standard);
         let loader = Arc::new(Loader {
-            shims: Shims::open(&search, self.isolation)?,
+            shims: open_shims(&search, self.isolation)?,
             bundle: Arc::clone(&bundle),
             threads: self.threads,
             flags: flags_of(&self.flags),

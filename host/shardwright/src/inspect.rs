@@ -9,12 +9,12 @@ use shardwright_build::bundle::{
     Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle,
 };
 use shardwright_build::shims::{
-    Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder,
+    Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, Shims, WorkOrder,
 };
 use shardwright_vocabulary::{ErrorClass, Flag};
 
 use crate::advised::{Advisers, FlagAdvice};
-use crate::isolation::Shims;
+use crate::isolation::open_shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath, ShowReport};
 
 /// What makes a directory one that wants to be a bundle.
@@ -231,7 +231,7 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn new(search: &SearchPath, advisers: &'a Advisers, soc: Option<&'a str>) -> Asked<'a> {
-        let shims = Shims::open(search, Isolation::Automatic);
+        let shims = open_shims(search, Isolation::Automatic);
         Asked { advisers, soc, shims, opened: BTreeMap::new() }
     }
 

@@ -91,11 +91,11 @@ mod show;
 mod verify;
 
 pub use bundled::BundleOptions;
-pub use isolation::Isolation;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
 pub use shardwright_runtime as runtime;
+pub use shardwright_runtime::shims::Isolation;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
 };

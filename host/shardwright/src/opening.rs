@@ -18,7 +18,7 @@ use shardwright_build::planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_build::planning::request::{Goals, PlannerOption, Request, TargetSummary};
 use shardwright_build::planning::sandbox::{CompiledCache, EngineKind, LogLevel, Planner, Sandbox};
 use shardwright_build::planning::session::{Planned as PlannedBy, PlanningSession, RevisionLoop, Trial};
-use shardwright_build::shims::{Chip, Part, ShimError, ShimInstance, Watch};
+use shardwright_build::shims::{Chip, Part, ShimError, ShimInstance, Shims, Watch};
 use shardwright_build::{
     ArtefactStore, BuildError, BuildSite, BuiltShard, Compiler, Costs, EntryMenu, Executor as TargetExecutor,
     Judge, Learned, ModelFormats, ModelName, NoArtefactStore, PlanHeading, PlanReport, PrimitiveCount,
@@ -34,7 +34,7 @@ use shardwright_vocabulary::{
 };
 
 use crate::chips::{about_profile, chip_of, made_otherwise};
-use crate::isolation::Shims;
+use crate::isolation::open_shims;
 use crate::kept::KeptArtefacts;
 use crate::load_flags;
 use crate::making::Making;
@@ -364,7 +364,7 @@ impl Preparation {
         }
         let FoundProfile { profile, source } = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
         check_asked(graph, &profile, options)?;
-        let shims = Shims::open(&search, options.isolation)?;
+        let shims = open_shims(&search, options.isolation)?;
 
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
         let skipped = profiles.list()?.skipped;

@@ -3,11 +3,11 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_build::bundle::Digest;
 use shardwright_build::shims::{
-    Chip, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance,
+    Chip, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance, Shims,
 };
 use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit};
 
-use crate::isolation::Shims;
+use crate::isolation::open_shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath};
 use shardwright_files::read_named;
 
@@ -85,7 +85,7 @@ pub struct SkippedReport {
 ///
 /// Shims are asked in a worker process where that program is found, else in this one.
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
-    Ok(report(&Shims::open(search, Isolation::Automatic)?, &[]))
+    Ok(report(&open_shims(search, Isolation::Automatic)?, &[]))
 }
 
 /// A manifest that states the hash of its library.

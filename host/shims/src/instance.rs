@@ -15,7 +15,7 @@ use crate::buffer::Buffer;
 use crate::chip::{self, Chip};
 use crate::compile::{Compilation, Output};
 use crate::error::ShimError;
-use crate::isolated::{Isolation, Remote, RemoteShard, Running};
+use crate::isolated::{Launcher, Remote, RemoteShard, Running};
 use crate::loaded::{LoadedShard, ShardEngine};
 use crate::local::{Local, LocalShard, contract};
 use crate::shim::{Inspection, Shim, lock};
@@ -105,7 +105,7 @@ impl ShimInstance {
         shim: &Shim,
         name: &str,
         options: &[(String, String)],
-        isolation: &Isolation,
+        isolation: &Launcher,
     ) -> Result<ShimInstance, ShimError> {
         let remote = Remote::open(shim, name, options, isolation)?;
         Ok(ShimInstance::new(shim, name, Engine::Remote(remote)))

@@ -40,6 +40,7 @@ mod error;
 mod instance;
 mod interface;
 mod isolated;
+mod isolation;
 mod layout;
 mod library;
 mod loaded;
@@ -61,8 +62,9 @@ pub use error::{Failure, LoadError, ShimError};
 pub use instance::{CallTimes, ShimInstance};
 pub use interface::{Direction, EntryInterface, Port};
 pub use isolated::{
-    Caps, Isolation, Running, Touched, WorkerEnd, WorkerFailure, WorkerReport, entry_identity, find_worker,
+    Caps, Launcher, Running, Touched, WorkerEnd, WorkerFailure, WorkerReport, entry_identity, find_worker,
 };
+pub use isolation::{Isolation, Shims};
 pub use layout::LayoutCheck;
 pub use loaded::{Binding, Bound, Canceller, LoadedEntry, LoadedShard, RunOptions, Update};
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};

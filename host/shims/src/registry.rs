@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use shardwright_shim_abi::raw::SwEntryFunction;
 
-use crate::isolated::{self, Isolation, Origin};
+use crate::isolated::{self, Launcher, Origin};
 use crate::layout::LayoutCheck;
 use crate::library;
 use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
@@ -53,7 +53,7 @@ enum Source {
 #[derive(Debug, Default)]
 pub struct RegistryBuilder {
     sources: Vec<Source>,
-    isolation: Option<Isolation>,
+    isolation: Option<Launcher>,
 }
 
 impl RegistryBuilder {
@@ -87,7 +87,7 @@ impl RegistryBuilder {
     /// Opens every library in a worker of its own, for as long as it takes to say who it is, and
     /// none in this process. They are opened here only when an instance is, by
     /// [`ShimRegistry::open`].
-    pub fn isolated(mut self, isolation: Isolation) -> Self {
+    pub fn isolated(mut self, isolation: Launcher) -> Self {
         self.isolation = Some(isolation);
         self
     }
@@ -166,7 +166,7 @@ impl ShimRegistry {
         name: &str,
         instance: &str,
         options: &[(String, String)],
-        isolation: &Isolation,
+        isolation: &Launcher,
     ) -> Result<ShimInstance, ShimError> {
         self.known(name)?.open_isolated(instance, options, isolation)
     }
@@ -204,7 +204,7 @@ impl ShimRegistry {
         }
     }
 
-    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Isolation>) {
+    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Launcher>) {
         let mut files = match list(directory) {
             Ok(files) => files,
             Err(error) => return self.add(directory.to_owned(), Err(error)),
@@ -227,7 +227,7 @@ impl ShimRegistry {
         }
     }
 
-    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Isolation>) {
+    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Launcher>) {
         let manifest = match path.to_string_lossy().ends_with(MANIFEST_SUFFIX) {
             true => path.to_owned(),
             false => Manifest::path_for(path),
@@ -244,7 +244,7 @@ impl ShimRegistry {
 }
 
 /// The shim of a library, asked who it is: in a worker, or here.
-fn opened(library: PathBuf, manifest: Manifest, isolation: Option<&Isolation>) -> Result<Shim, LoadError> {
+fn opened(library: PathBuf, manifest: Manifest, isolation: Option<&Launcher>) -> Result<Shim, LoadError> {
     match isolation {
         Some(isolation) => {
             let facts = isolated::ask_facts(&library, manifest.sha256.as_deref(), isolation)?;

@@ -11,7 +11,7 @@ use crate::call;
 use crate::chip::{FACTS_LIMIT, FactSchema};
 use crate::error::{LoadError, ShimError};
 use crate::instance::ShimInstance;
-use crate::isolated::{Isolation, Origin};
+use crate::isolated::{Launcher, Origin};
 use crate::layout::LayoutCheck;
 use crate::library::{self, Table};
 use crate::local::{contract, missing, value_type};
@@ -198,7 +198,7 @@ impl Shim {
         &self,
         name: &str,
         options: &[(String, String)],
-        isolation: &Isolation,
+        isolation: &Launcher,
     ) -> Result<ShimInstance, ShimError> {
         ShimInstance::in_worker(self, name, &self.all_options(options), isolation)
     }

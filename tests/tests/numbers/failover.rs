@@ -271,7 +271,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
         return skipped("there is no worker to hang in");
     }
     let caps = Caps { run_time: Duration::from_millis(1500), ..Caps::default() };
-    let isolation = shardwright_shims::Isolation { worker, caps };
+    let isolation = shardwright_shims::Launcher { worker, caps };
     let registry = ShimRegistry::builder()
         .isolated(isolation.clone())
         .directory(chip.shims())

@@ -6,12 +6,11 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_runtime::bundle::{Bundle, ProvedFile, ShardEntry};
-use shardwright_runtime::shims::{Artefact, ShimInstance};
+use shardwright_runtime::shims::{Artefact, ShimInstance, Shims};
 use shardwright_vocabulary::{Compatibility, Device, DeviceKind, TargetKind};
 
 use crate::advised::{Advisers, FlagAdvice};
 use crate::bundled::{devices_for, only_compiles};
-use crate::isolation::Shims;
 use crate::{Error, ErrorKind, Result};
 
 use super::Problem;

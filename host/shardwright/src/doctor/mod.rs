@@ -17,7 +17,7 @@ pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 
 use crate::advised::Advisers;
 use crate::chips::chip_of;
-use crate::isolation::Shims;
+use crate::isolation::open_shims;
 use crate::{Error, ErrorKind, Isolation, Result, SearchPath, ShimsReport};
 
 /// The state of an installation on this machine.
@@ -105,7 +105,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
             None
         }
     };
-    let found = Shims::open(search, Isolation::Automatic)?;
+    let found = open_shims(search, Isolation::Automatic)?;
     // Profiles that cannot be read are a problem of their own, below.
     let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
     let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;

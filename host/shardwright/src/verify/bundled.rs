@@ -12,7 +12,7 @@ use shardwright_build::{ArtefactStore, BuildError, CompiledGraphs, Executor as T
 use super::report::{TwinArtefact, TwinReport, VerifyReport};
 use super::{Verification, VerifyOptions};
 use crate::bundled::{devices_for, know_chip, only_compiled_for};
-use crate::isolation::Shims;
+use crate::isolation::open_shims;
 use crate::model::{BuiltOrigin, Origin};
 use crate::opening::{Purpose, on_the_cpu, settle};
 use crate::text_side::{TextSide, TokenizerStart};
@@ -100,7 +100,7 @@ fn loaded(bundle: &Path, open: &OpenOptions) -> Result<Model> {
 /// compiled for here.
 fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Device>> {
     let manifest = bundle.manifest();
-    let shims = Shims::open(&open.search(), open.isolation)?;
+    let shims = open_shims(&open.search(), open.isolation)?;
     for shard in manifest.chains.first().into_iter().flat_map(|chain| &chain.shards) {
         if shims.registry.get(&shard.compiled_by.shim).is_none() {
             continue;

@@ -1,5 +1,5 @@
 //! The program that the host starts to have a shim in a process of its own; see
-//! `shardwright_shims::Isolation`.
+//! `shardwright_shims::Launcher`.
 
 fn main() {
     shardwright_shims::worker_main(&[])

@@ -58,17 +58,17 @@ const UNKNOWN_MEMORY: u64 = 16 << 30;
 
 /// How an instance is to be isolated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Isolation {
+pub struct Launcher {
     /// The program `shardwright-worker`, of this release.
     pub worker: PathBuf,
     /// What a worker cannot exceed.
     pub caps: Caps,
 }
 
-impl Isolation {
+impl Launcher {
     /// With the worker that [`find_worker`] finds and the usual caps, as far as
     /// `SHARDWRIGHT_WORKER_MEMORY` and `SHARDWRIGHT_WORKER_RUN_SECONDS` say nothing else.
-    pub fn found() -> Result<Isolation, ShimError> {
+    pub fn found() -> Result<Launcher, ShimError> {
         let named = |variable| std::env::var_os(variable).filter(|named| !named.is_empty());
         let mut caps = Caps::default();
         if let Some(named) = named(MEMORY_VARIABLE) {
@@ -77,7 +77,7 @@ impl Isolation {
         if let Some(named) = named(RUN_VARIABLE) {
             caps = caps.with_run_seconds(&named.to_string_lossy())?;
         }
-        Ok(Isolation { worker: find_worker()?, caps })
+        Ok(Launcher { worker: find_worker()?, caps })
     }
 }
 
@@ -210,7 +210,7 @@ fn library(path: &Path, expected: Option<&str>, origin: &Origin) -> Library {
 pub(crate) fn ask_facts(
     path: &Path,
     expected: Option<&str>,
-    isolation: &Isolation,
+    isolation: &Launcher,
 ) -> Result<Facts, LoadError> {
     let name = path.display().to_string();
     let started = Worker::start(&name, isolation, library(path, expected, &Origin::Library), None);
@@ -233,7 +233,7 @@ pub(crate) struct Remote {
     options: Vec<(String, String)>,
     /// What was made known, and is again whenever a worker is started.
     chips: Mutex<Vec<Chip>>,
-    isolation: Isolation,
+    isolation: Launcher,
     held: Arc<Held>,
     worker: Mutex<Option<Arc<Worker>>>,
     started: AtomicU64,
@@ -249,7 +249,7 @@ impl Remote {
         shim: &Shim,
         name: &str,
         options: &[(String, String)],
-        isolation: &Isolation,
+        isolation: &Launcher,
     ) -> Result<Arc<Remote>, ShimError> {
         if !isolation.worker.is_file() {
             return Err(ShimError::NoWorker { looked: format!("`{}`", isolation.worker.display()) });

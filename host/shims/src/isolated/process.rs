@@ -19,7 +19,7 @@ use super::protocol::{
     ANSWER_LIMIT, Answer, Ask, Decoder, Fault, Kind, Library, Message, PROTOCOL, REQUEST_LIMIT, Request,
     decode, encode,
 };
-use super::{Caps, Isolation};
+use super::{Caps, Launcher};
 use crate::board::BoardPage;
 use crate::error::ShimError;
 use crate::os;
@@ -287,7 +287,7 @@ impl Worker {
     /// Starts the program and has it open the library.
     pub(crate) fn start(
         name: &str,
-        isolation: &Isolation,
+        isolation: &Launcher,
         library: Library,
         held: Option<Arc<Held>>,
     ) -> Result<(Worker, Facts), StartError> {
@@ -322,7 +322,7 @@ impl Worker {
 
     fn spawn(
         name: &str,
-        isolation: &Isolation,
+        isolation: &Launcher,
         held: Option<Arc<Held>>,
     ) -> io::Result<(Worker, Vec<OwnedFd>)> {
         let (control, their_control) = UnixStream::pair()?;

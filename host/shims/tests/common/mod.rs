@@ -9,7 +9,7 @@ use shardwright_graph::{
     Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State, StateId,
     StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
 };
-use shardwright_shims::{Caps, Isolation, ShimRegistry};
+use shardwright_shims::{Caps, Launcher, ShimRegistry};
 use shardwright_vocabulary::{Affine, DType, EntryKind, Granularity, ScaleBits};
 
 pub fn repository() -> PathBuf {
@@ -130,8 +130,8 @@ impl Shims {
 }
 
 /// The worker program, with caps that no test comes near to.
-pub fn isolation() -> Isolation {
-    Isolation { worker: env!("CARGO_BIN_EXE_shardwright-worker").into(), caps: Caps::default() }
+pub fn isolation() -> Launcher {
+    Launcher { worker: env!("CARGO_BIN_EXE_shardwright-worker").into(), caps: Caps::default() }
 }
 
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {

@@ -14,7 +14,7 @@ use crate::common::{
 };
 use shardwright_graph::WeightId;
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Caps, Chip, ChipError, Direction, Isolation, LoadError, LoadedShard, Place,
+    Artefact, Bound, Buffer, Caps, Chip, ChipError, Direction, Launcher, LoadError, LoadedShard, Place,
     RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder,
     WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
 };
@@ -39,7 +39,7 @@ fn options(die: &str) -> Vec<(String, String)> {
 }
 
 fn open_with(die: &str, caps: Caps) -> Result<ShimInstance, ShimError> {
-    registry().open_isolated("dying", die, &options(die), &Isolation { caps, ..isolation() })
+    registry().open_isolated("dying", die, &options(die), &Launcher { caps, ..isolation() })
 }
 
 fn open(die: &str) -> ShimInstance {
@@ -511,7 +511,7 @@ fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
     ] {
         let shims = Shims::new();
         shims.dying(Some((place, how)));
-        let isolation = Isolation { caps: short(), ..isolation() };
+        let isolation = Launcher { caps: short(), ..isolation() };
         let registry = ShimRegistry::builder().isolated(isolation).directory(shims.path()).build();
         assert!(registry.shims().is_empty());
         let error = &registry.skipped()[0].error;
@@ -559,7 +559,7 @@ fn a_library_that_kills_this_process_can_be_known_and_is_refused_here_later() {
 #[test]
 fn what_is_not_a_worker_is_an_error_too() {
     let open = |worker: &str| {
-        let isolation = Isolation { worker: worker.into(), caps: short() };
+        let isolation = Launcher { worker: worker.into(), caps: short() };
         registry().open_isolated("dying", "x", &[], &isolation).unwrap_err()
     };
     let missing = open("/nowhere/shardwright-worker");
@@ -586,7 +586,7 @@ fn what_is_not_a_worker_is_an_error_too() {
         assert!(
             matches!(find_worker(), Err(ShimError::NoWorker { looked }) if looked.contains("shardwright-worker"))
         );
-        assert!(Isolation::found().is_err());
+        assert!(Launcher::found().is_err());
     }
     // By hand it says what it is.
     let worker = Command::new(isolation().worker).stdin(Stdio::null()).output().unwrap();
